@@ -329,7 +329,12 @@ IN_TWO_SUITES = {
     "node": ["tests/e2e/conftest.py", "tests/netns/conftest.py"],  # of CNI calls, and of the agent
 }
 # helpers of every suite
-SHARED_NAMES = {"soon": ["tests/deadlines.py"], "SOON": ["tests/deadlines.py"], "Notes": ["tests/fakes/notes.py"]}
+SHARED_NAMES = {
+    "soon": ["tests/deadlines.py"],
+    "SOON": ["tests/deadlines.py"],
+    "until": ["tests/deadlines.py"],
+    "Notes": ["tests/fakes/notes.py"],
+}
 
 
 def defined_in(path: Path) -> tuple[set[str], set[str]]:

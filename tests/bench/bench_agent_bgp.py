@@ -29,9 +29,9 @@ from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import AffinityKey, BlockKey, ResourceKey
 from cni_calico.model.resources import Affinity, Attribute, Block, Metadata, WorkloadEndpoint
 from tests.contract.etcd_process import Member, free_ports
+from tests.deadlines import until
 from tests.netns.agents import Store, key_of
 from tests.netns.bird_cluster import Lab, make_lab
-from tests.netns.namespaces import until
 from tests.netns.nodes import Node
 from tests.unit.nodeagent.fabric import node, pool
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.bgp.config.render import render_bird_config
+from tests.deadlines import until
 from tests.netns.bird_cluster import make_lab
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.bgp.config.clusters import document, make_snapshot, node, refusal, this
 
 POOLS = [document("IPPool", "p4", cidr="10.0.0.0/9"), document("IPPool", "p6", cidr="fd65::/48")]

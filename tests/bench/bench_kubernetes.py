@@ -24,11 +24,12 @@ from statistics import median, quantiles
 from typing import Any
 
 from cni_calico.plugin.call.client import call_server
+from tests.deadlines import until
 from tests.e2e.kube import CNI_USER, running_cluster
 from tests.e2e.kube_node import KubeNode, Relay, kube_node
 from tests.e2e.roles import every_right
 from tests.fakes.http_front import front_of
-from tests.netns.namespaces import host_namespace, namespace, until
+from tests.netns.namespaces import host_namespace, namespace
 
 
 def timed_call(node: KubeNode, verb: str, pod: str, uid: str, container: str, netns: str) -> float:

@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.deadlines import until
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cni_calico.datastore.kubernetes.relayed.served import SERVED, WATCH_PATH
@@ -62,12 +64,9 @@ def ask(url: str) -> str:
     return str(urllib.request.urlopen(url, timeout=60).read().decode())
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 120) -> float:
+def seconds_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> float:
     begun = time.monotonic()
-    while not condition():
-        if time.monotonic() - begun > seconds:
-            raise RuntimeError(f"{what}: not within {seconds} s")
-        select.select([], [], [], 0.02)
+    until(condition, what, timeout_s, pause_s=0.02)
     sys.stderr.write(f"{what}: {time.monotonic() - begun:.1f} s\n")
     return time.monotonic() - begun
 
@@ -225,7 +224,7 @@ def start_relay(url: str, port: int, certificates: Path, metrics: int) -> subpro
         except OSError:
             return False
 
-    until(ready, "the relay")
+    seconds_until(ready, "the relay")
     return running
 
 
@@ -259,13 +258,13 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path) -> di
             except OSError:
                 return False
 
-        until(answers, "the simulation")
+        seconds_until(answers, "the simulation")
         relay = start_relay(url, port, certificates, metrics)
         try:
             positions, out["lists_mb"], out["lists_packed_mb"] = listed(port, certificates)
             out["lists_mb"] /= 1e6
             out["lists_packed_mb"] /= 1e6
-            until(lambda: int(ask(f"{url}/bench/watches")) >= len(SERVED), "the watches")
+            seconds_until(lambda: int(ask(f"{url}/bench/watches")) >= len(SERVED), "the watches")
             out["watches_before"] = int(ask(f"{url}/bench/watches"))
             clients = Clients(port, certificates, positions, count)
             empty_kb, cpu = rss_kb(relay.pid), cpu_s(relay.pid)

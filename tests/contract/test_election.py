@@ -19,7 +19,7 @@ from cni_calico.errors import DatastoreError, DatastoreUnavailable, LeaseLost, O
 from cni_calico.model.keys import EverythingList, HandleKey, HandleList
 from tests.conftest import LAB_CACHE
 from tests.contract.etcd_process import etcd_binary, grpc_proxy, single
-from tests.deadlines import soon
+from tests.deadlines import soon, until
 
 KEY = HandleKey("net.a")
 HANDLE = {"block": {}, "deleted": False}
@@ -110,13 +110,6 @@ def election_field(request):
         made.cluster.ensure_namespace("kube-system")
     yield made
     made.close()
-
-
-def until(condition, seconds=20.0):
-    pause, end = threading.Event(), time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        pause.wait(0.05)
 
 
 def test_one_holds_it_and_stays_the_holder(election_field):

@@ -22,8 +22,8 @@ from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from tests.contract.etcd_process import single
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.etcd
 AT = "/calico/felix/v2/no-region/host/n1"

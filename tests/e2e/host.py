@@ -42,9 +42,10 @@ from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from tests.contract.etcd_process import Member
+from tests.deadlines import until
 from tests.e2e import front, records
 from tests.e2e.forks import Forking, Forks
-from tests.netns.namespaces import Killed, Namespace, until
+from tests.netns.namespaces import Killed, Namespace
 
 POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
 

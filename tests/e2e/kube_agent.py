@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e.kube_node import KubeNode
-from tests.netns.namespaces import until
 
 
 @contextmanager

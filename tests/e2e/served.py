@@ -21,9 +21,9 @@ from cni_calico.plugin.call.shim import serve_call
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.run import run_server
+from tests.deadlines import until
 from tests.e2e import front
 from tests.e2e.host import Node, Reply
-from tests.netns.namespaces import until
 
 Step = tuple[str, str, int]  # fault point, before or after, how many times so far
 SERVES = {"calico": serve_plugin, "calico-ipam": serve_ipam}

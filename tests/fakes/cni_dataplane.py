@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 MAC = "02:fe:00:00:00:01"
 GOOD = {

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.deadlines import until
 from tests.e2e.kube_node import KubeNode
 from tests.faults.places import Host, Lab
 from tests.faults.processes import describe
 from tests.faults.servers import Server
-from tests.netns.namespaces import until
 
 Act = Callable[[], None]
 PIDS = Path("/sys/fs/cgroup/pids")

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.deadlines import until
 from tests.faults import records
 from tests.faults.history import ENDS, Operation, read_history
 from tests.faults.places import Host
 from tests.faults.processes import descendants, is_still, send
-from tests.netns.namespaces import until
 
 TRIES = 20
 STILL_S = 60.0  # a process that is in the kernel, perhaps waiting for the disk, stops when it leaves it

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.deadlines import until
 from tests.e2e.host import Reply
 from tests.e2e.kube_node import KubeNode
 from tests.faults.acts import Acts
@@ -28,7 +29,7 @@ from tests.faults.places import PODS, Host, Lab, lab
 from tests.faults.power import PowerCuts
 from tests.faults.servers import Server, traces_in
 from tests.faults.worker import LONGEST_S, PATIENCE_S, Options, Slot, Worker
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, namespace
 
 PAYERS = 400
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import until
 from tests.faults import calls, run
 from tests.faults.calls import Patience
 from tests.faults.crew import Crew, Stalled
 from tests.faults.power import PowerCuts
 from tests.faults.processes import is_still
 from tests.faults.run import Asked
-from tests.netns.namespaces import until
 
 WRITES = """
 import json, os, sys

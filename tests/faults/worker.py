@@ -21,11 +21,12 @@ from time import monotonic
 from typing import Any
 
 from cni_calico.kernel import netns
+from tests.deadlines import until
 from tests.e2e.host import Node
 from tests.faults import calls
 from tests.faults.history import Operation
 from tests.faults.spaces import renew
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 PATIENCE_S = 150.0
 LONGEST_S = 12 * 3600.0

@@ -22,8 +22,9 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.lab import lab as labs
-from tests.lab.host import BIN, run, until
+from tests.lab.host import BIN, run
 from tests.lab.images import make_busybox
 from tests.lab.lab import Lab
 from tests.lab.node import Node
@@ -98,16 +99,16 @@ def burst(lab: Lab, count: int) -> Measured:
     with watching(lab) as watched:
         started = time.monotonic()
         lab.kubectl("create", "-f", "-", stdin=pods(range(count), node))
-        until(lambda: len(watched.running) == count, f"{count} pods Running", seconds=240, look_s=0.05)
+        until(lambda: len(watched.running) == count, f"{count} pods Running", timeout_s=240, pause_s=0.05)
         measured.running = max(watched.running.values()) - started
         assert len(watched.addresses) == count, "an address was given twice"
         between = len(lab.plane.audited())
         started = time.monotonic()
         lab.kubectl("delete", "pods", "--all", "--wait=false")
-        until(lambda: len(watched.deleted) == count, f"{count} pods gone", seconds=240, look_s=0.05)
+        until(lambda: len(watched.deleted) == count, f"{count} pods gone", timeout_s=240, pause_s=0.05)
         measured.gone = max(watched.deleted.values()) - started
     if lab.bundle:
-        until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()[:5]}", seconds=30)
+        until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()[:5]}", timeout_s=30, pause_s=0.1)
     measured.adds, measured.deletes = read_calls(node, log)
     assert len(measured.adds) >= count and len(measured.deletes) >= count
     adding, deleting = _requests(lab, audit, between), _requests(lab, between, None)
@@ -176,10 +177,13 @@ class Turns:
             self._path.with_suffix(".new").write_text(text)
             self._path.with_suffix(".new").rename(self._path)
         prefix = "10.244." if cni == "bridge" else "10.65."
-        until(lambda: self._try().startswith(prefix), f"pods by {cni}")
+        until(lambda: self._try().startswith(prefix), f"pods by {cni}", pause_s=0.1)
         node = self._lab.nodes[0]
         until(
-            lambda: not node.ctr("containers", "ls", "-q").split(), "dead pods collected", seconds=COLLECTED_S, look_s=1
+            lambda: not node.ctr("containers", "ls", "-q").split(),
+            "dead pods collected",
+            timeout_s=COLLECTED_S,
+            pause_s=1,
         )
 
     def _try(self) -> str:

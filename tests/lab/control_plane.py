@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.lab.host import BIN, Authority, arguments, end, run, start, until
+from tests.deadlines import until
+from tests.lab.host import BIN, Authority, arguments, end, run, start
 
 NET4, NET6 = "10.99.0", "fd99::"
 API = f"https://{NET4}.1:6443"
@@ -71,7 +72,11 @@ class ControlPlane:
         self._start_etcd()
         self.start_apiserver()
         self._start_controllers()
-        until(lambda: "default" in self.kubectl("get", "serviceaccount", check=False), "the default service account")
+        until(
+            lambda: "default" in self.kubectl("get", "serviceaccount", check=False),
+            "the default service account",
+            pause_s=0.1,
+        )
 
     def _start_etcd(self) -> None:
         pki = self.authority
@@ -104,7 +109,11 @@ class ControlPlane:
         if not (self.directory / "audit.yaml").exists():
             self._prepare_apiserver()
         self._run_apiserver()
-        until(lambda: "ok" in self.kubectl("get", "--raw", "/readyz", check=False), "the API server's /readyz")
+        until(
+            lambda: "ok" in self.kubectl("get", "--raw", "/readyz", check=False),
+            "the API server's /readyz",
+            pause_s=0.1,
+        )
 
     def _prepare_apiserver(self) -> None:
         (self.directory / "audit.yaml").write_text(_AUDIT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.lab.host import until
+from tests.deadlines import until
 from tests.lab.images import COREDNS
 from tests.lab.lab import Lab
 from tests.lab.node import DNS_DOMAIN, DNS_SERVICE
@@ -96,7 +96,7 @@ def install_coredns(lab: Lab) -> None:
     """The image has to be among the lab's. Returns when CoreDNS knows the cluster."""
     lab.apply(*_RIGHTS, *_SERVER)
     try:
-        until(lambda: _ready(lab), "CoreDNS is ready", look_s=0.3)
+        until(lambda: _ready(lab), "CoreDNS is ready", pause_s=0.3)
     except AssertionError as e:
         logs = lab.kubectl("logs", "-n", "kube-system", "-l", "k8s-app=kube-dns", check=False)
         raise AssertionError(f"{e}\n{logs}\n{lab.describe()}") from None

@@ -13,8 +13,7 @@ import os
 import select
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,6 @@ SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/pa
 def pause(seconds: float = 0.1) -> None:
     """Between two looks at a program that is at work."""
     select.select([], [], [], seconds)
-
-
-def until(condition: Callable[[], Any], what: str, *, seconds: float = 90, look_s: float = 0.1) -> Any:
-    """The condition's first true value. Raises AssertionError with ``what`` and the last value."""
-    limit = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < limit, f"not within {seconds} s: {what} (now {value!r})"
-        pause(look_s)
 
 
 def run(*argv: str | Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -19,8 +19,9 @@ from typing import Any
 import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
+from tests.deadlines import until
 from tests.lab.control_plane import API, ETCD, NET4, ControlPlane
-from tests.lab.host import PLUGINS, read_sysctls, remove_cgroup, restore_sysctls, run, until
+from tests.lab.host import PLUGINS, read_sysctls, remove_cgroup, restore_sysctls, run
 from tests.lab.node import Node
 
 _PREFIX = "cct-lab-"
@@ -53,7 +54,11 @@ class Lab:
 
     def await_ready_nodes(self) -> None:
         wanted = {node.name for node in self.nodes}
-        until(lambda: self._ready_nodes() >= wanted, f"{wanted} Ready; see {self.directory}/node*/kubelet.log")
+        until(
+            lambda: self._ready_nodes() >= wanted,
+            f"{wanted} Ready; see {self.directory}/node*/kubelet.log",
+            pause_s=0.1,
+        )
 
     def _ready_nodes(self) -> set[str]:
         return {item["metadata"]["name"] for item in self.get("nodes")["items"] if _is(item, "Ready")}
@@ -89,7 +94,7 @@ class Lab:
 
     def _until_or_describe(self, condition: Callable[[], Any], what: str, seconds: float) -> Any:
         try:
-            return until(condition, what, seconds=seconds, look_s=0.3)
+            return until(condition, what, timeout_s=seconds, pause_s=0.3)
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.describe()}") from None
 

@@ -14,8 +14,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.deadlines import until
 from tests.lab.control_plane import API, NET4, NET6, ControlPlane
-from tests.lab.host import BIN, CONTAINERD, end, ensure_cgroup, remove_cgroup, run, start, until
+from tests.lab.host import BIN, CONTAINERD, end, ensure_cgroup, remove_cgroup, run, start
 
 DNS_SERVICE, DNS_DOMAIN = "10.96.0.10", "cluster.local"
 # private to the node; below its directory
@@ -140,7 +141,7 @@ class Node:
         os.killpg(keeper.pid, signal.SIGTERM)
         keeper.wait()
         pid = (self.directory / f"{name}.pid").read_text().strip()
-        until(lambda: not self.is_running(pid), f"{name} of {self.name} ended", seconds=30)
+        until(lambda: not self.is_running(pid), f"{name} of {self.name} ended", timeout_s=30, pause_s=0.1)
 
     def enable_again(self, name: str) -> None:
         self._after_boot[name] = self._disabled.pop(name)
@@ -155,7 +156,7 @@ class Node:
         file = self.directory / f"{name}.pid"
         before = file.read_text()
         self.run("kill", "-9", before.strip())
-        until(lambda: file.read_text() not in ("", before), f"{name} of {self.name} back")
+        until(lambda: file.read_text() not in ("", before), f"{name} of {self.name} back", pause_s=0.1)
 
     # -- power --------------------------------------------------------------------------------------------------------
 
@@ -178,11 +179,15 @@ class Node:
         self._machine = start(
             self.directory / "init.log", *command, "bash", "-c", _INIT, "init", self.name, self.directory, *DISK
         )
-        until(self.disk("booted").exists, f"{self.name} booted; see {self.directory}/init.log", seconds=30)
+        until(
+            self.disk("booted").exists, f"{self.name} booted; see {self.directory}/init.log", timeout_s=30, pause_s=0.1
+        )
         pid = self._machine.pid
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         self._keep("containerd", CONTAINERD / "containerd", "--config", self.directory / "containerd.toml")
-        until(lambda: "Version" in self._answers(), f"containerd of {self.name}; see {self.containerd_log}")
+        until(
+            lambda: "Version" in self._answers(), f"containerd of {self.name}; see {self.containerd_log}", pause_s=0.1
+        )
         for image in self.images:
             self.ctr("images", "import", image)
         self._keep("kubelet", BIN / "kubelet", f"--config={self.directory}/kubelet.yaml",
@@ -202,7 +207,7 @@ class Node:
         if self._machine is not None:
             end(self._machine)
             self._machine = None
-            until(lambda: not Path(f"/proc/{self.init_pid}").exists(), f"{self.name} off")
+            until(lambda: not Path(f"/proc/{self.init_pid}").exists(), f"{self.name} off", pause_s=0.1)
         while self._kept:
             end(self._kept.popitem()[1])
         # a namespace goes a moment after its name

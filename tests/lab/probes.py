@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab.host import until
+from tests.deadlines import until
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 
@@ -78,7 +78,7 @@ def probes_of(lab: Lab, namespace: str, count: int) -> dict[str, Probe]:
         ]
         return found if len(found) == count else []
 
-    found: list[dict[str, Any]] = until(running, f"{count} pods of {namespace} Running", seconds=180, look_s=0.3)
+    found: list[dict[str, Any]] = until(running, f"{count} pods of {namespace} Running", timeout_s=180, pause_s=0.3)
     return {pod["metadata"]["name"]: probe_of(lab, pod) for pod in found}
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 
+from tests.deadlines import until
 from tests.lab.control_plane import API
-from tests.lab.host import BIN, until
+from tests.lab.host import BIN
 from tests.lab.lab import Lab
 
 _ACCOUNT = "kube-proxy"
@@ -47,6 +48,7 @@ def install_kube_proxy(lab: Lab, mode: str) -> None:
         until(
             lambda node=node: has(node.run("nft", "list", "ruleset"), table, chain),
             f"kube-proxy of {node.name} ({mode})",
+            pause_s=0.1,
         )
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import until
 from tests.lab import name_service
 from tests.lab.control_plane import NET4
-from tests.lab.host import end, start, until
+from tests.lab.host import end, start
 from tests.lab.lab import Lab, install_manifest, running_lab
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.test_pods import ready_agents
@@ -61,7 +62,7 @@ def check_lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Ite
     with running_lab(dual=True, images=[busybox_image, product_image], bundle=own_bundle) as made:
         install_manifest(made)
         install_kube_proxy(made, "nftables")
-        until(lambda: ready_agents(made) == 2, "calico-node is ready on both nodes", seconds=180)
+        until(lambda: ready_agents(made) == 2, "calico-node is ready on both nodes", timeout_s=180, pause_s=0.1)
         yield made
 
 
@@ -99,7 +100,7 @@ def test_everything_works(check_lab: Lab, names: None) -> None:
     assert (code, err) == (0, ""), lines
     assert [line.startswith(wanted) for line, wanted in zip(lines, WELL, strict=True)] == [True] * len(WELL), lines
     assert namespaces(check_lab) == []
-    until(lambda: check_lab.leftovers() == others, f"only what other pods have: {others}", seconds=20)
+    until(lambda: check_lab.leftovers() == others, f"only what other pods have: {others}", timeout_s=20, pause_s=0.1)
 
 
 def test_what_does_not_work_is_named(check_lab: Lab, names: None) -> None:
@@ -133,7 +134,7 @@ def test_an_interruption_leaves_nothing(check_lab: Lab) -> None:
         process.communicate(timeout=90)
     assert process.returncode == 130
     assert namespaces(check_lab) == []
-    until(lambda: check_lab.leftovers() == others, f"only what other pods have: {others}", seconds=20)
+    until(lambda: check_lab.leftovers() == others, f"only what other pods have: {others}", timeout_s=20, pause_s=0.1)
 
 
 def test_a_node_that_is_not_ready(check_lab: Lab) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.host import until
+from tests.deadlines import until
 from tests.lab.lab import Lab, install_manifest, running_lab
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.workloads import Wanted, deployment
@@ -64,9 +64,14 @@ def test_a_service_gets_an_address_at_which_its_pods_answer(balanced_lab: Lab) -
     pods = lab.await_pods(4, seconds=240)
     servers = {pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"].startswith("web")}
     clients = [pod for pod in pods if pod["metadata"]["name"].startswith("client")]
-    until(lambda: ingress(lab), "an address from the controllers", seconds=120)
+    until(lambda: ingress(lab), "an address from the controllers", timeout_s=120, pause_s=0.1)
     [address] = ingress(lab)
     assert address.startswith("198.51.100.") and taken(lab) == 1
     for client in clients:  # one on each node
         who = client["metadata"]["name"]
-        until(lambda client=client: answer(lab, client, address) in servers, f"an answer to {who}", seconds=60)
+        until(
+            lambda client=client: answer(lab, client, address) in servers,
+            f"an answer to {who}",
+            timeout_s=60,
+            pause_s=0.1,
+        )

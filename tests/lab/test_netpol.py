@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.conftest import SUMMARY
-from tests.lab.host import BIN, end, start, until
+from tests.deadlines import until
+from tests.lab.host import BIN, end, start
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import DNS_DOMAIN
 from tests.lab.proxy import install_kube_proxy
@@ -83,7 +84,7 @@ def run_suite(lab: Lab, skip: list[str]) -> Report:
         )
     )  # fmt: skip
     try:
-        until(lambda: process.poll() is not None, f"the suite ends; see {log}", seconds=HOURS * 3600, look_s=1)
+        until(lambda: process.poll() is not None, f"the suite ends; see {log}", timeout_s=HOURS * 3600, pause_s=1)
         assert file.exists(), log.read_text(errors="replace")[-4000:]
     finally:
         end(process)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.host import until
+from tests.deadlines import until
 from tests.lab.lab import Lab, as_upstreams, install_bundle, install_manifest, install_manifest_for_etcd, running_lab
 from tests.lab.workloads import Wanted, deployment
 
@@ -51,7 +51,12 @@ def await_connected(lab: Lab, pods: list[dict[str, Any]]) -> None:
     """Each pod reaches each other one by every address; routes may come a moment after the pods."""
     for source in pods:
         wanted = sorted(address for target in pods for address in addresses(target))
-        until(partial(_reaches, lab, source, wanted), f"{source['metadata']['name']} reaches {wanted}", seconds=40)
+        until(
+            partial(_reaches, lab, source, wanted),
+            f"{source['metadata']['name']} reaches {wanted}",
+            timeout_s=40,
+            pause_s=0.1,
+        )
 
 
 def _reaches(lab: Lab, source: dict[str, Any], wanted: list[str]) -> bool:
@@ -75,7 +80,7 @@ def test_pods_come_up_reach_each_other_and_leave_nothing(pods_lab: Lab) -> None:
 
     pods_lab.kubectl("delete", "deployment", "--all", "--wait=false")
     pods_lab.await_no_pods()
-    until(lambda: not pods_lab.leftovers(), f"nothing left over: {pods_lab.leftovers()}", seconds=20)
+    until(lambda: not pods_lab.leftovers(), f"nothing left over: {pods_lab.leftovers()}", timeout_s=20, pause_s=0.1)
     pods_lab.calicoctl("ipam", "check")
 
 
@@ -94,7 +99,7 @@ def test_a_kubelet_and_a_runtime_that_start_again_lose_nothing(pods_lab: Lab) ->
 
     pods_lab.kubectl("delete", "deployment", "--all", "--wait=false")
     pods_lab.await_no_pods()
-    until(lambda: not pods_lab.leftovers(), f"nothing left over: {pods_lab.leftovers()}", seconds=20)
+    until(lambda: not pods_lab.leftovers(), f"nothing left over: {pods_lab.leftovers()}", timeout_s=20, pause_s=0.1)
     pods_lab.calicoctl("ipam", "check")
 
 
@@ -105,12 +110,18 @@ def conditions(lab: Lab, kind: str) -> set[tuple[str, str]]:
 
 def test_the_network_of_a_node_is_available_once_its_agent_says_so(pods_lab: Lab) -> None:
     until(
-        lambda: conditions(pods_lab, "NetworkUnavailable") == {("False", "CalicoIsUp")}, "NetworkUnavailable is False"
+        lambda: conditions(pods_lab, "NetworkUnavailable") == {("False", "CalicoIsUp")},
+        "NetworkUnavailable is False",
+        pause_s=0.1,
     )
     daemon_sets = pods_lab.get("daemonsets", "-n", "kube-system")["items"]
     for daemon_set in daemon_sets:
         name = daemon_set["metadata"]["name"]
-        until(lambda: ready_agents(pods_lab) == 2, f"{name} ready on both nodes: {json.dumps(daemon_set['status'])}")
+        until(
+            lambda: ready_agents(pods_lab) == 2,
+            f"{name} ready on both nodes: {json.dumps(daemon_set['status'])}",
+            pause_s=0.1,
+        )
 
 
 def ready_agents(lab: Lab) -> int:

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.lab.dns import install_coredns
-from tests.lab.host import until
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import DNS_DOMAIN, DNS_SERVICE
 from tests.lab.probes import Probe, flowing, hearing, probes_of, serving
@@ -69,7 +69,12 @@ class World:
         return who_reach(others, port, address, protocol)
 
     def until_reached(self, target: str, port: int, by: set[str]) -> None:
-        until(lambda: self.reached(target, port) == by, f"{target}:{port} is reached by {sorted(by)}", seconds=30)
+        until(
+            lambda: self.reached(target, port) == by,
+            f"{target}:{port} is reached by {sorted(by)}",
+            timeout_s=30,
+            pause_s=0.1,
+        )
         assert self.reached(target, port, "tcp") == by
 
 
@@ -213,7 +218,7 @@ def cluster_policy_definition() -> dict[str, Any]:
 
 def test_cluster_network_policy(policy_world: World) -> None:
     policy_world.lab.apply(cluster_policy_definition())
-    until(lambda: CLUSTER_POLICY in policy_world.lab.kubectl("api-versions"), "the definition is served")
+    until(lambda: CLUSTER_POLICY in policy_world.lab.kubectl("api-versions"), "the definition is served", pause_s=0.1)
     teams = {"namespaces": {"matchLabels": {"team": "b"}}}
     until(
         lambda: not _refused(policy_world, {
@@ -227,13 +232,14 @@ def test_cluster_network_policy(policy_world: World) -> None:
                 "ingress": [{"name": "b", "action": "Deny", "from": [teams]}],
             },
         }),
-        "the policy is taken",
+        "the policy is taken", pause_s=0.1,
     )  # fmt: skip
     try:
         until(
             lambda: policy_world.reached("web-1", OPEN) == {"web-2", "client-1", "client-2"},
             "team b is kept out",
-            seconds=90,
+            timeout_s=90,
+            pause_s=0.1,
         )
     except AssertionError as e:
         raise AssertionError(f"{e}: {policy_world.lab.describe()}") from None
@@ -268,9 +274,14 @@ def test_services_are_policed_by_who_is_behind_them(policy_world: World) -> None
         return who_reach(policy_world.probes.values(), 80, address)
 
     clients = {"client-1", "client-2", "other-1", "other-2"}
-    until(lambda: reached() >= clients, "the service is there", seconds=60)
+    until(lambda: reached() >= clients, "the service is there", timeout_s=60, pause_s=0.1)
     policy_world.apply(kubernetes("clients", WEB, ingress=[{"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}]))
-    until(lambda: reached() & clients == {"client-1", "client-2"}, "only the clients reach the service", seconds=30)
+    until(
+        lambda: reached() & clients == {"client-1", "client-2"},
+        "only the clients reach the service",
+        timeout_s=30,
+        pause_s=0.1,
+    )
     for name in ("other-1", "other-2"):
         assert [policy_world.probes[name].reaches(80, address, protocol="tcp") for _ in range(6)] == [set()] * 6, name
 
@@ -294,7 +305,7 @@ def test_names_with_the_recipe_and_without(policy_world: World) -> None:
     def resolved() -> list[list[str]]:
         return [client.resolves(name, DNS_SERVICE, protocol=protocol) for protocol in ("udp", "tcp")]
 
-    until(lambda: resolved() == [[address]] * 2, "the name service knows the service", seconds=60)
+    until(lambda: resolved() == [[address]] * 2, "the name service knows the service", timeout_s=60, pause_s=0.1)
     [closed] = recipe(DNS_RECIPE)
     try:
         for allows_dns in (True, False, True):
@@ -302,7 +313,7 @@ def test_names_with_the_recipe_and_without(policy_world: World) -> None:
             apply_by_calicoctl(policy_world, {**closed, "spec": {**closed["spec"], "egress": egress}})
             policy_world.until_reached("web-1", OPEN, set())
             wanted = [[address]] * 2 if allows_dns else [[], []]
-            until(lambda wanted=wanted: resolved() == wanted, f"names are {wanted}", seconds=30)
+            until(lambda wanted=wanted: resolved() == wanted, f"names are {wanted}", timeout_s=30, pause_s=0.1)
             assert [resolved() for _ in range(3)] == [wanted] * 3
     finally:
         policy_world.lab.calicoctl("delete", "globalnetworkpolicy", closed["metadata"]["name"])
@@ -325,12 +336,12 @@ def test_node_ports_from_outside(policy_world: World) -> None:
         done = policy_world.lab.plane.inside("timeout", "3", "bash", "-c", f"exec 3<>/dev/tcp/{node.address}/{port}")
         return _succeeds(done)
 
-    until(reached, "the node port answers", seconds=60)
+    until(reached, "the node port answers", timeout_s=60, pause_s=0.1)
     policy_world.apply(kubernetes("inside", WEB, ingress=[{"from": [{"podSelector": {}}]}]))
-    until(lambda: not reached(), "nobody from outside", seconds=30)
+    until(lambda: not reached(), "nobody from outside", timeout_s=30, pause_s=0.1)
     gateway = {"ipBlock": {"cidr": "10.99.0.1/32"}}
     policy_world.apply(kubernetes("outside", WEB, ingress=[{"from": [gateway], "ports": OPEN_PORTS}]))
-    until(reached, "the address that a policy names", seconds=30)
+    until(reached, "the address that a policy names", timeout_s=30, pause_s=0.1)
 
 
 def _succeeds(command: list[str | Path]) -> bool:
@@ -356,7 +367,7 @@ def test_an_agent_that_is_killed_under_traffic(policy_world: World, whom: str) -
     ):
         before = web.node.run("nft", "list", "tables")
         kill_agent(web, whom)
-        until(lambda: in_force(web), "policies in force again", seconds=60)
+        until(lambda: in_force(web), "policies in force again", timeout_s=60, pause_s=0.1)
         assert web.node.run("nft", "list", "tables") == before
     for counts in (across, beside):
         assert counts.sent > 200
@@ -373,7 +384,7 @@ def kill_agent(probe: Probe, whom: str) -> None:
     supervisor, *children = agents(probe)
     assert len(children) >= 2, children
     probe.node.run("kill", "-9", *([supervisor] if whom == "all" else []), *children)
-    until(lambda: runs_anew(probe, children), "the agent runs again", seconds=30)
+    until(lambda: runs_anew(probe, children), "the agent runs again", timeout_s=30, pause_s=0.1)
 
 
 def runs_anew(probe: Probe, before: list[str]) -> bool:
@@ -422,7 +433,7 @@ def test_pods_that_start_while_a_policy_denies(policy_world: World) -> None:
         loud = pod("loud", "a", {"app": "loud"}, policy_world.lab.nodes[1].name, ("sh", "-c", loop))
         policy_world.apply(*documents, loud)
         new = probes_of(policy_world.lab, "a", 4 + len(names) + 1)
-        until(lambda: new["loud"].address in heard, "the one that may send is heard", seconds=30)
+        until(lambda: new["loud"].address in heard, "the one that may send is heard", timeout_s=30, pause_s=0.1)
     assert heard == {new["loud"].address}
     silent = [new[name].address for name in names]
     assert policy_world.probes["client-1"].reaches(OPEN, *silent, new["loud"].address, protocol="tcp") == {
@@ -440,7 +451,10 @@ def test_a_burst_of_pods_with_policies(policy_world: World) -> None:
     made = {probe.address for name, probe in found.items() if name.startswith("burst")}
     assert len(made) == BURST
     until(
-        lambda: policy_world.probes["other-1"].reaches(OPEN, *made, protocol="tcp") == made, "all reached", seconds=30
+        lambda: policy_world.probes["other-1"].reaches(OPEN, *made, protocol="tcp") == made,
+        "all reached",
+        timeout_s=30,
+        pause_s=0.1,
     )
     assert policy_world.probes["other-2"].reaches(OPEN, *made, protocol="tcp") == made
     for name, port in (("other-1", CLOSED), ("web-1", OPEN), ("client-2", OPEN)):

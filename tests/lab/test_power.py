@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.host import until
+from tests.deadlines import until
 from tests.lab.lab import Lab, install_manifest, running_lab
 from tests.lab.test_pods import addresses, await_connected, ready_agents
 from tests.lab.workloads import Wanted, deployment, pods
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark
 def power_lab(busybox_image: Path, product_image: Path, own_bundle: Path) -> Iterator[Lab]:
     with running_lab(images=[busybox_image, product_image], bundle=own_bundle) as made:
         install_manifest(made)
-        until(lambda: ready_agents(made) == 2, "agents ready")
+        until(lambda: ready_agents(made) == 2, "agents ready", pause_s=0.1)
         yield made
 
 
@@ -28,7 +28,7 @@ def end_all(lab: Lab) -> None:
     lab.kubectl("delete", "deployment", "--all", "--wait=false")
     lab.await_no_pods()
     # a kubelet gives sandboxes back, whose pods went while it was away, with its garbage: once in a minute
-    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=150)
+    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", timeout_s=150, pause_s=0.1)
     lab.calicoctl("ipam", "check")
 
 
@@ -48,13 +48,14 @@ def test_after_a_power_cut_the_same_pods_have_a_network_again(power_lab: Lab) ->
             _started(pod) > started[pod["metadata"]["name"]] for pod in power_lab.pods() if _on(pod, node.name)
         ),
         "containers started anew",
+        pause_s=0.1,
     )
     after = power_lab.await_pods(4)
     assert names(after) == names(before)
     assert len({address for pod in after for address in addresses(pod)}) == 4
     await_connected(power_lab, after)
     # the sandboxes from before the cut have given their addresses back
-    until(lambda: len(_held(power_lab)) == 4, f"one handle for each pod: {_held(power_lab)}", seconds=60)
+    until(lambda: len(_held(power_lab)) == 4, f"one handle for each pod: {_held(power_lab)}", timeout_s=60, pause_s=0.1)
     end_all(power_lab)
 
 
@@ -78,7 +79,12 @@ def test_pods_of_a_node_that_is_gone_come_up_elsewhere(power_lab: Lab) -> None:
     gone.power_off()
     power_lab.kubectl("delete", "node", gone.name)
     # the garbage collector of pods waits 40 s after a node was deleted
-    until(lambda: not any(_on(pod, gone.name) for pod in power_lab.pods()), "its pods are gone", seconds=120)
+    until(
+        lambda: not any(_on(pod, gone.name) for pod in power_lab.pods()),
+        "its pods are gone",
+        timeout_s=120,
+        pause_s=0.1,
+    )
     pods = power_lab.await_pods(4)
     assert {pod["spec"]["nodeName"] for pod in pods} == {"node1"}
     await_connected(power_lab, pods)
@@ -86,7 +92,7 @@ def test_pods_of_a_node_that_is_gone_come_up_elsewhere(power_lab: Lab) -> None:
     # and the node comes back, as new
     gone.power_on()
     power_lab.await_ready_nodes()
-    until(lambda: ready_agents(power_lab) == 2, "agents ready")
+    until(lambda: ready_agents(power_lab) == 2, "agents ready", pause_s=0.1)
     end_all(power_lab)
     power_lab.apply(deployment(Wanted("again", 4)))
     pods = power_lab.await_pods(4)
@@ -102,14 +108,14 @@ def make(lab: Lab, numbers: range) -> None:
 def end_pods(lab: Lab) -> None:
     lab.kubectl("delete", "pods", "--all", "--wait=false")
     lab.await_no_pods()
-    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", seconds=60)
+    until(lambda: not lab.leftovers(), f"nothing left over: {lab.leftovers()}", timeout_s=60, pause_s=0.1)
     lab.calicoctl("ipam", "check")
 
 
 def test_an_upgrade_of_the_agents_fails_no_pod(power_lab: Lab) -> None:
     """The installer copies, the CNI server ends and another one starts, while pods come and go."""
     power_lab.kubectl("rollout", "restart", "daemonset/calico-node", "-n", "kube-system")
-    until(lambda: ready_agents(power_lab) < 2, "the roll-out has begun")
+    until(lambda: ready_agents(power_lab) < 2, "the roll-out has begun", pause_s=0.1)
     waves = 0
     while ready_agents(power_lab) < 2 or waves < 2:
         make(power_lab, range(8))
@@ -130,7 +136,7 @@ def test_pods_come_and_go_while_the_api_server_is_away(power_lab: Lab) -> None:
     power_lab.kubectl("delete", "pods", *(f"p{i}" for i in range(8)), "--wait=false")
     power_lab.plane.stop_apiserver()
     # what the kubelet has heard of is stopped without it
-    until(lambda: _tasks(power_lab) < before, "containers of deleted pods are stopped", seconds=60)
+    until(lambda: _tasks(power_lab) < before, "containers of deleted pods are stopped", timeout_s=60, pause_s=0.1)
     power_lab.plane.start_apiserver()
     power_lab.await_pods(4)
     end_pods(power_lab)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.host import until
+from tests.deadlines import until
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import Node
 from tests.lab.probes import Probe, flowing, probes_of, serving
@@ -161,9 +161,11 @@ def takeover_world(request: pytest.FixtureRequest, busybox_image: Path, own_bund
 
 
 def test_from_upstreams_rules_without_a_gap(takeover_world: World) -> None:
-    until(lambda: all(takeover_world.verdicts().values()), "pods reach each other")
+    until(lambda: all(takeover_world.verdicts().values()), "pods reach each other", pause_s=0.1)
     takeover_world.lab.apply(POLICY)
-    until(lambda: takeover_world.verdicts() == VERDICTS, "the policy is in force on both nodes", seconds=30)
+    until(
+        lambda: takeover_world.verdicts() == VERDICTS, "the policy is in force on both nodes", timeout_s=30, pause_s=0.1
+    )
     takeover_world.node.disable("calico-node")
     takeover_world.lay_down_upstream()
     assert not takeover_world.ours() and takeover_world.left_of_upstream()
@@ -183,6 +185,7 @@ def test_from_upstreams_rules_without_a_gap(takeover_world: World) -> None:
         until(
             lambda: takeover_world.ours() and not takeover_world.left_of_upstream(),
             f"taken over: {takeover_world.left_of_upstream()}",
+            pause_s=0.1,
         )
     for counts in flows:
         assert counts.sent > 200

@@ -29,8 +29,9 @@ from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.status.numbers import Numbers
+from tests.deadlines import until
 from tests.e2e.forks import Forks
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 
 @dataclass

@@ -23,7 +23,8 @@ from cni_calico.nodeagent.bgp.bird.leftovers import remove_leftovers
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus
 from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace, namespace
 from tests.unit.nodeagent.bgp.config.clusters import BIRD, Document, make_snapshot, this
 
 CONVERGED_S = 30.0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cni_calico.deadline import Deadline
+from tests.deadlines import until
 from tests.netns.bird_cluster import BirdNode, Lab, can_ping, make_lab
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.bgp.config.clusters import document, node
 
 SUBNETS = {"n1": "172.31.0", "n2": "172.31.0", "n3": "172.31.1"}

@@ -11,11 +11,9 @@ import itertools
 import json
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,15 +115,6 @@ def _child(
     except BaseException:
         traceback.print_exc(file=sys.__stderr__)
         os._exit(99)
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 10.0, *, pause_s: float = 0.01) -> Any:
-    """The first true value of ``condition()``; a longer pause where asking costs processes."""
-    end = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"never happened: {what}"
-        select.select((), (), (), pause_s)
-    return value
 
 
 def _checked(argv: list[str]) -> str:

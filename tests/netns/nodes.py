@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
+from tests.deadlines import until
 from tests.netns.agents import Store
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 ROOT = Path(__file__).parents[2]
 

@@ -32,7 +32,8 @@ from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.engine import PolicyEngine
-from tests.netns.namespaces import Namespace, host_namespace, namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace, host_namespace, namespace
 
 NODE = "n1"
 RCVBUFFORCE, BUFFER = 33, 64 << 20  # nothing is lost for want of space; Python does not name the option

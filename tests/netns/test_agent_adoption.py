@@ -14,8 +14,9 @@ from pyroute2 import IPSet
 
 from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
+from tests.deadlines import until
 from tests.netns.agents import Store, running
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.test_agent_loop import MADE, POOLS, make_store, on_workload, routes
 from tests.unit.nodeagent.fabric import NODES, workload
 

@@ -23,9 +23,9 @@ import pytest
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
+from tests.deadlines import until
 from tests.netns.agents import key_of
 from tests.netns.bird_cluster import make_lab
-from tests.netns.namespaces import until
 from tests.netns.node_cluster import SUBNETS, Cluster, start_cluster
 from tests.netns.nodes import ROOT, Node, without_a_lost_ping
 from tests.unit.nodeagent.fabric import pool

@@ -11,8 +11,9 @@ from pyroute2 import IPSet
 
 from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
+from tests.deadlines import until
 from tests.netns.agents import Running, Store
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, namespace
 from tests.netns.startups import add_card
 from tests.unit.nodeagent.fabric import NODES, pool, workload
 

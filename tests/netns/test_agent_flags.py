@@ -20,11 +20,12 @@ from cni_calico.model.timestamps import parse_rfc3339
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
 from cni_calico.nodeagent.service_control import AGENT, FILE
 from cni_calico.plugin.call.client import call_server
+from tests.deadlines import until
 from tests.e2e.etcd_certificates import make_authority
 from tests.e2e.forks import forks_in
 from tests.e2e.host import etcd_in
 from tests.netns.agents import EtcdStore
-from tests.netns.namespaces import namespace, until
+from tests.netns.namespaces import namespace
 from tests.netns.nodes import Node
 from tests.netns.startups import add_card, read_all
 from tests.unit.nodeagent.fabric import workload

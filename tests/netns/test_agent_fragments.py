@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from cni_calico.model.resources import Metadata, Resource
-from tests.netns.namespaces import until
+from tests.deadlines import until
 from tests.netns.nodes import Node
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]

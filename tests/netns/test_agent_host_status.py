@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.contract.test_host_status import AT, stored
+from tests.deadlines import until
 from tests.e2e.forks import forks_in
 from tests.e2e.host import etcd_in
 from tests.netns.agents import EtcdStore
-from tests.netns.namespaces import namespace, until
+from tests.netns.namespaces import namespace
 from tests.netns.nodes import Node
 from tests.netns.startups import add_card
 

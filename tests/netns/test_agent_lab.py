@@ -21,8 +21,9 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.model.resources import Metadata, Resource
+from tests.deadlines import until
 from tests.netns.bird_cluster import Lab, make_lab
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.node_cluster import Cluster, start_cluster
 from tests.netns.nodes import Node, without_a_lost_ping
 from tests.unit.nodeagent.fabric import pool

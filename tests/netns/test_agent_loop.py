@@ -16,8 +16,9 @@ from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.status.file import since_boot, why_not_ready
+from tests.deadlines import until
 from tests.netns.agents import Running, Store, key_of, running
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.startups import add_card
 from tests.unit.nodeagent.fabric import NODES, pool, workload
 

@@ -14,8 +14,9 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
+from tests.deadlines import until
 from tests.netns.agents import Running, Store, running
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, namespace
 from tests.netns.test_agent_loop import make_store
 
 pytestmark = pytest.mark.netns

@@ -12,11 +12,12 @@ import pytest
 
 from cni_calico.model.access import DatastoreConfig
 from tests.contract.etcd_process import Member
+from tests.deadlines import until
 from tests.e2e.forks import Forks, forks_in
 from tests.e2e.host import etcd_in, taken_in
 from tests.e2e.records import dump
 from tests.netns.agents import EtcdStore
-from tests.netns.namespaces import namespace, until
+from tests.netns.namespaces import namespace
 from tests.netns.nodes import Node, Pod
 from tests.netns.startups import add_card
 

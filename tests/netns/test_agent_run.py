@@ -13,7 +13,8 @@ import pytest
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.plugin.call.client import call_server
-from tests.netns.namespaces import namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import namespace
 from tests.netns.nodes import ROOT, Node, Pod
 from tests.netns.startups import read_all
 from tests.promtool import complaints, undescribed

@@ -21,8 +21,9 @@ from cni_calico.nodeagent.bgp.bird.controller import BirdController
 from cni_calico.nodeagent.bgp.bird.probes import read_alive, read_ready
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths, has_bird_routes, parse_version
 from cni_calico.nodeagent.bgp.config.render import BirdConfig
+from tests.deadlines import until
 from tests.netns.bird_cluster import BirdNode, Lab
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.unit.nodeagent.bgp.config.clusters import document, node
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]

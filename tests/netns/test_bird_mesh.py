@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.deadlines import until
 from tests.netns.bird_cluster import Lab, can_ping
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.bgp.config.clusters import document, node, secret
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.netns.bird_cluster import BirdNode, Lab, can_ping
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.unit.nodeagent.bgp.config.clusters import document, node, secret
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]

@@ -11,8 +11,9 @@ import pytest
 from cni_calico.errors import KernelError, LinkConflict, RouteConflict
 from cni_calico.kernel.netlink import socket as rtnl
 from cni_calico.plugin.network.plan import PodPlan
+from tests.deadlines import until
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.network import DUAL, PLAN, V4, V6, add, add_then_fail, differences, links_only, with_addresses
 
 pytestmark = pytest.mark.netns

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cni_calico.plugin.network.plan import PodPlan
-from tests.netns.namespaces import Namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace
 from tests.netns.network import add, differences
 
 pytestmark = pytest.mark.netns

@@ -35,7 +35,7 @@ from cni_calico.nodeagent.policing import engine as engines
 from cni_calico.nodeagent.policing.departures import FILE
 from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
 from cni_calico.nodeagent.policing.status_files import StatusFiles
-from tests.netns.namespaces import until
+from tests.deadlines import until
 from tests.netns.policing import NODE, Counts, Lab, lab, private_settings, traffic
 
 pytestmark = pytest.mark.netns

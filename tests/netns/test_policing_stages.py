@@ -14,7 +14,7 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from tests.netns.namespaces import until
+from tests.deadlines import until
 from tests.netns.policing import Lab, Workload, lab, socket_in
 
 pytestmark = pytest.mark.netns

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nftables import NfTables
 from cni_calico.log import SILENT
 from cni_calico.model.netfilter import FlushChain
@@ -15,14 +14,11 @@ from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.policy.wanted import Wanted
+from tests.deadlines import soon
 from tests.netns.namespaces import namespace
 from tests.unit.nodeagent.dataplane.policy.worlds import difference, random_wanted
 
 pytestmark = pytest.mark.netns
-
-
-def _soon() -> Deadline:
-    return Deadline.after(10)
 
 
 def _compare_while_it_changes() -> tuple[int, list[str], str, int]:
@@ -35,15 +31,15 @@ def _compare_while_it_changes() -> tuple[int, list[str], str, int]:
             after = random_wanted(rng)
             enforcer.goal.update(difference(wanted, after))
             wanted = after
-            enforcer.bring_about(_soon())
+            enforcer.bring_about(soon(10))
             if not audit.is_running:
                 audit.begin()
             findings += [found for _ in range(rng.randrange(1, 12)) if (found := audit.step(0.0))]
         while audit.is_running:
             findings += [found] if (found := audit.step()) else []
         enforcer.doubt()
-        left = enforcer.bring_about(_soon())
-        kernel.apply([FlushChain(FILTER[4], "from-workloads")], _soon())
+        left = enforcer.bring_about(soon(10))
+        kernel.apply([FlushChain(FILTER[4], "from-workloads")], soon(10))
         audit.begin()
         found = ""
         while audit.is_running and not found:

@@ -12,7 +12,7 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
-from tests.netns.namespaces import until
+from tests.deadlines import until
 from tests.netns.policing import Lab, lab
 
 pytestmark = pytest.mark.netns

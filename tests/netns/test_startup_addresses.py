@@ -9,7 +9,8 @@ import pytest
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
-from tests.netns.namespaces import namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import namespace
 from tests.netns.startups import Host, add_card, internal_ips
 
 pytestmark = pytest.mark.netns

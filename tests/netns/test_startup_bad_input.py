@@ -17,7 +17,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.filter import nftables
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
-from tests.netns.namespaces import namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import namespace
 from tests.netns.nodes import ROOT, Node, Pod
 from tests.netns.startups import read_all
 from tests.unit.nodeagent import fabric

@@ -16,7 +16,8 @@ import pytest
 from cni_calico.kernel import netns
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.parts import Parts
-from tests.netns.namespaces import Namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace
 from tests.netns.policing import Lab, documented_removal, lab, traffic
 from tests.upstream_rules import GOLDEN, nft_script
 

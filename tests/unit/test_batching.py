@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from cni_calico.batching import Batcher
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DeadlineExceeded, KernelError
-from tests.deadlines import SOON
-from tests.netns.namespaces import until
+from tests.deadlines import SOON, until
 
 
 class Held:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.cnitool import Cnitool, expected_shape, shape
 from tests.e2e.host import Node
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.host import Node, Reply
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.takes(3)]
 

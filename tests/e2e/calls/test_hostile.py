@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.host import Node
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.policing import socket_in
 
 CANARY = "c4n4ry-D0-n0t-pr1nt"

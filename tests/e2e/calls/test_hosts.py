@@ -21,8 +21,9 @@ import pytest
 import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
+from tests.deadlines import until
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, namespace
 from tests.netns.private_host import PrivateHost, private_host
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.cnitool]

@@ -23,8 +23,9 @@ from typing import Any
 import pytest
 
 from tests.contract import etcd_process
+from tests.deadlines import until
 from tests.e2e.etcd_certificates import make_authority
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = [
     pytest.mark.etcd,

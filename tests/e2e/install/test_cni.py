@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e.host import Node, Reply, addresses
 from tests.e2e.install.test_bundle_install import OLD_ROOT, OldHost, renamed
 from tests.e2e.kube import CNI_USER, Cluster
@@ -463,14 +463,6 @@ def test_an_api_server_that_is_down(install_host: Host) -> None:
 
 
 # -- while it stays, and while others use what it replaces ------------------------------------------------------------
-
-
-def until(condition: Any, what: str, *, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    waiting = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, what
-        waiting.wait(0.05)
 
 
 def test_rotated_secrets_are_copied_while_it_stays(install_host: Host) -> None:

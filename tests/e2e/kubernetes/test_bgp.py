@@ -22,9 +22,9 @@ from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.snapshot import Snapshot
+from tests.deadlines import until
 from tests.e2e.kube import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.kubernetes
 BGP = "bgp-passwords"

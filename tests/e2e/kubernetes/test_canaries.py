@@ -24,13 +24,14 @@ import pytest
 
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e import etcd_admin
 from tests.e2e.forks import forks_in
 from tests.e2e.host import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.startups import add_card
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns, pytest.mark.bird]

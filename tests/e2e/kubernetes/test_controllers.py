@@ -28,9 +28,8 @@ from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.conftest import ROOT
 from tests.contract.etcd_process import single
-from tests.deadlines import soon
+from tests.deadlines import soon, until
 from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port, running_cluster
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.kubernetes
 

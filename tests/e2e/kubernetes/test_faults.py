@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import KubeNode, kube_node
-from tests.netns.namespaces import Killed, Namespace, until
+from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 

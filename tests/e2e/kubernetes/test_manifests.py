@@ -17,12 +17,13 @@ import yaml
 from cni_calico.errors import DatastoreError
 from cni_calico.model.access import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
+from tests.deadlines import until
 from tests.e2e.host import etcd_in
 from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, kube_node
 from tests.e2e.roles import MANIFESTS, documents, node_with_role, plugin_role, used, with_agent_roles
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 # an affinity is read by name when somebody else was faster, a handle is updated when it holds something already
 RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}

@@ -25,13 +25,14 @@ from cni_calico.install.template import render_conflist, template_values
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e import old_model as old
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply, etcd_in
 from tests.e2e.kube import Cluster, running_cluster
 from tests.e2e.kube_node import KubeNode, Relay
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 from tests.netns.policing import documented_removal
 from tests.netns.startups import add_card
 

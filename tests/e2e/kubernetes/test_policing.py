@@ -16,9 +16,9 @@ from cni_calico.model.names import kubernetes_veth
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e.kube import NODE_USER, Cluster
 from tests.e2e.kube_node import Relay
-from tests.netns.namespaces import until
 from tests.netns.policing import NODE, Lab, lab, private_settings, traffic
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

@@ -16,9 +16,9 @@ from cni_calico.errors import DatastoreDenied
 from cni_calico.model.access import RelayAccess
 from cni_calico.relay.settings import parse_relay_settings, users_of
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e.kube import Cluster
 from tests.e2e.relays import RunningRelay, make_certificates
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.kubernetes
 MANIFEST = ROOT / "manifests" / "calico-typha.yaml"

@@ -18,9 +18,9 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import ResourceList
+from tests.deadlines import until
 from tests.e2e.kube import Cluster, free_port
 from tests.e2e.relays import make_certificates, relay_access
-from tests.netns.namespaces import until
 from tests.promtool import complaints, undescribed
 
 pytestmark = pytest.mark.kubernetes

@@ -22,8 +22,8 @@ from cni_calico.model.documents.codec import encode, encode_node, new_metadata
 from cni_calico.model.keys import BlockKey, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.view.sources import Sources
+from tests.deadlines import until
 from tests.e2e.kube import Cluster
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import node
 
 pytestmark = pytest.mark.kubernetes

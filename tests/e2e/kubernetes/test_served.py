@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.kube import CNI_USER
 from tests.e2e.kube_node import KubeNode
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 

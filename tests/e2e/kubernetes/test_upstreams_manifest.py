@@ -25,10 +25,9 @@ from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
 from tests.conftest import ROOT
-from tests.deadlines import soon
+from tests.deadlines import soon, until
 from tests.e2e.kube import CONTROLLERS_USER, Cluster
 from tests.e2e.kubernetes.test_controllers import RBAC, SETTINGS, wipe
-from tests.netns.namespaces import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 

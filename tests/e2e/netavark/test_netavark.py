@@ -13,8 +13,9 @@ import pytest
 
 from cni_calico import __version__
 from tests.conftest import LAB_CACHE
+from tests.deadlines import until
 from tests.e2e.host import Node
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle]
 

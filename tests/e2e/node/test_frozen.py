@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from cni_calico.nodeagent.status.file import STALE_S
+from tests.deadlines import until
 from tests.netns.agents import Store
-from tests.netns.namespaces import namespace, until
+from tests.netns.namespaces import namespace
 from tests.netns.nodes import Node, Pod
 from tests.netns.startups import add_card
 

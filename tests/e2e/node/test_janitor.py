@@ -28,11 +28,10 @@ from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
 from tests.contract.etcd_process import etcd_binary, single
-from tests.deadlines import soon
+from tests.deadlines import soon, until
 from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
 from tests.e2e.kubernetes.test_departed_nodes import left, of_node, put
 from tests.e2e.roles import RBAC, documents, used
-from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"
 SPACE = "space"

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.e2e.host import etcd_in
 from tests.e2e.kube import Cluster
 from tests.e2e.kube_node import Relay
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.namespaces import Namespace, namespace
 from tests.netns.startups import add_card
 
 ETH0, ETH1 = "10.0.0.5/24", "172.20.1.5/16"

@@ -23,9 +23,9 @@ from cni_calico.log import Log
 from cni_calico.plugin.call import client, protocol
 from cni_calico.server import run as server_module
 from cni_calico.server.run import CniServer
+from tests.deadlines import until
 from tests.e2e.host import Node
 from tests.e2e.served import call, connect, descriptors, receive, request_frame, socket_of
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.netns
 QUICK = {"environ": {"CALICO_CNI_PATIENCE_S": "1"}}

@@ -18,9 +18,10 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.lock import attachment_lock
 from cni_calico.plugin.call import protocol
+from tests.deadlines import until
 from tests.e2e.host import Node, Reply
 from tests.e2e.served import socket_of
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle]
 

@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, SUMMARY
+from tests.deadlines import until
 from tests.e2e.forks import Forking, Forks, forks_in
 from tests.e2e.host import Node, Reply
 from tests.e2e.scenarios import ACTIONS, DELEGATED, DUAL, SCENARIOS, Report, hit, trace_all
 from tests.e2e.served import ForkedServer, call
 from tests.fixtures.namespaces import MakeNamespace
-from tests.netns.namespaces import Namespace, until
+from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.takes(5)]
 

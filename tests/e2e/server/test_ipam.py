@@ -13,9 +13,9 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.lock import attachment_lock
+from tests.deadlines import until
 from tests.e2e.host import Node, Reply
 from tests.e2e.served import call
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.netns
 AT_ONCE = 8

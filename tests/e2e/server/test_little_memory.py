@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.faults.servers import LAUNCHER, OURS
-from tests.netns.namespaces import until
 
 MB = 1024 * 1024
 

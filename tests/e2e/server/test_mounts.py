@@ -13,9 +13,9 @@ import pytest
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.openat2 import below
 from tests.conftest import LAB_CACHE
+from tests.deadlines import until
 from tests.e2e.host import Node
 from tests.e2e.served import call
-from tests.netns.namespaces import until
 
 pytestmark = pytest.mark.netns
 

@@ -16,6 +16,7 @@ from cni_calico.cni.answer import answer_error
 from cni_calico.cni.versions import CURRENT
 from cni_calico.errors import PythonNotExecutable
 from cni_calico.plugin.call import protocol, shim
+from tests.deadlines import until
 from tests.fakes.front import (
     Front,
     Seen,
@@ -28,7 +29,6 @@ from tests.fakes.front import (
     serving,
     state,
 )
-from tests.netns.namespaces import until
 
 ANSWER = protocol.frame(protocol.answer_fields(0, b'{"ips":[]}\n'))
 BROKEN = answer_error(PythonNotExecutable("cannot execute the Python part of this plugin"), CURRENT).stdout.encode()

@@ -12,7 +12,7 @@ import pytest
 
 from cni_calico.daemon import http_server
 from cni_calico.daemon.http_server import PLACES, REQUEST_BYTES, TEXT, PageServer
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 PAGES = {"/ok": lambda: (200, TEXT, b"fine\n"), "/bad": lambda: (_ for _ in ()).throw(ValueError("no"))}
 

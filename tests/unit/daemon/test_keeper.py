@@ -13,9 +13,9 @@ from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.startup.run import wait_for_datastore
 from cni_calico.nodeagent.view.follow import follow
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.notes import Notes
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import NODES, pool, snapshot, workload
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.daemon.supervisor import LONGEST_PAUSE_S, ChildService, services_of_run
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 PROGRAM = """
 import os, sys

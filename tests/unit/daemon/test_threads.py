@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cni_calico.daemon.threads import SideThreads
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from cni_calico import faults
 from cni_calico.errors import KernelError
 from cni_calico.kernel.child import Child
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.nodeagent.service_control import control
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 PROGRAM = """
 import os, sys

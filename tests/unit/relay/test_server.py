@@ -29,6 +29,7 @@ from cni_calico.relay.parts import server_context
 from cni_calico.relay.server import RelayServer
 from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.watch_cache import WatchCache
+from tests.deadlines import until
 from tests.e2e.relays import make_certificates
 from tests.fakes.scripted_http import Scripted
 
@@ -124,15 +125,6 @@ def running(certificates: Path, reviews: Any = None, **limits: Any) -> Iterator[
         yield found
     finally:
         found.stop()
-
-
-def until(condition: Any) -> None:
-    import select
-
-    deadline = Deadline.after(20)
-    while not condition():
-        assert not deadline.expired()
-        select.select([], [], [], 0.01)
 
 
 def events(connection: Connection) -> Iterator[Any]:

@@ -19,8 +19,7 @@ from cni_calico.model.keys import HandleKey, ResourceList
 from cni_calico.server import backends as module
 from cni_calico.server.backends import BackendKey, Backends
 from tests.contract import etcd_process
-from tests.deadlines import SOON
-from tests.netns.namespaces import until
+from tests.deadlines import SOON, until
 
 
 class Clock:

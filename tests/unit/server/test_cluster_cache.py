@@ -10,8 +10,8 @@ from cni_calico.datastore import cache as cache_module
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import CLUSTER, IPAMConfigKey, ResourceKey
 from cni_calico.server.cluster_cache import ClusterCaches
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
-from tests.netns.namespaces import until
 
 POOL = ResourceKey("IPPool", "pool")
 

@@ -18,7 +18,7 @@ from cni_calico.log import SILENT
 from cni_calico.plugin.call.client import call_server
 from cni_calico.server import run as module
 from cni_calico.server.run import CniServer
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 
 class Gate:

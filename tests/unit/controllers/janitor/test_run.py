@@ -17,9 +17,8 @@ from cni_calico.model.keys import CLUSTER, HandleKey, ResourceKey
 from cni_calico.model.resources import ClusterInformation, Handle
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
-from tests.deadlines import soon
+from tests.deadlines import soon, until
 from tests.fakes.notes import Notes
-from tests.netns.namespaces import until
 from tests.unit.ipam.world import World, request
 
 QUICK = JanitorOptions(

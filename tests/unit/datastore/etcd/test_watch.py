@@ -11,7 +11,7 @@ from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.etcd.watch import BACKLOG_BYTES, EtcdWatch
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.model.keys import HandleKey, HandleList, etcd_path
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 COMMITS = 60
 VALUE = b'{"x":"' + b"y" * 200_000 + b'"}'

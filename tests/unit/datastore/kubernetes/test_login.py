@@ -23,8 +23,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
-from tests.deadlines import SOON
-from tests.netns.namespaces import until
+from tests.deadlines import SOON, until
 
 SECRET = "s3cret-value"
 

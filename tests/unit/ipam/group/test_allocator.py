@@ -29,8 +29,7 @@ from cni_calico.ipam.group.allocator import GroupAllocator
 from cni_calico.ipam.group.items import SLOW, Item
 from cni_calico.ipam.view import DirectView
 from cni_calico.model.keys import HandleKey
-from tests.deadlines import soon
-from tests.netns.namespaces import until
+from tests.deadlines import soon, until
 from tests.unit.ipam.world import SECOND, World, request, texts
 
 EXAMPLES = int(os.environ.get("CALICO_GROUP_EXAMPLES", "40"))

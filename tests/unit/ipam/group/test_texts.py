@@ -17,8 +17,7 @@ from cni_calico.errors import (
     PoolExhausted,
 )
 from cni_calico.ipam.allocator import Allocator
-from tests.deadlines import soon
-from tests.netns.namespaces import until
+from tests.deadlines import soon, until
 from tests.unit.ipam.group.test_allocator import Snapshot, group_of, one_pool, request, run, take
 from tests.unit.ipam.world import World
 

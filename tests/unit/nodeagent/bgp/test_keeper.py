@@ -18,9 +18,9 @@ from cni_calico.nodeagent.bgp.keeper import BgpKeeper, what_needs_bird
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.sources import Sources
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.agents import key_of
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import BLOCKS, NODES, node, pool, snapshot
 
 POOL = pool("10.65.0.0/16")

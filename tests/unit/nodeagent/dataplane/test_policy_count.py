@@ -14,8 +14,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.dataplane import policy_count
+from tests.deadlines import until
 from tests.fakes.scripted_http import scripted
-from tests.netns.namespaces import until
 from tests.unit.daemon.test_keeper import context
 
 FORBIDDEN = (403, {"message": "networkpolicies is forbidden"})

@@ -13,7 +13,7 @@ from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.policing import connections
 from cni_calico.nodeagent.policing.connections import Connections
-from tests.netns.namespaces import until
+from tests.deadlines import until
 
 A, B, C = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\x0a\0\0\3"
 

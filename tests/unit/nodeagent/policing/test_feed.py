@@ -18,8 +18,8 @@ from cni_calico.nodeagent.policing import feed as feeds
 from cni_calico.nodeagent.policing.feed import FedRecord, RecordFeed, Refusal
 from cni_calico.policy.decode import decode_record
 from cni_calico.policy.records import Labelled, PolicyRecord
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
-from tests.netns.namespaces import until
 
 DENY = ResourceKey("GlobalNetworkPolicy", "deny")
 

@@ -10,7 +10,7 @@ from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_node, encode_pool
 from cni_calico.model.documents.tiers import TIERS, new_tier
 from cni_calico.model.host import HostInterface
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import FELIX_DEFAULT, ResourceKey
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup import cluster
 from cni_calico.nodeagent.startup.address import Found
@@ -244,7 +244,7 @@ def test_an_operators_values_stay():
 
 
 def test_felix_configuration_is_completed():
-    key = cluster.FELIX_DEFAULT
+    key = FELIX_DEFAULT
     made = cluster.desired_fields(key, None, cluster.FELIX_DEFAULT_FIELDS, uid=UID, now=NOW)
     stored = k8s("felixconfigurations")[0]["spec"]
     assert made["spec"].items() <= stored.items()

@@ -36,8 +36,8 @@ from cni_calico.model.resources import Affinity, Attribute, Block, IPAMConfig
 from cni_calico.nodeagent.dataplane.routes import Fabric, desired_blackholes, desired_remote_routes, makes_routes
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, reduce_block
 from cni_calico.nodeagent.view.sources import Sources
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import FELIX, INTERFACES, NODES, pool
 
 POOL = ResourceKey("IPPool", "p")

@@ -12,9 +12,9 @@ from cni_calico.deadline import Deadline
 from cni_calico.model.documents.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.view.sources import Sources
+from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.agents import key_of
-from tests.netns.namespaces import until
 from tests.unit.nodeagent.fabric import node, pool, workload
 
 NODE, OTHER, POOL = ResourceKey("Node", "n1"), ResourceKey("Node", "n2"), ResourceKey("IPPool", "p")

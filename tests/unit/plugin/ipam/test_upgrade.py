@@ -22,8 +22,8 @@ from cni_calico.plugin.ipam.hostlocal import other_ipam, parse_reservation, pars
 from cni_calico.plugin.ipam.main import _upgrade
 from cni_calico.plugin.ipam.upgrade import Upgrade
 from tests.conftest import ROOT
+from tests.deadlines import until
 from tests.fakes.notes import Notes
-from tests.netns.namespaces import until
 
 NOW = "2026-11-20T12:06:00Z"
 NODE = ResourceKey("Node", "n1")
