@@ -8,6 +8,7 @@ machine that has root and network namespaces, is a failure. A run in which no te
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections import defaultdict
 from functools import cache
@@ -84,6 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: programs would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--reports"):
         config.pluginmanager.register(Recorder(config, config.getoption("--reports")))
     elif config.getoption("--again") and not is_worker(config):
