@@ -6,8 +6,6 @@ tear-down does all its steps, and its error names every one that failed.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +13,12 @@ from typing import Any
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_BIN_DIR
 from cni_calico.errors import CalicoError, DelegateFailed
-from cni_calico.kernel.process import run
+from cni_calico.kernel.plugin_calls import attachment_variables, call_plugin, find_plugin
 from cni_calico.netavark.documents import Membership
 
 PLUGIN_DIRECTORIES = (CNI_BIN_DIR, "/usr/lib/cni", "/usr/libexec/cni")
 TIMEOUT_S = 90.0
+_PORTMAP_IS = "published ports need portmap, one of the reference plugins (Debian: containernetworking-plugins)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,46 +61,34 @@ class Plugins:
             pass  # report the failure that caused the undo; podman tears down, too
 
     def _find(self, name: str) -> str:
-        directories = (self.directory, *PLUGIN_DIRECTORIES)
-        for directory in directories:
-            if os.access(f"{directory}/{name}", os.X_OK):
-                return f"{directory}/{name}"
-        raise DelegateFailed(
-            f"failed to find plugin {name!r} in {', '.join(directories)}",
-            details="published ports need portmap, one of the reference plugins (Debian: containernetworking-plugins)",
-        )
+        found = find_plugin(name, self._directories)
+        if not found:
+            raise DelegateFailed(
+                f"failed to find plugin {name!r} in {', '.join(self._directories)}",
+                details=_PORTMAP_IS,
+            )
+        return found
+
+    @property
+    def _directories(self) -> tuple[str, ...]:
+        return (self.directory, *PLUGIN_DIRECTORIES)
 
     def _call(
         self, verb: str, plugin: str, netns: str, membership: Membership, document: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        arguments = "IgnoreUnknown=1" + (f";IP={membership.address}" if membership.address and verb == "ADD" else "")
+        variables = attachment_variables(
+            container=membership.container,
+            netns=netns,
+            interface=membership.interface,
+            directories=self._directories,
+            arguments="IgnoreUnknown=1" + (f";IP={membership.address}" if membership.address and verb == "ADD" else ""),
+        )
         given = {name: value for name, value in self.environ.items() if not name.startswith("CNI_")}
-        environ = {
-            **given,
-            "CNI_COMMAND": verb,
-            "CNI_CONTAINERID": membership.container,
-            "CNI_NETNS": netns,
-            "CNI_IFNAME": membership.interface,
-            "CNI_PATH": ":".join((self.directory, *PLUGIN_DIRECTORIES)),
-            "CNI_ARGS": arguments,
-        }
-        done = run((plugin,), stdin=json.dumps(document).encode(), env=environ, deadline=Deadline.after(TIMEOUT_S))
-        answer = _parse(plugin, done.stdout) if done.stdout.strip() else {}
-        if done.rc != 0:
-            text = ": ".join(str(answer[key]) for key in ("msg", "details") if answer.get(key))
-            raise DelegateFailed(text or f"{plugin} failed with exit status {done.rc} and said nothing")
-        return answer
+        answer = call_plugin(plugin, verb, document, {**given, **variables}, Deadline.after(TIMEOUT_S))
+        if answer.why:
+            raise DelegateFailed(answer.why)
+        return answer.document
 
 
 def _text(failure: CalicoError) -> str:
     return f"{failure}: {failure.details}" if failure.details else str(failure)
-
-
-def _parse(plugin: str, stdout: bytes) -> Mapping[str, Any]:
-    try:
-        answer = json.loads(stdout)
-    except ValueError as e:
-        raise DelegateFailed(f"cannot read the answer of {plugin}: {e}") from e
-    if not isinstance(answer, dict):
-        raise DelegateFailed(f"cannot read the answer of {plugin}: it is no object")
-    return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultRoute, parse_result
@@ -17,38 +17,40 @@ from cni_calico.errors import DelegateFailed, InvalidConfig
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
 
+if TYPE_CHECKING:
+    from cni_calico.kernel.plugin_calls import PluginAnswer
 
-def find_plugin(task: Task, name: str) -> str:
+
+def find_executable(task: Task, name: str) -> str:
     """The path of a plugin's executable as the caller names it. Raises DelegateFailed."""
-    for directory in task.call.path:
-        candidate = f"{directory}/{name}"
-        if task.services.files.is_executable(candidate):
-            return candidate
-    raise DelegateFailed(
-        f'failed to find plugin "{name}" in path [{" ".join(task.call.path)}]',
-        details="ipam.type names a plugin that must be installed in one of the directories of CNI_PATH",
-    )
+    from cni_calico.kernel.plugin_calls import find_plugin
+
+    found = find_plugin(name, task.call.path, task.services.files)
+    if not found:
+        raise DelegateFailed(
+            f'failed to find plugin "{name}" in path [{" ".join(task.call.path)}]',
+            details="ipam.type names a plugin that must be installed in one of the directories of CNI_PATH",
+        )
+    return found
 
 
 def run_delegate(task: Task, *, command: str, document: Mapping[str, Any] | None = None) -> bytes:
     """Run the configuration's IPAM plugin with ``command``; its stdout. Raises DelegateFailed with its error."""
-    from cni_calico.kernel.process import run
+    from cni_calico.kernel.plugin_calls import call_plugin
 
     name, environ = task.conf.ipam.type, task.call.environ
-    executable = find_plugin(task, name)
+    executable = find_executable(task, name)
     if document is None:
         document = _render_document(task, command)
     environment = {name: value for name, value in environ.items() if name == "PATH" or name.startswith("CNI_")}
-    environment["CNI_COMMAND"] = command
     environment["CNI_ARGS"] = plan_args(environment.get("CNI_ARGS", ""))
-    stdin = json.dumps(document).encode()
-    done = run((executable,), stdin=stdin, env=environment, deadline=task.deadline)
-    if done.rc != 0:
-        if command in ("STATUS", "GC") and f"unknown CNI_COMMAND: {command}".encode() in done.stdout:
+    answer = call_plugin(executable, command, document, environment, task.deadline)
+    if answer.rc != 0:
+        if command in ("STATUS", "GC") and f"unknown CNI_COMMAND: {command}".encode() in answer.stdout:
             task.log.debug(f"IPAM plugin {name} is older than {command}")
             return b""
-        raise _failure(name, command, done.rc, done.stdout, done.stderr)
-    return done.stdout
+        raise _failure(name, command, answer)
+    return answer.stdout
 
 
 def plan_args(text: str) -> str:
@@ -74,15 +76,11 @@ def _render_document(task: Task, command: str) -> Mapping[str, Any]:
     return {**conf.raw, "ipam": render_ipam(conf.ipam.raw, read_pod_cidrs(node or {}), name)}
 
 
-def _failure(name: str, command: str, rc: int, stdout: bytes, stderr: bytes) -> DelegateFailed:
-    try:
-        error = json.loads(stdout)
-        text = f"{error['msg']}" + (f": {error['details']}" if error.get("details") else "")
-        code = int(error.get("code", 0))
-    except (ValueError, KeyError, TypeError):
-        tail = (stderr or stdout).decode("utf-8", "replace").strip().splitlines()
-        text, code = (tail[-1][:300] if tail else "no output"), 0
-    failure = DelegateFailed(f"cannot {command} with IPAM plugin {name}: {text}", details=f"exit status {rc}")
+def _failure(name: str, command: str, answer: PluginAnswer) -> DelegateFailed:
+    failure = DelegateFailed(
+        f"cannot {command} with IPAM plugin {name}: {answer.why}", details=f"exit status {answer.rc}"
+    )
+    code = answer.document.get("code")
     if code in (11, 50, 51):
         failure.code = code
     return failure

@@ -86,7 +86,7 @@ def one_round(node: KubeNode, spaces: list[str], number: int) -> None:
 def delay(node: KubeNode, undo: ExitStack, seconds: float) -> None:
     """Put a front that waits between the plugin and the API server."""
     front = undo.enter_context(front_of("127.0.0.1", node.kube.port, node.kube.ca))
-    undo.callback(Relay(node.host, front.port).cut)
+    undo.callback(Relay(node.host, front.port).close)
     front.rule = lambda method, path: None if "watch=1" in path else seconds
     path = node.root / "kubeconfig"
     document = json.loads(Path(node.kube.kubeconfig(node.token)).read_text())

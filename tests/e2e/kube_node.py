@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,68 +24,31 @@ from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path, parse_
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Node, Reply, datastore_keys, etcd_in
 from tests.e2e.kube import Cluster
+from tests.fakes.tcp import Forwarder, on_loopback
 from tests.netns.namespaces import Namespace
 
 POD_PREFIX = "cni.projectcalico.org/"
 ETCD = DatastoreConfig("etcdv3", etcd_endpoints=("http://127.0.0.1:2379",))
 
 
-class Relay:
+class Relay(Forwarder):
     """TCP from a port on a namespace's loopback to the same port on ours."""
 
     def __init__(self, namespace: Namespace, port: int) -> None:
-        self._namespace = namespace
-        self._port = port
-        self._open: list[socket.socket] = []
-        self._listener: socket.socket | None = None
-        self.start()
+        super().__init__(("127.0.0.1", port), partial(_listen, namespace, port))
 
-    def start(self) -> None:
-        made: list[socket.socket] = []
-        thread = threading.Thread(target=lambda: made.append(self._listen()))  # it dies in the other namespace
-        thread.start()
-        thread.join()
-        self._listener = made[0]
-        threading.Thread(target=self._accept, args=(made[0],), daemon=True).start()
 
-    def _listen(self) -> socket.socket:
-        with open(self._namespace.path) as handle:
+def _listen(namespace: Namespace, port: int) -> socket.socket:
+    def listen() -> None:
+        with open(namespace.path) as handle:
             netns.enter(handle.fileno())
-        return socket.create_server(("127.0.0.1", self._port), backlog=64)
+        made.append(on_loopback(port))
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                inside, _ = listener.accept()
-                outside = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:
-                return
-            self._open += [inside, outside]
-            for source, target in ((inside, outside), (outside, inside)):
-                threading.Thread(target=_copy, args=(source, target), daemon=True).start()
-
-    def cut(self) -> None:
-        """End all connections and refuse new ones."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
-        for connection in self._open:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            connection.close()
-        self._open.clear()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
+    made: list[socket.socket] = []
+    thread = threading.Thread(target=listen)  # it dies in the other namespace
+    thread.start()
+    thread.join()
+    return made[0]
 
 
 @dataclass
@@ -178,7 +142,7 @@ def kube_node(
         made.apply_pools()
         yield made
     finally:
-        relay.cut()
+        relay.close()
 
 
 @contextmanager

@@ -44,55 +44,6 @@ def _openssl(directory: Path, *commands: str) -> None:
             raise RuntimeError(f"openssl {command}: {done.stderr}")
 
 
-class CuttableLink:
-    """A way to a server through a port of its own, which can be cut: connections end, and new ones are refused."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._target = host, port
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = int(self._listener.getsockname()[1])
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def cut(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
-        self._listener.close()
-        for each in self._open:
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # it has ended by itself
-            each.close()
-        self._open.clear()
-
-    def mend(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                inside = self._listener.accept()[0]
-            except OSError:
-                return
-            outside = socket.create_connection(self._target)
-            self._open += [inside, outside]
-            for pair in ((inside, outside), (outside, inside)):
-                threading.Thread(target=_copy, args=pair, daemon=True).start()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass  # it has been cut
-
-
 class RunningRelay:
     """A relay in a thread; ``kill`` ends it without telling anybody."""
 

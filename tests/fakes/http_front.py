@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.fakes.tcp import TcpFake, end_connection
+
 Rule = Callable[[str, str], Any]
 _HOP_BY_HOP = ("transfer-encoding", "content-length", "connection", "date")
 
@@ -25,29 +27,20 @@ def passing(method: str, path: str) -> None:
     """Everything goes through."""
 
 
-class Front:
+class Front(TcpFake):
     """``requests`` are (method, path) of all that came; ``rule`` may be replaced at any time."""
 
     def __init__(self, host: str, port: int, ca: str) -> None:
         self.rule: Rule = passing
         self.requests: list[tuple[str, str]] = []
         self._behind = (host, port, ssl.create_default_context(cafile=ca))
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._open: set[socket.socket] = set()
         self._streams: set[socket.socket] = set()
-        self._lock = threading.Lock()
         self._closed = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
     def close(self) -> None:
         self._closed.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            for connection in self._open:
-                _end(connection)
+        super().close()
 
     def end_streams(self) -> None:
         """End every watch that is under way."""
@@ -60,17 +53,7 @@ class Front:
         """How many requests there were of a method with ``part`` in their path."""
         return sum(1 for seen, path in self.requests if seen == method and part in path)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                self._open.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         stream = connection.makefile("rb")
         try:
             while self._one(connection, stream):
@@ -79,9 +62,7 @@ class Front:
             pass
         finally:
             stream.close()
-            with self._lock:
-                self._open.discard(connection)
-            _end(connection)
+            self.done(connection)
 
     def _one(self, connection: socket.socket, stream: Any) -> bool:
         line = stream.readline().decode()
@@ -125,7 +106,7 @@ class Front:
             behind.close()
 
     def _stream(self, connection: socket.socket, behind: Any, answer: http.client.HTTPResponse, step: Any) -> bool:
-        timer = threading.Timer(step[1], _end, (behind.sock,)) if isinstance(step, tuple) else None
+        timer = threading.Timer(step[1], end_connection, (behind.sock,)) if isinstance(step, tuple) else None
         if timer is not None:
             timer.start()
         with self._lock:
@@ -148,14 +129,6 @@ def _answer(connection: socket.socket, status: int, headers: dict[str, str], bod
     lines = [f"HTTP/1.1 {status} Answer", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
-
-
-def _end(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    connection.close()
 
 
 @contextmanager

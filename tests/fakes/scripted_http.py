@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.tcp import TcpFake
+
 REASONS = {200: "OK", 201: "Created"}
 
 
-class Scripted:
+class Scripted(TcpFake):
     """Steps are taken in the order of the requests, then ``always`` again and again; ``requests`` are (method, path,
     headers, body). ``tls``: a certificate and its key.
     """
@@ -34,48 +35,20 @@ class Scripted:
         self.steps = list(steps)
         self.always = always
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
-        self._open: list[socket.socket] = []
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        super().__init__()
+        if tls is not None:
+            self.url = f"https://127.0.0.1:{self.port}"
 
     def change_certificate(self, tls: tuple[Path, Path]) -> None:
         """Go on with another one; connections end."""
         self._tls = _tls_context(tls)
-        self._drop_all()
+        self.drop()
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._drop_all()
-
-    def _drop_all(self) -> None:
-        with self._lock:
-            while self._open:
-                connection = self._open.pop()
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
-                connection.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         try:
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_side=True)
-            with self._lock:
-                self._open.append(connection)
+                self.keep(connection)
             stream = connection.makefile("rb")
             while self._one(connection, stream):
                 pass

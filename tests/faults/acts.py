@@ -291,6 +291,6 @@ class Acts:
         self.lab.kube.start_apiserver()
 
     def _cut(self, node: KubeNode) -> None:
-        node.relay.cut()
+        node.relay.close()
         self._for(1.0)
-        node.relay.start()
+        node.relay.open()

@@ -174,7 +174,7 @@ def _node(made: Lab, held: ExitStack, ns: Namespace, root: Path, disk: Path, ind
     name = f"node{index + 1}"
     if made.kube is not None:
         relay = Relay(ns, made.kube.port)
-        held.callback(relay.cut)
+        held.callback(relay.close)
         made.kube.create_node(name, spec={"podCIDR": f"10.244.{index + 1}.0/24"})
         config = DatastoreConfig("kubernetes", kubernetes=KubernetesAccess(kubeconfig=made.kube.kubeconfig()))
         return KubeNode(ns, root, config, nodename=name, kube=made.kube, relay=relay, namespace=PODS)

@@ -35,6 +35,7 @@ from tests.contract import etcd_process
 from tests.contract.backends import empty_etcd
 from tests.e2e import etcd_admin
 from tests.e2e.etcd_certificates import Authority, make_authority
+from tests.fakes.tcp import Forwarder
 
 pytestmark = [
     pytest.mark.etcd,
@@ -110,6 +111,11 @@ def black_hole(undo: ExitStack) -> str:
         filler.setblocking(False)
         filler.connect_ex(s.getsockname())
     return f"http://127.0.0.1:{s.getsockname()[1]}"
+
+
+def forwarder_to(endpoint: str) -> Forwarder:
+    host, _, port = endpoint.removeprefix("http://").rpartition(":")
+    return Forwarder((host, int(port)))
 
 
 def refusing() -> str:
@@ -594,7 +600,7 @@ def test_a_closed_store_is_unavailable(etcd_store, within_a_minute) -> None:
 def test_a_write_whose_answer_is_lost_is_unknown(undo, within_a_minute, plain, monkeypatch) -> None:
     """The member takes the write and never answers: a proxy that swallows what comes back."""
     monkeypatch.setattr("cni_calico.datastore.etcd.cluster.WRITE_S", 0.5)
-    proxy = Proxy(plain)
+    proxy = forwarder_to(plain)
     undo.callback(proxy.close)
     store = opened(undo, EtcdConfig((proxy.url, plain)))
     empty_etcd(store)
@@ -603,42 +609,3 @@ def test_a_write_whose_answer_is_lost_is_unknown(undo, within_a_minute, plain, m
     with pytest.raises(OutcomeUnknown, match=proxy.url):
         store.commit([Write.create(ONE, {"n": 1})], within_a_minute)
     assert store.get(ONE, within_a_minute).value == {"n": 1}, "it was applied, and another endpoint says so"
-
-
-class Proxy:
-    """Forwards connections to an endpoint; ``swallow``: drops what the server answers."""
-
-    def __init__(self, url: str) -> None:
-        self.swallow = False
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        self.upstream = (host, int(port))
-        self.listener = socket.socket()
-        self.listener.bind(("127.0.0.1", 0))
-        self.listener.listen()
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.open: list[socket.socket] = []
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-                server = socket.create_connection(self.upstream)
-            except OSError:
-                return
-            self.open += [client, server]
-            threading.Thread(target=self.copy, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self.copy, args=(server, client, True), daemon=True).start()
-
-    def copy(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
-        try:
-            while data := source.recv(65536):
-                if not (answers and self.swallow):
-                    target.sendall(data)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        for s in (self.listener, *self.open):
-            s.close()

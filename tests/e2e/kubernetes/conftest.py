@@ -83,7 +83,7 @@ def fronted_node(kube: Cluster, host_ns: Namespace, tmp_path: Path, api_front: F
             kube.create_pod(made.namespace, "web-0", made.nodename)
             yield made
         finally:
-            relay.cut()
+            relay.close()
 
 
 @pytest.fixture(params=["one-shot", "served"])

@@ -187,7 +187,7 @@ def agent_world(kube: Cluster, tmp_path: Path) -> Iterator[World]:
             yield made
         finally:
             node.end()
-            relay.cut()
+            relay.close()
             made.clean()
             kube.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=documented_role())
             kube.kubectl("delete", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()}))

@@ -313,13 +313,13 @@ def test_without_the_api_server(any_kube_node: KubeNode, pod_ns: Namespace) -> N
     pod(any_kube_node)
     uid = any_kube_node.kube.read_pod(any_kube_node.namespace, "web-0")["metadata"]["uid"]
     assert any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
-    any_kube_node.relay.cut()
+    any_kube_node.relay.close()
     # of a pod that is not the one remembered, or a server could do without
     failed = any_kube_node.pod_call("ADD", "web-0", C2, pod_ns.path, ifname="eth1", uid="another")
     assert not failed.ok and "no connection to 127.0.0.1" in failed.document["msg"]
     assert any_kube_node.pod_call("DEL", "web-0", C1, pod_ns.path, uid=uid).ok
     assert pod_ns.link("eth0") is None
-    any_kube_node.relay.start()
+    any_kube_node.relay.open()
     if any_kube_node.datastore.type == "kubernetes":
         assert any_kube_node.intents()
         pod(any_kube_node, "next")

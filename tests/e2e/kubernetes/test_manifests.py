@@ -597,7 +597,7 @@ def owe_a_del(node: KubeNode, pod_ns: Namespace) -> None:
     node.kube.create_pod(node.namespace, "owed", node.nodename)
     uid = node.kube.read_pod(node.namespace, "owed")["metadata"]["uid"]
     assert node.pod_call("ADD", "owed", "0e" * 32, pod_ns.path, uid=uid).ok
-    node.relay.cut()
+    node.relay.close()
     assert node.pod_call("DEL", "owed", "0e" * 32, pod_ns.path, uid=uid).ok
-    node.relay.start()
+    node.relay.open()
     assert node.intents()

@@ -316,7 +316,7 @@ def site_on(kind: str, kube: Cluster, host: Namespace, root: Path) -> Iterator[S
         add_card(host, "eth0", "10.0.0.5/24")
         host.do("route", "replace", "default", "via", "10.0.0.1")
         relay = Relay(host, kube.port)
-        undo.callback(relay.cut)
+        undo.callback(relay.close)
         kube.ensure_namespace("space")
         (root / "run").mkdir()
         kubeconfig = {"kubernetes": {"kubeconfig": kube.kubeconfig()}}

@@ -34,7 +34,7 @@ def node_with(answer: Any, host: Namespace, root: Path) -> Iterator[Node]:
             # an embedded store is named for the harness only: the configuration says otherwise
             yield Node(host, root, DatastoreConfig("local", path=str(root / "none.db")), overrides=keys)
         finally:
-            relay.cut()
+            relay.close()
 
 
 @pytest.mark.parametrize(

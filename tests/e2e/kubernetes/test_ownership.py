@@ -45,7 +45,7 @@ def unreadable(node: KubeNode) -> None:
 
 
 def away(node: KubeNode) -> None:
-    node.relay.cut()
+    node.relay.close()
 
 
 RECORD: dict[str, Callable[[KubeNode], None]] = {
@@ -62,7 +62,7 @@ OUTAGES = ("forbidden", "expired", "away")
 def restore(node: KubeNode, record: str) -> None:
     node.token = "admin-token"
     if record == "away":
-        node.relay.start()
+        node.relay.open()
 
 
 def add(node: KubeNode, container: str, pod: Namespace) -> Any:

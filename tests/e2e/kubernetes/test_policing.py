@@ -91,7 +91,7 @@ def policed_cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
             yield made
         finally:
             node.stop(9)
-            relay.cut()
+            relay.close()
             made.clean()
             kube.kubectl("delete", "-f", "-", stdin=items)
 
@@ -165,7 +165,7 @@ def test_policies_stay_while_the_api_server_is_away(policed_cluster: KubernetesL
     node.until_passes("a", "b", 81, False)
     before = node.ruleset()
     with traffic(node, "a", "b", allowed=80, forbidden=81) as counts:
-        policed_cluster.relay.cut()
+        policed_cluster.relay.close()
         policed_cluster.policy("more", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": [peer]}]})
         node.stop(9)
         node.start()
@@ -175,7 +175,7 @@ def test_policies_stay_while_the_api_server_is_away(policed_cluster: KubernetesL
         assert node.ruleset() == before and not node.standing()["ready"]
     assert counts.sent > 200
     assert (counts.allowed_arrived, counts.forbidden_arrived) == (counts.sent, 0)
-    policed_cluster.relay.start()
+    policed_cluster.relay.open()
     node.until_passes("a", "b", 81)
     until(lambda: node.standing()["in_force"] and not node.standing()["failing"], "nothing fails any more")
 

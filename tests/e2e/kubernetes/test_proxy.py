@@ -41,7 +41,7 @@ def proxied_node(kube: Cluster, host_ns: Namespace, tmp_path: Path, http_proxy: 
             kube.create_pod(made.namespace, "web-0", made.nodename)
             yield made
         finally:
-            relay.cut()
+            relay.close()
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["one-shot", "served"])

@@ -30,7 +30,8 @@ from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from tests.e2e.kube import Cluster
-from tests.e2e.relays import CuttableLink, RunningRelay, make_certificates, relay_access
+from tests.e2e.relays import RunningRelay, make_certificates, relay_access
+from tests.fakes.tcp import Forwarder
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
@@ -281,7 +282,7 @@ def test_a_relay_that_is_cut_off_sends_its_agents_away(kube: Cluster, relay_cert
     address = urlsplit(kube.url)
     assert address.hostname is not None
     assert address.port is not None
-    way = CuttableLink(address.hostname, address.port)
+    way = Forwarder((address.hostname, address.port))
     api = KubernetesAPI(replace(kube.access(), api_root=f"https://127.0.0.1:{way.port}"))
     limits = Limits(cut_off_s=1.0, leave_s=0.2, bookmark_s=0.2)
     relayed = Relayed(kube, relay_certificates, api, limits)
@@ -290,14 +291,14 @@ def test_a_relay_that_is_cut_off_sends_its_agents_away(kube: Cluster, relay_cert
         agent = relayed.follow(direct_after_s=1.0, probe_s=0.2)
         relayed.wait(lambda: relayed.is_told(agent))
         lists, link = relayed.stores[0].lists, relayed.stores[0].link
-        way.cut()
+        way.close()
         kube.create_node("unseen")
         relayed.wait(lambda: relayed.relay.relay.server.numbers.dropped.get("cut off"))
         relayed.wait(lambda: link.direct)
         assert "cut off from the API server: cannot follow" in relayed.troubles[-1]
         relayed.wait(lambda: relayed.is_told(agent))
         assert relayed.relay.relay.server.streaming == 0
-        way.mend()
+        way.open()
         relayed.wait(lambda: not link.direct)
         kube.create_node("back")
         relayed.wait(lambda: relayed.is_told(agent))
@@ -306,7 +307,7 @@ def test_a_relay_that_is_cut_off_sends_its_agents_away(kube: Cluster, relay_cert
         assert relayed.stores[0].lists == lists
     finally:
         relayed.close()
-        way.cut()
+        way.close()
 
 
 def test_an_agent_that_starts_without_a_relay_lists_at_the_api_server(kube: Cluster, relay_certificates: Path) -> None:

@@ -119,7 +119,7 @@ def host_on_any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
             yield Host(ns, tmp_path, {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": member.client_url})
             return
         kube: Cluster = request.getfixturevalue("kube")
-        stack.callback(Relay(ns, kube.port).cut)
+        stack.callback(Relay(ns, kube.port).close)
         made = Host(ns, tmp_path, {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig()}, kube)
         made.kubernetes_node("n1", "10.0.0.5", "fd00::5")
         yield made

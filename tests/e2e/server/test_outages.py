@@ -80,10 +80,10 @@ def test_the_watches_of_kubernetes_end(kube: Cluster, host_ns: Namespace, make_p
             kube.create_pod(node.namespace, name, node.nodename)
         pods = [make_pod_ns() for _ in range(2)]
         assert address(node.pod_call("ADD", "first", "a" * 64, pods[0].path)).startswith("10.65.")
-        node.relay.cut()
+        node.relay.close()
         assert not node.pod_call("ADD", "second", "b" * 64, pods[1].path).ok
         disable(node)
-        node.relay.start()
+        node.relay.open()
         refused = node.pod_call("ADD", "second", "b" * 64, pods[1].path)
         assert not refused.ok and "no IPv4 pool exists that is enabled" in refused.document["msg"], refused
         until(lambda: healthy(node), "everything is watched again", 30)

@@ -5,7 +5,6 @@ Rule: it is the installed configuration and the installed executables that are t
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from cni_calico.bounded import CONFIG_BYTES, parse_json, read_text
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
-from cni_calico.kernel.process import run
+from cni_calico.kernel.plugin_calls import attachment_variables, call_plugin, find_plugin
 
 INTERFACE = "eth0"
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TYPE = "calico"
 
 
@@ -105,31 +105,24 @@ class Attached:
         document = {"cniVersion": self.network.version, "name": self.network.name, **plugin}
         if result:
             document["prevResult"] = result
-        environ = {
-            "CNI_COMMAND": command,
-            "CNI_CONTAINERID": self.container,
-            "CNI_NETNS": self.netns,
-            "CNI_IFNAME": INTERFACE,
-            "CNI_PATH": self.network.directories,
-            **self.environ,
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        }
-        executable, stdin = self._executable(plugin["type"]), json.dumps(document).encode()
-        done = run((executable,), stdin=stdin, env=environ, deadline=deadline)
-        try:
-            answer = json.loads(done.stdout) if done.stdout.strip() else {}
-        except ValueError:
-            answer = {}
-        if done.rc != 0 or not isinstance(answer, dict):
-            said = answer.get("msg") if isinstance(answer, dict) else ""
-            why = said or done.stderr.decode(errors="replace").strip() or f"exit status {done.rc}"
-            raise CommandFailed(f"the network is not well: {command} of CNI plugin {plugin['type']} fails: {why}")
-        return answer
+        variables = attachment_variables(
+            container=self.container,
+            netns=self.netns,
+            interface=INTERFACE,
+            directories=self.network.directories.split(":"),
+        )
+        environ = {**variables, **self.environ, "PATH": SEARCH_PATH}
+        answer = call_plugin(self._executable(plugin["type"]), command, document, environ, deadline)
+        if answer.why:
+            raise CommandFailed(
+                f"the network is not well: {command} of CNI plugin {plugin['type']} fails: {answer.why}"
+            )
+        return answer.document
 
     def _executable(self, name: str) -> str:
-        for directory in self.network.directories.split(":"):
-            if os.access(f"{directory}/{name}", os.X_OK):
-                return f"{directory}/{name}"
-        raise CommandFailed(
-            f"the network is not well: CNI plugin {name} is not installed in {self.network.directories}"
-        )
+        found = find_plugin(name, self.network.directories.split(":"))
+        if not found:
+            raise CommandFailed(
+                f"the network is not well: CNI plugin {name} is not installed in {self.network.directories}"
+            )
+        return found
