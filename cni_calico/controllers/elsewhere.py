@@ -36,7 +36,7 @@ def read_why_refused(api: KubernetesAPI, deadline: Deadline) -> str:
 
 
 def _are_custom_resources(api: KubernetesAPI, groups: set[str], deadline: Deadline) -> bool:
-    """An API that another server answers has a Service; who may not see that goes by what upstream does."""
+    """An API that another server answers has a Service. Without the right to see it, do as upstream does."""
     reply = api.request("GET", V3_SERVICE, deadline, f"read the API service of {V3_GROUP}", expect=(403, 404))
     if reply.status == 403:
         return API_GROUP.partition("/")[0] not in groups

@@ -1,7 +1,7 @@
 """Calls CNI plugins as a runtime does: the configuration on stdin, the attachment in CNI_ variables.
 
-Rule: the exit status decides whether a call succeeded. A failure is told in the plugin's own words, as far as it has
-any; what it means is the caller's to say.
+Rule: the exit status decides whether a call succeeded. A failure is reported in the plugin's own words, if it
+has any; the caller decides what it means.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def call_plugin(
         why = ": ".join(str(document[key]) for key in ("msg", "details") if document and document.get(key))
         why = why or _last_line(done.stderr or done.stdout) or f"exit status {done.rc}, and no output"
     elif document is None:
-        why = f"cannot read the answer of {executable}: it is no JSON object"
+        why = f"cannot read the answer of {executable}: it is not a JSON object"
     return PluginAnswer(done.rc, done.stdout, document or {}, why)
 
 
 def _parse(stdout: bytes) -> Mapping[str, Any] | None:
-    """None if there is something else than a JSON object."""
+    """None if it is something other than a JSON object."""
     if not stdout.strip():
         return {}
     try:

@@ -36,7 +36,7 @@ class ServerNumbers:
     lists: int = 0
 
     def flush(self, told: int, spent_s: float, waited_s: float) -> None:
-        """So many clients have been told changes, of which the first had waited ``waited_s`` when it began."""
+        """Count a flush: ``told`` clients were sent changes, the oldest of which had waited ``waited_s`` before."""
         self.flushes += 1
         self.flush_s += spent_s
         lasted_s = waited_s + spent_s

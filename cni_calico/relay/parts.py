@@ -2,7 +2,7 @@
 
 Rule: clients are served from the first moment, each collection as soon as it has been read. A follower that fails tries
 again, and after a while the clients are sent away (cut_off.py). If the server's loop fails the process must end: the
-others alone are no relay.
+followers alone are no relay.
 """
 
 from __future__ import annotations

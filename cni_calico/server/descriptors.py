@@ -39,8 +39,8 @@ def are_left(count: int) -> bool:
 
 
 def _is_free(number: int, opened: list[int]) -> bool:
-    """Whether this descriptor is free. The lowest free one is always given out first, so with one that is free in the
-    middle of many there are enough.
+    """Whether this descriptor is free. The kernel gives out the lowest free number first, so a free one far up
+    means that enough are left.
     """
     opened.append(fcntl(opened[0], F_DUPFD_CLOEXEC, number))
     return opened[-1] == number

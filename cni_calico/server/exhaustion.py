@@ -33,7 +33,7 @@ class Exhaustion:
             self.noted = True
 
     def watch_threads(self) -> None:
-        """Note errors that end threads, or that they cannot even begin with.
+        """Note errors that end threads, or keep them from starting.
 
         A thread without memory for its first frame cannot call a function of Python, but it can append to a queue.
         """

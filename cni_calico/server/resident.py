@@ -289,7 +289,7 @@ class ResidentServices(Services):
         """Take the lock, then check that the caller still waits: if not, it or its runtime has continued without us,
         and what this call meant to do may have been undone.
 
-        Effects come only under a lock. Raises Declined if this process is too short of something to take the first.
+        Effects come only under a lock. Raises Declined if this process lacks something that the first one needs.
         """
         with ExitStack() as held:
             try:

@@ -52,7 +52,7 @@ def render_diagram(picture: Picture, hues: Mapping[str, int]) -> str:
 
 
 def _place(number: int, count: int, middle: Point) -> Point:
-    """On a circle; of many, as the seeds of a sunflower lie."""
+    """On a circle; many are spread over a disc, like the seeds of a sunflower."""
     if count <= _ROUND:
         radius, angle = (_RADIUS if count > 1 else 0.0), 2 * math.pi * number / count - math.pi / 2
     else:
@@ -91,7 +91,7 @@ def _routers(sessions: Sequence[PicturedSession]) -> dict[str, list[str]]:
 
 
 def _tops(routers: Mapping[str, Sequence[str]], points: Mapping[str, Point]) -> dict[str, Point]:
-    """Evenly in a row, in the order of the middles of their nodes, so that few lines cross."""
+    """Evenly in a row, ordered by the middle of their nodes, so that few lines cross."""
     middles = {name: sum(points[node][0] for node in nodes) / len(nodes) for name, nodes in routers.items()}
     ordered = sorted(routers, key=lambda name: (middles[name], name))
     step = _WIDTH / (len(ordered) + 1)

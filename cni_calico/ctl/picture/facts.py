@@ -58,7 +58,7 @@ class PicturedNode:
 
 @dataclass(frozen=True, slots=True)
 class PicturedSession:
-    """Not of the mesh. ``other`` is a node's name, or an address outside; ``source`` is the BGPPeer."""
+    """A session outside the mesh. ``other`` is a node's name, or an address outside; ``source`` is the BGPPeer."""
 
     node: str
     other: str

@@ -128,7 +128,7 @@ def _percent(share: float) -> str:
 
 
 def _width(pool: PicturedPool) -> float:
-    """In percent; something is seen of the first address."""
+    """In percent; a single address is already visible."""
     return max(0.4, 100 * min(pool.share, 1)) if pool.used else 0
 
 

@@ -37,7 +37,7 @@ def render_text(picture: Picture, look: PlainLook) -> str:
 
 
 def _pool(pool: PicturedPool) -> list[str]:
-    filled = min(_BAR, -(-pool.used * _BAR // pool.total))  # something is seen of the first address
+    filled = min(_BAR, -(-pool.used * _BAR // pool.total))  # a single address is already visible
     bar = "#" * filled + "." * (_BAR - filled)
     known = {"masqueraded": pool.nat, "disabled": pool.disabled}
     how = ", ".join([pool.transport, *(word for word, applies in known.items() if applies)])

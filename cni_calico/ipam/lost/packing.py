@@ -1,4 +1,4 @@
-"""PURE: what is kept of a pod, as bytes: a tenth of the objects' memory, of which there is one for every pod.
+"""PURE: what is kept of each pod, packed into bytes: a tenth of the memory that objects would take.
 
 Rule: ``unpack`` gives exactly what was packed, whatever a runtime's container IDs look like.
 """

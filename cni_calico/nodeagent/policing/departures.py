@@ -103,13 +103,13 @@ class Departures:
             self._write(self.owners.local_addresses() | owed)
 
     def forget(self) -> None:
-        """Nobody is policed any more."""
+        """Empty the list: no workload is policed any more."""
         self.owners.take_let_go()
         self._version = -1
         self._write(set())
 
     def stop(self) -> None:
-        """Stop the thread that runs beside; what it still has to do stays in the list."""
+        """Stop the thread; what it has not done yet stays in the list."""
         if self._connections is not None:
             self._connections.stop()
 

@@ -1,8 +1,9 @@
 """The last valid versions of records that became unreadable, in a file, so that a restart of the agent keeps them.
 
-Rule: what is in force because its record was valid once is in the file, and nothing else: a record that is valid again,
-or gone, is not. A file that is damaged is never used, which is said for as long as the agent runs. The file is replaced
-as a whole, has mode 0600 and a limited size: what does not fit is named, and stays in force until the restart.
+Rule: the file has what is in force although its record cannot be read now, and nothing else: a record that is valid
+again, or gone, is not in it. A damaged file is never used, and the status says so for as long as the agent runs. The
+file is replaced as a whole, has mode 0600 and a limited size: what does not fit is named, and stays in force until the
+restart.
 """
 
 from __future__ import annotations

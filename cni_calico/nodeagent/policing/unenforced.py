@@ -1,4 +1,4 @@
-"""PURE: what upstream's agent enforces on this node and this one would not.
+"""PURE: what upstream's agent enforces on this node and our agent would not.
 
 Rule: while there is any of it, what upstream's agent left stays, unless FELIX_TAKEOVERWITHOUTPOLICIES is set: its
 rules go on denying, and nobody is let in by an update.

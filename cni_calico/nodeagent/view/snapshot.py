@@ -119,7 +119,7 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
 
 
 def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
-    """A block with what only its own node is told of it; ``own`` None: nothing is."""
+    """A block, completed with what only its own node is told; ``own`` None: nothing is known of that."""
     if not block.partial or own is None:
         return block
     return replace(block, used=own.used, held={**own.held, **block.held}, partial=False)

@@ -193,7 +193,7 @@ class Services:
         """Called with the configuration once it is parsed."""
 
     def note_failure(self, error: Exception) -> None:
-        """Called with every error that a call is answered with; the server learns from it how it is itself."""
+        """Called with every error that answers a call; the server judges its own state by them."""
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:

@@ -39,7 +39,7 @@ def render_plan(plan: TrialPlan) -> str:
 
 
 def parse_plan(text: str) -> TrialPlan:
-    """Of what ``render_plan`` wrote."""
+    """Parse what ``render_plan`` wrote."""
     document = json.loads(text)
     return TrialPlan(document["addresses"], document["services"], document["names"], document["policed"])
 

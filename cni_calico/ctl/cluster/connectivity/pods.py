@@ -1,6 +1,6 @@
 """The check in a Kubernetes cluster: two pods, on two nodes where there are two, and a service and a policy for them.
 
-Rule: everything is made in a namespace of its own, whose removal stands before its making; nothing is pulled.
+Rule: everything is made in a namespace of its own, whose removal is registered first; no image is pulled.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PodCheck:
         return {_API: str(api["spec"].get("clusterIP") or "")}, None
 
     def _follow(self) -> Iterator[Trial]:
-        """The findings as the client's log shows them; its wish for a policy is fulfilled."""
+        """The findings in the client's log; when the client asks for the policy, it is made."""
         seen, forbidden = 0, False
         self._await_pod(objects.CLIENT, _has_run)
         while True:

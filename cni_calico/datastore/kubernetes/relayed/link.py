@@ -1,4 +1,4 @@
-"""The one connection to a relay over which this process follows all collections; and when to do without.
+"""The one connection to a relay over which this process follows all collections, and when to do without it.
 
 Rule: whatever happens, a follower resumes at the resourceVersion that it has seen, at the same relay, another one, or
 the API server; it lists again only if nobody remembers so far back. Without any relay for DIRECT_AFTER_S the link waits
