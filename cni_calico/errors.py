@@ -288,7 +288,8 @@ class LinkGone(KernelError):
 class RulesRefused(KernelError):
     """The kernel refused a transaction of packet filter rules: none of it is in force, the previous rules still are.
 
-    ``index`` is the first operation that was refused, -1 for the transaction as a whole.
+    ``index`` is the first operation that was refused, -1 for the transaction as a whole; ``others``: (operation, errno)
+    of those behind it that were refused too, some only because of the first.
     """
 
     code = 125
@@ -296,6 +297,7 @@ class RulesRefused(KernelError):
     def __init__(self, message: str, *, errno: int = 0, details: str = "", index: int = -1) -> None:
         super().__init__(message, errno=errno, details=details)
         self.index = index
+        self.others: tuple[tuple[int, int], ...] = ()
 
 
 class RulesUnknown(KernelError):

@@ -50,38 +50,62 @@ class _Refused(Exception):
 
 @dataclass
 class FakePacketFilter:
-    """``refuse``: asked about every operation, an errno makes the kernel refuse it; ``lose``: answers are lost."""
+    """``refuse``: asked about every operation, an errno makes the kernel refuse it; ``lose``: answers are lost.
+
+    ``says_which``: False for a kernel that refuses transactions as a whole, without saying what it refuses.
+    ``checks``: False for one that finds out only when it commits.
+    """
 
     tables: dict[TableId, NftTable] = field(default_factory=dict)
     transactions: list[tuple[Operation, ...]] = field(default_factory=list)
     refuse: Callable[[Operation], int] = lambda operation: 0
     lose: int = 0
+    says_which: bool = True
+    checks: bool = True
     _generation: int = 1
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         deadline.require("change the packet filter's rules")
         if not operations:
             return
-        tables = {table: _copied(content) for table, content in self.tables.items()}
-        for i, operation in enumerate(operations):
-            try:
-                errno = self.refuse(operation)
-                if errno:
-                    raise _Refused(errno)
-                _carry_out(tables, operation)
-            except _Refused as e:
-                raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno, index=i) from e
-        try:
-            for table in tables.values():
-                _require_no_loops(table)
-        except _Refused as e:
-            raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno) from e
-        self.tables = tables
+        self.tables = self._tried(operations, self.refuse)
         self.transactions.append(tuple(operations))
         self._generation += 1
         if self.lose:
             self.lose -= 1
             raise RulesUnknown("cannot change the rules: the answer was lost")
+
+    def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
+        deadline.require("check the packet filter's rules")
+        self._tried(operations, self.refuse if self.checks else lambda operation: 0)
+
+    def _tried(self, operations: Sequence[Operation], refuse: Callable[[Operation], int]) -> dict[TableId, NftTable]:
+        """What a transaction leads to; like the kernel it goes on after an error, to say them all."""
+        tables = {table: _copied(content) for table, content in self.tables.items()}
+        errors = {}
+        for i, operation in enumerate(operations):
+            try:
+                errno = refuse(operation)
+                if errno:
+                    raise _Refused(errno)
+                _carry_out(tables, operation)
+            except _Refused as e:
+                errors[i] = e.errno
+        if errors:
+            index = min(errors)
+            errno = errors.pop(index)
+            text = f"cannot change the rules: {os.strerror(errno)}"
+            if not self.says_which:
+                raise RulesRefused(text, errno=errno)
+            refused = RulesRefused(text, errno=errno, index=index)
+            refused.others = tuple(errors.items())
+            raise refused
+        try:
+            for table in tables.values():
+                _require_no_loops(table)
+        except _Refused as e:
+            raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno) from e
+        return tables
 
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
         deadline.require("read a table")

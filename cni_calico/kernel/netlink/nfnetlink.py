@@ -105,11 +105,14 @@ class Nfnetlink:
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def transact(self, messages: Sequence[FilterMessage], doing: str, deadline: Deadline) -> None:
+    def transact(
+        self, messages: Sequence[FilterMessage], doing: str, deadline: Deadline, *, commit: bool = True
+    ) -> None:
         """Send all messages of subsystem NFTABLES as one transaction. Raises RulesRefused, RulesUnknown,
         DeadlineExceeded.
 
-        DeadlineExceeded means that nothing was sent.
+        DeadlineExceeded means that nothing was sent. Without ``commit`` the kernel carries everything out and then
+        undoes it, because the transaction's end is missing: that asks whether it would be accepted (``nft --check``).
         """
         if not messages:
             return
@@ -119,7 +122,7 @@ class Nfnetlink:
         except faults.Injected as e:
             raise RulesRefused(f"cannot {doing}: {e}", errno=e.errno or 0) from e
         self._drain()
-        first, data = self._batch(messages)
+        first, data = self._batch(messages, commit)
         try:
             self._send_all(data, doing)
         except OSError as e:
@@ -130,7 +133,7 @@ class Nfnetlink:
         except faults.Injected as e:
             raise RulesUnknown(f"cannot {doing}: {e}", errno=e.errno or 0) from e
 
-    def _batch(self, messages: Sequence[FilterMessage]) -> tuple[int, bytes]:
+    def _batch(self, messages: Sequence[FilterMessage], commit: bool) -> tuple[int, bytes]:
         """(sequence number of the begin message, the bytes); the messages' numbers follow it, the end's comes last."""
         first = self._reserve(len(messages) + 2)
         parts = [_framed(_BEGIN, NLM_F_REQUEST, first, _GENERAL.pack(0, 0, NFTABLES))]
@@ -138,7 +141,8 @@ class Nfnetlink:
         for i, message in enumerate(messages):
             flags = NLM_F_REQUEST | message.flags | (NLM_F_ACK if i == last else 0)
             parts.append(_framed(message.kind, flags, first + 1 + i, message.body))
-        parts.append(_framed(_END, NLM_F_REQUEST, first + 1 + len(messages), _GENERAL.pack(0, 0, NFTABLES)))
+        if commit:
+            parts.append(_framed(_END, NLM_F_REQUEST, first + 1 + len(messages), _GENERAL.pack(0, 0, NFTABLES)))
         return first, b"".join(parts)
 
     def _await_commit(self, messages: Sequence[FilterMessage], first: int, doing: str, deadline: Deadline) -> None:
@@ -161,7 +165,12 @@ class Nfnetlink:
             errno, text = errors[seq]
             index = -1 if not first < seq <= last else messages[seq - first - 1].operation
             said = f" (kernel: {text})" if text else ""
-            raise RulesRefused(f"cannot {doing}: {os.strerror(errno)}{said}", errno=errno, index=index)
+            there = {at: found[0] for at, found in errors.items() if first < at <= last}
+            others = {messages[at - first - 1].operation: found for at, found in there.items()}
+            others.pop(index, None)
+            refused = RulesRefused(f"cannot {doing}: {os.strerror(errno)}{said}", errno=errno, index=index)
+            refused.others = tuple(sorted(others.items()))
+            raise refused
 
     # -- dumps and single requests ------------------------------------------------------------------------------------
 

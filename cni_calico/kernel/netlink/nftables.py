@@ -118,6 +118,9 @@ class PacketFilter(Protocol):
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         """All or nothing. Raises RulesRefused (``index``: the operation), RulesUnknown, DeadlineExceeded."""
 
+    def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
+        """Whether ``apply`` would be accepted; nothing is changed. Raises the same."""
+
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
         """The table with everything in it, None if there is none. Raises KernelError."""
 
@@ -157,6 +160,10 @@ class NfTables:
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         self._netlink.transact(encode_operations(operations), "change the packet filter's rules", deadline)
+
+    def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
+        messages = encode_operations(operations)
+        self._netlink.transact(messages, "check the packet filter's rules", deadline, commit=False)
 
     def generation(self, deadline: Deadline) -> int:
         replies = self._netlink.request(GETGEN, 0, general(""), "read the packet filter's generation", deadline)

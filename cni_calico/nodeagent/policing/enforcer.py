@@ -3,10 +3,11 @@
 Rule: the last goal that could be applied is in force; a failed change never opens anything. After a failure, or if
 another program changed our tables, they are read back and compared before anything else is done.
 
-A refused transaction is tried once more, based on what is really there. If it is refused again because of a policy's
-rules, that policy denies instead (Goal.give_up) and is reported. If it is refused because of something that policies do
-not need, that is left out (Goal.lack), with every policy in force already. For any other reason RulesRefused goes to
-the caller, which tries again later.
+A refused transaction is tried once more, based on what is really there. If it is refused again, what the kernel refuses
+is found (faultfinder.py) and done without: something that policies do not need is left out (Goal.lack), with every
+policy in force already; of everything else whoever depends on it is denied (without.py). It is reported, everything
+else is in force, and it is tried again later. RulesRefused goes to the caller if the reason is a transient one, or if
+policies cannot be relied on without what was refused.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM, EPERM
+from itertools import groupby
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink.nftables import PacketFilter
 from cni_calico.log import Log
-from cni_calico.model.netfilter import AddChain, AddRules, DropTable, NftTable, Operation, TableId
+from cni_calico.model.netfilter import DropTable, NftTable, Operation, TableId
 from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
+from cni_calico.nodeagent.dataplane.policy.refused import FilterObject, object_of
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, TABLES
+from cni_calico.nodeagent.dataplane.policy.without import do_without
 from cni_calico.nodeagent.policing.audit import Audit
+from cni_calico.nodeagent.policing.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.status.policing import PolicyFigures
-from cni_calico.policy.wanted import PolicyId
 
-_TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was requested
-_ATTEMPTS = 50  # one for each policy that turns out to be impossible, and a few more
+FaultSuspects = Counter[FilterObject | OptionalFeature]
 
 
 class Enforcer:
@@ -82,7 +83,7 @@ class Enforcer:
             try:
                 found = self._kernel.read_table(table, deadline)
             except KernelError as e:
-                if table != ARP or e.errno in _TRANSIENT:
+                if table != ARP or e.errno in TRANSIENT:
                     raise
                 self.goal.lack(OptionalFeature.ARP_ANSWERS, str(e))
                 continue
@@ -96,10 +97,13 @@ class Enforcer:
         Raises RulesRefused, RulesUnknown, KernelError, DeadlineExceeded: the goal is not, or not certainly, in force.
         """
         begun = self._clock()
-        suspects: Counter[PolicyId | OptionalFeature] = Counter()
-        for attempt in range(_ATTEMPTS):
+        suspects: FaultSuspects = Counter()
+        attempt = -1
+        while True:  # every refusal makes the goal smaller, or is counted once for each object
+            attempt += 1
             phases = self._plan(deadline)
             if not phases:
+                self._require_essential()
                 return 0 if attempt == 0 else 1
             done = 0
             try:
@@ -114,12 +118,20 @@ class Enforcer:
             except RulesRefused as e:
                 self._doubted = True
                 self.figures.refused += 1
-                if not self._find_fault(e, transaction, suspects) and attempt:
+                if not self._find_fault(e, transaction, suspects, deadline) and attempt:
                     raise
                 continue
             self.figures.apply.observe(self._clock() - begun)
+            self._require_essential()
             return done
-        raise RulesRefused(f"cannot bring the policies into force: {len(suspects)} of them were refused, one by one")
+
+    def _require_essential(self) -> None:
+        """Raises RulesRefused if policies depend on something that is withheld."""
+        missing = self.goal.refused.essential()
+        if missing:
+            raise RulesRefused(
+                f"everything else is in force, but policies depend on what the kernel refuses: {missing}"
+            )
 
     def _plan(self, deadline: Deadline) -> Phases:
         touched, phases = self.goal.tables.take_touched(), Phases()
@@ -138,7 +150,7 @@ class Enforcer:
                 plan_table(goal, self.held.get(table), None, phases)
             elif table in touched:
                 plan_table(goal, self.held[table], touched[table], phases)
-        return phases
+        return self.goal.refused.without(phases)
 
     def _apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         try:
@@ -152,33 +164,59 @@ class Enforcer:
         self.figures.operations += len(operations)
 
     def _find_fault(
-        self, error: RulesRefused, transaction: Transaction, suspects: Counter[PolicyId | OptionalFeature]
+        self, error: RulesRefused, transaction: Transaction, suspects: FaultSuspects, deadline: Deadline
     ) -> bool:
-        """At the second refusal give up the policy or feature that was refused; returns whether one is suspected."""
+        """At the second refusal do without what was refused; returns whether anything is suspected.
+
+        Raises RulesRefused, RulesUnknown, DeadlineExceeded.
+        """
         feature, operations = transaction
-        if error.errno in _TRANSIENT:
+        if error.errno in TRANSIENT:
             return False
-        operation = operations[error.index] if 0 <= error.index < len(operations) else None
         if feature is not None:
+            operation = operations[error.index] if 0 <= error.index < len(operations) else None
             lacking = refused_feature(feature, operation)
             suspects[lacking] += 1
             if suspects[lacking] > 1:
                 self.goal.lack(lacking, str(error))
             return True
-        if operation is None:
-            return False
-        name = operation.chain if isinstance(operation, AddRules) else ""
-        name = operation.name if isinstance(operation, AddChain) else name
-        policy = next(
-            (p for p in self.goal.policies for ingress in (True, False) if policy_chain(p, ingress) == name), None
-        )
-        if not name or policy is None:
-            return False
-        suspects[policy] += 1
-        if suspects[policy] > 1:
-            self._log.error(f"{policy} is not enforced, and what it governs is denied: {error}")
-            self.goal.give_up(policy, str(error))
-        return True
+        refused = find_refused(self._kernel, operations, error, deadline)
+        for operation, _ in refused:
+            suspects[object_of(operation)] += 1
+        if refused:
+            again = [one for one in refused if suspects[object_of(one[0])] > 1]
+            return not again or self._do_without(again)
+        whole = (operations[0].table, "")
+        suspects[whole] += 1
+        return suspects[whole] == 1 or self._do_without(self._apply_in_parts(operations, deadline))
+
+    def _do_without(self, refused: Sequence[RefusedOperation]) -> bool:
+        """Returns whether the goal changed."""
+        before = set(self.goal.problems), set(self.goal.left_out())
+        changed = [do_without(self.goal, operation, why) for operation, why in refused]
+        for policy in self.goal.problems.keys() - before[0]:
+            self._log.error(f"{policy} is not enforced, and what it governs is denied: {self.goal.problems[policy]}")
+        for text in sorted(set(self.goal.left_out()) - before[1]):
+            self._log.error(text)
+        return any(changed)
+
+    def _apply_in_parts(self, operations: Sequence[Operation], deadline: Deadline) -> list[RefusedOperation]:
+        """Apply what can be, object by object if need be, where the kernel does not even say in advance what it
+        refuses; returns that. Raises RulesRefused for a transient reason, RulesUnknown, DeadlineExceeded.
+        """
+        try:
+            self._apply(operations, deadline)
+        except RulesRefused as e:
+            if e.errno in TRANSIENT:
+                raise
+            parts = [list(part) for _, part in groupby(operations, object_of)]
+            if len(parts) == 1:
+                return [(parts[0][-1], str(e))]
+            half = len(parts) // 2
+            return [
+                one for some in (parts[:half], parts[half:]) for one in self._apply_in_parts(_joined(some), deadline)
+            ]
+        return []
 
     def let_go(self) -> None:
         """Nothing is applied for now: the comparison before the next time finds what changes meanwhile."""
@@ -194,3 +232,7 @@ class Enforcer:
         self._apply([DropTable(table) for table in tables], deadline)
         self._doubted = True
         return True
+
+
+def _joined(parts: Sequence[Sequence[Operation]]) -> list[Operation]:
+    return [operation for part in parts for operation in part]

@@ -43,9 +43,8 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
 
-APPLY_S = 60.0
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
-_INTERFACES_S = 5.0
+APPLY_S, _INTERFACES_S, _FORGIVE_S = 60.0, 5.0, 180.0
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 
 
@@ -257,14 +256,15 @@ class Rounds:
         )
 
     def _police(self) -> None:
-        interval_s = self._felix.nftables_refresh_s
+        interval_s = self._felix.nftables_refresh_s or (_FORGIVE_S if self._goal.refused else float("inf"))
+        self._next_full = min(self._next_full, self._now() + interval_s)
         if self._now() >= self._next_full or not self._in_force:
-            if self._goal.lacking or not self._in_force:
+            if self._goal.lacking or self._goal.refused or not self._in_force:
                 self._enforcer.doubt()
             else:
                 self._enforcer.audit.begin()
             self._goal.forgive()
-            self._next_full = self._now() + interval_s if interval_s else float("inf")
+            self._next_full = self._now() + interval_s
         if self._enforcer.compare_on():
             self._repaired_after = self._repaired_after or "somebody"
         figures, repaired_after = self._figures, self._repaired_after
@@ -352,7 +352,7 @@ class Rounds:
     def _report(self, gate: Gate) -> None:
         self._count()
         problems = [f"{named(key)}: {why}; {self._fate(key)}" for key, why in self._graph.problems.items()]
-        problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()]
+        problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()] + self._goal.left_out()
         problems += [f"{feature.value} is not in force: {why}" for feature, why in self._goal.lacking.items()]
         standing = Standing(
             decided=True,

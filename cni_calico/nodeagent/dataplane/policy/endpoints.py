@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.netfilter import NftChain, NftSet, TableId
+from cni_calico.model.netfilter import DROP, NftChain, NftSet, TableId, jump
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, interface_chain
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
@@ -45,11 +45,13 @@ class EndpointRules:
         self._tables = tables
         self._settings = settings
         self._able = Able()
+        self.denied: set[str] = set()  # interfaces whose packets are dropped, because their entries were refused
 
     def update(self, changes: Mapping[ResourceKey, WantedEndpoint | None]) -> None:
         for key, after in changes.items():
             before = self.all.pop(key, None)
             if before is not None:
+                self.denied.discard(before.interface)
                 self._own_addresses(before, present=False)
                 if after is None or after.interface != before.interface:
                     self._clear(before.interface)
@@ -80,8 +82,9 @@ class EndpointRules:
             if family == 6 and not self._settings.ipv6:
                 self._clear_in(table, name)
                 continue
-            self._tables.lead(table, stages.FROM, name, class_chain(endpoint.class_id, False))
-            self._tables.lead(table, stages.TO, name, class_chain(endpoint.class_id, True))
+            for spec, ingress in ((stages.FROM, False), (stages.TO, True)):
+                to_class = DROP if name in self.denied else jump(class_chain(endpoint.class_id, ingress))
+                self._tables.enter(table, spec, name, to_class)
             may_spoof = endpoint.spoofing if self._settings.spoofing and self._able.sources else ()
             chains = (
                 stages.render_limits(_LIMIT_FROM, name, self._able.limited(endpoint.egress_limits)),

@@ -4,22 +4,23 @@ Rule: after any sequence of changes the tables equal those that the resulting ``
 a change depends only on what it touches.
 
 A policy that cannot be rendered, or that the kernel refused (``give_up``), is replaced by a chain that drops, listed in
-``problems``, and tried again when its record changes. Features beyond policies that the kernel does not support
-(``lack``) are left out.
+``problems``, and tried again when its record changes; what else the kernel refused is in ``refused``. Features beyond
+policies that the kernel does not support (``lack``) are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cni_calico.model.netfilter import NftChain, NftSet
+from cni_calico.model.netfilter import COMMENT_CHARACTERS, DROP, NftChain, NftRule, NftSet
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
 from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.dataplane.policy.matches import ADDRESS_TYPE, NETWORKS, CannotRender, ListSet
 from cni_calico.nodeagent.dataplane.policy.members import Elements, elements_of
-from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain, quoted
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
+from cni_calico.nodeagent.dataplane.policy.refused import RefusedParts
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, GoalTables
 from cni_calico.nodeagent.dataplane.policy.tunnels import (
@@ -55,7 +56,7 @@ class Goal:
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.classes: dict[str, WantedClass] = {}
         self.lacking: dict[OptionalFeature, str] = {}
-        self._refused: dict[PolicyId, str] = {}
+        self.refused = RefusedParts()
         self._stages: dict[int, tuple[stages.Needed, tuple[str, ...]]] = {}
         for table in FILTER.values():
             for spec in stages.MAPS:
@@ -122,11 +123,47 @@ class Goal:
             self._change_set(NODES, change)
             self._render_tunnels()
 
-    def give_up(self, policy: PolicyId, why: str) -> None:
-        """The kernel refuses its rules: deny instead, until the record changes."""
-        self._refused[policy] = why
+    def give_up(self, policy: PolicyId, why: str) -> bool:
+        """The kernel refuses its rules: deny instead, until the record changes. Returns whether that is new."""
+        if policy in self.refused.policies:
+            return False
+        self.refused.policies[policy] = why
         if policy in self.policies:
             self._render_policy(self.policies[policy])
+        return True
+
+    def give_up_set(self, name: str, why: str) -> None:
+        """The kernel refuses a set: every policy that names it denies."""
+        self.refused.sets[name] = why
+        for policy in self.policies.values():
+            if any(name in rule.set_ids() for rule in policy.rules()):
+                self._render_policy(policy)
+
+    def deny_class(self, class_id: str, ingress: bool, why: str) -> bool:
+        """The kernel refuses its chain: drop in that direction. Returns whether that is new."""
+        if (class_id, ingress) in self.refused.classes or class_id not in self.classes:
+            return False
+        self.refused.classes[class_id, ingress] = why
+        self._render_class(self.classes[class_id])
+        return True
+
+    def deny_interface(self, interface: str, why: str) -> bool:
+        """The kernel refuses its entries: drop what it sends and gets. Returns whether that is new."""
+        if interface in self.endpoints.denied:
+            return False
+        self.refused.interfaces[interface] = why
+        self.endpoints.denied.add(interface)
+        self.endpoints.configure(self.settings)
+        return True
+
+    def left_out(self) -> list[str]:
+        """What is not in force as it should be, besides ``problems`` and ``lacking``."""
+        found = [text for name, text in self.refused.texts() if not name or name in self.endpoints.denied]
+        for (class_id, ingress), why in self.refused.classes.items():
+            names = sorted(e.workload or e.interface for e in self.endpoints.all.values() if e.class_id == class_id)
+            direction = "to" if ingress else "from"
+            found.append(f"everything {direction} {', '.join(names[:5])} ({len(names)} workloads) is denied: {why}")
+        return found
 
     def lack(self, feature: OptionalFeature, why: str) -> None:
         """The kernel refuses what this feature needs: do without it."""
@@ -137,9 +174,15 @@ class Goal:
 
     def forgive(self) -> None:
         """Want everything again that the kernel refused before: it may support more now, or have more memory."""
+        refused, self.refused = self.refused, RefusedParts()
         if self.lacking:
             self.lacking.clear()
             self._follow_lacking()
+        if refused.interfaces:
+            self.endpoints.denied.clear()
+            self.endpoints.configure(self.settings)
+        for class_id in {class_id for class_id, _ in refused.classes} & self.classes.keys():
+            self._render_class(self.classes[class_id])
         again = {policy: self.policies[policy] for policy in self.problems if policy in self.policies}
         if again:
             self.update(WantedChanges(policies=dict(again)))
@@ -167,6 +210,7 @@ class Goal:
                 self.tables.put_set(table, NftSet(name + NETWORKS, (kind,), interval=True), found.ranges)
 
     def _remove_set(self, name: str) -> None:
+        self.refused.sets.pop(name, None)
         for table in FILTER.values():
             self.tables.take_set(table, name)
             self.tables.take_set(table, name + NETWORKS)
@@ -205,7 +249,7 @@ class Goal:
             before = self.policies.get(policy_id)
             after = changed.get(policy_id, before)
             if policy_id in changed:
-                self._refused.pop(policy_id, None)
+                self.refused.policies.pop(policy_id, None)
             if after is None:
                 self.policies.pop(policy_id, None)
                 self._drop_policy(policy_id)
@@ -233,7 +277,7 @@ class Goal:
         def has_networks(name: str) -> bool:
             return self._has_networks(family, name)
 
-        why = self._refused.get(policy.id, "")
+        why = self.refused.policies.get(policy.id, "") or self._refused_set(policy)
         if not why:
             try:
                 return render_policy(policy, ingress, family, self.settings, has_networks)
@@ -241,6 +285,11 @@ class Goal:
                 why = f"it cannot be rendered: {e}"
         self.problems[policy.id] = why
         return render_denied(policy.id, ingress, why), {}
+
+    def _refused_set(self, policy: WantedPolicy) -> str:
+        names = (name for rule in policy.rules() for name in rule.set_ids()) if self.refused.sets else ()
+        found = next((name for name in names if name in self.refused.sets), "")
+        return f"the kernel refuses a set of its rules ({found}): {self.refused.sets[found]}" if found else ""
 
     def _drop_policy(self, policy_id: PolicyId) -> None:
         self.problems.pop(policy_id, None)
@@ -257,13 +306,18 @@ class Goal:
             def passes(policy: PolicyId, ingress: bool = ingress) -> bool:
                 return _passes(self.policies.get(policy), ingress)
 
-            if family in self._families():
-                self.tables.put_chain(FILTER[family], render_class(wanted, ingress, family, self.settings, passes))
-            else:
+            why = self.refused.classes.get((wanted.id, ingress), "")
+            if family not in self._families():
                 self.tables.take_chain(FILTER[family], class_chain(wanted.id, ingress))
+            elif why:
+                deny = NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS])
+                self.tables.put_chain(FILTER[family], NftChain(class_chain(wanted.id, ingress), (deny,)))
+            else:
+                self.tables.put_chain(FILTER[family], render_class(wanted, ingress, family, self.settings, passes))
 
     def _drop_class(self, wanted: WantedClass) -> None:
         for family, ingress in _BOTH:
+            self.refused.classes.pop((wanted.id, ingress), None)
             self.tables.take_chain(FILTER[family], class_chain(wanted.id, ingress))
 
     def _render_stages(self) -> None:

@@ -101,6 +101,10 @@ class GoalTables:
                     del uses[name]
                     self.take_set(table, name)
 
+    def chains_with_list(self, table: TableId, name: str) -> list[str]:
+        """The chains that look up this list."""
+        return [chain for chain, lists in self._lists[table].items() if name in lists]
+
     # -- chains -------------------------------------------------------------------------------------------------------
 
     def put_chain(self, table: TableId, chain: NftChain) -> None:
@@ -116,8 +120,11 @@ class GoalTables:
 
     def lead(self, table: TableId, spec: NftSet, interface: str, chain: str) -> None:
         """Lead packets of this interface to ``chain``, "" for none."""
+        self.enter(table, spec, interface, jump(chain) if chain else None)
+
+    def enter(self, table: TableId, spec: NftSet, interface: str, verdict: Immediate | None) -> None:
+        """The verdict for packets of this interface; None: none."""
         held, key = self.of[table].verdicts[spec.name], interface_key(interface)
-        verdict: Immediate | None = jump(chain) if chain else None
         if held.get(key) == verdict:
             return
         if verdict is None:

@@ -1,0 +1,96 @@
+"""PURE: what the kernel refused, and what is in force instead.
+
+Rule: nothing opens and nothing waits. A refused policy denies, and so does every policy with a refused set; endpoints
+whose class is refused are denied in that direction; an endpoint whose entry is refused is denied. What has nothing to
+take its place is withheld: it stays as it is in the kernel, and everything else is put into force without it. If
+policies cannot be relied on without it (``essential``), they do not count as in force. All of it is wanted again from
+time to time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cni_calico.model.netfilter import (
+    AddChain,
+    AddElements,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    DropChain,
+    DropElements,
+    DropSet,
+    DropTable,
+    FlushChain,
+    Operation,
+    TableId,
+)
+from cni_calico.nodeagent.dataplane.policy.delta import Phases
+from cni_calico.nodeagent.dataplane.policy.tunnels import NODES, TUNNEL_CHAINS
+from cni_calico.policy.wanted import PolicyId
+
+FilterObject = tuple[TableId, str]  # a chain or set; "" for the table itself
+_SPARE = ("service-loops", NODES, *TUNNEL_CHAINS)  # policies hold without them
+
+
+def object_of(operation: Operation) -> FilterObject:
+    """What it makes, changes or removes."""
+    match operation:
+        case AddTable() | DropTable():
+            name = ""
+        case AddRules(chain=name):
+            pass
+        case AddChain(name=name) | FlushChain(name=name) | DropChain(name=name) | DropSet(name=name):
+            pass
+        case AddSet(spec=spec) | AddElements(spec=spec) | DropElements(spec=spec) | AddVerdicts(spec=spec):
+            name = spec.name
+    return operation.table, name
+
+
+@dataclass(slots=True)
+class RefusedParts:
+    """Each with the reason. ``sets`` by the names that policies use; ``classes`` by (id, whether ingress)."""
+
+    policies: dict[PolicyId, str] = field(default_factory=dict)
+    sets: dict[str, str] = field(default_factory=dict)
+    classes: dict[tuple[str, bool], str] = field(default_factory=dict)
+    interfaces: dict[str, str] = field(default_factory=dict)
+    withheld: dict[FilterObject, str] = field(default_factory=dict)
+    spare: set[FilterObject] = field(default_factory=set)  # those withheld that policies do not depend on
+
+    def __bool__(self) -> bool:
+        return any((self.policies, self.sets, self.classes, self.interfaces, self.withheld))
+
+    def withhold(self, operation: Operation, why: str) -> bool:
+        """Returns whether that is new."""
+        found = object_of(operation)
+        if found in self.withheld:
+            return False
+        self.withheld[found] = why
+        if found[1] in _SPARE or isinstance(operation, DropChain | DropSet):
+            self.spare.add(found)
+        return True
+
+    def essential(self) -> str:
+        """What is withheld although policies depend on it, and why; "" for nothing."""
+        return "; ".join(f"{_named(one)}: {why}" for one, why in self.withheld.items() if one not in self.spare)
+
+    def texts(self) -> list[tuple[str, str]]:
+        """(the interface that a text is about, or "", in words), without policies and classes."""
+        found = [(name, f"the endpoint at {name} is denied everything: {why}") for name, why in self.interfaces.items()]
+        return found + [("", f"{_named(one)} is not as it should be: {why}") for one, why in self.withheld.items()]
+
+    def without(self, phases: Phases) -> Phases:
+        """What can be done without what is withheld."""
+        if not self.withheld:
+            return phases
+        return Phases(*(list(filter(self._allows, phase)) for phase in (phases.new, phases.switch, phases.removals)))
+
+    def _allows(self, operation: Operation) -> bool:
+        return object_of(operation) not in self.withheld and (operation.table, "") not in self.withheld
+
+
+def _named(found: FilterObject) -> str:
+    table, name = found
+    return f"{name} in the packet filter's table {table}" if name else f"the packet filter's table {table}"

@@ -1,0 +1,75 @@
+"""PURE: from an operation that the kernel refused to the goal without it.
+
+Rule: each step makes the goal smaller, so that any sequence of refusals ends: a policy becomes a deny, a class a deny,
+an endpoint's entry a drop, and what is refused even then is withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cni_calico.model.netfilter import AddVerdicts, Operation, TableId
+from cni_calico.nodeagent.dataplane.policy import stages
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
+from cni_calico.nodeagent.dataplane.policy.refused import object_of
+from cni_calico.policy.wanted import PolicyId
+
+_ENTRIES = (stages.FROM.name, stages.TO.name)
+
+
+def do_without(goal: Goal, operation: Operation, why: str) -> bool:
+    """Returns whether the goal changed."""
+    table, name = object_of(operation)
+    if isinstance(operation, AddVerdicts) and name in _ENTRIES:
+        keys = {stages.interface_key(one.interface): one.interface for one in goal.endpoints.all.values()}
+        denied = [goal.deny_interface(keys[key], why) for key in operation.verdicts if key in keys]
+        return any(denied) or goal.refused.withhold(operation, why)
+    policy, classes = _policy_of(goal.policies, name), _classes_of(goal, name)
+    if policy is not None and goal.give_up(policy, why):
+        return True
+    if policy is not None:  # its deny is refused, too: nobody must get as far as its chain
+        using = sorted(one.id for one in goal.classes.values() if policy in one.policy_ids())
+        classes = [(one, ingress) for one in using for ingress in (True, False)]
+    denied = [goal.deny_class(class_id, ingress, why) for class_id, ingress in classes]
+    if any(denied):
+        return True
+    if policy is None and _deny_endpoints(goal, {class_id for class_id, _ in classes}, why):
+        return True
+    users = _users_of_set(goal, table, name)
+    withheld = goal.refused.withhold(operation, why)
+    wanted = goal.tables.of[table]
+    is_left = bool(name) and name not in wanted.chains and name not in wanted.sets
+    if users or classes or policy is not None or is_left:
+        goal.refused.spare.add((table, name))
+    if users:
+        goal.give_up_set(name.removesuffix(NETWORKS), why)
+    for one in users:
+        goal.give_up(one, f"the kernel refuses a set of its rules ({name}): {why}")
+    return withheld
+
+
+def _classes_of(goal: Goal, chain: str) -> list[tuple[str, bool]]:
+    """(class, whether ingress) whose chain that is: one or none."""
+    both = ((class_id, ingress) for class_id in goal.classes for ingress in (True, False))
+    return [(class_id, ingress) for class_id, ingress in both if class_chain(class_id, ingress) == chain]
+
+
+def _deny_endpoints(goal: Goal, classes: set[str], why: str) -> bool:
+    found = [one.interface for one in goal.endpoints.all.values() if one.class_id in classes]
+    denied = [goal.deny_interface(interface, why) for interface in found]
+    return any(denied)
+
+
+def _policy_of(policies: Iterable[PolicyId], chain: str) -> PolicyId | None:
+    return next((one for one in policies for ingress in (True, False) if policy_chain(one, ingress) == chain), None)
+
+
+def _users_of_set(goal: Goal, table: TableId, name: str) -> list[PolicyId]:
+    """The policies whose rules look it up, by its own name or in a list."""
+    stem = name.removesuffix(NETWORKS)
+    found = {policy.id for policy in goal.policies.values() if any(stem in rule.set_ids() for rule in policy.rules())}
+    chains = goal.tables.chains_with_list(table, name)
+    found |= {policy for chain in chains if (policy := _policy_of(goal.policies, chain)) is not None}
+    return sorted(found, key=str)
