@@ -24,6 +24,10 @@ from cni_calico.policy.wanted import PolicyId
 
 _ECHO = {4: (8, 0), 6: (128, 0)}
 _SOURCE_PORT = 49152
+_TRANSLATED = """\
+Hint: through a NodePort of another node, or masqueraded, the connection arrives with that node's address, not with
+{address}: ask again with --from and the node's address (docs/policy.md, "addresses that change on the way").
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ def explain(session: Session, arguments: Namespace) -> str:
         return render_value({**found, "allowed": allowed, "ends": ends}, arguments.output)
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
     lines += [line for _, _, text, _ in judged for line in text]
-    return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", ""])
+    hint = _TRANSLATED.format(address=packet.source) if source.key is None and destination.key is not None else ""
+    return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", hint])
 
 
 def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:

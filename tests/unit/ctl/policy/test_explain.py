@@ -54,6 +54,7 @@ def test_an_address_outside_is_not_policed(tiered_cluster):
         "policy", "explain", "--from", "192.0.2.1", "--to", "10.65.0.2", "--port", "9"
     )
     assert "egress of an address outside: not policed" in out
+    assert "Hint: through a NodePort" in out and "not with\n192.0.2.1:" in out
     assert "allowed by rule 3 of NetworkPolicy default/knp.default.web" in out
     denied = tiered_cluster("02-kubernetes-style").ok(
         "policy", "explain", "--from", "192.0.2.7", "--to", "b", "--port", "9"
