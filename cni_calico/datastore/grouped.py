@@ -17,6 +17,7 @@ from cni_calico.datastore.interface import (
     Datastore,
     Versioned,
     Write,
+    has_transactions,
 )
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
@@ -40,7 +41,7 @@ class GroupedStore(ForwardingStore):
         self.store.close()
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
-        if len(writes) != 1 or self.max_commit == 1:
+        if len(writes) != 1 or not has_transactions(self):
             return self.store.commit(writes, deadline)
         return self._batcher.submit((writes[0], deadline), deadline, f"write {writes[0].key}")
 

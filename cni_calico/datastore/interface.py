@@ -249,6 +249,11 @@ class Datastore(Protocol):
     def close(self) -> None: ...
 
 
+def has_transactions(store: Datastore) -> bool:
+    """Whether records can be written together: not in Kubernetes."""
+    return store.max_commit > 1
+
+
 CommitEach = Callable[[Sequence[Write], "Deadline"], Sequence["Committed | CalicoError"]]
 
 

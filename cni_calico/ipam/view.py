@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cni_calico.datastore.interface import Datastore, Listing, Versioned
+from cni_calico.datastore.interface import Datastore, Listing, Versioned, has_transactions
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.pools import NodeFacts
@@ -107,7 +107,7 @@ class DirectView:
 
     def facts(self, node: str, handle_id: str, deadline: Deadline) -> Facts:
         keys: list[Key] = [IPAMConfigKey(), HandleKey(handle_id)]
-        together = self._store.max_commit > 1
+        together = has_transactions(self._store)
         if together:
             keys.append(ResourceKey("Node", node))
         config, handle, *node_record = self._store.get_many(keys, deadline)

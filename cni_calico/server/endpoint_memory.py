@@ -24,6 +24,7 @@ from cni_calico.datastore.interface import (
     Revision,
     Versioned,
     Write,
+    has_transactions,
 )
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
@@ -52,7 +53,7 @@ class NodeEndpoints:
 
     def door(self, *, may_miss: bool) -> Datastore:
         """A datastore for one call. On a store without transactions (Kubernetes) this is the store itself."""
-        return self.store if self.store.max_commit == 1 else _EndpointDoor(self, may_miss)
+        return _EndpointDoor(self, may_miss) if has_transactions(self.store) else self.store
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
 

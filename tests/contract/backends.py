@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
@@ -42,7 +43,7 @@ class Space:
         return self.opened[-1]
 
 
-class Backend:
+class Backend(ABC):
     """``history``: lists at old revisions; ``verbatim``: documents come back as they were written; ``exact_deletes``:
     a watch from the revision of a delete does not tell of that delete;
     ``processes``: several processes can use it; ``missing``: why it cannot be tested here.
@@ -55,13 +56,15 @@ class Backend:
     exact_deletes = True
     processes = True
 
-    @contextmanager
-    def fresh(self) -> Iterator[Space]:
-        raise NotImplementedError
-        yield
+    @abstractmethod
+    def fresh(self) -> AbstractContextManager[Space]:
+        """An empty datastore."""
+
+    def __init__(self) -> None:
+        self.started = ExitStack()  # for the whole run
 
     def close(self) -> None:
-        """End what the backend started for the whole run."""
+        self.started.close()
 
 
 class Memory(Backend):
@@ -95,7 +98,8 @@ class Etcd(Backend):
     missing = "" if etcd_process.etcd_binary() else "no etcd: run tests/setup/build-go-tools.sh"
 
     def __init__(self) -> None:
-        self._server = etcd_process.single().__enter__()
+        super().__init__()
+        self._server = self.started.enter_context(etcd_process.single())
         self._address = f"etcd:{self._server.urls[0]}"
 
     @contextmanager
@@ -106,9 +110,6 @@ class Etcd(Backend):
             undo.callback(lambda: [store.close() for store in space.opened])
             empty_etcd(space.first)
             yield space
-
-    def close(self) -> None:
-        self._server.close()
 
 
 def empty_etcd(store: EtcdStore) -> None:
@@ -132,6 +133,7 @@ class Kubernetes(Backend):
     def __init__(self) -> None:
         from tests.e2e.kube import shared_cluster
 
+        super().__init__()
         self._cluster = shared_cluster()
         self._cluster.ensure_namespace("space")
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cni_calico.ctl.session import Session
+from cni_calico.datastore.interface import has_transactions
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.consistency import Records
 from cni_calico.model.documents.codec import decode, describe
@@ -43,7 +44,7 @@ _IN_TURN: tuple[ListKey, ...] = (
 
 def read_records(session: Session) -> Records:
     """Raises DatastoreError."""
-    listings: tuple[ListKey, ...] = (EverythingList(),) if session.store.max_commit > 1 else _IN_TURN
+    listings: tuple[ListKey, ...] = (EverythingList(),) if has_transactions(session.store) else _IN_TURN
     blocks, handles, affinities = {}, {}, {}
     kinds: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
     corrupt: list[tuple[str, str]] = []

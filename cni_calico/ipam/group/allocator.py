@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_calico.batching import Batcher
-from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.interface import Datastore, has_transactions
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
@@ -53,7 +53,7 @@ class GroupAllocator(Allocator):
         self._snapshot = snapshot
         self.known = KnownRecords()
         self._known_view = KnownView(store, self.known, snapshot)
-        limit = BATCH_MAX if store.max_commit == 1 else max(1, min(BATCH_MAX, store.max_commit - HANDLE_BLOCKS_MAX))
+        limit = max(1, min(BATCH_MAX, store.max_commit - HANDLE_BLOCKS_MAX)) if has_transactions(store) else BATCH_MAX
         self._batcher: Batcher[Item, GroupOutcome] = Batcher(self._run, limit=limit)
         self.spares = SpareBlocks(self)
         self.statistics = GroupStatistics(sizes=self._batcher.sizes)
@@ -71,7 +71,7 @@ class GroupAllocator(Allocator):
             return super().assign(request, deadline)
         item = Item(deadline, request.handle_id, request, companion=companion)
         found: GroupOutcome = SLOW
-        if self.store.max_commit > 1 or self._make_handle(item):
+        if has_transactions(self.store) or self._make_handle(item):
             found = self._submit(item)
         if not isinstance(found, tuple):
             self.statistics.slow += 1
@@ -196,7 +196,7 @@ class GroupAllocator(Allocator):
         return outcomes
 
     def _batch_ledger(self, deadline: Deadline, items: Sequence[Item] = ()) -> Ledger:
-        accompanied = self.store.max_commit > 1 and any(item.companion is not None for item in items)
+        accompanied = has_transactions(self.store) and any(item.companion is not None for item in items)
         store = AccompaniedStore(self.store, items) if accompanied else self.store
         return Ledger(store, self._known_view, deadline, self._patience)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.interface import Datastore, has_transactions
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.batch import Assigned, BatchPlan, Give, Step, plan_batch
 from cni_calico.ipam.block import interfaces_of
@@ -111,7 +111,7 @@ class Giving:
 
     def _endings(self, steps: Sequence[Step]) -> dict[Key, Ending]:
         """The steps that each caller carries out itself once the others are done."""
-        if self._store.max_commit > 1:
+        if has_transactions(self._store):
             return {}
         known = self._ledger.known()
         return {step.key: Ending(step, known[step.key]) for step in steps if isinstance(step.key, HandleKey)}
