@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,15 +27,19 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import filter_events
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
+from cni_calico.kernel.netlink.nftables import NfTables
 from cni_calico.log import SILENT, Log
+from cni_calico.model.netfilter import NftTable
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.dataplane.policy.tables import TABLES
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing import connections, last_valid
 from cni_calico.nodeagent.policing import engine as engines
 from cni_calico.nodeagent.policing.departures import FILE
 from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
 from cni_calico.nodeagent.policing.status_files import StatusFiles
+from tests.conftest import SUMMARY
 from tests.deadlines import until
 from tests.netns.policing import NODE, Counts, Lab, lab, private_settings, traffic
 
@@ -154,21 +159,54 @@ def test_more_notifications_than_a_socket_holds(lab_of_two: Lab, monkeypatch: py
     until(lambda: lab_of_two.standing().get("repairs", 0) >= 3, "the repairs are counted")
 
 
-def test_tampering_is_repaired(lab_of_two: Lab) -> None:
+TAMPERING: dict[str, str] = {
+    "flush ruleset": "flush ruleset",
+    "delete a table": "delete table ip calico-policy",
+    "put a table to sleep": "add table ip calico-policy { flags dormant; }",
+    "flush a stage": "flush chain ip calico-policy to-workloads",
+    "flush a policy": "flush chain ip calico-policy pi-gnp/deny",
+    "accept everything first": "insert rule ip calico-policy to-workloads accept",
+    "make a stage drop": "add chain ip calico-policy to-workloads { policy drop; }",
+    "take an endpoint's entry": 'delete element ip calico-policy to-workloads { "calib" }',
+    "lead an endpoint elsewhere": (
+        'add chain ip calico-policy open; delete element ip calico-policy to-workloads { "calib" }; '
+        'add element ip calico-policy to-workloads { "calib" : jump open }'
+    ),
+    "add a member": "add element ip calico-policy SET { 10.65.0.77 }",
+    "empty a set": "flush set ip calico-policy SET",
+    "add a chain of their own": "add chain ip calico-policy theirs",
+    "make the table anew": "delete table ip calico-policy; add table ip calico-policy",
+}
+
+
+def test_tampering_is_repaired(lab_of_two: Lab, record_property: pytest.RecordProperty) -> None:
+    """Every kind, at once: the comparison from time to time is switched off. How long it took is a line at the end."""
     lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
-    lab_of_two.start()
-    lab_of_two.until_in_force(endpoints=2)
-    assert not lab_of_two.passes("a", "b", 80)
-    lab_of_two.host.run("nft", "flush", "ruleset")
-    lab_of_two.until_passes("a", "b", 80, False)
-    until(lambda: lab_of_two.standing().get("repairs") == 1, "the repair is counted")
-    assert "nft had changed them" in lab_of_two.log()
-    lab_of_two.host.run("nft", "flush", "chain", "ip", "calico-policy", "pi-gnp/deny")
-    until(lambda: lab_of_two.standing().get("repairs") == 2, "the second repair is counted")
-    lab_of_two.host.run("nft", "add", "table", "ip", "others")
     lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-    lab_of_two.until_passes("a", "b", 80)
-    assert lab_of_two.standing()["repairs"] == 2
+    lab_of_two.start(FELIX_NFTABLESREFRESHINTERVAL="0")
+    lab_of_two.until_in_force(endpoints=2, policies=2)
+    before, took = lab_of_two.host.call(_tables), {}
+    (found,) = {word for word in lab_of_two.ruleset().split() if word.startswith("s-app")}
+    for number, (what, commands) in enumerate(TAMPERING.items(), 1):
+        begun = time.monotonic()
+        lab_of_two.host.run("nft", commands.replace("SET", found))
+        until(lambda: lab_of_two.host.call(_tables) == before, f"{what}: repaired", pause_s=0.001)
+        took[what] = time.monotonic() - begun
+        until(lambda number=number: lab_of_two.standing().get("repairs") == number, "the repair is counted")
+        assert lab_of_two.passes("a", "b", 80) and not lab_of_two.passes("a", "b", 81), what
+    slowest = max(took, key=lambda what: took[what])
+    figures = f"flush ruleset {took['flush ruleset'] * 1000:.0f} ms, slowest {took[slowest] * 1000:.0f} ms ({slowest})"
+    record_property(SUMMARY, f"tampering with policies' tables, from the command to a listing as before: {figures}")
+    assert "nft had changed them" in lab_of_two.log()
+    lab_of_two.host.run("nft", "add", "table", "ip", "others")
+    lab_of_two.put("GlobalNetworkPolicy", "deny", {**DENY_B, "order": 1})
+    lab_of_two.until_passes("a", "b", 80, False)
+    assert lab_of_two.standing()["repairs"] == len(TAMPERING)
+
+
+def _tables() -> list[NftTable | None]:
+    with NfTables() as kernel:
+        return [kernel.read_table(table, Deadline.after(10)) for table in TABLES]
 
 
 def test_the_comparison_in_slices_finds_what_nobody_told(lab_of_two: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

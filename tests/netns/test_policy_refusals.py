@@ -39,8 +39,8 @@ from cni_calico.nodeagent.dataplane.policy.stages import FROM, TO, interface_key
 from cni_calico.nodeagent.dataplane.policy.tables import TABLES
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.policy.wanted import Wanted
-from tests.deadlines import soon
-from tests.netns.namespaces import namespace, until
+from tests.deadlines import soon, until
+from tests.netns.namespaces import namespace
 from tests.netns.policing import Lab, lab
 from tests.unit.nodeagent.dataplane.policy.worlds import difference
 from tests.unit.nodeagent.policing.test_faultfinder import a_world, require_closed_or_right

@@ -33,7 +33,7 @@ _SUBSYSTEM = 10  # nf_tables among nfnetlink's
     GETGEN,
 ) = (_SUBSYSTEM << 8 | number for number in range(17))
 NLM_F_APPEND = 0x800
-TABLE_NAME = 1
+TABLE_NAME, TABLE_FLAGS = 1, 2
 CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_TYPE = 1, 3, 4, 5, 7
 HOOK_NUMBER, HOOK_PRIORITY = 1, 2
 RULE_TABLE, RULE_CHAIN, RULE_EXPRESSIONS, RULE_USERDATA = 1, 2, 4, 7
@@ -56,7 +56,12 @@ KEY_NAMES = {number: name for name, number in KEY_TYPES.items()}
 HOST_ORDER, NETWORK_ORDER = 1, 2
 
 
-def decode_hook(family: str, attributes: dict[int, bytes]) -> BaseHook | None:
+def is_dormant(table: dict[int, bytes]) -> bool:
+    """Whether none of a table's base chains is asked."""
+    return bool(number_of(table.get(TABLE_FLAGS)) & 1)
+
+
+def decode_hook(family: str, attributes: dict[int, bytes], *, dormant: bool = False) -> BaseHook | None:
     if CHAIN_HOOK not in attributes:
         return None
     hook = wire.attributes(attributes[CHAIN_HOOK])
@@ -65,6 +70,8 @@ def decode_hook(family: str, attributes: dict[int, bytes]) -> BaseHook | None:
     name = numbers.get(number_of(hook.get(HOOK_NUMBER)), "?")
     if number_of(attributes.get(CHAIN_POLICY), 1) != 1:
         name += " (policy drop)"  # equals nothing of ours
+    if dormant:
+        name += " (dormant)"  # the same
     kind = wire.name(attributes.get(CHAIN_TYPE))
     return BaseHook(name, priority - (1 << 32) if priority >> 31 else priority, kind)
 

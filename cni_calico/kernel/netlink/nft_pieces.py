@@ -22,12 +22,14 @@ from cni_calico.kernel.netlink.nft_objects import (
     GETRULE,
     GETSET,
     GETSETELEM,
+    GETTABLE,
     RULE_CHAIN,
     TABLE_NAME,
     decode_hook,
     decode_map_element,
     decode_rule,
     decode_set,
+    is_dormant,
     key_of,
 )
 from cni_calico.kernel.netlink.wire import text
@@ -71,8 +73,12 @@ class PieceReader:
             yield [decode_set(attributes) for attributes in part]
 
     def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
+        body, doing = general(table.family) + text(TABLE_NAME, table.name), f"read the packet filter's table {table}"
+        replies = self._netlink.request(GETTABLE, 0, body, doing, deadline)
+        dormant = any(is_dormant(wire.attributes(reply, GENERAL_BYTES)) for reply in replies)
         for part in self._listed(GETCHAIN, table, b"", deadline):
-            yield [NftChain(wire.name(found.get(CHAIN_NAME)), (), decode_hook(table.family, found)) for found in part]
+            hooks = [(found, decode_hook(table.family, found, dormant=dormant)) for found in part]
+            yield [NftChain(wire.name(found.get(CHAIN_NAME)), (), hook) for found, hook in hooks]
 
     def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
         for part in self._listed(GETRULE, table, text(RULE_CHAIN, chain), deadline):

@@ -83,6 +83,7 @@ from cni_calico.kernel.netlink.nft_objects import (
     decode_map_element,
     decode_rule,
     decode_set,
+    is_dormant,
     join_intervals,
     key_of,
 )
@@ -175,12 +176,13 @@ class NfTables:
         doing = f"read the packet filter's table {table}"
         mine = text(TABLE_NAME, table.name)
         try:
-            self._netlink.request(GETTABLE, 0, general(table.family) + mine, doing, deadline)
+            replies = self._netlink.request(GETTABLE, 0, general(table.family) + mine, doing, deadline)
         except KernelError as e:
             if e.errno == ENOENT:
                 return None
             raise
         found = NftTable(table.family, table.name)
+        dormant = any(is_dormant(wire.attributes(reply, GENERAL_BYTES)) for reply in replies)
 
         def listed(kind: int, body: bytes) -> Iterator[dict[int, bytes]]:
             for reply in self._netlink.dump(kind, general(table.family) + body, doing, deadline):
@@ -198,7 +200,7 @@ class NfTables:
             rules.setdefault(wire.name(attributes.get(RULE_CHAIN)), []).append(decode_rule(attributes))
         for attributes in listed(GETCHAIN, b""):
             name = wire.name(attributes.get(CHAIN_NAME))
-            hook = decode_hook(table.family, attributes)
+            hook = decode_hook(table.family, attributes, dormant=dormant)
             found.chains[name] = NftChain(name, tuple(rules.get(name, ())), hook)
         return found
 
