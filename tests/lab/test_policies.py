@@ -41,6 +41,9 @@ PODS = {
 }
 
 
+ACCOUNT, TRUSTED = "trusted", "client-2"  # a service account, and the pod that has it
+
+
 class World:
     """The lab, its probes by name, and what has been applied since the test began."""
 
@@ -101,7 +104,12 @@ def lab_cluster(
         install_coredns(lab)
         for name in ("a", "b"):
             lab.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": name}}})
-        lab.apply(*(pod(name, space, {"app": app}, lab.nodes[node].name) for name, (space, app, node) in PODS.items()))
+        metadata = {"name": ACCOUNT, "namespace": "a", "labels": {"trust": "full"}}
+        lab.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+        for name, (space, app, node) in PODS.items():
+            account = ACCOUNT if name == TRUSTED else "default"
+            named = {"open": OPEN} if app == "web" else None
+            lab.apply(pod(name, space, {"app": app}, lab.nodes[node].name, ports=named, account=account))
         probes = probes_of(lab, "a", 4) | probes_of(lab, "b", 2)
         with serving(list(probes.values()), *PORTS):
             yield World(lab, probes)
@@ -126,8 +134,10 @@ def kubernetes(name: str, selector: dict[str, Any], *, namespace: str = "a", **s
     }
 
 
-def calico(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+def calico(kind: str, name: str, spec: dict[str, Any], namespace: str = "", **labels: str) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name, **({"namespace": namespace} if namespace else {})}
+    if labels:
+        metadata["labels"] = labels
     return {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
@@ -175,10 +185,10 @@ def test_kubernetes_blocks_and_egress(policy_world: World) -> None:
 
 
 def test_calico_policies_tiers_and_sets(policy_world: World) -> None:
+    two = policy_world.probes["other-2"].address
     policy_world.apply(
         calico("Tier", "first", {"order": 10}),
-        calico("GlobalNetworkSet", "friends", {"nets": [f"{policy_world.probes['other-2'].address}/32"]})
-        | {"metadata": {"name": "friends", "labels": {"are": "friends"}}},
+        calico("GlobalNetworkSet", "friends", {"nets": [f"{two}/32"]}, are="friends"),
         calico("GlobalNetworkPolicy", "first.friends", {
             "tier": "first", "order": 1, "selector": "app == 'web'", "types": ["Ingress"],
             "ingress": [
@@ -195,6 +205,72 @@ def test_calico_policies_tiers_and_sets(policy_world: World) -> None:
     }, "a"))  # fmt: skip
     policy_world.until_reached("web-1", OPEN, {"client-1", "client-2", "other-2"})
     policy_world.until_reached("web-2", CLOSED, set())
+
+
+def test_network_sets_of_a_namespace(policy_world: World) -> None:
+    """A policy's selector means its own namespace's sets, until a namespaceSelector says otherwise."""
+    one, two = (policy_world.probes[name].address for name in ("other-1", "other-2"))
+    from_friends = {"selector": "are == 'friends'"}
+    policy_world.apply(
+        calico("NetworkSet", "friends", {"nets": [f"{one}/32"]}, "a", are="friends"),
+        calico("NetworkSet", "friends", {"nets": [f"{two}/32"]}, "b", are="friends"),
+        calico("NetworkPolicy", "default.friends", ingress(allow_open(from_friends)), "a"),
+    )
+    policy_world.until_reached("web-1", OPEN, {"other-1"})
+    wider = allow_open({**from_friends, "namespaceSelector": "team == 'b'"})
+    policy_world.apply(calico("NetworkPolicy", "default.friends", ingress(wider), "a"))
+    policy_world.until_reached("web-1", OPEN, {"other-2"})
+    policy_world.apply(calico("NetworkSet", "friends", {"nets": [f"{one}/32", "10.65.0.0/16"]}, "b", are="friends"))
+    policy_world.until_reached("web-2", OPEN, EVERYBODY - {"web-2"})
+    assert policy_world.reached("web-2", CLOSED) == set()
+
+
+def ingress(rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"order": 1, "selector": "app == 'web'", "types": ["Ingress"], "ingress": rules}
+
+
+def test_service_accounts(policy_world: World) -> None:
+    """As a source, by name and by label, and as what a policy is for."""
+    for accounts in ({"names": [ACCOUNT]}, {"selector": "trust == 'full'"}):
+        rules = allow_open({"serviceAccounts": accounts})
+        policy_world.apply(calico("NetworkPolicy", "default.trusted", ingress(rules), "a"))
+        policy_world.until_reached("web-1", OPEN, {TRUSTED})
+        policy_world.remove_all()
+        policy_world.until_reached("web-1", OPEN, EVERYBODY - {"web-1"})
+    closed = {"order": 1, "serviceAccountSelector": "trust == 'full'", "types": ["Ingress"]}
+    policy_world.apply(calico("GlobalNetworkPolicy", "default.closed", closed))
+    policy_world.until_reached(TRUSTED, OPEN, set())
+    assert policy_world.reached("client-1", OPEN) == EVERYBODY - {"client-1"}
+
+
+def test_named_ports(policy_world: World) -> None:
+    """The name is of a TCP port, in policies of both kinds."""
+    by_name = [{"ports": [{"port": "open", "protocol": "TCP"}]}]
+    rules = [{"action": "Allow", "protocol": "TCP", "destination": {"ports": ["open"]}}]
+    for document in (
+        kubernetes("named", WEB, ingress=by_name),
+        calico("NetworkPolicy", "default.named", ingress(rules), "a"),
+    ):
+        policy_world.apply(document)
+        until(lambda: policy_world.reached("web-1", OPEN) == set(), "UDP has no such port", timeout_s=30, pause_s=0.1)
+        assert policy_world.reached("web-1", OPEN, "tcp") == EVERYBODY - {"web-1"}
+        assert policy_world.reached("web-1", CLOSED, "tcp") == set()
+        policy_world.remove_all()
+        policy_world.until_reached("web-1", OPEN, EVERYBODY - {"web-1"})
+
+
+def test_staged_policies_do_nothing(policy_world: World) -> None:
+    """What was written after them is in force, and they are not."""
+    all_web = {"order": 1, "selector": "app == 'web'", "types": ["Ingress"], "stagedAction": "Set"}
+    staged = {"stagedAction": "Set", "podSelector": WEB, "policyTypes": ["Ingress"]}
+    policy_world.apply(
+        calico("StagedGlobalNetworkPolicy", "default.staged", all_web),
+        calico("StagedNetworkPolicy", "default.staged", all_web, "a"),
+        calico("StagedKubernetesNetworkPolicy", "staged", staged, "a"),
+        kubernetes("after", CLIENT, policyTypes=["Ingress"]),
+    )
+    policy_world.until_reached("client-1", OPEN, set())
+    policy_world.until_reached("web-1", OPEN, EVERYBODY - {"web-1"})
 
 
 def cluster_policy_definition() -> dict[str, Any]:
@@ -284,6 +360,27 @@ def test_services_are_policed_by_who_is_behind_them(policy_world: World) -> None
     )
     for name in ("other-1", "other-2"):
         assert [policy_world.probes[name].reaches(80, address, protocol="tcp") for _ in range(6)] == [set()] * 6, name
+
+
+def test_services_in_rules(policy_world: World) -> None:
+    """As the only destination: by the service's address and by its pods', at its ports alone. As a source: its pods."""
+    policy_world.apply(service("web"))
+    address = policy_world.lab.get("service", "web", "-n", "a")["spec"]["clusterIP"]
+    others = [policy_world.probes[name] for name in ("other-1", "other-2")]
+    both = {"other-1", "other-2"}
+    until(lambda: who_reach(others, 80, address) == both, "the service is there", timeout_s=60, pause_s=0.1)
+    to_service = {"action": "Allow", "destination": {"services": {"name": "web", "namespace": "a"}}}
+    egress = {"order": 1, "namespaceSelector": "team == 'b'", "types": ["Egress"], "egress": [to_service]}
+    policy_world.apply(calico("GlobalNetworkPolicy", "default.to-web", egress))
+    policy_world.until_reached("client-1", OPEN, EVERYBODY - {"client-1"} - both)
+    policy_world.until_reached("web-1", OPEN, EVERYBODY - {"web-1"})
+    policy_world.until_reached("web-1", CLOSED, {"web-2", "client-1", "client-2"})
+    for protocol in ("tcp", "udp"):
+        assert who_reach(others, 80, address, protocol) == both
+    from_service = {"action": "Allow", "source": {"services": {"name": "web"}}}
+    closed = {"order": 1, "selector": "app == 'client'", "types": ["Ingress"], "ingress": [from_service]}
+    policy_world.apply(calico("NetworkPolicy", "default.from-web", closed, "a"))
+    policy_world.until_reached("client-1", CLOSED, {"web-1", "web-2"})
 
 
 # what stands in docs/policy.md

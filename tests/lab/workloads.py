@@ -65,8 +65,9 @@ def pod(
     command: Sequence[str] = ("sleep", "100000"),
     *,
     ports: Mapping[str, int] | None = None,
+    account: str = "default",
 ) -> dict[str, Any]:
-    """On a node that its creator names. ``ports``: TCP ports by name."""
+    """On a node that its creator names. ``ports``: TCP ports by name; ``account``: its service account."""
     container = {
         "name": "c",
         "image": BUSYBOX,
@@ -82,6 +83,7 @@ def pod(
             "nodeName": node,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
+            "serviceAccountName": account,
             "enableServiceLinks": False,
             "containers": [container],
         },
