@@ -38,14 +38,14 @@ from cni_calico.policy.records import (
     require_interface,
 )
 from cni_calico.policy.sets import Sets
-from cni_calico.policy.sources import PortSource, SelectorSource, SetSource
+from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
 GraphRecord = (
     Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled | HostRecord | ProfileRecord | TierRecord
 )
 NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
-SLICE = "EndpointSlice"
+SLICE, _WORKLOADS = "EndpointSlice", "WorkloadEndpoint"
 
 
 class Graph:
@@ -230,6 +230,11 @@ class Graph:
     def selector_sources(self) -> tuple[SelectorSource | PortSource, ...]:
         """The selectors in force that select among the endpoints of all nodes. As of the last flush."""
         return tuple(self._sets.selectors())
+
+    def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:
+        """The sets in force whose members come from records of these kinds: WorkloadEndpoint, EndpointSlice."""
+        found = (source for sources in self._held.values() for source in sources.values()) if kinds else ()
+        return frozenset(s.id for s in found if (SLICE if isinstance(s, ServiceSource) else _WORKLOADS) in kinds)
 
     def missing_profiles(self) -> tuple[str, ...]:
         """The profiles that this node's workloads name and that do not exist, sorted."""

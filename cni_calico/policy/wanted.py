@@ -155,6 +155,17 @@ class WantedRule:
     def set_ids(self) -> tuple[str, ...]:
         return self.source.set_ids() + self.destination.set_ids()
 
+    def may_open(self, incomplete: frozenset[str]) -> bool:
+        """Whether it could let through more than it should while members of these sets are missing.
+
+        An Allow matches less without them, and a Deny that excludes them matches more; all else may open.
+        """
+        sides = (self.source, self.destination)
+        excluded = [name for side in sides for name in side.not_port_sets + side.not_sets]
+        included = set(self.set_ids()) - set(excluded)
+        matches_more, matches_less = not incomplete.isdisjoint(excluded), not incomplete.isdisjoint(included)
+        return (matches_more and self.action != "Deny") or (matches_less and self.action != "Allow")
+
 
 @dataclass(frozen=True, slots=True)
 class WantedPolicy:

@@ -26,7 +26,7 @@ from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_tab
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.dataplane.policy.refused import FilterObject, object_of
-from cni_calico.nodeagent.dataplane.policy.tables import ARP, TABLES
+from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, TABLES
 from cni_calico.nodeagent.dataplane.policy.without import do_without
 from cni_calico.nodeagent.policing.audit import Audit
 from cni_calico.nodeagent.policing.faultfinder import TRANSIENT, RefusedOperation, find_refused
@@ -60,6 +60,18 @@ class Enforcer:
     def is_there(self) -> bool:
         """Whether any of our tables is in the kernel, as far as known."""
         return bool(self.held)
+
+    def count(self) -> dict[str, dict[str, int]]:
+        """Of each family ("4", "6") that is there: chains, rules and sets."""
+        tables = {str(family): self.held[table] for family, table in FILTER.items() if table in self.held}
+        return {
+            family: {
+                "chains": len(table.chains),
+                "rules": sum(len(chain.rules) for chain in table.chains.values()),
+                "sets": len(table.elements),
+            }
+            for family, table in tables.items()
+        }
 
     def doubt(self) -> None:
         """Another program may have changed our tables: read them before the next change."""

@@ -113,7 +113,9 @@ class PolicyEngine:
                 unread_since = 0.0 if synced else unread_since or now
                 if synced or (rounds.in_force and now - unread_since >= UNREAD_LAST_S):
                     if news or records or happened.touched_by or not rounds.waits_to_retry:
-                        rounds.once(feed.left_out, feed.unread, everybody=synced and feed.follows_all)
+                        rounds.once(
+                            feed.left_out, feed.unread, feed.unread_kinds, everybody=synced and feed.follows_all
+                        )
                     patience_s = min(LOOK_S, rounds.patience_s())
                 else:
                     rounds.wait_for(feed.error)

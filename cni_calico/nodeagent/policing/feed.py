@@ -237,11 +237,14 @@ class RecordFeed:
         return all(cache.synced for cache in self._caches)
 
     @property
+    def unread_kinds(self) -> frozenset[str]:
+        listings = [cache.listing for cache in self._caches if not cache.synced]
+        return frozenset(listing.kind for listing in listings if isinstance(listing, ResourceList))
+
+    @property
     def unread(self) -> str:
         """What has not been read yet, and why; "" if everything has."""
-        listings = [cache.listing for cache in self._caches if not cache.synced]
-        kinds = sorted(listing.kind for listing in listings if isinstance(listing, ResourceList))
-        why = self.error
+        kinds, why = sorted(self.unread_kinds), self.error
         return f"{', '.join(kinds)} not read yet{f': {why}' if why else ''}" if kinds else ""
 
     @property

@@ -26,7 +26,6 @@ from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.announce import describe_policing
 from cni_calico.nodeagent.policing.audit import SLICE_S
@@ -198,13 +197,22 @@ class Rounds:
             warnings = self._graph.warnings().items()
             self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
 
-    def once(self, left_out: tuple[str, ...] = (), unread: str = "", *, everybody: bool = False) -> None:
+    def once(
+        self,
+        left_out: tuple[str, ...] = (),
+        unread: str = "",
+        unread_kinds: frozenset[str] = frozenset(),
+        *,
+        everybody: bool = False,
+    ) -> None:
         """Put what is known into force, if it is to be enforced. Only call it once everything has been read.
 
-        ``unread`` says what could not be read that rules have needed since then; it does not hold up the rest.
+        ``unread`` says what could not be read that rules have needed since then; it does not hold up the rest, but
+        policies that could open without it deny (``unread_kinds``: its kinds).
         ``everybody``: the endpoints of all nodes are known.
         """
         self._left_out = left_out
+        self._goal.wait_for(self._graph.sets_of(unread_kinds), f"its rules need what is not known: {unread}")
         self._last_valid.keep(self._graph.problems, self._graph.last_valid)
         self._figures.workload_endpoints = self._departures.owners.count if everybody else None
         gate = decide(self._facts())
@@ -339,15 +347,7 @@ class Rounds:
         if figures.transactions == self._counted_at:
             return
         self._counted_at = figures.transactions
-        figures.in_kernel = {
-            family: {
-                "chains": len(table.chains),
-                "rules": sum(len(chain.rules) for chain in table.chains.values()),
-                "sets": len(table.elements),
-            }
-            for family, id_ in (("4", FILTER[4]), ("6", FILTER[6]))
-            if (table := self._enforcer.held.get(id_)) is not None
-        }
+        figures.in_kernel = self._enforcer.count()
 
     def _report(self, gate: Gate) -> None:
         self._count()

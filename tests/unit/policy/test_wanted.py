@@ -1,40 +1,47 @@
-"""A change laid over what was wanted gives what is wanted."""
+"""A rule whose sets lack members opens nothing, or says that it may."""
 
-from cni_calico.model.keys import ResourceKey
-from cni_calico.policy.wanted import Members, PolicyId, SetChange, Wanted, WantedChanges, WantedEndpoint, WantedPolicy
+from __future__ import annotations
 
-OLD, NEW = b"\x0a\x00\x00\x01", b"\x0a\x00\x00\x02"
-NET = (b"\x0a\x01\x00\x00", 16)
-POLICY = WantedPolicy(PolicyId("GlobalNetworkPolicy", "p"), "default", (), None)
-ENDPOINT = WantedEndpoint(ResourceKey("WorkloadEndpoint", "e", "ns"), "calia", "c", (OLD,))
+import random
+from dataclasses import replace
+from ipaddress import ip_address
 
-
-def test_changes_are_laid_over() -> None:
-    before = Wanted(
-        {"s-kept": Members(frozenset((OLD,)), frozenset((NET,))), "s-gone": Members()},
-        {POLICY.id: POLICY},
-        {},
-        {ENDPOINT.key: ENDPOINT},
-    )
-    changes = WantedChanges(
-        {"p-made": Members(ports=frozenset(((OLD, 6, 80),)))},
-        {"s-kept": SetChange(Members(frozenset((NEW,))), Members(frozenset((OLD,))))},
-        frozenset(("s-gone",)),
-        {POLICY.id: None},
-        {},
-        {},
-    )
-    after = before.with_changes(changes)
-    assert after.sets == {
-        "s-kept": Members(frozenset((NEW,)), frozenset((NET,))),
-        "p-made": Members(ports=frozenset(((OLD, 6, 80),))),
-    }
-    assert after.policies == {}
-    assert after.endpoints == before.endpoints
-    assert set(before.sets) == {"s-kept", "s-gone"}  # the value before is as it was
+from cni_calico.policy.explain import Packet, matches
+from cni_calico.policy.wanted import Members, Wanted
+from tests.unit.nodeagent.dataplane.policy.worlds import (
+    ADDRESS_SETS,
+    PORT_SETS,
+    random_members,
+    random_rule,
+    v4,
+)
 
 
-def test_no_change_is_false() -> None:
-    assert not WantedChanges()
-    assert not Members()
-    assert WantedChanges(sets_removed=frozenset(("s-a",)))
+def test_a_rule_whose_sets_lack_members() -> None:
+    """Against the evaluator, with all members and with fewer; both answers of ``may_open`` occur."""
+    answers = set()
+    for seed in range(3000):
+        rng = random.Random(seed)
+        names = [*ADDRESS_SETS, *PORT_SETS]
+        sets = {name: random_members(rng, name) for name in names}
+        incomplete = frozenset(rng.sample(names, 2))
+        fewer = {
+            name: Members(nets=one.nets if rng.random() < 0.5 else frozenset()) if name in incomplete else one
+            for name, one in sets.items()
+        }
+        side = replace(random_rule(rng).source, nets=(), not_nets=(), ports=(), not_ports=())
+        rule = replace(random_rule(rng), source=side, icmp=None, not_icmp=None)
+        packet = Packet(
+            ip_address(v4(rng.randrange(9))), ip_address(v4(rng.randrange(9))), rule.protocol or 6, 1024, 80
+        )
+        before, after = matches(Wanted(sets), rule, packet), matches(Wanted(fewer), rule, packet)
+        answers.add((rule.may_open(incomplete), before, after))
+        if rule.may_open(incomplete):
+            continue
+        if rule.action == "Allow":
+            assert before or not after, rule
+        elif rule.action == "Deny":
+            assert after or not before, rule
+        else:
+            assert before == after, rule
+    assert {(True, True, False), (True, False, True), (False, True, False), (False, False, True)} <= answers

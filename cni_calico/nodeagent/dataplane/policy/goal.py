@@ -57,6 +57,7 @@ class Goal:
         self.classes: dict[str, WantedClass] = {}
         self.lacking: dict[OptionalFeature, str] = {}
         self.refused = RefusedParts()
+        self._incomplete: tuple[frozenset[str], str] = (frozenset(), "")
         self._stages: dict[int, tuple[stages.Needed, tuple[str, ...]]] = {}
         for table in FILTER.values():
             for spec in stages.MAPS:
@@ -138,6 +139,18 @@ class Goal:
         for policy in self.policies.values():
             if any(name in rule.set_ids() for rule in policy.rules()):
                 self._render_policy(policy)
+
+    def wait_for(self, sets: frozenset[str], why: str) -> None:
+        """The members of these sets are not known yet: policies that could open without them deny."""
+        before, self._incomplete = self._incomplete, (sets, why)
+        if before != self._incomplete:
+            for policy in self.policies.values():
+                if self._waits(policy) or before[1] == self.problems.get(policy.id, ""):
+                    self._render_policy(policy)
+
+    def _waits(self, policy: WantedPolicy) -> str:
+        sets, why = self._incomplete
+        return why if sets and any(rule.may_open(sets) for rule in policy.rules()) else ""
 
     def deny_class(self, class_id: str, ingress: bool, why: str) -> bool:
         """The kernel refuses its chain: drop in that direction. Returns whether that is new."""
@@ -277,7 +290,7 @@ class Goal:
         def has_networks(name: str) -> bool:
             return self._has_networks(family, name)
 
-        why = self.refused.policies.get(policy.id, "") or self._refused_set(policy)
+        why = self.refused.policies.get(policy.id, "") or self._refused_set(policy) or self._waits(policy)
         if not why:
             try:
                 return render_policy(policy, ingress, family, self.settings, has_networks)

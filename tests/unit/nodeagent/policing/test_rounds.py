@@ -20,6 +20,7 @@ from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
+from cni_calico.policy.decode import reduce_record
 from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.records import Labelled
 from tests.fakes.memory_store import MemoryStore
@@ -291,3 +292,33 @@ def test_calculation_and_workloads_are_counted_where_they_are_known(tmp_path: Pa
     rounds.take({WORKLOAD: None})
     rounds.once(everybody=True)
     assert figures.workload_endpoints == 0
+
+
+# -- listings that are needed later -----------------------------------------------------------------------------------
+
+
+def selecting(action: str) -> Resource:
+    """A rule about others' labels, then everybody is allowed."""
+    rules = [{"action": action, "source": {"selector": "app == 'other'"}}, {"action": "Allow"}]
+    return Resource("GlobalNetworkPolicy", Metadata("x"), {"selector": "all()", "types": ["Ingress"], "ingress": rules})
+
+
+def test_a_rule_that_could_open_without_a_listing_denies_until_it_is_read(tmp_path: Path) -> None:
+    """It is named; a rule that only allows less without it is in force, and so is everything else."""
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    deny, allow = ResourceKey("GlobalNetworkPolicy", "no"), ResourceKey("GlobalNetworkPolicy", "yes")
+    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.take({deny: reduce_record(deny, selecting("Deny")), allow: reduce_record(allow, selecting("Allow"))})
+
+    def rules_of(name: str) -> int:
+        return len(host.kernel.tables[FILTER[4]].chains[f"pi-gnp/{name}"].rules)
+
+    rounds.follow()
+    rounds.once((), "WorkloadEndpoint not read yet", frozenset({"WorkloadEndpoint"}))
+    (problem,) = host.told[-1].problems
+    assert problem == "GlobalNetworkPolicy no: its rules need what is not known: WorkloadEndpoint not read yet"
+    assert (rules_of("no"), rules_of("yes")) == (1, 2) and host.told[-1].in_force
+    rounds.once()
+    assert not host.told[-1].problems and (rules_of("no"), rules_of("yes")) == (2, 2)
