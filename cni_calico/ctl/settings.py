@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cni_calico.bounded import CONFIG_BYTES, read_text
+from cni_calico.ctl.input.files import read_file
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 from cni_calico.model.documents.resources import API_VERSION
@@ -42,11 +42,10 @@ _REFUSED = ("etcdKey", "etcdCert", "etcdCACert", "kubeconfigInline", "k8sInsecur
 def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
     """The datastore that a user means. Raises InvalidConfig."""
     try:
-        text = read_text(path, limit=CONFIG_BYTES)
-    except (OSError, ValueError) as e:
-        if path != DEFAULT_PATH or not isinstance(e, FileNotFoundError):
-            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
-            raise InvalidConfig(f"cannot read configuration {path}: {cause}") from e
+        text = read_file(path, what="configuration")
+    except InvalidConfig as e:
+        if path != DEFAULT_PATH or not isinstance(e.__cause__, FileNotFoundError):
+            raise
         return _with_proxy(parse_environment(environ), environ)
     return _with_proxy(parse_config(text, path), environ)
 

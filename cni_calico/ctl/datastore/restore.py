@@ -11,9 +11,10 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cni_calico.bounded import EXPORT_BYTES, parse_json, read_text
+from cni_calico.bounded import EXPORT_BYTES, parse_json
 from cni_calico.ctl.datastore.migrate import FORMAT, IMPORTING, importing
 from cni_calico.ctl.datastore.upstream_export import ExportedRecords, is_upstreams, parse_upstream
+from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
@@ -52,7 +53,7 @@ def parse_export(text: str, source: str) -> ExportedRecords:
 def load(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed if the datastore already holds pools or blocks, unless they are from this import."""
     name = arguments.filename
-    text = arguments.stdin if name == "-" else _read_text(name)
+    text = arguments.stdin if name == "-" else read_file(name, limit=EXPORT_BYTES)
     records = _with_identity(session, parse_export(text, name))
     digest = sha1_hex(text)
     _require_empty(session, digest)
@@ -72,14 +73,6 @@ def _with_identity(session: Session, records: ExportedRecords) -> ExportedRecord
             document = {**document, "metadata": {"creationTimestamp": now, **metadata, "uid": session.uid()}}
         out[key] = document
     return out
-
-
-def _read_text(name: str) -> str:
-    try:
-        return read_text(name, limit=EXPORT_BYTES)
-    except (OSError, ValueError) as e:
-        cause = e.strerror if isinstance(e, OSError) and e.strerror else e
-        raise InvalidConfig(f"cannot read {name}: {cause}") from e
 
 
 def _require_empty(session: Session, digest: str) -> None:

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cni_calico.bounded import MANIFEST_BYTES, parse_json, read_text
+from cni_calico.bounded import MANIFEST_BYTES, parse_json
+from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.input.nearest import did_you_mean
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
@@ -137,10 +138,6 @@ def read_files(name: str, stdin: str, *, recursive: bool = False) -> list[dict[s
         paths = [path]
     documents: list[dict[str, Any]] = []
     for one in paths:
-        try:
-            text = read_text(str(one), limit=MANIFEST_BYTES)
-        except (OSError, ValueError) as e:
-            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
-            raise InvalidConfig(f"cannot read {one}: {cause}") from e
+        text = read_file(str(one), limit=MANIFEST_BYTES)
         documents.extend(split_lists(parse_documents(text, str(one))))
     return documents

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cni_calico.bounded import read_text
+from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.session import CommandFailed
-from cni_calico.errors import InvalidConfig
 
 KERNEL = (4, 19)
 _CONFIG_BYTES = 8 << 20
@@ -99,12 +99,7 @@ def is_new_enough(release: str) -> bool:
 
 def _kernel_features(config: str, release: str) -> Callable[[Feature], bool]:
     if config:
-        try:
-            text = read_text(config, limit=_CONFIG_BYTES)
-        except (OSError, ValueError) as e:
-            cause = e.strerror if isinstance(e, OSError) and e.strerror else e
-            raise InvalidConfig(f"cannot read kernel configuration {config}: {cause}") from e
-        switched_on = parse_kernel_config(text)
+        switched_on = parse_kernel_config(read_file(config, what="kernel configuration", limit=_CONFIG_BYTES))
         return lambda feature: any(option in switched_on for option in feature.options)
     switched_on = parse_kernel_config(_read_kernel_config(release))
     modules = _modules(release)

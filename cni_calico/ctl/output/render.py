@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.output.columns import Columns, columns_of, parse_columns
 from cni_calico.ctl.output.looks import PLAIN, PlainLook
 from cni_calico.ctl.output.texts import render_json, render_yaml
@@ -16,7 +17,6 @@ from cni_calico.ctl.output.values import (
     JSONPATH_FILE,
     JSONPATH_JSON,
     is_jsonpath,
-    read_template,
     render_selected,
 )
 from cni_calico.datastore.interface import Document
@@ -124,7 +124,7 @@ def _render_template(values: list[Document], output: str) -> str:
 
     text = output.removeprefix(TEMPLATE)
     if output.startswith(TEMPLATE_FILE):
-        text = read_template(output.removeprefix(TEMPLATE_FILE))
+        text = read_file(output.removeprefix(TEMPLATE_FILE), what="template")
     return render_template(text, values)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cni_calico.bounded import CONFIG_BYTES, read_text
+from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.output.texts import render_json, render_yaml
 from cni_calico.errors import InvalidConfig
 
@@ -41,16 +41,7 @@ def render_selected(value: Any, output: str) -> str:
     if not text:
         raise InvalidConfig(f"need to specify what {kind} selects")
     if f"{kind}=" == JSONPATH_FILE:
-        text = read_template(text)
+        text = read_file(text, what="template")
     if f"{kind}=" == JSONPATH_JSON:
         return render_json(select_values(text.strip("{}"), value))
     return render_jsonpath(text, value)
-
-
-def read_template(path: str) -> str:
-    """Raises InvalidConfig."""
-    try:
-        return read_text(path, limit=CONFIG_BYTES)
-    except (OSError, ValueError) as e:
-        cause = e.strerror if isinstance(e, OSError) and e.strerror else e
-        raise InvalidConfig(f"cannot read template {path}: {cause}") from e

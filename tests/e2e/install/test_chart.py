@@ -8,23 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.conftest import LAB_CACHE, ROOT
+from tests.conftest import LAB_CACHE
+from tests.e2e.manifest_documents import MANIFESTS, Documents, documents
 
 pytestmark = pytest.mark.helm
 
-MANIFESTS = ROOT / "manifests"
 CHART = MANIFESTS / "chart"
 HELM = LAB_CACHE / "bin" / "helm"
-Documents = dict[tuple[str, str], Any]
-
-
-def documents(text: str) -> Documents:
-    found = [document for document in yaml.safe_load_all(text) if document]
-    named = {(document["kind"], document["metadata"]["name"]): document for document in found}
-    assert len(named) == len(found)
-    return named
 
 
 def helm(*words: str | Path, values: Any = None) -> subprocess.CompletedProcess[str]:

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from tests.conftest import LAB_CACHE, ROOT
+from tests.e2e.manifest_documents import MANIFESTS, Documents, documents
 
 pytestmark = pytest.mark.kubernetes
-
-MANIFESTS = ROOT / "manifests"
-Documents = dict[tuple[str, str], Any]
-
-
-def documents(text: str) -> Documents:
-    found = [document for document in yaml.safe_load_all(text) if document]
-    named = {(document["kind"], document["metadata"]["name"]): document for document in found}
-    assert len(named) == len(found)
-    return named
 
 
 def built(directory: Path) -> Documents:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.bounded import CONFIG_BYTES, parse_json, read_text
+from cni_calico.bounded import parse_json
+from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
@@ -19,6 +20,7 @@ from cni_calico.kernel.plugin_calls import attachment_variables, call_plugin, fi
 INTERFACE = "eth0"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TYPE = "calico"
+_WHAT = "network configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,10 @@ def find_network(path: str, directories: str) -> InstalledNetwork:
     Raises InvalidConfig, CommandFailed if there is none.
     """
     if os.path.isfile(path):
-        return parse_network(_read(path), path, directories)
+        return parse_network(read_file(path, what=_WHAT), path, directories)
     for name in _list(path):
         if name.endswith((".conflist", ".conf", ".json")):
-            found = parse_network(_read(f"{path}/{name}"), f"{path}/{name}", directories)
+            found = parse_network(read_file(f"{path}/{name}", what=_WHAT), f"{path}/{name}", directories)
             if any(plugin.get("type") == _TYPE for plugin in found.plugins):
                 return found
     raise CommandFailed(f"cannot check the network: no network of Calico is configured in {path}")
@@ -52,14 +54,6 @@ def _list(directory: str) -> list[str]:
     except OSError as e:
         why = f"cannot check the network: no network of Calico is configured in {directory}: {e.strerror}"
         raise CommandFailed(why) from e
-
-
-def _read(path: str) -> str:
-    try:
-        return read_text(path, limit=CONFIG_BYTES)
-    except (OSError, ValueError) as e:
-        cause = e.strerror if isinstance(e, OSError) and e.strerror else e
-        raise InvalidConfig(f"cannot read network configuration {path}: {cause}") from e
 
 
 def parse_network(text: str, path: str, directories: str) -> InstalledNetwork:
