@@ -15,6 +15,7 @@ from cni_calico.datastore.etcd.slim_grpc import load_grpc, pb
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.access import CERTIFICATE_FILES
 from cni_calico.regular import read_regular
+from cni_calico.shortage import shortage_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _SYSTEM_CAS = (
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+# Channels with a call that no thread will ever end: closing one, or having it collected, would wait for that.
+_ABANDONED: list[Any] = []
 _KEEPALIVE_MS = 10_000  # etcd drops clients that ask more often than every 5 s
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -186,7 +189,7 @@ class EtcdLink:
             yield request
             answered.wait(timeout_s)
 
-        stream = method(requests(), timeout=timeout_s, metadata=metadata)
+        stream = self._started(lambda: method(requests(), timeout=timeout_s, metadata=metadata))
         try:
             for found in stream:
                 return found
@@ -195,17 +198,48 @@ class EtcdLink:
             answered.set()
             stream.cancel()
 
+    def _started(self, start: Callable[[], Any]) -> Any:
+        """A call for which gRPC starts a thread. Raises CallFailed if there is none."""
+        try:
+            return start()
+        except RuntimeError as e:
+            if not (lacking := shortage_of(e)):
+                raise
+            _ABANDONED.append(self._channel)
+            raise CallFailed(LOST, f"this host is short of {lacking}") from e
+
     def probe(self, timeout_s: float, done: Callable[[EtcdLink, str], None]) -> None:
         """Connect and ask for the member's status; ``done(self, "" or why not)`` is called once, from any thread."""
-        future = self._method("Status").future(pb.StatusRequest(), timeout=timeout_s)
-        future.add_done_callback(lambda answer: done(self, _unusable(answer)))
+        # a thread of our own: gRPC is left in a state that cannot be closed if it cannot start one
+        thread = threading.Thread(target=self._probe, args=(timeout_s, done), name="etcd-probe", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            if not (lacking := shortage_of(e)):
+                raise
+            done(self, f"this host is short of {lacking}")
+
+    def _probe(self, timeout_s: float, done: Callable[[EtcdLink, str], None]) -> None:
+        try:
+            status = self._method("Status")(pb.StatusRequest(), timeout=timeout_s)
+        except self._error as e:
+            failed = _failed(e)
+            # An answer that only says "you may not" or "log in" proves that the member is there.
+            done(self, failed.why if failed.meaning in (LOST, ELSEWHERE) else "")
+        except ValueError:  # the channel was closed
+            done(self, "given up")
+        else:
+            if status.is_learner:
+                done(self, "it is a learner")
+            else:
+                done(self, "" if status.leader else NO_LEADER)
 
     def watch(self, requests: Iterator[Any], metadata: CallMetadata) -> Any:
         """The stream of WatchResponses, a gRPC call: iterable, ``cancel()``."""
         method = self._channel.stream_stream(
             _WATCH, request_serializer=_serialize, response_deserializer=pb.WatchResponse.FromString
         )
-        stream = method(requests, metadata=metadata)
+        stream = self._started(lambda: method(requests, metadata=metadata))
         self._streams.add(stream)
         stream.add_done_callback(self._streams.discard)
         return stream
@@ -216,27 +250,13 @@ class EtcdLink:
             stream.cancel()
 
     def close(self) -> None:
-        self._channel.close()
+        if not any(channel is self._channel for channel in _ABANDONED):
+            self._channel.close()
 
 
 def _serialize(message: Any) -> bytes:
     serialized: bytes = message.SerializeToString()
     return serialized
-
-
-def _unusable(answer: Any) -> str:
-    """Why a member that was asked for its status cannot serve us; "" if it can."""
-    if answer.cancelled():
-        return "given up"
-    error = answer.exception()
-    if error is None:
-        status = answer.result()
-        if status.is_learner:
-            return "it is a learner"
-        return "" if status.leader else NO_LEADER
-    failed = _failed(error)
-    # An answer that only says "you may not" or "log in" proves that the member is there.
-    return failed.why if failed.meaning in (LOST, ELSEWHERE) else ""
 
 
 NO_LEADER = "it has no leader"

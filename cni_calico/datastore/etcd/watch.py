@@ -17,7 +17,7 @@ from cni_calico.datastore.etcd.link import CallFailed, stream_failure
 from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.interface import Event
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable
+from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable, InternalError
 from cni_calico.model.keys import covers, etcd_prefix, parse_path
 
 TYPE_CHECKING = False
@@ -122,10 +122,16 @@ class EtcdWatch:
                 if failed.meaning not in (LOST, ELSEWHERE, LOGIN) or failures >= FAILURES or logins >= LOGINS:
                     raise error_for(failed.meaning, doing, f"{link.endpoint}: {failed.why}")
             except CalicoError as e:
-                with self._changed:
-                    self._error = e
-                    self._changed.notify_all()
+                self._end(e)
                 return
+            except Exception as e:  # a thread that dies would leave a watch in which nothing ever happens
+                self._end(InternalError(f"cannot {doing}: {type(e).__name__}: {e}"))
+                return
+
+    def _end(self, error: CalicoError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
 
     def _follow(self, link: EtcdLink) -> CallFailed:
         """Read one stream to its end; returns what ended it. Raises Compacted."""

@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from cni_calico.datastore.etcd.cluster import EtcdCluster
+from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.slim_grpc import pb
 from cni_calico.datastore.etcd.watch import BACKLOG_BYTES, EtcdWatch
 from cni_calico.datastore.interface import RoundTrips
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreUnavailable, InternalError
 from cni_calico.model.keys import HandleKey, HandleList, etcd_path
 from tests.deadlines import until
 
@@ -53,3 +59,25 @@ def test_the_backlog_is_bounded_in_bytes() -> None:
             seen += [event.key for event in watch.next(20)]
             assert stream.taken <= len(seen) + most + 1
     assert seen == [HandleKey(f"h{n}") for n in range(COMMITS)]
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_host_short_of_threads_asks_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC starts one for its first call on a channel."""
+    cluster = EtcdCluster(EtcdConfig(endpoints=("http://127.0.0.1:1",)))
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(DatastoreUnavailable, match=r"127\.0\.0\.1:1 \(this host is short of threads\)"):
+        cluster.link("read", Deadline.after(5))
+    cluster.close()
+
+
+def test_a_watch_whose_thread_dies_says_so() -> None:
+    def link(doing: str, deadline: Deadline) -> None:
+        raise RuntimeError("something else")
+
+    watch = EtcdWatch(SimpleNamespace(link=link), HandleList(), 1, lambda key, why: None)
+    with watch, pytest.raises(InternalError, match="cannot watch /calico/ipam/v2/handle/: RuntimeError: something"):
+        until(lambda: watch.next(1), "the watch ends")
