@@ -9,6 +9,8 @@
 # Settings: IMAGE        its name (default: the one in manifests/calico.yaml)
 #           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
 #                        nodes beside ours; without it the nodes must get portmap and bandwidth from elsewhere
+#           BUNDLE       a directory with the executables (default: dist/bin, built first)
+#           DOCUMENTS    files for /usr/share/doc/cni-calico of the image, beside LICENSE, separated by spaces
 #           LABELS       lines NAME=TEXT that describe the image
 #           KUBE_CONTROLLERS  a file for a second image of the same contents that runs the controllers by itself, as
 #                        upstream's Deployments expect it: as user 999, and also when they say only "component
@@ -20,14 +22,14 @@ out=${out:-dist/image.tar}
 image=${IMAGE:-$(sed -n 's/^ *image: *//p' manifests/calico.yaml | head -n 1)}
 # our own directory last: it has a program called install
 search_path=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cni/bin
-build/build.sh
+if [ -z "${BUNDLE:-}" ]; then build/build.sh; fi
 build/image/base.sh
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 bin=$root/opt/cni/bin
 mkdir -p "$bin"
 # unchanged: it gets its paths when it is installed from there
-build/install-bundle.sh --plain dist/bin "$bin"
+build/install-bundle.sh --plain "${BUNDLE:-dist/bin}" "$bin"
 cp build/install-bundle.sh install/install-cni.sh conflist/10-calico.conflist.template "$bin"
 build/image/tree.sh "$root"
 if [ -n "${CNI_PLUGINS:-}" ]; then
@@ -35,7 +37,9 @@ if [ -n "${CNI_PLUGINS:-}" ]; then
     [ -e "$bin/${plugin##*/}" ] || cp "$plugin" "$bin"
   done
 fi
-install -D -m 0644 LICENSE "$root/usr/share/doc/cni-calico/LICENSE"
+for file in LICENSE ${DOCUMENTS:-}; do
+  install -D -m 0644 "$file" "$root/usr/share/doc/cni-calico/${file##*/}"
+done
 labels=()
 while read -r label; do
   if [ -n "$label" ]; then labels+=(--label "$label"); fi

@@ -1,0 +1,248 @@
+"""Debian packages of a bundle: what is where, who depends on whom, and what happens when one is installed.
+
+Rule: one package has the bundle, below /usr/lib/cni-calico; the others are links to it, units and settings. The same
+tree gives the same bytes.
+
+``cni-calico-bundle``        the executables and their contents directory; documentation
+``calico-cni``               calico and calico-ipam where runtimes look for plugins, netavark's plugin; calico-cni.service
+``calico-node``              the agent: calico-node.service and /etc/calico/calico-node.env
+``calico-kube-controllers``  calico-kube-controllers.service and its settings
+``calicoctl``                with kubectl-calico, its manual page and completions
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUNDLE = "cni-calico-bundle"
+LIBRARY = "usr/lib/cni-calico"
+PLUGINS = ("calico", "calico-ipam")
+PLUGIN_DIRECTORIES = ("opt/cni/bin", "usr/lib/cni")  # containerd's and CRI-O's; podman's on Debian
+NETAVARK_DIRECTORY = "usr/libexec/netavark"
+MAINTAINER = "cni-calico <cni-calico@localhost>"
+
+_POSTINST = """#!/bin/sh
+set -e
+if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+  systemctl daemon-reload
+  # after an upgrade: the new program, where the unit runs
+  if [ -n "$2" ]; then systemctl try-restart {unit}; fi
+fi
+"""
+_PRERM = """#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+  systemctl disable --now {unit}
+fi
+"""
+_POSTRM = """#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+"""
+
+
+@dataclass(frozen=True)
+class Package:
+    """``fill`` writes the files below the package's root."""
+
+    name: str
+    summary: str
+    text: str
+    fill: Callable[[Path, Path], None]
+    depends: tuple[str, ...] = ()
+    unit: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+def _bundle(root: Path, release: Path) -> None:
+    final = f"/{LIBRARY}"
+    target = root / LIBRARY
+    install = release / "install-bundle.sh"
+    subprocess.run([install, release / "bin", target, final], check=True, stdout=subprocess.DEVNULL)
+    shutil.copytree(release / "docs", root / "usr/share/doc/cni-calico")
+    for page in ("README.md", "CHANGELOG.md", "NOTICE"):
+        shutil.copy(release / page, root / "usr/share/doc/cni-calico")
+
+
+def _cni(root: Path, release: Path) -> None:
+    for directory in PLUGIN_DIRECTORIES:
+        for name in PLUGINS:
+            _link(root / directory / name, f"/{LIBRARY}/{name}")
+    # its name is the driver's
+    _link(root / NETAVARK_DIRECTORY / "calico", f"/{LIBRARY}/calico-netavark")
+    _unit(root, release, "calico-cni")
+
+
+def _node(root: Path, release: Path) -> None:
+    _link(root / "usr/bin/calico-node", f"/{LIBRARY}/calico-node")
+    _unit(root, release, "calico-node")
+    _settings(root, release, "calico-node")
+
+
+def _controllers(root: Path, release: Path) -> None:
+    _link(root / "usr/bin/calico-kube-controllers", f"/{LIBRARY}/calico-kube-controllers")
+    _unit(root, release, "calico-kube-controllers")
+    _settings(root, release, "calico-kube-controllers")
+
+
+def _calicoctl(root: Path, release: Path) -> None:
+    _link(root / "usr/bin/calicoctl", f"/{LIBRARY}/calicoctl")
+    _link(root / "usr/bin/kubectl-calico", "calicoctl")
+    (share,) = (release / "bin").glob(".calico-*/share")
+    shutil.copytree(share, root / "usr/share", dirs_exist_ok=True)
+    zsh = root / "usr/share/zsh"
+    if (zsh / "site-functions").exists():  # the distribution's directory; site-functions is the administrator's
+        (zsh / "site-functions").rename(zsh / "vendor-completions")
+    for page in (root / "usr/share/man").rglob("*.1"):
+        page.with_name(page.name + ".gz").write_bytes(_zipped(page.read_bytes()))
+        page.unlink()
+
+
+PACKAGES = (
+    Package(
+        BUNDLE,
+        "Calico for containers in Python: the executables",
+        "The CNI plugin, IPAM, node agent, controllers and calicoctl, with the Python\n interpreter"
+        " and libraries that they run on.",
+        _bundle,
+    ),
+    Package(
+        "calico-cni",
+        "Calico's CNI plugins calico and calico-ipam",
+        "In the plugin directories of containerd, CRI-O and podman, and as a driver\n of podman's netavark; with a unit for the CNI server alone.",
+        _cni,
+        unit="calico-cni",
+    ),
+    Package(
+        "calico-node",
+        "Calico's node agent: routes, tunnels, network policy, BGP",
+        "Runs on every node of a cluster, or on one host with an embedded datastore.",
+        _node,
+        depends=("calico-cni (= {version})", "bird2 (>= 2.0.12)", "nftables", "iptables", "iproute2", "kmod"),
+        unit="calico-node",
+    ),
+    Package(
+        "calico-kube-controllers",
+        "Calico's controllers for Kubernetes with etcd",
+        "Copies policies, namespaces and labels into etcd and cleans up; for clusters\n"
+        " that do not run it as a Deployment.",
+        _controllers,
+        unit="calico-kube-controllers",
+    ),
+    Package(
+        "calicoctl",
+        "command line of Calico",
+        "Resources, address management, policy questions and node status; also as\n kubectl's plugin kubectl-calico.",
+        _calicoctl,
+    ),
+)
+
+
+def build_packages(release: Path, out: Path, scratch: Path, version: str, epoch: int) -> list[Path]:
+    """The .deb files of the tree that becomes the tarball."""
+    return [_build(package, release, out, scratch / package.name, version, epoch) for package in PACKAGES]
+
+
+def _build(package: Package, release: Path, out: Path, root: Path, version: str, epoch: int) -> Path:
+    root.mkdir(parents=True)
+    package.fill(root, release)
+    document = root / "usr/share/doc" / package.name
+    document.mkdir(parents=True, exist_ok=True)
+    (document / "copyright").write_text(_copyright(package.name))
+    (document / "changelog.gz").write_bytes(_zipped((release / "CHANGELOG.md").read_bytes()))
+    (document / "changelog.Debian.gz").write_bytes(_zipped(_changelog(package.name, version, epoch).encode()))
+    control = root / "DEBIAN"
+    control.mkdir()
+    _control_files(package, root, control, version)
+    for path in [root, *root.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+        os.utime(path, (epoch, epoch), follow_symlinks=False)
+    file = out / f"{package.name}_{version}_amd64.deb"
+    command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zzstd", "-z3", "--build", str(root), str(file)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    return file
+
+
+def _control_files(package: Package, root: Path, control: Path, version: str) -> None:
+    files = sorted(path for path in root.rglob("*") if path.is_file() and control not in path.parents)
+    names = {path: str(path.relative_to(root)) for path in files}
+    depends = [text.format(version=version) for text in package.depends]
+    if package.name != BUNDLE:
+        depends.insert(0, f"{BUNDLE} (= {version})")
+    fields = {
+        "Package": package.name,
+        "Version": version,
+        "Architecture": "amd64",
+        "Maintainer": MAINTAINER,
+        "Installed-Size": str(sum((path.lstat().st_size + 1023) // 1024 for path in files)),
+        "Depends": ", ".join(depends),
+        "Section": "net",
+        "Priority": "optional",
+        "Description": f"{package.summary}\n {package.text}",
+    }
+    (control / "control").write_text("".join(f"{name}: {text}\n" for name, text in fields.items() if text))
+    sums = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {names[path]}" for path in files if not path.is_symlink()]
+    (control / "md5sums").write_text("".join(f"{line}\n" for line in sums))
+    if settings := [f"/{name}" for name in names.values() if name.startswith("etc/")]:
+        (control / "conffiles").write_text("".join(f"{name}\n" for name in settings))
+    if package.unit:
+        for name, text in (("postinst", _POSTINST), ("prerm", _PRERM), ("postrm", _POSTRM)):
+            (control / name).write_text(text.format(unit=f"{package.unit}.service"))
+            (control / name).chmod(0o755)
+
+
+def _link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def _unit(root: Path, release: Path, name: str) -> None:
+    """The unit, with the directory of the packages."""
+    source = (release / "install/systemd" / f"{name}.service").read_text()
+    target = root / "lib/systemd/system" / f"{name}.service"
+    target.parent.mkdir(parents=True)
+    target.write_text(source.replace("/opt/cni/bin/", f"/{LIBRARY}/"))
+
+
+def _settings(root: Path, release: Path, name: str) -> None:
+    target = root / "etc/calico" / f"{name}.env"
+    target.parent.mkdir(parents=True)
+    shutil.copy(release / "install/systemd" / f"{name}.env", target)
+
+
+def _copyright(name: str) -> str:
+    return (
+        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
+        "Upstream-Name: cni-calico\n\n"
+        "Files: *\n"
+        "Copyright: the authors of cni-calico\n"
+        "License: Apache-2.0\n"
+        " On Debian systems its text is in /usr/share/common-licenses/Apache-2.0.\n"
+        + (
+            "Comment:\n The interpreter and libraries below /usr/lib/cni-calico have licences of their own: see\n"
+            " /usr/share/doc/cni-calico/NOTICE.\n"
+            if name == BUNDLE
+            else ""
+        )
+    )
+
+
+def _changelog(name: str, version: str, epoch: int) -> str:
+    date = format_datetime(datetime.fromtimestamp(epoch, UTC))
+    return f"{name} ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- {MAINTAINER}  {date}\n"
+
+
+def _zipped(data: bytes) -> bytes:
+    return gzip.compress(data, 9, mtime=0)

@@ -1,0 +1,105 @@
+"""Writes a release from a bundle: ``release.py BUNDLE BASE OUT`` (build/release.sh is the command to use).
+
+Rule: the same bundle, base layer and sources give the same bytes; a file that exists in OUT is replaced, and the list
+of sums, which is written last, has exactly what was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "build"), str(ROOT / "build" / "image")]
+
+from archive import tree_layer  # noqa: E402
+from components import read_bundle, read_layer  # noqa: E402
+from debs import build_packages  # noqa: E402
+from notice import render_notice  # noqa: E402
+from pyinstaller import source_date  # noqa: E402
+from sbom import render_sbom  # noqa: E402
+
+INSTALL = ROOT / "build" / "install-bundle.sh"
+NAME = "cni-calico"
+PLATFORM = "linux-amd64"
+PAGES = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "ARCHITECTURE.md", "BENCHMARKS.md", "CONTRIBUTING.md")
+DIRECTORIES = ("docs", "manifests", "install", "conflist")
+CHART = "manifests/chart"
+NOT_SHIPPED = ("__pycache__", "source", "*.py")
+
+
+def stage(bundle: Path, tree: Path, notice: str) -> None:
+    """Everything of the tarball; the bundle is moved there."""
+    tree.mkdir(parents=True)
+    for name in PAGES:
+        shutil.copy(ROOT / name, tree)
+    for name in DIRECTORIES:
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns(*NOT_SHIPPED))
+    shutil.copy(INSTALL, tree)
+    bundle.rename(tree / "bin")
+    (tree / "NOTICE").write_text(notice)
+    for path in tree.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+
+
+def build_image(tree: Path, out: Path, version: str, build: str) -> None:
+    labels = {
+        "title": NAME,
+        "description": "Calico's CNI plugin, IPAM, node agent, policy engine and controllers in Python",
+        "version": version,
+        "revision": build,
+        "licenses": "Apache-2.0",
+        "base.name": "debian:bookworm",
+    }
+    environment = {
+        **os.environ,
+        "BUNDLE": str(tree / "bin"),
+        "DOCUMENTS": str(tree / "NOTICE"),
+        "LABELS": "\n".join(f"org.opencontainers.image.{name}={text}" for name, text in labels.items()),
+    }
+    subprocess.run([ROOT / "build" / "image" / "build.sh", out], check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+def release(bundle: Path, base: Path, out: Path) -> None:
+    epoch = int(source_date())
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="release-", dir=out) as made:
+        scratch = Path(made)
+        # a directory of a bundle may have older contents, too
+        subprocess.run([INSTALL, "--plain", bundle, scratch / "bin"], check=True)
+        (contents,) = (scratch / "bin").glob(".calico-*")
+        version, _, build = contents.name.removeprefix(".calico-").rpartition("-")
+        shipped, image = read_bundle(contents), read_layer(base)
+        name = f"{NAME}-{version}-{PLATFORM}"
+        tree = scratch / "tarball" / name
+        stage(scratch / "bin", tree, render_notice(f"{NAME} {version}+{build}", shipped, image))
+        files = [out / f"{name}.tar.gz", out / f"{NAME}-{version}-image.tar", out / f"{NAME}-{version}.cdx.json"]
+        files += [out / f"{NAME}-chart-{version}.tgz"]
+        files[0].write_bytes(tree_layer(tree.parent).data)
+        # helm wants the chart's name as the directory
+        shutil.copytree(tree / CHART, scratch / "chart" / NAME)
+        files[3].write_bytes(tree_layer(scratch / "chart").data)
+        build_image(tree, files[1], version, build)
+        files[2].write_text(render_sbom(NAME, version, build, epoch, shipped, image))
+        files += build_packages(tree, out, scratch / "debs", version, epoch)
+    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files)]
+    (out / "SHA256SUMS").write_text("".join(sums))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write a release.")
+    for name in ("bundle", "base", "out"):
+        parser.add_argument(name, type=Path)
+    arguments = parser.parse_args()
+    release(arguments.bundle, arguments.base, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""build/release.sh: what it makes, made twice; the Debian packages in a fresh root; nothing without its licence."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from tests.conftest import LAB_CACHE, ROOT
+
+pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+PACKAGES = ("cni-calico-bundle", "calico-cni", "calico-node", "calico-kube-controllers", "calicoctl")
+
+
+def make(out: Path, **environment: str) -> dict[str, str]:
+    """Name of each file -> its sum."""
+    subprocess.run([ROOT / "build/release.sh", out], check=True, env={**os.environ, **environment})
+    lines = (out / "SHA256SUMS").read_text().splitlines()
+    sums = {line.split()[1]: line.split()[0] for line in lines}
+    assert {path.name for path in out.iterdir()} == {*sums, "SHA256SUMS"}
+    assert sums == {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in sums}
+    return sums
+
+
+@pytest.fixture(scope="module")
+def made(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("release")
+    make(out)
+    return out
+
+
+def one(made: Path, pattern: str) -> Path:
+    (found,) = made.glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tree(made: Path) -> Path:
+    """The unpacked tarball."""
+    with tarfile.open(one(made, "*.tar.gz")) as tar:
+        assert {(member.uid, member.gid, member.mtime) for member in tar} == {(0, 0, 0)}
+        tar.extractall(made.parent / f"{made.name}-tree", filter="tar")
+    (found,) = (made.parent / f"{made.name}-tree").iterdir()
+    return found
+
+
+def test_twice_it_is_the_same(made: Path, tmp_path: Path) -> None:
+    """The image's lower layer, too: made again from Debian's packages."""
+    first = dict(line.split()[::-1] for line in (made / "SHA256SUMS").read_text().splitlines())
+    assert make(tmp_path / "again", XDG_CACHE_HOME=str(tmp_path / "cache"), SOURCE_DATE_EPOCH="1577836800") == first
+
+
+def test_the_tarball_has_what_an_installation_needs(tree: Path, tmp_path: Path) -> None:
+    names = {"LICENSE", "NOTICE", "README.md", "install-bundle.sh", "bin", "docs", "manifests", "install", "conflist"}
+    assert names <= {path.name for path in tree.iterdir()}
+    assert {"calico.yaml", "calico-etcd.yaml", "crds.yaml", "monitoring"} <= {
+        p.name for p in (tree / "manifests").iterdir()
+    }
+    subprocess.run([tree / "install-bundle.sh", tree / "bin", tmp_path / "cni"], check=True)
+    done = subprocess.run(
+        [tmp_path / "cni/calicoctl", "version", "--client"], capture_output=True, text=True, check=True
+    )
+    (contents,) = (tree / "bin").glob(".calico-*")
+    version, _, build = contents.name.removeprefix(".calico-").rpartition("-")
+    assert f"v{version}+{build}" in done.stdout
+
+
+@pytest.mark.helm
+def test_the_chart_is_one(made: Path, tree: Path) -> None:
+    done = subprocess.run(
+        [LAB_CACHE / "bin" / "helm", "template", "calico", one(made, "*-chart-*.tgz")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    same = [LAB_CACHE / "bin" / "helm", "template", "calico", tree / "manifests" / "chart"]
+    assert done.stdout == subprocess.run(same, capture_output=True, text=True, check=True).stdout
+
+
+def shipped(tree: Path) -> list[str]:
+    """The Python packages at the top of the bundle's contents that are neither ours nor the standard library's."""
+    (contents,) = (tree / "bin").glob(".calico-*")
+    found = {path.name.partition(".")[0] for path in contents.iterdir() if path.is_dir() or path.suffix == ".pyc"}
+    ours = {"cni_calico", "share", "glibc", "python3", ""}
+    return sorted(name for name in found - ours - set(sys.stdlib_module_names) if not name.startswith("_sysconfigdata"))
+
+
+def test_the_notice_has_everything(tree: Path) -> None:
+    notice = (tree / "NOTICE").read_text()
+    listed = {line.split()[0] for line in notice.splitlines() if re.match(r"  \S+  +\S", line)}
+    wanted = {"libpython3.11-minimal", "libssl3", "libc6", "libstdc++6", "libsqlite3-0", "zlib1g", "grpcio", "protobuf"}
+    wanted |= {"pyroute2", "pyyaml", "dnspython", "boringssl", "c-ares", "pyinstaller", "bird2", "nftables", "iptables"}
+    assert wanted - listed == set()
+    called = {"google": "protobuf", "grpc": "grpcio", "dns": "dnspython", "yaml": "pyyaml"}
+    for name in shipped(tree):
+        assert {called.get(name, name), name.replace("_", "-"), f"python-{name}"} & listed, name
+    for text in (
+        "PYTHON SOFTWARE FOUNDATION LICENSE",
+        "GNU GENERAL PUBLIC LICENSE",
+        "Daniel Stenberg",
+        "The RE2 Authors",
+    ):
+        assert text in notice
+    headings = re.findall(r"^={100}\n(.*?)\n={100}$", notice, re.MULTILINE | re.DOTALL)
+    under = {name for heading in headings for name in re.split(r",\s*|\n", heading)}
+    assert listed - under <= {"abseil-cpp"}, "listed without a licence text"
+
+
+def test_the_bill_of_materials_is_valid(made: Path, tree: Path) -> None:
+    text = one(made, "*.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
+    purls = [component["purl"] for component in document["components"]]
+    assert len(set(purls)) == len(purls)
+    lock = (ROOT / "requirements.lock").read_text()
+    for purl in purls:
+        if purl.startswith("pkg:pypi/"):
+            assert f"\n{purl.removeprefix('pkg:pypi/').replace('@', '==')} " in lock.lower().replace("_", "-"), purl
+    known = {document["metadata"]["component"]["bom-ref"], *(each["bom-ref"] for each in document["components"])}
+    named = {reference for each in document["dependencies"] for reference in (each["ref"], *each["dependsOn"])}
+    assert named == known
+
+
+def names_in(layer: bytes) -> set[str]:
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        return {member.name.removeprefix("./") for member in tar}
+
+
+def test_the_image_says_what_it_is_and_keeps_its_licences(made: Path) -> None:
+    with tarfile.open(one(made, "*-image.tar")) as tar:
+
+        def blob(descriptor: Any) -> bytes:
+            file = tar.extractfile("blobs/" + descriptor["digest"].replace(":", "/"))
+            assert file is not None
+            return file.read()
+
+        index = tar.extractfile("index.json")
+        assert index is not None
+        manifest = json.loads(blob(json.load(index)["manifests"][0]))
+        config = json.loads(blob(manifest["config"]))
+        layers = [names_in(gzip.decompress(blob(each))) for each in manifest["layers"]]
+    labels = config["config"]["Labels"]
+    assert labels == manifest["annotations"]
+    (version,) = re.findall(r"^__version__ = \"(.*)\"", (ROOT / "cni_calico/__init__.py").read_text(), re.MULTILINE)
+    assert labels["org.opencontainers.image.version"] == version
+    assert re.fullmatch("[0-9a-f]{8}", labels["org.opencontainers.image.revision"])
+    lower, upper = layers
+    for package in ("bird2", "nftables", "libc6", "bash"):
+        assert f"usr/share/doc/{package}/copyright" in lower
+    assert {"usr/share/doc/cni-calico/LICENSE", "usr/share/doc/cni-calico/NOTICE"} <= upper
+
+
+# -- Debian packages --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def root(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A fresh Debian 12 with the packages installed by its own dpkg."""
+    base = subprocess.run([ROOT / "build/image/base.sh", "--print"], capture_output=True, text=True, check=True)
+    directory = tmp_path_factory.mktemp("root")
+    subprocess.run(["tar", "-C", directory, "-xzf", base.stdout.strip()], check=True)
+    for package in PACKAGES:
+        shutil.copy(one(made, f"{package}_*.deb"), directory / "root")
+    inside(directory, "dpkg -i /root/*.deb")
+    yield directory
+
+
+def inside(root: Path, script: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """In the root, in mount, process and network namespaces that end with the script."""
+    mounts = 'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/run"'
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    started = f'mkdir -p "$0/dev" "$0/proc" "$0/run" && {mounts} && exec chroot "$0" /bin/sh -euc "$1"'
+    command = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "sh", "-c", started, root, script]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": path, "LC_ALL": "C"}, timeout=300)
+    assert done.returncode == 0 or not check, done.stdout + done.stderr
+    return done
+
+
+def test_dpkg_has_them_whole(root: Path) -> None:
+    shown = inside(root, f"dpkg-query -W -f '${{Package}} ${{Status}}\\n' {' '.join(PACKAGES)}").stdout
+    assert shown.splitlines() == [f"{name} install ok installed" for name in sorted(PACKAGES)]
+    assert inside(root, f"dpkg --verify {' '.join(PACKAGES)}").stdout == ""
+    assert inside(root, "dpkg --audit").stdout == ""
+
+
+def test_programs_are_where_people_and_runtimes_look(root: Path) -> None:
+    assert "cni-calico:" in inside(root, "calicoctl version --client").stdout
+    assert inside(root, "kubectl-calico version --client").stdout.startswith("Client Version:")
+    for name in (
+        "calico-node -v",
+        "calico-kube-controllers -version",
+        "/opt/cni/bin/calico -v",
+        "/usr/lib/cni/calico-ipam -v",
+    ):
+        assert re.fullmatch(r"v[0-9.]+\+[0-9a-f]{8}\n", inside(root, name).stdout), name
+    assert (root / "usr/share/bash-completion/completions/calicoctl").is_file()
+    assert gzip.decompress((root / "usr/share/man/man1/calicoctl.1.gz").read_bytes()).startswith(b".TH CALICOCTL")
+    assert "/usr/bin/install" in inside(root, "command -v install").stdout
+
+
+@pytest.mark.parametrize("unit", ["calico-node", "calico-cni", "calico-kube-controllers"])
+def test_units_name_what_is_there(root: Path, unit: str) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", f"--root={root}", "--man=no", "--recursive-errors=no", "verify", f"{unit}.service"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "not executable" not in done.stderr, done.stderr
+    text = (root / f"lib/systemd/system/{unit}.service").read_text()
+    for page in re.findall(r"Documentation=file://(\S+)", text):
+        assert (root / page.lstrip("/")).is_file()
+    for file in re.findall(r"EnvironmentFile=-?(\S+)", text):
+        assert (root / file.lstrip("/")).is_file()
+        assert file in inside(root, f"dpkg-query -W -f '${{Conffiles}}' {unit}").stdout
+
+
+def test_what_the_units_start_runs_and_is_ready(root: Path) -> None:
+    """One host by itself, as the installed unit and its settings say; then a call, as a runtime makes it."""
+    (command,) = re.findall(r"^ExecStart=(.*)$", (root / "lib/systemd/system/calico-node.service").read_text(), re.M)
+    script = f"""
+ip link set lo up
+set -a; . /etc/calico/calico-node.env; set +a
+export NODENAME=host
+{command} >/var/log/agent 2>&1 &
+agent=$!
+until calico-node -felix-ready >/var/log/ready 2>&1; do
+  kill -0 $agent || {{ cat /var/log/agent /var/log/ready; exit 1; }}
+  sleep 0.3
+done
+test -S /run/calico/cni.sock
+echo '{{"cniVersion":"1.0.0"}}' | CNI_COMMAND=VERSION /opt/cni/bin/calico
+kill $agent
+wait $agent || :
+"""
+    assert '"supportedVersions"' in inside(root, script).stdout
+
+
+def test_removal_leaves_nothing_of_ours(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "root"
+    subprocess.run(["cp", "-a", root, copy], check=True)
+    inside(copy, f"dpkg --purge {' '.join(reversed(PACKAGES))}")
+    left = inside(copy, "find / -xdev -name '*calico*' -not -path '/root/*' -not -path '/var/l*'").stdout
+    assert left == ""
+
+
+def test_packages_as_the_distribution_wants_them(made: Path) -> None:
+    for package in PACKAGES:
+        file = one(made, f"{package}_*.deb")
+        listed = subprocess.run(["dpkg-deb", "-c", file], capture_output=True, text=True, check=True).stdout
+        rows = [(line.split()[0], line.split()[1], line.split()[5]) for line in listed.splitlines()]
+        assert {owner for _, owner, _ in rows} == {"root/root"}
+        assert {mode for mode, _, name in rows if not name.endswith("/") and mode[0] == "-"} <= {
+            "-rw-r--r--",
+            "-rwxr-xr-x",
+        }
+        names = {name for _, _, name in rows}
+        for wanted in ("copyright", "changelog.Debian.gz"):
+            assert f"./usr/share/doc/{package}/{wanted}" in names
+        assert not [name for name in names if name.startswith(("./usr/local", "./var", "./run", "./home"))]
+        fields = subprocess.run(["dpkg-deb", "-f", file], capture_output=True, text=True, check=True).stdout
+        assert "Architecture: amd64" in fields and "\nDescription: " in fields
