@@ -26,6 +26,7 @@ from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
 from native import NAMES as FRONTS
 from native import compile_front, compiler_version, write_header
+from plugin_needs import write_unneeded
 from pyinstaller import run_pyinstaller, source_date
 from share import write_share
 
@@ -94,6 +95,7 @@ def freeze(contents: str) -> Path:
         compiled.parent.mkdir(parents=True, exist_ok=True)
         compiled.write_bytes(compile_module(path, str(name), contents))
     write_share(bundle / contents / "share")
+    write_unneeded(bundle / contents)
     return bundle
 
 

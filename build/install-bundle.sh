@@ -7,6 +7,7 @@
 #   DEST   where to write, as this process sees it          (/host/opt/cni/bin)
 #   FINAL  the same directory as the host sees it           (/opt/cni/bin; default: DEST made absolute)
 #   NAME   executables to install, with the NAME.python that some of them execute          (default: all)
+#          With only calico and calico-ipam the contents directory lacks what the other programs need.
 #          calicoctl comes with a link to it named kubectl-calico, kubectl's plugin
 #   --plain  leave the dynamic linker as it is: the executables then need a C library as new as the build machine's
 #
@@ -18,7 +19,7 @@
 # Rules: files are written under temporary names, checked, and renamed. The contents directory carries the version in its
 # name and is complete before an executable that uses it appears. The contents that the replaced executables used stay
 # (processes may still load modules from there); older contents are removed after a day.
-# Needs: cp dd find grep head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
+# Needs: cat cp dd find grep head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
 set -eu
 
 die() {
@@ -48,8 +49,26 @@ for directory in "$src"/.calico-*; do
 done
 [ -n "$contents" ] || die "cannot install from $src: no bundle there, or a damaged one"
 
-verify() { # contents directory
-  (cd "$1" && sha256sum -c manifest) >/dev/null 2>&1
+# Only the plugins: then what just the other programs need is left out.
+reduced=
+if [ $# -gt 0 ]; then
+  reduced=1
+  for name; do case $name in calico | calico-ipam) ;; *) reduced= ;; esac; done
+fi
+
+verify() { # contents directory; whether it has what is to be installed, as it is in SRC
+  (cd "$1" && { if [ -n "$reduced" ]; then grep -vFf "$scratch/unneeded"; else cat; fi } |
+    sha256sum -c -) <"$src/$contents/manifest" >/dev/null 2>&1
+}
+
+# Move what only the other programs need from $scratch/contents to a contents directory that has all the rest: calls may be
+# using that.
+add_rest() {
+  while read -r path; do
+    path=${path%/}
+    rm -rf "${dest:?}/$contents/$path"
+    mv "$scratch/contents/$path" "$dest/$contents/$path"
+  done <"$src/$contents/unneeded"
 }
 
 # Remove everything unfinished when this script ends, however it ends.
@@ -58,13 +77,22 @@ trap 'exit 1' HUP INT TERM
 scratch=$(mktemp -d "$dest/.install-XXXXXX")
 chmod 755 "$scratch"
 
+# as they are in lines of the manifest
+while read -r path; do echo "  $path"; done <"$src/$contents/unneeded" >"$scratch/unneeded"
+
 if ! verify "$dest/$contents"; then
   cp -R "$src/$contents" "$scratch/contents"
+  if [ -n "$reduced" ]; then
+    while read -r path; do rm -rf "$scratch/contents/$path"; done <"$src/$contents/unneeded"
+  fi
   verify "$scratch/contents" || die "cannot install into $dest: what was copied differs from $src/$contents"
+  if [ -z "$reduced" ] && (reduced=1 && verify "$dest/$contents"); then add_rest; fi
   # a directory cannot be replaced in one step: a damaged one is moved aside
-  if [ -e "$dest/$contents" ]; then mv -T "$dest/$contents" "$scratch/damaged"; fi
-  # another installer may have been faster
-  mv -T "$scratch/contents" "$dest/$contents" || verify "$dest/$contents"
+  if [ -e "$dest/$contents" ] && ! verify "$dest/$contents"; then mv -T "$dest/$contents" "$scratch/damaged"; fi
+  # it was completed, or another installer was faster
+  if [ -e "$dest/$contents" ]; then verify "$dest/$contents"; else
+    mv -T "$scratch/contents" "$dest/$contents" || verify "$dest/$contents"
+  fi
 fi
 rm -f "$dest/$contents/superseded"
 # an executable finds its contents directory beside itself

@@ -61,7 +61,8 @@ def test_mypy() -> None:
 
 
 def test_mypy_of_the_build() -> None:
-    run_tool(TOOLS / "mypy", "--strict", *(p for p in files() if p.match("build/*.py")), MYPYPATH="build")
+    sources = [p for p in files() if p.match("build/*.py") or p.match("build/release/*.py")]
+    run_tool(TOOLS / "mypy", "--strict", *sources, MYPYPATH="build:build/release:build/image")
 
 
 def test_layers() -> None:

@@ -4,7 +4,7 @@ Rule: one package has the bundle, below /usr/lib/cni-calico; the others are link
 tree gives the same bytes.
 
 ``cni-calico-bundle``        the executables and their contents directory; documentation
-``calico-cni``               calico and calico-ipam where runtimes look for plugins, netavark's plugin; calico-cni.service
+``calico-cni``               calico and calico-ipam where runtimes look for plugins; calico-cni.service; netavark
 ``calico-node``              the agent: calico-node.service and /etc/calico/calico-node.env
 ``calico-kube-controllers``  calico-kube-controllers.service and its settings
 ``calicoctl``                with kubectl-calico, its manual page and completions
@@ -119,7 +119,8 @@ PACKAGES = (
     Package(
         "calico-cni",
         "Calico's CNI plugins calico and calico-ipam",
-        "In the plugin directories of containerd, CRI-O and podman, and as a driver\n of podman's netavark; with a unit for the CNI server alone.",
+        "In the plugin directories of containerd, CRI-O and podman, and as a driver of\n"
+        " podman's netavark; with a unit for the CNI server alone.",
         _cni,
         unit="calico-cni",
     ),

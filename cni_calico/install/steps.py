@@ -27,21 +27,8 @@ if TYPE_CHECKING:
 
 COPY = faults.declare("install.copy")
 BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
-# files beside the plugins in the image that are not plugins
-NOT_PLUGINS = frozenset(
-    (
-        "calico-install",
-        "install",
-        "install-cni.sh",
-        "install-bundle.sh",
-        "calico-kube-controllers",
-        "calico-netavark",
-        "calico-node",
-        "calico-typha",
-        "calicoctl",
-        "kubectl-calico",
-    )
-)
+# files beside the plugins in the image that are neither plugins nor executables of the bundle
+NOT_PLUGINS = frozenset(("install", "install-cni.sh", "install-bundle.sh", "kubectl-calico"))
 BUNDLE_TIMEOUT_S = 120.0
 _NAMESPACE = "kube-system"
 
@@ -139,16 +126,26 @@ def _wanted(name: str, directory: str, settings: Settings, log: Log) -> bool:
 
 def _other_plugins(bundle: str) -> list[str]:
     """Other vendors' plugins (portmap, bandwidth, ...) that the image has beside ours."""
+    names = sorted(os.listdir(bundle))
+    ours = {name for contents in names if contents.startswith(".calico-") for name in _executables(bundle, contents)}
     return [
         name
-        for name in sorted(os.listdir(bundle))
+        for name in names
         if name not in NOT_PLUGINS
-        and name not in BUNDLED
+        and name not in ours
         and not name.startswith(".")
-        and name.removesuffix(".python") not in BUNDLED
         and os.path.isfile(f"{bundle}/{name}")
         and os.access(f"{bundle}/{name}", os.X_OK)
     ]
+
+
+def _executables(bundle: str, contents: str) -> list[str]:
+    """The names that belong to a contents directory: all programs of the bundle. Raises InstallFailed."""
+    path = f"{bundle}/{contents}/executables"
+    try:
+        return [line.split()[1] for line in read_file(path).decode().splitlines()]
+    except OSError as e:
+        raise _failed(f"read {path}", e) from e
 
 
 def _install_bundle(directory: str, names: list[str], settings: Settings, log: Log) -> None:

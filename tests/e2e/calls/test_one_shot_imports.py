@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import stat
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from freeze import compile_module, modules
+from plugin_needs import PLUGINS, find_needs
 
 from tests.e2e.host import EtcdNode, Node, added, cleaned
 from tests.netns.namespaces import Namespace
@@ -19,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle]
 
+LAUNCHERS = [ROOT / "build" / "launch" / f"{name}.py" for name in PLUGINS]
 NEVER = {
     "ast", "asyncio", "dataclasses", "email", "grpc.aio", "http", "importlib.metadata", "inspect", "kubernetes",
     "pathlib", "prometheus_client", "pydantic", "pyroute2", "ssl", "subprocess", "typing_extensions", "urllib3", "yaml",
@@ -70,7 +73,14 @@ def add_and_delete(node: Node, tree: Path, pod: Namespace) -> list[set[str]]:
     listing = use_tree(node, tree)
     added(node, "c" * 64, pod)
     cleaned(node, "c" * 64)
-    return [set(line.split()) for line in listing.read_text().splitlines()]
+    found = [set(line.split()) for line in listing.read_text().splitlines()]
+    modules_needed, packages_needed = find_needs(LAUNCHERS)
+    for imported in found:  # what the installer leaves out is never asked for
+        ours = {name for name in imported if name.partition(".")[0] == "cni_calico"}
+        assert ours - modules_needed == set()
+        others = {name.partition(".")[0] for name in imported} & {*packages_distributions()}
+        assert others - packages_needed <= {"cni_calico", "typing_extensions"}
+    return found
 
 
 def test_embedded_store(plain_node: Node, pod_ns: Namespace, one_shot_tree: Path) -> None:

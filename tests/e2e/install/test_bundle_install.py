@@ -123,6 +123,56 @@ def test_kubectl_finds_calicoctl_as_its_plugin(source: Path, tmp_path: Path) -> 
         assert done.returncode == 0 and "kubectl calico get" in done.stdout and "calicoctl get" not in done.stdout
 
 
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def contents_of(directory: Path) -> Path:
+    (name,) = contents(directory)
+    return directory / name
+
+
+def test_what_only_other_programs_need_is_not_beside_the_plugins(source: Path, tmp_path: Path) -> None:
+    installed(source, tmp_path, tmp_path, "calico", "calico-ipam")
+    ours = {"calico", "calico-ipam", "calico.python", "calico-ipam.python"}
+    assert {p.name for p in tmp_path.iterdir()} == ours | contents(source)
+    everything, found = files(contents_of(source)), files(contents_of(tmp_path))
+    left_out = everything.keys() - found.keys()
+    assert found == {name: everything[name] for name in found}
+    assert {p.name for p in (contents_of(tmp_path) / "cni_calico").iterdir() if p.is_dir()} == {
+        *("cni", "cnidataplane", "datastore", "ipam", "kernel", "model", "plugin"),
+    }
+    for package in ("pyroute2", "rich", "prometheus_client", "shtab", "jsonpatch", "jsonpath", "share"):
+        assert any(name.partition("/")[0].partition(".")[0] == package for name in left_out), package
+        assert not any(name.partition("/")[0].partition(".")[0] == package for name in found), package
+    assert sum(len(everything[name]) for name in left_out) > 5 << 20
+    for executable in ("calico", "calico-ipam"):
+        assert python_version(tmp_path / executable).returncode == 0
+
+
+def test_the_rest_is_added_beside_the_plugins_without_replacing_them(source: Path, tmp_path: Path) -> None:
+    """The directory is completed while calls may be using it, and stays complete."""
+    installed(source, tmp_path, tmp_path, "calico", "calico-ipam")
+    used = contents_of(tmp_path) / "cni_calico" / "plugin" / "main.pyc"
+    before = used.stat()
+    installed(source, tmp_path)
+    assert files(contents_of(tmp_path)) == files(contents_of(source))
+    installed(source, tmp_path, tmp_path, "calico")
+    assert files(contents_of(tmp_path)) == files(contents_of(source))
+    assert used.stat().st_ino == before.st_ino
+    assert subprocess.run([tmp_path / "calicoctl", "version", "--client"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("names", [(), ("calico", "calico-ipam")])
+def test_a_damaged_directory_is_replaced(source: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+    installed(source, tmp_path, tmp_path, "calico", "calico-ipam")
+    (contents_of(tmp_path) / "cni_calico" / "plugin" / "main.pyc").write_bytes(b"broken")
+    installed(source, tmp_path, tmp_path, *names)
+    found = files(contents_of(tmp_path))
+    everything = files(contents_of(source))
+    assert found == {name: everything[name] for name in found} and (bool(names) or found == everything)
+
+
 def test_calls_never_fail_during_upgrades(source: Path, other_bundle: Path, tmp_path: Path) -> None:
     installed(source, tmp_path)
     failures: list[str] = []

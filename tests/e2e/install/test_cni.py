@@ -112,6 +112,9 @@ def test_a_fresh_host(install_host: Host, program: str) -> None:
     output = install_host.install(KUBERNETES_NODE_NAME="node-1")
     assert "the CNI plugin is installed" in output
     assert install_host.names() == {*OURS, "portmap"}
+    (contents,) = install_host.bin.glob(".calico-*")
+    for unneeded in (contents / "unneeded").read_text().splitlines():
+        assert not (contents / unneeded).exists()
     path = install_host.net / "10-calico.conflist"
     assert path.stat().st_mode & 0o777 == 0o600
     assert install_host.conflist()["plugins"][0]["nodename"] == "node-1"

@@ -54,7 +54,7 @@ def tree(made: Path) -> Path:
     """The unpacked tarball."""
     with tarfile.open(one(made, "*.tar.gz")) as tar:
         assert {(member.uid, member.gid, member.mtime) for member in tar} == {(0, 0, 0)}
-        tar.extractall(made.parent / f"{made.name}-tree", filter="tar")
+        tar.extractall(made.parent / f"{made.name}-tree")
     (found,) = (made.parent / f"{made.name}-tree").iterdir()
     return found
 
