@@ -86,6 +86,6 @@ class CommandFailed(CalicoError):
 
     blame = "user"
 
-    def __init__(self, message: str, *, output: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, output: str = "", details: str = "") -> None:
+        super().__init__(message, details=details)
         self.output = output

@@ -123,7 +123,7 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
         "--show-borrowed", action="store_true", help="addresses that a node took from another node's block"
     )
     show.add_argument("--show-configuration", action="store_true", help="strict affinity and the like")
-    check = commands.add("check", common)
+    check = commands.add("check", common, output_option("--format"))
     check.add_argument("-o", "--output", dest="report", default="", metavar="FILE", help="write a report (JSON)")
     check.add_argument("--show-all-ips", action="store_true", help="name every address that is in use")
     check.add_argument("--show-problem-ips", action="store_true", help="name every address with a problem")
@@ -190,7 +190,7 @@ def _add_policy(commands: Commands, common: CommandParser) -> None:
 def _add_datastore(commands: Commands, common: CommandParser) -> None:
     commands.below("migrate", lambda group: _add_migrate(group, common))
     commands.add("migrate-policy-names", common).set_defaults(subcommand="migrate-policy-names")
-    check = commands.add("check", common)
+    check = commands.add("check", common, output_option())
     check.set_defaults(subcommand="check")
     salvage = commands.add("salvage", common)
     salvage.set_defaults(subcommand="salvage")
@@ -229,7 +229,7 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
     diags.add_argument(
         "-o", "--output", dest="archive", default="", metavar="FILE", help="the archive (default in /tmp)"
     )
-    check = commands.add("checksystem", common)
+    check = commands.add("checksystem", common, output_option())
     check.add_argument(
         "-f", "--kernel-config", default="", metavar="FILE", help="the kernel's configuration to look at"
     )

@@ -160,6 +160,7 @@ COMMANDS: Mapping[str, Help] = {
             ("ipam check --show-problem-ips", "with every address that has a problem"),
             ("ipam check --show-all-ips", "with every address"),
             ("ipam check -o report.json", "write a report for 'ipam release --from-report'"),
+            ("ipam check --format json", "print that report"),
         ),
     ),
     "ipam release": Help(
@@ -238,7 +239,9 @@ COMMANDS: Mapping[str, Help] = {
         (("datastore migrate-policy-names", "after the last node has been upgraded"),),
     ),
     "datastore check": Help(
-        "whether the embedded datastore's file is intact", "", (("datastore check", "exits with 1 if it is not"),)
+        "whether the embedded datastore's file is intact",
+        "",
+        (("datastore check", "exits with 1 if it is not"), ("datastore check -o json", "for programs")),
     ),
     "datastore salvage": Help(
         "write what can be read of a damaged embedded datastore into a new one",
@@ -274,6 +277,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("node checksystem", "the running kernel"),
             ("node checksystem -f /boot/config-6.1.0", "a kernel's configuration"),
+            ("node checksystem -o json", "for programs"),
         ),
     ),
     "node run": Help(

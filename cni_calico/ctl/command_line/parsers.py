@@ -5,6 +5,7 @@ Rule: errors are raised, never printed; they name what was probably meant.
 
 from __future__ import annotations
 
+import argparse
 from argparse import (
     SUPPRESS,
     Action,
@@ -22,6 +23,9 @@ from cni_calico.ctl.input.nearest import did_you_mean
 from cni_calico.ctl.output.values import TABLE, require_value_format
 from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.errors import InvalidConfig
+
+# its words stay English: looking for a catalogue of translations for each of them takes 3 ms
+vars(argparse)["_"] = str
 
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "info", "debug")
 
@@ -151,12 +155,12 @@ def common_options() -> CommandParser:
     return common
 
 
-def output_option() -> CommandParser:
-    """For commands whose findings are a table, or a document."""
+def output_option(*names: str) -> CommandParser:
+    """For commands whose findings are a table, or a document. ``names`` in place of -o and --output."""
     options = CommandParser(add_help=False)
     options.add_argument(
-        "-o",
-        "--output",
+        *(names or ("-o", "--output")),
+        dest="output",
         type=_value_format,
         default=TABLE,
         metavar="FORMAT",

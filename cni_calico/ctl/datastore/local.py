@@ -11,7 +11,8 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 
-from cni_calico.ctl.session import Session
+from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.settings import read_config
 from cni_calico.datastore.local.file import marker_path
 from cni_calico.datastore.local.salvage import read_problems, salvage
@@ -45,10 +46,15 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
         problems = read_problems(path)
     except OSError as e:
         raise CalicoError(f"cannot check {path}: {e.strerror or e}") from e
+    advice = "'calicoctl datastore salvage -o NEWFILE' writes what can be read into a new one"
+    if arguments.output != TABLE:
+        text = render_value({"datastore": path, "problems": list(problems)}, arguments.output)
+        if problems:
+            raise CommandFailed(f"datastore {path} is damaged", details=advice, output=text)
+        return text
     if problems:
         raise CalicoError(
-            f"datastore {path} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems),
-            details="'calicoctl datastore salvage -o NEWFILE' writes what can be read into a new one",
+            f"datastore {path} is damaged:\n" + "\n".join(f"  {problem}" for problem in problems), details=advice
         )
     return f"Datastore {path} is in order.\n"
 

@@ -17,6 +17,7 @@ from cni_calico.ctl.ipam.lost import LostSubject, find_lost, render_lost, report
 from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
+from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
 from cni_calico.model.resources import Network
@@ -54,13 +55,16 @@ def check(session: Session, arguments: Namespace) -> str:
     report = check_records(records)
     lost = find_lost(session)
     spec, revision = read_cluster(session)
-    text = render_check(
-        records, report, lost, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips
-    )
+    document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
     if arguments.report:
-        document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
         write_file(arguments.report, render_json(document))
-        text += f"Report written to {arguments.report}\n"
+    if arguments.output != TABLE:
+        text = render_value(document, arguments.output)
+    else:
+        text = render_check(
+            records, report, lost, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips
+        )
+        text += f"Report written to {arguments.report}\n" if arguments.report else ""
     if report.findings:
         raise CommandFailed("", output=text)  # the text has said everything
     return text

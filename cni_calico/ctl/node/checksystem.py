@@ -16,9 +16,11 @@ from pathlib import Path
 
 from cni_calico.bounded import read_text
 from cni_calico.ctl.input.files import read_file
+from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed
 
 KERNEL = (4, 19)
+_UNFIT = "System doesn't meet one or more minimum systems requirements to run Calico"
 _CONFIG_BYTES = 8 << 20
 _SEARCH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 
@@ -52,15 +54,28 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CommandFailed if something is missing that every node needs."""
     release = os.uname().release
     has = _kernel_features(arguments.kernel_config, release)
+    checks = [*_basics(release), *_features(has), *_programs()]
+    if arguments.output != TABLE:
+        return _document(checks, arguments.output)
     lines, failed = [], []
-    for name, found, purpose in [*_basics(release), *_features(has), *_programs()]:
+    for name, found, purpose in checks:
         state = "OK" if found else f"missing, only needed for {purpose}" if purpose else "FAIL"
         lines.append(f"{name + ':':30}{state}")
         failed += [name] if state == "FAIL" else []
     text = "\n".join(lines) + "\n"
     if failed:
-        raise CommandFailed("System doesn't meet one or more minimum systems requirements to run Calico", output=text)
+        raise CommandFailed(_UNFIT, output=text)
     return text + "System meets minimum system requirements to run Calico!\n"
+
+
+def _document(checks: list[SystemCheck], output: str) -> str:
+    """Raises CommandFailed as ``check`` does."""
+    fit = all(found for _, found, purpose in checks if not purpose)
+    rows = [{"name": name, "found": found, "neededFor": purpose or "every node"} for name, found, purpose in checks]
+    text = render_value({"meetsRequirements": fit, "checks": rows}, output)
+    if not fit:
+        raise CommandFailed(_UNFIT, output=text)
+    return text
 
 
 SystemCheck = tuple[str, bool, str]  # what, whether it exists, its purpose ("": every node needs it)

@@ -93,7 +93,8 @@ def test_the_chart_is_one(made: Path, tree: Path) -> None:
 def shipped(tree: Path) -> list[str]:
     """The Python packages at the top of the bundle's contents that are neither ours nor the standard library's."""
     (contents,) = (tree / "bin").glob(".calico-*")
-    found = {path.name.partition(".")[0] for path in contents.iterdir() if path.is_dir() or path.suffix == ".pyc"}
+    modules = (path for path in contents.iterdir() if path.is_dir() or path.suffix == ".pyc")
+    found = {path.name.partition(".")[0] for path in modules if path.suffix != ".dist-info"}
     ours = {"cni_calico", "share", "glibc", "python3", ""}
     return sorted(name for name in found - ours - set(sys.stdlib_module_names) if not name.startswith("_sysconfigdata"))
 

@@ -105,6 +105,16 @@ class TestCheckAndRelease:
         assert "  vm has 5 allocations\n  nodeb has 1 allocations\n" in out
         assert out.endswith("Check complete; found 0 problems.\n")
 
+    def test_as_a_document(self, cluster, tmp_path):
+        """The report itself, with the exit status of the text."""
+        report = tmp_path / "report"
+        document = json.loads(cluster.ok("ipam", "check", "--format", "json", "-o", str(report)))
+        assert document == json.loads(report.read_text())
+        assert document["problems"] == [] and len(document["allocations"]) == 6
+        cluster.write({ENDPOINT: None})
+        done = cluster("ipam", "check", "--format", "jsonpath={.problems[*].problem}")
+        assert done.code == 1 and "leaked" in done.out.lower()
+
     def test_a_leak_is_found_reported_and_released(self, cluster, tmp_path):
         cluster.write({ENDPOINT: None})
         out = cluster.finds("ipam", "check", "--show-problem-ips")

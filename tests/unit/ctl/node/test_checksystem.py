@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -111,3 +112,19 @@ def test_what_the_kernel_says():
     }
     lines = ["kernel/net/ipv4/ipip.ko.xz: kernel/net/ipv4/ip_tunnel.ko.xz", "kernel/drivers/net/nf-x.ko:", "alias"]
     assert list(module_names(lines)) == ["ipip", "nf_x"]
+
+
+@pytest.mark.parametrize(("release", "code"), [("6.1.0", 0), ("4.9.0", 1)])
+def test_as_a_document(check, calicoctl, tmp_path, release, code):
+    assert check(release=release)[1] == code
+    done = calicoctl("node", "checksystem", "-f", str(tmp_path / "config"), "-o", "json")
+    document = json.loads(done.out)
+    assert done.code == code and document["meetsRequirements"] == (code == 0)
+    rows = {row["name"]: row for row in document["checks"]}
+    assert rows[f"kernel {release} >= 4.19"] == {
+        "name": f"kernel {release} >= 4.19",
+        "found": code == 0,
+        "neededFor": "every node",
+    }
+    assert rows["BIRD"]["neededFor"] == "BGP (CALICO_NETWORKING_BACKEND=bird)"
+    assert calicoctl("node", "checksystem", "-o", "xml").code == 1
