@@ -16,5 +16,5 @@ if [ "$(uname -m)" != x86_64 ]; then
 fi
 build/build.sh
 build/image/base.sh
-.venv/bin/python build/release/release.py dist/bin "$(build/image/base.sh --print)" "$out"
+PYTHONPATH=build:build/image .venv/bin/python build/release/release.py dist/bin "$(build/image/base.sh --print)" "$out"
 (cd "$out" && cat SHA256SUMS)

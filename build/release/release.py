@@ -11,20 +11,17 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from archive import tree_layer
+from components import read_bundle, read_layer
+from debs import build_packages
+from notice import render_notice
+from pyinstaller import source_date
+from sbom import render_sbom
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "build"), str(ROOT / "build" / "image")]
-
-from archive import tree_layer  # noqa: E402
-from components import read_bundle, read_layer  # noqa: E402
-from debs import build_packages  # noqa: E402
-from notice import render_notice  # noqa: E402
-from pyinstaller import source_date  # noqa: E402
-from sbom import render_sbom  # noqa: E402
-
 INSTALL = ROOT / "build" / "install-bundle.sh"
 NAME = "cni-calico"
 PLATFORM = "linux-amd64"

@@ -173,9 +173,10 @@ def root(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     base = subprocess.run([ROOT / "build/image/base.sh", "--print"], capture_output=True, text=True, check=True)
     directory = tmp_path_factory.mktemp("root")
     subprocess.run(["tar", "-C", directory, "-xzf", base.stdout.strip()], check=True)
+    (directory / "given").mkdir()
     for package in PACKAGES:
-        shutil.copy(one(made, f"{package}_*.deb"), directory / "root")
-    inside(directory, "dpkg -i /root/*.deb")
+        shutil.copy(one(made, f"{package}_*.deb"), directory / "given")
+    inside(directory, "dpkg -i /given/*.deb")
     yield directory
 
 
@@ -253,7 +254,7 @@ def test_removal_leaves_nothing_of_ours(root: Path, tmp_path: Path) -> None:
     copy = tmp_path / "root"
     subprocess.run(["cp", "-a", root, copy], check=True)
     inside(copy, f"dpkg --purge {' '.join(reversed(PACKAGES))}")
-    left = inside(copy, "find / -xdev -name '*calico*' -not -path '/root/*' -not -path '/var/l*'").stdout
+    left = inside(copy, "find / -xdev -name '*calico*' -not -path '/given/*' -not -path '/var/l*'").stdout
     assert left == ""
 
 
