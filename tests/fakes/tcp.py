@@ -95,10 +95,14 @@ class Forwarder(TcpFake):
         self.forward(connection, outside)
 
     def forward(self, inside: socket.socket, outside: socket.socket) -> None:
-        """Copy in both directions until one ends."""
+        """Copy in both directions until both have ended."""
         self.keep(outside)
-        threading.Thread(target=self._copy, args=(outside, inside), kwargs={"is_answer": True}, daemon=True).start()
+        back = threading.Thread(target=self._copy, args=(outside, inside), kwargs={"is_answer": True}, daemon=True)
+        back.start()
         self._copy(inside, outside, is_answer=False)
+        back.join()
+        self.done(inside)
+        self.done(outside)
 
     def _copy(self, source: socket.socket, target: socket.socket, *, is_answer: bool) -> None:
         try:
