@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from tests import deadlines
 from tests.again import Again, Recorder
@@ -72,6 +73,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (lambda: Path("/usr/bin/chromium").exists(), "browser: tests/setup/browser.sh installs it"),
     "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
 }
+
+# nothing is timed: a busy machine makes every example slow
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
