@@ -29,7 +29,10 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.model.access import parse_relay_address
+from cni_calico.nodeagent.context.host_protection import EXCLUDED, FAILSAFE, failsafe_text
 from cni_calico.nodeagent.context.legacy import ACCESS
+from cni_calico.nodeagent.context.unused import ELSEWHERE
+from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 SEVERITIES = choice(
     "debug",
@@ -42,10 +45,10 @@ SEVERITIES = choice(
 
 
 def parse_mark_mask(text: str) -> int:
-    """A 32-bit number other than zero, decimal or after 0x. Raises ValueError."""
+    """A 32-bit number, decimal or after 0x, with the two bits that are needed. Raises ValueError."""
     mask = int(text, 0)
-    if not 0 < mask <= 0xFFFFFFFF:
-        raise ValueError("expected bits of a 32-bit mark")
+    if not 0 < mask <= 0xFFFFFFFF or mask.bit_count() < 2:
+        raise ValueError("expected at least two bits of a 32-bit mark")
     return mask
 
 
@@ -156,6 +159,23 @@ class FelixSettings:
         "Not a parameter of upstream's. Remove what upstream's agent left although policies that it enforced on this "
         "node are not enforced by this one.",
         section="Policy",
+    )
+    failsafe_inbound: tuple[FailsafePort, ...] = setting(
+        "FailsafeInboundHostPorts",
+        FAILSAFE,
+        INBOUND,
+        "Ports of this node that stay open whatever policies of host endpoints say; none: no port.",
+        shown_default="tcp:22,udp:68,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667",
+    )
+    failsafe_outbound: tuple[FailsafePort, ...] = setting(
+        "FailsafeOutboundHostPorts",
+        FAILSAFE,
+        OUTBOUND,
+        "Ports that this node can always connect to, whatever policies of host endpoints say; none: no port.",
+        shown_default="udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667",
+    )
+    interface_exclude: tuple[str, ...] = setting(
+        "InterfaceExclude", EXCLUDED, ("kube-ipvs0",), "Interfaces that no host endpoint ever gets."
     )
     allow_vxlan_from_workloads: bool = setting(
         "AllowVXLANPacketsFromWorkloads", FLAG, False, "Let workloads send packets to the VXLAN port."
@@ -274,23 +294,6 @@ _RESOURCE_NAMES = {
     "reportingttl": "reportingttlsecs",
 }
 
-# Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, flow logs, OpenStack, ...
-_ELSEWHERE_NAMES = """
-awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane datastoretype debug
-endpointreporting etcd failsafe featuredetect featuregates felixhostname floatingips flowlogs genericxdp
-gogcthreshold gomaxprocs gomemorylimit healthtimeout ignorelooserpf interfaceexclude ipsets iptablesfilter
-iptableslockfile iptableslockprobe iptablesmangle iptablesmark iptablespostwrite ipv4elevated ipv4normal
-ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel ipiniptunneladdr istio kubenodeport livemigration
-logdebug logfilepath logseverityfile logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern
-netlinktimeout nftablesfilterallow nftablesmangle openstack policysync prometheusgo prometheusprocess
-prometheuswireguard prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient
-prometheusreporter requiremtufile routesource routetablerange sidecar typhareadtimeout
-typhawritetimeout usageexport usagereporting
-useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
-"""
-ELSEWHERE = tuple(_ELSEWHERE_NAMES.split())
-
-
 _NOT_ENFORCED = {
     "policysyncpathprefix": "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
     "useinternaldataplanedriver": "there is no external data plane: this agent programs the kernel",
@@ -373,6 +376,8 @@ def _texts(spec: Mapping[str, Any] | None) -> dict[str, tuple[str, str]]:
             text = "true" if value else "false"
         elif isinstance(value, (str, int, float)):
             text = str(value)
+        elif isinstance(value, (list, tuple)) and lower.startswith("failsafe"):
+            text = ",".join(map(failsafe_text, value)) or "none"
         elif isinstance(value, (list, tuple)) and all(isinstance(entry, str) for entry in value):
             text = ",".join(value)
         else:

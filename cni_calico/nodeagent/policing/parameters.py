@@ -9,7 +9,7 @@ from typing import Any
 from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import wants_ipip, wants_vxlan
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings, LogRate, pass_mark_of
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings, LogRate, host_mark_of, pass_mark_of
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.dataplane.routes import addresses_of
 from cni_calico.nodeagent.view.snapshot import Snapshot
@@ -34,6 +34,11 @@ def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterS
         log_prefix=felix.log_prefix,
         log_rate=LogRate(int(count), _PER_S[unit], felix.log_burst) if unit else None,
         pass_mark=pass_mark_of(felix.mark_mask),
+        host_mark=host_mark_of(felix.mark_mask),
+        failsafe_in=felix.failsafe_inbound,
+        failsafe_out=felix.failsafe_outbound,
+        excluded=felix.interface_exclude,
+        health_port=felix.health_port,
         service_networks=service_networks,
         service_action=felix.service_loop_prevention,
     )

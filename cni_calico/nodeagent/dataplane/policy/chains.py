@@ -12,7 +12,7 @@ but the kernel follows at most 16 jumps, and there may be more tiers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from cni_calico.model.netfilter import (
     ACCEPT,
@@ -28,6 +28,7 @@ from cni_calico.model.netfilter import (
     MetaStore,
     NftChain,
     NftRule,
+    NoTrack,
     PayloadLoad,
     RateLimit,
     RejectPacket,
@@ -47,6 +48,7 @@ from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, Wanted
 _UDP, _IPIP = 17, 4
 UNREACHABLE = {4: 3, 6: 4}
 _INVALID, TRACKED = 1, 6
+NOTHING_ALLOWED = "no policy or profile allowed it"
 ZERO = host32(0)
 
 
@@ -59,6 +61,7 @@ INVALID = NftRule((*ct_state(_INVALID), DROP), "invalid")
 
 
 def deny(family: int, settings: FilterSettings) -> Expression:
+    """What Deny does; the caller knows whether rejecting is possible at its hook."""
     return RejectPacket(UNREACHABLE[family]) if settings.reject else DROP
 
 
@@ -71,32 +74,51 @@ def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
     return bool(policy.tier) and any(rule.action == "Pass" for rule in rules or ())
 
 
-def _set_mark(bit: int) -> tuple[Expression, ...]:
+def set_mark(bit: int) -> tuple[Expression, ...]:
     return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), host32(bit)), MetaStore("mark"))
 
 
-def _clear_mark(bit: int) -> tuple[Expression, ...]:
+def clear_mark(bit: int) -> tuple[Expression, ...]:
     return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), ZERO), MetaStore("mark"))
+
+
+def has_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("neq", ZERO))
 
 
 def _no_mark(bit: int) -> tuple[Expression, ...]:
     return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("eq", ZERO))
 
 
-def _action(rule: WantedRule, policy: WantedPolicy, family: int, settings: FilterSettings) -> tuple[Expression, ...]:
+def _action(
+    rule: WantedRule, policy: WantedPolicy, family: int, settings: FilterSettings, drops: bool
+) -> tuple[Expression, ...]:
     if rule.action == "Allow":
-        return (ACCEPT,)
+        return (*_decided(policy, settings), ACCEPT)
     if rule.action == "Deny":
-        return (deny(family, settings),)
+        return (DROP if drops or policy.reach in ("beforeNat", "raw") else deny(family, settings),)
     if rule.action == "Pass":
-        return (*_set_mark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
+        return (*set_mark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
     rate = settings.log_rate
     limit = () if rate is None else (RateLimit(rate.count, rate.per_s, rate.burst),)
     return (*limit, LogPacket(log_prefix(settings.log_prefix, policy.tier, policy.id)))
 
 
+def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[Expression, ...]:
+    """What policies that come before the others add to Allow: the stages of hosts behind them are skipped."""
+    if policy.reach in ("own", "forward"):
+        return ()
+    return (*set_mark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
+
+
 def render_policy(
-    policy: WantedPolicy, ingress: bool, family: int, settings: FilterSettings, has_networks: HasNetworks
+    policy: WantedPolicy,
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    has_networks: HasNetworks,
+    *,
+    drops: bool = False,
 ) -> tuple[NftChain, dict[str, ListSet]]:
     """Its chain in one direction, and the lists that its rules look up. Raises CannotRender."""
     rules: list[NftRule] = []
@@ -104,15 +126,15 @@ def render_policy(
     for rule in (policy.ingress if ingress else policy.egress) or ():
         rendered = render_match(rule, family, has_networks)
         lists |= rendered.lists
-        action = _action(rule, policy, family, settings)
+        action = _action(rule, policy, family, settings, drops)
         comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
         rules += [NftRule((*match, *action), comment) for match in rendered.matches]
-    return NftChain(policy_chain(policy.id, ingress), tuple(rules)), lists
+    return NftChain(policy_chain(policy.id, ingress, drops=drops), tuple(rules)), lists
 
 
-def render_denied(policy: PolicyId, ingress: bool, why: str) -> NftChain:
+def render_denied(policy: PolicyId, ingress: bool, why: str, *, drops: bool = False) -> NftChain:
     """Replaces a policy that cannot be rendered: packets that reach it are dropped."""
-    return NftChain(policy_chain(policy, ingress), (NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS]),))
+    return NftChain(policy_chain(policy, ingress, drops=drops), (NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS]),))
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
@@ -123,13 +145,12 @@ def render_class(
 ) -> NftChain:
     """The chain of a class in one direction."""
     tiers = wanted.ingress if ingress else wanted.egress
-    rules = list(_before_tiers(ingress, settings))
-    if any(passes(policy) for tier in tiers for policy in tier.policies):
-        rules.append(NftRule(_clear_mark(settings.pass_mark)))
-    for tier in tiers:
-        rules += _tier(tier, ingress, family, settings, passes)
-    rules += [NftRule((jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles]
-    rules.append(NftRule((deny(family, settings),), "no policy or profile allowed it"))
+    rules = [
+        *_before_tiers(ingress, settings),
+        *render_tiers(tiers, ingress, family, settings, passes),
+        *(NftRule((jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles),
+        NftRule((deny(family, settings),), NOTHING_ALLOWED),
+    ]
     return NftChain(class_chain(wanted.id, ingress), tuple(rules))
 
 
@@ -146,17 +167,27 @@ def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
         yield NftRule((*protocol(_IPIP), DROP), "IPIP from a workload")
 
 
-def _tier(
-    tier: WantedTier, ingress: bool, family: int, settings: FilterSettings, passes: Callable[[PolicyId], bool]
+def render_tiers(
+    tiers: Sequence[WantedTier],
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    passes: Callable[[PolicyId], bool],
+    *,
+    drops: bool = False,
 ) -> Iterator[NftRule]:
-    bit = settings.pass_mark
-    not_passed: tuple[Expression, ...] = ()  # no mark test is needed until a policy may have set the mark
-    for policy in tier.policies:
-        yield NftRule((*not_passed, jump(policy_chain(policy, ingress))))
-        if passes(policy):
-            not_passed = _no_mark(bit)
-    if tier.end == "Deny":
-        comment = f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS]
-        yield NftRule((*not_passed, deny(family, settings)), comment)
-    if not_passed:
-        yield NftRule(_clear_mark(bit), "passed")
+    """``drops``: at a hook where nothing can be rejected (egress only)."""
+    if any(passes(policy) for tier in tiers for policy in tier.policies):
+        yield NftRule(clear_mark(settings.pass_mark))
+    ends = DROP if drops else deny(family, settings)
+    for tier in tiers:
+        not_passed: tuple[Expression, ...] = ()  # no mark test is needed until a policy may have set the mark
+        for policy in tier.policies:
+            yield NftRule((*not_passed, jump(policy_chain(policy, ingress, drops=drops))))
+            if passes(policy):
+                not_passed = _no_mark(settings.pass_mark)
+        if tier.end == "Deny":
+            comment = f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS]
+            yield NftRule((*not_passed, ends), comment)
+        if not_passed:
+            yield NftRule(clear_mark(settings.pass_mark), "passed")

@@ -99,6 +99,9 @@ def _plan_sets(table: TableId, goal: NftTable, held: NftTable, touched: Touched,
         spec = goal.sets.get(name)
         if spec is None:
             if name in held.sets:
+                if held.verdicts.get(name):  # what they lead to may go, too
+                    keys = frozenset(held.verdicts[name])
+                    phases.switch.append(DropElements(table, held.sets[name], keys))
                 phases.removals.append(DropSet(table, name))
         elif name not in held.sets:
             phases.new.append(AddSet(table, spec))

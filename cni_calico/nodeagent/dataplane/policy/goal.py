@@ -16,6 +16,8 @@ from cni_calico.model.netfilter import COMMENT_CHARACTERS, DROP, NftChain, NftRu
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
 from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
+from cni_calico.nodeagent.dataplane.policy.host_interfaces import InterfaceAddresses
+from cni_calico.nodeagent.dataplane.policy.host_rules import HostRules
 from cni_calico.nodeagent.dataplane.policy.matches import ADDRESS_TYPE, NETWORKS, CannotRender, ListSet
 from cni_calico.nodeagent.dataplane.policy.members import Elements, elements_of
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain, quoted
@@ -42,6 +44,8 @@ from cni_calico.policy.wanted import (
 )
 
 _BOTH = tuple((family, ingress) for family in (4, 6) for ingress in (True, False))
+# (family, ingress, whether Deny drops where it would reject): the forms in which a policy may be needed
+_FORMS = tuple((family, *form) for family in (4, 6) for form in ((True, False), (False, False), (False, True)))
 _STAGES = ""  # stands for the base chains where lists are counted by the chain that uses them
 
 
@@ -52,6 +56,7 @@ class Goal:
         self.settings = settings
         self.tables = GoalTables()
         self.endpoints = EndpointRules(self.tables, settings)
+        self.hosts = HostRules(self.tables, lambda family: self._has_networks(family, NODES), self._may_pass)
         self.problems: dict[PolicyId, str] = {}
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.classes: dict[str, WantedClass] = {}
@@ -96,6 +101,11 @@ class Goal:
             for wanted_class in self.classes.values():
                 if not passed.isdisjoint(wanted_class.policy_ids()):
                     self._render_class(wanted_class)
+        if changes.hosts or changes.host_classes:
+            self.hosts.update(changes.hosts, changes.host_classes)
+            self._render_hosts()
+        elif passed and self.hosts.all:
+            self._render_hosts()
         if changes.endpoints:
             self.endpoints.update(changes.endpoints)
             self._render_stages()
@@ -107,6 +117,7 @@ class Goal:
         if settings == self.settings:
             return
         self.settings = settings
+        self.hosts.select(settings)
         for policy in self.policies.values():
             self._render_policy(policy)
         for wanted in self.classes.values():
@@ -115,6 +126,12 @@ class Goal:
         self._stages.clear()
         self._render_stages()
         self._render_tunnels()
+        self._render_hosts()
+
+    def follow_interfaces(self, there: InterfaceAddresses) -> None:
+        """Use other interfaces, or other addresses of them."""
+        self.hosts.follow_interfaces(there)
+        self._render_hosts()
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
         """Use other tunnels of this node, or other nodes."""
@@ -123,6 +140,7 @@ class Goal:
             self._tunnels = tunnels
             self._change_set(NODES, change)
             self._render_tunnels()
+            self._render_hosts()
 
     def give_up(self, policy: PolicyId, why: str) -> bool:
         """The kernel refuses its rules: deny instead, until the record changes. Returns whether that is new."""
@@ -275,29 +293,31 @@ class Goal:
 
     def _render_policy(self, policy: WantedPolicy) -> None:
         self.problems.pop(policy.id, None)
-        for family, ingress in _BOTH:
-            name = policy_chain(policy.id, ingress)
+        for family, ingress, drops in _FORMS:
+            name = policy_chain(policy.id, ingress, drops=drops)
             governs = not policy.tier or (policy.ingress if ingress else policy.egress) is not None
-            if not governs or family not in self._families():
+            if not governs or family not in self._families() or (drops and policy.id not in self.hosts.dropping):
                 self.tables.take_chain(FILTER[family], name)
                 self.tables.use_lists(FILTER[family], name, {})
                 continue
-            chain, lists = self._rendered(policy, ingress, family)
+            chain, lists = self._rendered(policy, ingress, family, drops)
             self.tables.use_lists(FILTER[family], name, lists)
             self.tables.put_chain(FILTER[family], chain)
 
-    def _rendered(self, policy: WantedPolicy, ingress: bool, family: int) -> tuple[NftChain, dict[str, ListSet]]:
+    def _rendered(
+        self, policy: WantedPolicy, ingress: bool, family: int, drops: bool
+    ) -> tuple[NftChain, dict[str, ListSet]]:
         def has_networks(name: str) -> bool:
             return self._has_networks(family, name)
 
         why = self.refused.policies.get(policy.id, "") or self._refused_set(policy) or self._waits(policy)
         if not why:
             try:
-                return render_policy(policy, ingress, family, self.settings, has_networks)
+                return render_policy(policy, ingress, family, self.settings, has_networks, drops=drops)
             except (CannotRender, ValueError, OverflowError) as e:
                 why = f"it cannot be rendered: {e}"
         self.problems[policy.id] = why
-        return render_denied(policy.id, ingress, why), {}
+        return render_denied(policy.id, ingress, why, drops=drops), {}
 
     def _refused_set(self, policy: WantedPolicy) -> str:
         names = (name for rule in policy.rules() for name in rule.set_ids()) if self.refused.sets else ()
@@ -306,8 +326,8 @@ class Goal:
 
     def _drop_policy(self, policy_id: PolicyId) -> None:
         self.problems.pop(policy_id, None)
-        for family, ingress in _BOTH:
-            name = policy_chain(policy_id, ingress)
+        for family, ingress, drops in _FORMS:
+            name = policy_chain(policy_id, ingress, drops=drops)
             self.tables.take_chain(FILTER[family], name)
             self.tables.use_lists(FILTER[family], name, {})
 
@@ -332,6 +352,17 @@ class Goal:
         for family, ingress in _BOTH:
             self.refused.classes.pop((wanted.id, ingress), None)
             self.tables.take_chain(FILTER[family], class_chain(wanted.id, ingress))
+
+    def _may_pass(self, policy: PolicyId, ingress: bool) -> bool:
+        return _passes(self.policies.get(policy), ingress)
+
+    def _render_hosts(self) -> None:
+        before = self.hosts.dropping
+        self.hosts.select(self.settings)
+        for policy in before ^ self.hosts.dropping:
+            if policy in self.policies:
+                self._render_policy(self.policies[policy])
+        self.hosts.render(self.settings, self._tunnels)
 
     def _render_stages(self) -> None:
         for family, table in FILTER.items():
@@ -367,11 +398,19 @@ class Goal:
                 self.tables.take_chain(table, name)
 
 
-def goal_of(wanted: Wanted, settings: FilterSettings) -> Goal:
-    """Everything in one step."""
+def goal_of(wanted: Wanted, settings: FilterSettings, there: InterfaceAddresses | None = None) -> Goal:
+    """Everything in one step; ``there``: the interfaces."""
     goal = Goal(settings)
+    goal.follow_interfaces(there or {})
     goal.update(
-        WantedChanges(wanted.sets, policies=wanted.policies, classes=wanted.classes, endpoints=wanted.endpoints)
+        WantedChanges(
+            wanted.sets,
+            policies=wanted.policies,
+            classes=wanted.classes,
+            endpoints=wanted.endpoints,
+            host_classes=wanted.host_classes,
+            hosts=wanted.hosts,
+        )
     )
     return goal
 

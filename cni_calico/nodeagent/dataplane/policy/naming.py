@@ -45,10 +45,18 @@ def _stem(text: str) -> str:
 
 
 @lru_cache(maxsize=16384)
-def policy_chain(policy: PolicyId, ingress: bool) -> str:
-    """``pi-`` and ``po-`` for ingress and egress, as upstream's chains are called."""
+def policy_chain(policy: PolicyId, ingress: bool, *, drops: bool = False) -> str:
+    """``pi-`` and ``po-`` for ingress and egress, as upstream's chains are called; ``pd-`` for egress that ``drops``
+    even where Deny means to reject.
+    """
     namespace = f"{_stem(policy.namespace)}/" if policy.namespace else ""
-    return f"{'pi' if ingress else 'po'}-{kind_of(policy)}/{namespace}{_stem(policy.name)}"
+    beginning = "pi" if ingress else "pd" if drops else "po"
+    return f"{beginning}-{kind_of(policy)}/{namespace}{_stem(policy.name)}"
+
+
+def policy_chains(policy: PolicyId) -> tuple[str, ...]:
+    """The names of all chains that a policy may have."""
+    return policy_chain(policy, True), policy_chain(policy, False), policy_chain(policy, False, drops=True)
 
 
 def class_chain(class_id: str, ingress: bool) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
+from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
+
 DEFAULT_LOG_PREFIX = "calico-packet"
 
 
@@ -23,7 +25,8 @@ class FilterSettings:
 
     ``to_host``: DROP, RETURN or ACCEPT, for packets to the host itself that the policies of a workload let through.
     ``spoofing``: workloads may send from the prefixes they ask for. ``service_networks``: packets to these must not be
-    forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` is one bit.
+    forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` and
+    ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that are no host endpoint's.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -38,6 +41,11 @@ class FilterSettings:
     log_prefix: str = DEFAULT_LOG_PREFIX
     log_rate: LogRate | None = None
     pass_mark: int = 0x10000
+    host_mark: int = 0x20000
+    failsafe_in: tuple[FailsafePort, ...] = INBOUND
+    failsafe_out: tuple[FailsafePort, ...] = OUTBOUND
+    excluded: tuple[str, ...] = ("kube-ipvs0",)
+    health_port: int = 9099
     service_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     service_action: str = "Drop"
 
@@ -45,3 +53,8 @@ class FilterSettings:
 def pass_mark_of(mask: int) -> int:
     """The bit of ``mask`` that means "passed on to the next tier": its lowest."""
     return mask & -mask
+
+
+def host_mark_of(mask: int) -> int:
+    """The bit of ``mask`` that means "the stages of hosts have decided": its second."""
+    return pass_mark_of(mask ^ pass_mark_of(mask))

@@ -84,12 +84,12 @@ def interface_key(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
 
 
-def _begins_with(direction: str, prefix: str) -> tuple[Expression, ...]:
+def begins_with(direction: str, prefix: str) -> tuple[Expression, ...]:
     """``direction``: iifname, oifname."""
     return (MetaLoad(direction), Compare("eq", prefix.encode("utf-8", "surrogateescape")[:15]))
 
 
-def _through(direction: str, to: NftSet) -> NftRule:
+def through(direction: str, to: NftSet) -> NftRule:
     return NftRule((MetaLoad(direction), SetLookup(to.name, verdict=True)))
 
 
@@ -106,7 +106,7 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
     if needed.check_sources:
         chains.append(NftChain(SPOOFING, tuple(_spoofing(settings, needed)), BaseHook("prerouting", -300)))
     if needed.limits:
-        both = (_through("iifname", LIMITED_FROM), _through("oifname", LIMITED_TO))
+        both = (through("iifname", LIMITED_FROM), through("oifname", LIMITED_TO))
         chains.append(NftChain(LIMITS[0], both, BaseHook("forward", 0)))
         chains.append(NftChain(LIMITS[1], both[:1], BaseHook("input", 0)))
     if settings.to_host == "DROP":
@@ -120,20 +120,20 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
 
 def _dispatch(direction: str, to: NftSet, settings: FilterSettings) -> Iterator[NftRule]:
     yield ESTABLISHED
-    yield _through(direction, to)
+    yield through(direction, to)
     yield from _drop_all(direction, settings, "no endpoint")
 
 
 def _drop_all(direction: str, settings: FilterSettings, why: str) -> Iterator[NftRule]:
     for prefix in settings.prefixes:
-        yield NftRule((*_begins_with(direction, prefix), DROP), why)
+        yield NftRule((*begins_with(direction, prefix), DROP), why)
 
 
 def _accept_icmpv6(direction: str, kinds: Sequence[int], settings: FilterSettings) -> Iterator[NftRule]:
     for kind in kinds:
         match = (*protocol(_ICMPV6), PayloadLoad("transport", 0, 1), Compare("eq", bytes((kind,))))
         for prefix in settings.prefixes:
-            yield NftRule((*_begins_with(direction, prefix), *match, ACCEPT))
+            yield NftRule((*begins_with(direction, prefix), *match, ACCEPT))
 
 
 def _to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
@@ -152,10 +152,10 @@ def _end_of_to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
 
 def _spoofing(settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
     if needed.spoofing:
-        yield _through("iifname", MAY_SPOOF)
+        yield through("iifname", MAY_SPOOF)
     for prefix in settings.prefixes:
         unrouted = (FibSourceInterface(), Compare("eq", ZERO))
-        yield NftRule((*_begins_with("iifname", prefix), *unrouted, DROP), "a source that is not the workload's")
+        yield NftRule((*begins_with("iifname", prefix), *unrouted, DROP), "a source that is not the workload's")
 
 
 def _service_loops(

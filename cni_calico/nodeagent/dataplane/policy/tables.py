@@ -75,7 +75,9 @@ class GoalTables:
         goal = self.of[table]
         if goal.sets.pop(name, None) is not None:
             goal.elements.pop(name, None)
-            self._touch(table).sets.add(name)
+            touched = self._touch(table)
+            touched.sets.add(name)
+            touched.verdicts.setdefault(name, set()).update(goal.verdicts.pop(name, ()))  # it may come back
 
     def change_elements(self, table: TableId, name: str, added: set[bytes], removed: set[bytes]) -> None:
         if added or removed:
@@ -132,3 +134,8 @@ class GoalTables:
         else:
             held[key] = verdict
         self._touch(table).verdicts.setdefault(spec.name, set()).add(key)
+
+    def interfaces_of(self, table: TableId, spec: NftSet) -> set[str]:
+        """The interfaces that a map leads anywhere."""
+        held = self.of[table].verdicts.get(spec.name, {})
+        return {key.rstrip(b"\0").decode("utf-8", "surrogateescape") for key in held}

@@ -76,6 +76,17 @@ def render_tunnels(
     return chains
 
 
+def between_nodes(
+    family: int, tunnels: Tunnels, settings: FilterSettings, *, is_source: bool, has_networks: bool
+) -> Iterator[tuple[Expression, ...]]:
+    """Matches of packets of this node's tunnels from (``is_source``) or to another node."""
+    kinds = [_vxlan(settings)] if family in tunnels.vxlan else []
+    kinds += [protocol(_IPIP)] if family == 4 and tunnels.ipip else []
+    for kind in kinds:
+        for name in (NODES, *((NODES + NETWORKS,) if has_networks else ())):
+            yield (*kind, address(family, is_source), SetLookup(name))
+
+
 def _vxlan(settings: FilterSettings) -> tuple[Expression, ...]:
     port = settings.vxlan_port.to_bytes(2, "big")
     return (*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port))

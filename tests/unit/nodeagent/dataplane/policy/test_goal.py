@@ -15,7 +15,7 @@ from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER, TABLES
 from cni_calico.policy.wanted import Wanted, WantedChanges
 from tests.fakes.nftables import FakePacketFilter
-from tests.unit.nodeagent.dataplane.policy.worlds import POLICIES, difference, random_wanted
+from tests.unit.nodeagent.dataplane.policy.worlds import POLICIES, THERE, difference, random_wanted
 
 SETTINGS = FilterSettings(spoofing=True)
 
@@ -42,13 +42,16 @@ def test_changes_lead_where_one_step_leads(seed: int) -> None:
     kernel, held, goal, wanted = FakePacketFilter(), dict[TableId, NftTable](), Goal(SETTINGS), Wanted()
     for _ in range(8):
         if rng.random() < 0.2:
-            goal.configure(replace(SETTINGS, ipv6=rng.random() < 0.5, to_host=rng.choice(("DROP", "ACCEPT"))))
+            reject, ipv6 = rng.random() < 0.5, rng.random() < 0.5
+            goal.configure(replace(SETTINGS, ipv6=ipv6, to_host=rng.choice(("DROP", "ACCEPT")), reject=reject))
+        there = rng.choice((THERE, {}))
+        goal.follow_interfaces(there)
         after = random_wanted(rng)
         goal.update(difference(wanted, after))
         wanted = after
         bring_about(goal, kernel, held, full=False)
         assert kernel.tables == held == goal.tables.of
-        assert goal.tables.of == goal_of(wanted, goal.settings).tables.of
+        assert goal.tables.of == goal_of(wanted, goal.settings, there).tables.of
         assert not goal.problems
 
 

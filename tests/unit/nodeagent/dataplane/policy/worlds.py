@@ -11,11 +11,14 @@ from cni_calico.policy.wanted import (
     Members,
     PacketLimits,
     PolicyId,
+    PolicyReach,
     SetChange,
     Wanted,
     WantedChanges,
     WantedClass,
     WantedEndpoint,
+    WantedHost,
+    WantedHostClass,
     WantedPolicy,
     WantedRule,
     WantedSide,
@@ -27,6 +30,16 @@ PORT_SETS = [f"p-web-{i}" for i in range(2)]
 POLICIES = [PolicyId("NetworkPolicy", f"np{i}", "default") for i in range(3)] + [
     PolicyId("GlobalNetworkPolicy", f"gnp{i}") for i in range(3)
 ]
+FORWARD, RAW, BEFORE_NAT = (
+    [PolicyId("GlobalNetworkPolicy", f"{name}{i}") for i in range(2)] for name in ("f", "r", "b")
+)
+REACHES: dict[PolicyId, PolicyReach] = dict.fromkeys(FORWARD, "forward") | dict.fromkeys(RAW, "raw")
+REACHES |= dict.fromkeys(BEFORE_NAT, "beforeNat")
+THERE = {
+    "eth0": frozenset((bytes((10, 65, 0, 0)),)),
+    "eth1": frozenset((bytes((10, 65, 0, 1)),)),
+    "kube-ipvs0": frozenset[bytes](),
+}
 PROFILES = [PolicyId("Profile", f"kns.ns{i}") for i in range(2)]
 NETS = [
     ip_network(text) for text in ("10.0.0.0/8", "10.65.0.0/26", "192.0.2.7/32", "0.0.0.0/0", "2001:db8::/64", "::/0")
@@ -93,7 +106,7 @@ def random_policy(rng: random.Random, policy: PolicyId, needed: tuple[bool, bool
     is_profile = policy.kind == "Profile"
     ingress = rules() if needed[0] or is_profile or rng.random() < 0.5 else None
     egress = rules() if needed[1] or is_profile or rng.random() < 0.5 else None
-    return WantedPolicy(policy, "" if is_profile else "default", ingress, egress)
+    return WantedPolicy(policy, "" if is_profile else "default", ingress, egress, REACHES.get(policy, "own"))
 
 
 def random_wanted(rng: random.Random) -> Wanted:
@@ -109,9 +122,10 @@ def random_wanted(rng: random.Random) -> Wanted:
         ingress, egress = rng.choice(((tiers, ()), ((), tiers), (tiers, tiers)))
         name = f"c{number}-{rng.randrange(1 << 30):x}"
         classes[name] = WantedClass(name, ingress, egress, profiles)
+    host_classes, hosts = random_hosts(rng)
     used: dict[PolicyId, tuple[bool, bool]] = {}
-    for wanted in classes.values():
-        for tiers, flags in ((wanted.ingress, (True, False)), (wanted.egress, (False, True))):
+    for wanted in (*classes.values(), *host_classes.values()):
+        for tiers, flags in (*_directions(wanted),):
             for policy in (p for tier in tiers for p in tier.policies):
                 before = used.get(policy, (False, False))
                 used[policy] = (before[0] or flags[0], before[1] or flags[1])
@@ -131,7 +145,36 @@ def random_wanted(rng: random.Random) -> Wanted:
             ingress_limits=PacketLimits(100, 5, 3) if rng.random() < 0.3 else PacketLimits(),
             egress_limits=PacketLimits(max_connections=7) if rng.random() < 0.3 else PacketLimits(),
         )
-    return Wanted({name: random_members(rng, name) for name in names}, policies, classes, endpoints)
+    sets = {name: random_members(rng, name) for name in names}
+    return Wanted(sets, policies, classes, endpoints, host_classes, hosts)
+
+
+def _directions(wanted: WantedClass | WantedHostClass) -> list[tuple[tuple[WantedTier, ...], tuple[bool, bool]]]:
+    found = [(wanted.ingress, (True, False)), (wanted.egress, (False, True))]
+    if isinstance(wanted, WantedHostClass):
+        found += [(wanted.before_nat + wanted.raw_ingress, (True, False)), (wanted.raw_egress, (False, True))]
+    return found
+
+
+def random_hosts(rng: random.Random) -> tuple[dict[str, WantedHostClass], dict[ResourceKey, WantedHost]]:
+    """Mostly none. ``FORWARD``, ``RAW`` and ``BEFORE_NAT`` have policies of their own."""
+
+    def tiers(of: list[PolicyId], end: Any = None) -> tuple[WantedTier, ...]:
+        chosen = rng.sample(of, rng.randrange(len(of) + 1))
+        return tuple(
+            WantedTier(f"tier{i}", (one,), end or rng.choice(("Deny", "Pass"))) for i, one in enumerate(chosen)
+        )
+
+    classes, hosts = {}, {}
+    for i in range(rng.choice((0, 0, 1, 3))):
+        forward = (tiers(FORWARD), tiers(FORWARD))
+        own = tuple(one + tiers(POLICIES[3:]) for one in forward)
+        early = (tiers(BEFORE_NAT, "Pass"), tiers(RAW, "Pass"), tiers(RAW, "Pass"))
+        name = f"h{i}-{rng.randrange(1 << 30):x}"
+        classes[name] = WantedHostClass(name, *own, *forward, *early, tuple(rng.sample(PROFILES, rng.randrange(3))))
+        key = ResourceKey("HostEndpoint", f"host{i}")
+        hosts[key] = WantedHost(key, rng.choice(("*", "", "eth0", "eth1")), name, (v4(i),))
+    return classes, hosts
 
 
 def difference(before: Wanted, after: Wanted) -> WantedChanges:
@@ -153,4 +196,6 @@ def difference(before: Wanted, after: Wanted) -> WantedChanges:
         policies=changed(before.policies, after.policies),
         classes=changed(before.classes, after.classes),
         endpoints=changed(before.endpoints, after.endpoints),
+        host_classes=changed(before.host_classes, after.host_classes),
+        hosts=changed(before.hosts, after.hosts),
     )

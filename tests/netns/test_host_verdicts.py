@@ -1,0 +1,244 @@
+"""Verdicts of the kernel about hosts, on packets, against the naive evaluator: random host endpoints and policies of
+all four stages; packets to the host, from the host, through it, with and without a translated destination.
+
+The path of a packet through the stages is written down here once more, from its definition (docs/policy.md).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.policy.failsafe import FailsafePort
+from cni_calico.policy.wanted import WantedEndpoint
+from tests.netns.policing import socket_in
+from tests.netns.test_verdicts import TRIED, owners_of
+from tests.netns.wire import UPLINK, Wire, frame, open_wire
+from tests.unit.policy.cluster import NODE, PACKETS, documents_for, graph_of, keys
+from tests.unit.policy.naive import Naive
+
+pytestmark = pytest.mark.netns
+
+OWN = {4: ip_address("192.0.2.1"), 6: ip_address("fd00::2")}  # the host's addresses, on the uplink
+POD = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}  # where translated connections go
+SERVICE = {4: ip_address("10.0.1.2"), 6: ip_address("fd00::1")}  # what the host itself connects to
+NODE_PORT, POD_PORT = 443, 80
+INBOUND, OUTBOUND = (6, 80), (17, 53)
+SETTINGS = FilterSettings(
+    to_host="RETURN", failsafe_in=(FailsafePort(*INBOUND),), failsafe_out=(FailsafePort(*OUTBOUND),)
+)
+PROTOCOLS = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+# as kube-proxy translates in its mode nftables; answers of the host would make connections established
+TRANSLATION = """
+table ip test {
+    chain pre { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 tcp dport 443 dnat to 10.0.0.1:80; }
+    chain out { type nat hook output priority -100; ip daddr 10.0.1.2 tcp dport 443 dnat to 10.0.0.1:80; }
+    chain answers {
+        type filter hook output priority -450;
+        tcp flags rst drop
+        icmp type { echo-reply, destination-unreachable } drop
+    }
+}
+table ip6 test {
+    chain pre { type nat hook prerouting priority dstnat; ip6 daddr fd00::2 tcp dport 443 dnat to [fd00::1]:80; }
+    chain out { type nat hook output priority -100; ip6 daddr fd00::1 tcp dport 443 dnat to [fd00::1]:80; }
+    chain answers {
+        type filter hook output priority -450;
+        tcp flags rst drop
+        icmpv6 type { echo-reply, destination-unreachable } drop
+    }
+}
+"""
+
+
+@dataclass
+class HostPath:
+    """What becomes of a packet, by definition. ``owners``: the workload that has an address."""
+
+    naive: Naive
+    owners: dict[Any, WantedEndpoint]
+
+    def interface_of(self, address: IPv4Address | IPv6Address) -> str:
+        return self.owners[address].interface if address in self.owners else UPLINK
+
+    def host_of(self, interface: str, *, with_all: bool = True) -> Any:
+        """The key of the host endpoint that an interface has."""
+        own = {str(address) for address in OWN.values()} if interface == UPLINK else set()
+        named, rest = [], []
+        for key, document in self.naive.kind("HostEndpoint"):
+            spec = document["spec"]
+            name = spec.get("interfaceName")
+            if spec["node"] != NODE:
+                continue
+            if name == "*":
+                rest.append(key)
+            elif name == interface or (not name and own & set(spec.get("expectedIPs", ()))):
+                named.append(key)
+        return min(named, default=None) or (min(rest, default=None) if with_all else None)
+
+    def decided(self, interface: str, stage: str, direction: str, packet: dict[str, Any]) -> bool | None:
+        key = self.host_of(interface, with_all=stage != "raw")
+        if key is None or (stage in ("raw", "own") and interface != UPLINK):
+            return None
+        open_port, answered = (INBOUND, OUTBOUND)[:: 1 if direction == "ingress" else -1]
+        failsafe = (packet["protocol"], packet["dport"]) == open_port
+        if stage == "raw" and packet["protocol"] != 1:
+            failsafe = failsafe or (packet["protocol"], packet["sport"]) == answered
+        if failsafe and stage != "forward":
+            return None
+        verdict: bool | None = self.naive.host_verdict(key, stage, direction, packet)
+        return verdict
+
+    def workload(self, address: Any, direction: str, packet: dict[str, Any]) -> bool:
+        key = self.owners[address].key
+        verdict: bool = self.naive.verdict((key.kind, key.namespace, key.name), direction, packet)
+        return verdict
+
+    def passes_in(self, packet: dict[str, Any]) -> tuple[str, bool]:
+        """(the interface it comes out of, "" for the host itself; whether it does)."""
+        incoming, early = self.interface_of(packet["source"]), False
+        for stage in ("raw", "beforeNat"):
+            found = None if early else self.decided(incoming, stage, "ingress", packet)
+            if found is False:
+                return "", False
+            early = early or found is True
+        packet = translated(packet, OWN)
+        if packet["destination"] in OWN.values():
+            if incoming != UPLINK:
+                return "", self.workload(packet["source"], "egress", packet)
+            return "", early or self.decided(incoming, "own", "ingress", packet) is not False
+        outgoing = self.interface_of(packet["destination"])
+        verdicts = [
+            early or self.decided(incoming, "forward", "ingress", packet) is not False,
+            incoming == UPLINK or self.workload(packet["source"], "egress", packet),
+            outgoing == UPLINK or self.workload(packet["destination"], "ingress", packet),
+            self.decided(outgoing, "forward", "egress", packet) is not False,
+        ]
+        return outgoing, all(verdicts)
+
+    def passes_out(self, packet: dict[str, Any]) -> tuple[str, bool]:
+        """The same of a packet of the host's own."""
+        first = self.decided(self.interface_of(packet["destination"]), "raw", "egress", packet)
+        packet = translated(packet, SERVICE)
+        outgoing = self.interface_of(packet["destination"])
+        if first is not None:
+            return outgoing, first
+        return outgoing, outgoing != UPLINK or self.decided(outgoing, "own", "egress", packet) is not False
+
+
+def translated(packet: dict[str, Any], from_address: dict[int, Any]) -> dict[str, Any]:
+    version = packet["source"].version
+    if (packet["protocol"], packet["dport"], packet["destination"]) != (6, NODE_PORT, from_address[version]):
+        return packet
+    return {**packet, "destination": POD[version], "dport": POD_PORT}
+
+
+@dataclass
+class HostWire:
+    wire: Wire
+    arrived: list[socket.socket] = field(default_factory=list)  # what the host itself gets
+    sending: dict[int, socket.socket] = field(default_factory=dict)
+
+    def open(self, stack: ExitStack) -> None:
+        for version, family in ((4, socket.AF_INET), (6, socket.AF_INET6)):
+            for protocol in (*PROTOCOLS, socket.IPPROTO_ICMP if version == 4 else socket.IPPROTO_ICMPV6):
+                self.arrived.append(stack.enter_context(socket_in(self.wire.host, family, socket.SOCK_RAW, protocol)))
+                self.arrived[-1].setblocking(False)
+            raw = socket_in(self.wire.host, family, socket.SOCK_RAW, socket.IPPROTO_RAW)
+            self.sending[version] = stack.enter_context(raw)
+
+    def reached(self) -> set[int]:
+        """The numbers of the packets that the host itself got since the last time."""
+        seen: set[int] = set()
+        for one in self.arrived:
+            while True:
+                try:
+                    seen.add(int.from_bytes(one.recv(4096)[-4:], "big"))
+                except BlockingIOError:
+                    break
+        return seen
+
+    def send(self, packet: dict[str, Any]) -> int:
+        """A packet of the host's own; returns its number."""
+        self.wire.number += 1
+        data = frame(packet, self.wire.number)[14:]
+        with suppress(PermissionError):  # how the kernel says that it was dropped
+            self.sending[packet["source"].version].sendto(data, (str(packet["destination"]), 0))
+        return self.wire.number
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[HostWire]:
+    with ExitStack() as stack:
+        wire = stack.enter_context(open_wire(SETTINGS))
+        for version, address in OWN.items():
+            wire.host.do("addr", "add", f"{address}/{32 if version == 4 else 128}", "dev", UPLINK, "nodad")
+        (tmp_path / "translation.nft").write_text(TRANSLATION)
+        wire.host.run("nft", "-f", str(tmp_path / "translation.nft"))
+        made = HostWire(wire)
+        made.open(stack)
+        wire.enforcer.goal.follow_interfaces({UPLINK: frozenset(address.packed for address in OWN.values())})
+        yield made
+
+
+_clusters = st.fixed_dictionaries({}, optional={key: documents_for(key) for key in keys()})
+FROM_HOST = [packet for packet in PACKETS if packet["source"] in OWN.values() and packet["protocol"] != 58]
+
+
+@given(documents=_clusters)
+@settings(
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],  # a smaller example takes minutes to find
+)
+def _check(hosts: HostWire, documents: dict[Any, Any]) -> None:
+    graph, wire = graph_of(documents), hosts.wire
+    graph.flush()
+    wanted = graph.wanted()
+    wire.apply(wanted)
+    assert wire.enforcer.goal.problems == {}
+    owners = owners_of(sorted(wanted.endpoints.values(), key=lambda endpoint: str(endpoint.key)))
+    owners = {address: endpoint for address, endpoint in owners.items() if address not in OWN.values()}
+    wire.route({address: endpoint.interface for address, endpoint in owners.items()}, without=OWN.values())
+    path, tried, expected = HostPath(Naive(documents), owners), [], []
+    for packet in TRIED:
+        incoming = path.interface_of(packet["source"])
+        outgoing, passes = path.passes_in(packet)
+        if packet["source"] in OWN.values() or incoming == outgoing:
+            continue
+        tried.append((incoming, outgoing, packet))
+        expected.append(passes)
+    hosts.reached()
+    first = wire.number + 1
+    found = wire.arrivals([(incoming, outgoing or UPLINK, packet) for incoming, outgoing, packet in tried])
+    own = hosts.reached()
+    wrong = []
+    for i, (incoming, outgoing, packet) in enumerate(tried):
+        arrived = found[i] if outgoing else first + i in own
+        if arrived is not expected[i]:
+            wrong.append((incoming, outgoing or "the host", packet, f"arrived: {arrived}"))
+    numbers = {hosts.send(packet): packet for packet in FROM_HOST if packet["destination"] not in OWN.values()}
+    seen = wire.seen()
+    for number, packet in numbers.items():
+        outgoing, passes = path.passes_out(packet)
+        if (number in seen[outgoing]) is not passes:
+            wrong.append(("the host", outgoing, packet, f"arrived: {not passes}"))
+    assert wrong == [], [
+        (key, documents[key]) for key in documents if key[0] in ("HostEndpoint", "GlobalNetworkPolicy")
+    ]
+
+
+def test_verdicts_about_hosts(hosts: HostWire) -> None:
+    _check(hosts)

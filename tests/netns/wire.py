@@ -1,0 +1,150 @@
+"""A host whose interfaces' far ends send any frames and see which ones come out, with our tables in its kernel."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import netns
+from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.log import Log
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.policy.wanted import Wanted
+from tests.netns.namespaces import Namespace, namespace
+from tests.unit.nodeagent.dataplane.policy.worlds import difference
+from tests.unit.policy.cluster import ADDRESSES
+
+INTERFACES = ("cali1", "calil3")
+UPLINK = "uplink"
+MARKER = 0x88B5  # an EtherType for experiments
+ROUTER, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
+
+
+def frame(packet: dict[str, Any], number: int) -> bytes:
+    """An Ethernet frame; ``number`` is its payload. Checksums of the upper protocols are not looked at."""
+    source, destination = packet["source"], packet["destination"]
+    protocol, payload = packet["protocol"], struct.pack(">I", number)
+    if protocol == 6:
+        upper = struct.pack(">HHIIBBHHH", packet["sport"], packet["dport"], 1, 0, 0x50, 0x02, 8192, 1, 0) + payload
+    elif protocol == 17:
+        upper = struct.pack(">HHHH", packet["sport"], packet["dport"], 8 + len(payload), 1) + payload
+    else:
+        upper = struct.pack(">BBHHH", *packet["icmp"], 0, 7, 7) + payload
+    ethernet = bytes.fromhex((ROUTER + PEER).replace(":", ""))
+    if source.version == 6:
+        header = struct.pack(">IHBB", 6 << 28, len(upper), protocol, 64) + source.packed + destination.packed
+        return ethernet + b"\x86\xdd" + header + upper
+    header = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(upper), number & 0xFFFF, 0, 64, protocol, 0)
+    header += source.packed + destination.packed
+    total = sum(struct.unpack(">10H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+    return ethernet + b"\x08\0" + header[:10] + struct.pack(">H", checksum) + header[12:] + upper
+
+
+@dataclass
+class Wire:
+    """The far ends of the host's interfaces, and the host's kernel."""
+
+    host: Namespace
+    enforcer: Enforcer
+    inner: dict[str, socket.socket] = field(default_factory=dict)  # on the host, for markers
+    outer: dict[str, socket.socket] = field(default_factory=dict)
+    wanted: Wanted = field(default_factory=Wanted)
+    number: int = 0
+
+    def apply(self, wanted: Wanted) -> None:
+        self.enforcer.goal.update(difference(self.wanted, wanted))
+        self.wanted = wanted
+        self.enforcer.bring_about(Deadline.after(30))
+
+    def route(
+        self,
+        owners: dict[IPv4Address | IPv6Address, str],
+        without: Collection[IPv4Address | IPv6Address] = (),
+    ) -> None:
+        """``without``: the host's own addresses."""
+        lines = []
+        for text in ADDRESSES:
+            if ip_address(text) in without:
+                continue
+            device = owners.get(ip_address(text), UPLINK)
+            lines.append(f"route replace {text} dev {device}")
+            lines.append(f"neigh replace {text} lladdr {PEER} dev {device}")
+        command = ["ip", "-n", self.host.name, "-batch", "-"]
+        subprocess.run(command, input="\n".join(lines), text=True, check=True, timeout=60)
+
+    def arrivals(self, packets: list[tuple[str, str, dict[str, Any]]]) -> list[bool]:
+        """For each (incoming interface, outgoing interface, packet): whether it came out there."""
+        first = self.number + 1
+        for incoming, _, packet in packets:
+            self.number += 1
+            self.outer[incoming].send(frame(packet, self.number))
+        seen = self.seen()
+        return [first + i in seen[outgoing] for i, (_, outgoing, _) in enumerate(packets)]
+
+    def seen(self) -> dict[str, set[int]]:
+        """The numbers of the packets that came out of each interface since the last time."""
+        seen: dict[str, set[int]] = {}
+        for name, inner in self.inner.items():
+            inner.send(bytes.fromhex((PEER + ROUTER).replace(":", "")) + struct.pack(">H", MARKER) + bytes(46))
+            seen[name] = set()
+            while True:
+                data, about = self.outer[name].recvfrom(4096)
+                if about[2] == socket.PACKET_OUTGOING:
+                    continue
+                if data[12:14] == struct.pack(">H", MARKER):
+                    break
+                seen[name].add(struct.unpack(">I", data[-4:])[0])
+        return seen
+
+
+def _raw(device: str, protocol: int) -> socket.socket:
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
+    opened.bind((device, protocol))
+    opened.settimeout(10)
+    return opened
+
+
+@contextmanager
+def open_wire(settings: FilterSettings) -> Iterator[Wire]:
+    with ExitStack() as stack:
+        host, far = stack.enter_context(namespace("host")), stack.enter_context(namespace("far"))
+        host.set_sysctl("ipv4/ip_forward", "1")
+        host.set_sysctl("ipv6/conf/all/forwarding", "1")
+        for name in ("all", "default"):
+            host.set_sysctl(f"ipv4/conf/{name}/rp_filter", "0")
+        for name in (*INTERFACES, UPLINK):
+            host.do("link", "add", name, "address", ROUTER, "type", "veth", "peer", "name", name, "netns", far.name)
+            for end in (host, far):
+                end.do("link", "set", name, "addrgenmode", "none", "up")
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, here)
+        stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # packets of one processor stay in order
+        try:
+            netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
+            kernel = stack.enter_context(NfTables())
+            enforcer = Enforcer(kernel, Goal(settings), Log("error"))
+            made = Wire(host, enforcer)
+            for name in (*INTERFACES, UPLINK):
+                made.inner[name] = stack.enter_context(_raw(name, MARKER))
+            netns.enter(os.open(far.path, os.O_RDONLY | os.O_CLOEXEC))
+            for name in (*INTERFACES, UPLINK):
+                made.outer[name] = stack.enter_context(_raw(name, 3))
+        finally:
+            netns.enter(here)
+        enforcer.bring_about(Deadline.after(30))
+        host.set_sysctl("netfilter/nf_conntrack_checksum", "0")
+        host.set_sysctl("ipv4/icmp_ratelimit", "0")
+        yield made
