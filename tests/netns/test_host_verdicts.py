@@ -38,13 +38,16 @@ SETTINGS = FilterSettings(
     to_host="RETURN", failsafe_in=(FailsafePort(*INBOUND),), failsafe_out=(FailsafePort(*OUTBOUND),)
 )
 PROTOCOLS = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-# as kube-proxy translates in its mode nftables; answers of the host would make connections established
+# as kube-proxy translates in its mode nftables; answers of the host would make connections established; marks that
+# others set must not count
 TRANSLATION = """
 table ip test {
     chain pre { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 tcp dport 443 dnat to 10.0.0.1:80; }
     chain out { type nat hook output priority -100; ip daddr 10.0.1.2 tcp dport 443 dnat to 10.0.0.1:80; }
+    chain marked { type filter hook prerouting priority -450; meta mark set 0x00030000; }
     chain answers {
         type filter hook output priority -450;
+        meta mark set 0x00030000
         tcp flags rst drop
         icmp type { echo-reply, destination-unreachable } drop
     }
@@ -52,8 +55,10 @@ table ip test {
 table ip6 test {
     chain pre { type nat hook prerouting priority dstnat; ip6 daddr fd00::2 tcp dport 443 dnat to [fd00::1]:80; }
     chain out { type nat hook output priority -100; ip6 daddr fd00::1 tcp dport 443 dnat to [fd00::1]:80; }
+    chain marked { type filter hook prerouting priority -450; meta mark set 0x00030000; }
     chain answers {
         type filter hook output priority -450;
+        meta mark set 0x00030000
         tcp flags rst drop
         icmpv6 type { echo-reply, destination-unreachable } drop
     }
@@ -191,7 +196,11 @@ def hosts(tmp_path: Path) -> Iterator[HostWire]:
         yield made
 
 
-_clusters = st.fixed_dictionaries({}, optional={key: documents_for(key) for key in keys()})
+_ALWAYS = ("HostEndpoint", "GlobalNetworkPolicy")
+_clusters = st.fixed_dictionaries(
+    {key: documents_for(key) for key in keys() if key[0] in _ALWAYS},
+    optional={key: documents_for(key) for key in keys() if key[0] not in _ALWAYS},
+)
 FROM_HOST = [packet for packet in PACKETS if packet["source"] in OWN.values() and packet["protocol"] != 58]
 
 

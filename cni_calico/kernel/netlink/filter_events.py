@@ -21,6 +21,7 @@ from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, NFTABLES
 from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_GROUP, listen
 
 _LINK_GROUP, _NEWLINK, _DELLINK = 1, 16, 17
+_ADDRESS_GROUPS = 0x10 | 0x100  # IPv4's and IPv6's
 _NEWGEN = NFTABLES << 8 | 15
 _TABLE, _PROCESS_NAME = 1, 3  # a table's name is the first attribute of every message about something in it
 _BUFFER_BYTES = 4 << 20
@@ -31,11 +32,13 @@ _RECEIVE_BYTES = 65536
 class Happened:
     """``touched_by``: the names of programs that changed one of our tables, "?" for an unknown one.
 
-    ``links``: interfaces and whether they are up, as the kernel reported it; None: ask for all.
+    ``links``: interfaces and whether they are up, as the kernel reported it; None: ask for all. ``addresses``: some
+    interface's addresses have changed.
     """
 
     touched_by: set[str] = field(default_factory=set)
     links: dict[str, bool] | None = field(default_factory=dict)
+    addresses: bool = False
 
 
 class FilterMonitor:
@@ -50,6 +53,7 @@ class FilterMonitor:
         self._poller = poll()
         self._poller.register(self._wake, POLLIN)
         self._rules: socket.socket | None = None
+        self._addresses: socket.socket | None = None
         self._links = self._join(socket.NETLINK_ROUTE, _LINK_GROUP)
 
     def _join(self, family: int, groups: int) -> socket.socket:
@@ -67,6 +71,11 @@ class FilterMonitor:
         if self._rules is None:
             self._rules = self._join(NETLINK_NETFILTER, NFTABLES_GROUP)
 
+    def watch_addresses(self) -> None:
+        """Report changed addresses from now on; the caller reads them after this."""
+        if self._addresses is None:
+            self._addresses = self._join(socket.NETLINK_ROUTE, _ADDRESS_GROUPS)
+
     def wait(self, timeout_s: float) -> bool:
         """Whether anything happened within that time: a notification, or ``wake``."""
         events = self._poller.poll(max(0.0, timeout_s) * 1000)
@@ -83,6 +92,8 @@ class FilterMonitor:
                 self._pending = False
             else:
                 self._take_rules(data)
+        for _ in self._read(self._addresses) if self._addresses is not None else ():
+            self._happened.addresses = True
         for data in self._read(self._links):
             if data is None:
                 self._happened.links = None
@@ -98,8 +109,9 @@ class FilterMonitor:
             pass  # closed: nobody waits any more
 
     def close(self) -> None:
-        if self._rules is not None:
-            self._rules.close()
+        for joined in (self._rules, self._addresses):
+            if joined is not None:
+                joined.close()
         self._links.close()
         os.close(self._wake)
 

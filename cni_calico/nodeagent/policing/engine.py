@@ -90,7 +90,17 @@ class PolicyEngine:
         told = self._told
         assert told is not None
         context = self._context
-        rounds = Rounds(context, self._node, told[0], kernel, conntrack, self._tell, monitor.watch_rules, self.figures)
+        rounds = Rounds(
+            context,
+            self._node,
+            told[0],
+            kernel,
+            conntrack,
+            self._tell,
+            monitor.watch_rules,
+            self.figures,
+            watch_addresses=monitor.watch_addresses,
+        )
         rounds.follow_tunnels(told[1])
         feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes)
         news, unread_since = True, 0.0

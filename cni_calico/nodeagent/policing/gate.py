@@ -23,7 +23,9 @@ _NAMED = 5  # the number of missing things listed in a sentence
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """``policies``: the number of policies that are enforced anywhere. ``is_policing``: our tables are in the kernel.
+    """``policies``: the number of policies that are enforced anywhere, and of this node's host endpoints.
+
+    ``is_policing``: our tables are in the kernel.
 
     ``missing_profiles``: those that workloads of this node name and that do not exist.
     """

@@ -33,6 +33,7 @@ from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
+from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle
 from cni_calico.nodeagent.policing.last_valid import LastValid
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.status_files import StatusFiles
@@ -61,6 +62,7 @@ class Rounds:
         watch_rules: Callable[[], None] = lambda: None,
         figures: PolicyFigures | None = None,
         now: Callable[[], float] = time.monotonic,
+        watch_addresses: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
         self._node = node
@@ -69,7 +71,7 @@ class Rounds:
         self._tell = tell
         self._watch_rules = watch_rules
         self._now = now
-        self._graph = Graph(lambda endpoint: endpoint.node == node)
+        self._graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
         self._service_networks = parse_service_networks(None)
         self._goal = Goal(filter_settings(felix, self._service_networks))
         self._figures = figures or PolicyFigures()
@@ -80,6 +82,7 @@ class Rounds:
         self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
         self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
         self._surroundings = Surroundings()
+        self._hosts = HostSide(watch_addresses)
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
@@ -117,6 +120,7 @@ class Rounds:
     def notice(self, happened: Happened) -> None:
         """Process what the kernel reported."""
         self._surroundings.notice(happened)
+        self._hosts.notice(happened, self._felix.interface_prefixes)
         if happened.touched_by and self._in_force:
             self._enforcer.doubt()
             self._repaired_after = ", ".join(sorted(happened.touched_by))
@@ -189,6 +193,7 @@ class Rounds:
             self._figures.calculation.observe(self._taking_s + self._now() - begun)
             self._taking_s = None
         self._goal.update(changes)
+        self._hosts.follow(self._goal)
         self._files_due = self._files_due or bool(changes.endpoints)
         if changes.policies:
             self._governing = sum(1 for policy in self._goal.policies if policy.kind != "Profile")
@@ -258,7 +263,7 @@ class Rounds:
             has_kubernetes=self._context.kubernetes is not None,
             is_kubernetes_datastore=self._context.is_kubernetes_datastore,
             has_namespace_profile=self._has_namespace_profile,
-            policies=len(self._policies),
+            policies=len(self._policies) + len(self._goal.hosts.all),
             is_policing=self._enforcer.is_there,
             missing_profiles=() if self._enforcer.is_there else self._graph.missing_profiles(),
         )
@@ -369,6 +374,7 @@ class Rounds:
                 "policies": self._governing,
                 "profiles": len(self._goal.policies) - self._governing,
                 "endpoints": len(self._goal.endpoints.all),
+                "hosts": len(self._goal.hosts.all),
                 "classes": len(self._goal.classes),
                 "sets": self._graph_sets(),
             },
@@ -384,7 +390,10 @@ class Rounds:
         return "it counts as absent" if held is None else "its last valid version stays in force"
 
     def _troubles(self) -> tuple[str, ...]:
-        around = (*self._last_valid.troubles, *(self._surroundings.warnings(self._felix) if self._in_force else ()))
+        around = self._last_valid.troubles
+        if self._in_force:
+            hosts = describe_idle(self._goal, self._graph.missing_host_profiles())
+            around = (*around, *self._surroundings.warnings(self._felix), *hosts)
         trouble = self._departures.trouble
         return (*around, f"connections of workloads that are gone may still pass: {trouble}") if trouble else around
 

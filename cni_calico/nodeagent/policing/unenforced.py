@@ -3,9 +3,8 @@
 Rule: while there is any of it, what upstream's agent left stays, unless FELIX_TAKEOVERWITHOUTPOLICIES is set: its
 rules go on denying, and nobody is let in by an update.
 
-- PolicyEnforcement is Disabled: every policy.
-- A HostEndpoint of this node that a policy selects, or that has no profile that allows everything: upstream denies what
-  nothing allows there.
+With PolicyEnforcement Disabled that is every policy, and each HostEndpoint of this node that a policy selects, or that
+has no profile that allows everything: upstream denies what nothing allows there. Otherwise it is nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +41,10 @@ class Unenforced:
         select_governing: Callable[[Labelled], Collection[str]],
     ) -> tuple[str, ...]:
         """In words, each beginning with a noun. ``select_governing``: the policies that select a host endpoint."""
-        found = []
-        if felix.policy_enforcement != "Enabled" and policies:
+        found: list[str] = []
+        if felix.policy_enforcement == "Enabled":
+            return ()
+        if policies:
             names = listed(sorted(named(key) for key in policies))
             found.append(f"{len(policies)} policies ({names}), because FELIX_POLICYENFORCEMENT is Disabled")
         for key, host in sorted(self._hosts.items(), key=lambda item: item[0].name):

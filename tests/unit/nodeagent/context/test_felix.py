@@ -3,7 +3,8 @@
 import pytest
 
 from cni_calico.daemon.settings_table import settings_of
-from cni_calico.nodeagent.context.felix import ELSEWHERE, FelixSettings, parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.unused import ELSEWHERE
 
 
 def test_built_in():

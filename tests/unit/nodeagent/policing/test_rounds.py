@@ -111,6 +111,7 @@ def _policy(selector: str) -> Resource:
 
 
 OPEN = ("projectcalico-default-allow",)
+OFF = "1 policies (GlobalNetworkPolicy deny), because FELIX_POLICYENFORCEMENT is Disabled"
 CLOSED = "HostEndpoint eth0, which denies what no policy or profile allows"
 GOVERNED = "what GlobalNetworkPolicy deny says about HostEndpoint eth0"
 
@@ -118,26 +119,36 @@ GOVERNED = "what GlobalNetworkPolicy deny says about HostEndpoint eth0"
 @pytest.mark.parametrize(
     ("host", "selector", "lost"),
     [
-        (_host("n1"), "role == 'x'", (CLOSED,)),
-        (_host("n1", OPEN), "role == 'x'", ()),
-        (_host("n1", OPEN, role="x"), "role == 'x'", (GOVERNED,)),
-        (_host("n1", OPEN), "all()", (GOVERNED,)),
-        (_host("n2", role="x"), "all()", ()),
+        (_host("n1"), "role == 'x'", (OFF, CLOSED)),
+        (_host("n1", OPEN), "role == 'x'", (OFF,)),
+        (_host("n1", OPEN, role="x"), "role == 'x'", (OFF, GOVERNED)),
+        (_host("n1", OPEN), "all()", (OFF, GOVERNED)),
+        (_host("n2", role="x"), "all()", (OFF,)),
     ],
 )
 def test_what_only_upstream_enforces_on_hosts_is_told(
     tmp_path: Path, host: HostRecord, selector: str, lost: tuple[str, ...]
 ) -> None:
-    told = Host(tmp_path, kubernetes=True)
+    for enforcement in ("Disabled", "Enabled"):
+        told = Host(tmp_path, kubernetes=True, enforcement=enforcement)
+        told.kernel.broken = False
+        rounds = told.rounds()
+        rounds.take({ResourceKey("HostEndpoint", "eth0"): host, POLICY: _policy(selector)})
+        rounds.follow()
+        rounds.once()
+        assert told.told[-1].lost == (lost if enforcement == "Disabled" else ())
+
+
+def test_a_host_endpoint_is_a_reason_to_enforce(tmp_path: Path) -> None:
+    told = Host(tmp_path)
     told.kernel.broken = False
     rounds = told.rounds()
-    rounds.take({ResourceKey("HostEndpoint", "eth0"): host, POLICY: _policy(selector)})
-    rounds.follow()
-    rounds.once()
-    assert told.told[-1].lost == lost
-    rounds.take({ResourceKey("HostEndpoint", "eth0"): None})
-    rounds.once()
-    assert told.told[-1].lost == ()
+    for host, is_policed in ((_host("n2"), False), (_host("n1"), True), (None, False)):
+        rounds.take({ResourceKey("HostEndpoint", "eth0"): host})
+        rounds.follow()
+        rounds.once()
+        assert told.told[-1].in_force is is_policed
+        assert bool(told.kernel.tables and "host-in" in told.kernel.tables[FILTER[4]].chains) is is_policed
 
 
 def test_policies_that_are_switched_off_are_told(tmp_path: Path) -> None:

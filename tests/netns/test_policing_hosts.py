@@ -1,0 +1,384 @@
+"""Policy for hosts, by the engine, on a host with an uplink to another one: what reaches it, what leaves it, what it
+forwards; and that nobody is locked out.
+
+Rule: that a packet does not arrive is known when a later one has, which no policy stops: to a failsafe port.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.netns.namespaces import Namespace, namespace, until
+from tests.netns.policing import NODE, Lab, lab, socket_in
+
+pytestmark = pytest.mark.netns
+
+HOST, OTHER = {4: "172.31.0.1", 6: "fd31::1"}, {4: "172.31.0.9", 6: "fd31::9"}
+POD = {4: "10.65.0.1", 6: "fd00::1"}
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+DHCP, DNS, SSH, NODE_PORT = 68, 53, 22, 30080
+DENY_ALL = {
+    "selector": "",
+    "order": 1,
+    "types": ["Ingress", "Egress"],
+    "ingress": [{"action": "Deny"}],
+    "egress": [{"action": "Deny"}],
+}
+
+
+@dataclass
+class Uplinked:
+    """``other`` is a host that reaches this one, and its workload ``a``, through ``eth0``."""
+
+    lab: Lab
+    other: Namespace
+    stack: ExitStack
+    count: int = 0
+    receivers: dict[tuple[str, int], socket.socket] = field(default_factory=dict)
+
+    @property
+    def host(self) -> Namespace:
+        return self.lab.host
+
+    def put_host(self, name: str = "h", interface: str = "eth0", **spec: Any) -> None:
+        labels = spec.pop("labels", {"host": "yes"})
+        given = {"interfaceName": interface} if interface else {}
+        self.lab.put("HostEndpoint", name, {"node": NODE, **given, **spec}, **labels)
+
+    def put_policy(self, name: str, **spec: Any) -> None:
+        self.lab.put("GlobalNetworkPolicy", name, {"order": 10, "selector": "host == 'yes'", **spec})
+
+    def receiver(self, ns: Namespace, version: int) -> socket.socket:
+        if (ns.name, version) not in self.receivers:
+            opened = socket_in(ns, FAMILIES[version], socket.SOCK_RAW, socket.IPPROTO_UDP)
+            opened.settimeout(20)
+            self.receivers[ns.name, version] = self.stack.enter_context(opened)
+        return self.receivers[ns.name, version]
+
+    def arrives(
+        self, source: Namespace, to: str, port: int, at: Namespace, marker: tuple[Namespace, str, int], sport: int = 0
+    ) -> bool:
+        """Whether a UDP packet, the first of its connection, arrives in ``at``. ``marker``: what always does."""
+        version = 6 if ":" in to else 4
+        arrived = self.receiver(at, version)
+        self.count += 1
+        word = f"probe{self.count}".encode()
+        with socket_in(source, FAMILIES[version], socket.SOCK_DGRAM) as probe:
+            probe.bind(("::" if version == 6 else "", sport))
+            try:
+                probe.sendto(word, (to, port))
+            except PermissionError:
+                return False  # how the kernel says that it was dropped on its way out
+        with socket_in(marker[0], FAMILIES[version], socket.SOCK_DGRAM) as last:
+            last.sendto(b"mark-" + word, marker[1:])
+        found = False
+        while True:
+            data = arrived.recv(4096)
+            if data.endswith(b"mark-" + word):
+                return found
+            found = found or data.endswith(word)
+
+    def into_host(self, port: int, version: int = 4, to: str = "") -> bool:
+        marker = (self.other, HOST[version], DHCP)
+        return self.arrives(self.other, to or HOST[version], port, self.host, marker)
+
+    def out_of_host(self, port: int, version: int = 4) -> bool:
+        return self.arrives(self.host, OTHER[version], port, self.other, (self.host, OTHER[version], DNS))
+
+    def into_workload(self, port: int, version: int = 4, to: str = "") -> bool:
+        """``to``: an address that is translated to the workload's."""
+        pod = self.lab.workloads["a"].ns
+        return self.arrives(self.other, to or POD[version], port, pod, (self.host, POD[version], 9))
+
+    def out_of_workload(self, port: int) -> bool:
+        pod = self.lab.workloads["a"].ns
+        return self.arrives(pod, OTHER[4], port, self.other, (self.host, OTHER[4], DNS))
+
+    def from_workload_to_host(self, port: int) -> bool:
+        pod = self.lab.workloads["a"].ns
+        return self.arrives(pod, HOST[4], port, self.host, (self.other, HOST[4], DHCP))
+
+    def log_in(self, version: int = 4) -> bool:
+        """A TCP connection to the failsafe port of SSH, with data."""
+        with ExitStack() as stack:
+            listening = stack.enter_context(socket_in(self.host, FAMILIES[version], socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((HOST[version], SSH))
+            listening.listen()
+            client = stack.enter_context(socket_in(self.other, FAMILIES[version], socket.SOCK_STREAM))
+            for end in (client, listening):
+                end.settimeout(20)
+            client.connect((HOST[version], SSH))
+            served = stack.enter_context(listening.accept()[0])
+            client.sendall(b"hello")
+            return served.recv(5) == b"hello"
+
+    def until(self, probe: Any, wanted: bool, what: str) -> None:
+        try:
+            until(lambda: probe() is wanted, what)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.lab.standing()}\n{self.lab.log()}\n{self.lab.ruleset()}") from None
+
+    def until_warned(self, text: str) -> None:
+        until(lambda: any(text in said for said in self.lab.standing().get("warnings", ())), f"warning {text!r}")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Uplinked]:
+    with lab(tmp_path) as made, ExitStack() as stack:
+        other = stack.enter_context(namespace("other"))
+        made.host.do("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other.name)
+        for end, addresses in ((made.host, HOST), (other, OTHER)):
+            end.do("addr", "add", f"{addresses[4]}/24", "dev", "eth0")
+            end.do("addr", "add", f"{addresses[6]}/64", "dev", "eth0", "nodad")
+            end.do("link", "set", "eth0", "up")
+            end.do("link", "set", "lo", "up")
+        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
+        made.put_profile("kns.default")
+        made.add("a", *POD.values(), app="a")
+        for version, net in ((4, "10.65.0.0/16"), (6, "fd00::/64")):
+            other.do(f"-{version}", "route", "add", net, "via", HOST[version])
+        yield Uplinked(made, other, stack)
+
+
+def start(node: Uplinked, **counts: int) -> None:
+    node.lab.start(FELIX_DEFAULTENDPOINTTOHOSTACTION="RETURN")
+    node.lab.until_in_force(**counts)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_host_endpoint_closes_its_interface_but_failsafe_ports(node: Uplinked, version: int) -> None:
+    assert node.into_host(80, version) and node.out_of_host(80, version)
+    node.put_host()
+    start(node, hosts=1)
+    assert not node.into_host(80, version) and not node.out_of_host(80, version)
+    assert node.into_host(DHCP, version) and node.out_of_host(DNS, version) and node.log_in(version)
+    assert node.into_workload(80, version) and node.from_workload_to_host(80)  # neither is the host's own
+    node.put_policy(
+        "web",
+        types=["Ingress", "Egress"],
+        ingress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}],
+        egress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [81]}}],
+    )
+    node.until(lambda: node.into_host(80, version), True, "the policy lets it in")
+    assert not node.into_host(81, version) and node.out_of_host(81, version) and not node.out_of_host(80, version)
+    node.lab.remove("HostEndpoint", "h")
+    node.until(lambda: node.into_host(81, version), True, "everything is open again")
+    assert (
+        node.out_of_host(80, version) and "host-in" not in node.lab.ruleset() and "failsafe" not in node.lab.ruleset()
+    )
+
+
+def test_deny_all_everywhere_locks_nobody_out(node: Uplinked) -> None:
+    """Killed, restarted, with records that come one by one: the failsafe ports are open all the time."""
+    node.put_host("all", "*")
+    node.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "applyOnForward": True})
+    start(node, hosts=1, policies=1)
+    for version in (4, 6):
+        assert not node.into_host(80, version) and not node.out_of_host(80, version) and node.log_in(version)
+        assert not node.into_workload(80, version)
+        node.host.do(f"-{version}", "neigh", "flush", "dev", "eth0")
+        node.other.do(f"-{version}", "neigh", "flush", "dev", "eth0")
+        assert node.log_in(version) and node.into_host(DHCP, version)  # neighbours are found
+    rules = node.lab.ruleset()
+    node.lab.stop(signal.SIGKILL)
+    assert node.log_in() and not node.into_host(80)
+    start(node, hosts=1, policies=1)
+    assert node.lab.ruleset() == rules and node.log_in() and not node.into_host(80)
+    node.lab.remove("GlobalNetworkPolicy", "deny-all")
+    node.until(lambda: node.into_workload(80), True, "forwarding is open again")
+    assert not node.into_host(80) and node.log_in()  # without a policy and a profile it is closed
+    node.lab.remove("HostEndpoint", "all")
+    node.until(lambda: node.into_host(80), True, "everything is open again")
+    for version in (4, 6):
+        assert node.out_of_host(80, version) and node.into_workload(80, version) and node.into_host(80, version)
+
+
+def test_other_failsafe_ports(node: Uplinked) -> None:
+    node.put_host()
+    node.lab.start(FELIX_FAILSAFEINBOUNDHOSTPORTS=f"udp:{DHCP},udp:172.31.0.0/28:70,udp:192.0.2.0/24:71")
+    node.lab.until_in_force(hosts=1)
+    assert node.into_host(70) and not node.into_host(71) and not node.into_host(SSH)
+
+
+def test_expected_addresses_and_names_follow_the_interfaces(node: Uplinked) -> None:
+    node.put_host("by-address", "", expectedIPs=[HOST[4], "192.0.2.200"])
+    node.put_host("elsewhere", "", expectedIPs=["192.0.2.201"])
+    node.put_host("later", "eth7")
+    start(node, hosts=3)
+    node.until_warned("HostEndpoint elsewhere is not in force: no interface of this node has one of its expectedIPs")
+    node.until_warned("HostEndpoint later is not in force: there is no interface eth7")
+    assert not node.into_host(80)
+    node.host.do("addr", "del", f"{HOST[4]}/24", "dev", "eth0")
+    node.host.do("addr", "add", f"{HOST[4]}/25", "dev", "eth0")  # as a DHCP client does
+    node.host.do("addr", "add", "172.31.0.2/24", "dev", "eth0")
+    node.until(lambda: node.into_host(80), False, "policed again")
+    node.host.do("addr", "del", f"{HOST[4]}/25", "dev", "eth0")
+    node.until(lambda: node.into_host(80, 6), True, "the interface has the address no more")
+    node.host.do("addr", "add", f"{HOST[4]}/24", "dev", "eth0")
+    node.until(lambda: node.into_host(80, 6), False, "the interface has it again")
+    node.lab.remove("HostEndpoint", "by-address")
+    node.until(lambda: node.into_host(80), True, "open")
+    node.host.do("link", "set", "eth0", "down")
+    node.host.do("link", "set", "eth0", "name", "eth7")
+    node.host.do("link", "set", "eth7", "up")
+    assert not node.into_host(80)  # from its first packet on
+
+
+def test_host_endpoints_that_contradict_each_other(node: Uplinked) -> None:
+    """The smallest name has the interface; the rest is named."""
+    node.put_policy("open", selector="who == 'a'", types=["Ingress"], ingress=[{"action": "Allow"}])
+    node.put_host("b", labels={"who": "b"})
+    node.put_host("all-b", "*", labels={"who": "b"})
+    node.put_host("all-a", "*", labels={"who": "b"})
+    node.put_host("excluded", "kube-ipvs0", labels={"who": "b"})
+    start(node, hosts=4)
+    assert not node.into_host(80)
+    node.put_host("a", labels={"who": "a"})
+    node.until(lambda: node.into_host(80), True, "the smaller name's policies")
+    node.until_warned("HostEndpoint b is not in force: HostEndpoint a has its interface, eth0: its name comes first")
+    node.until_warned("HostEndpoint all-b is not in force: HostEndpoint all-a is for all interfaces too")
+    node.until_warned("HostEndpoint excluded is not in force: InterfaceExclude names its interface, kube-ipvs0")
+    node.lab.put("HostEndpoint", "bad", {"node": NODE, "interfaceName": "eth0 or eth1"})
+    node.put_host("c", "eth0", expectedIPs=["no address"])
+    until(lambda: len(node.lab.standing().get("problems", ())) == 2, "both are named")
+    assert node.into_host(80) and node.log_in()
+
+
+def test_forwarded_traffic(node: Uplinked) -> None:
+    node.put_host()
+    node.put_policy("own", types=["Ingress", "Egress"], ingress=[{"action": "Deny"}], egress=[{"action": "Deny"}])
+    start(node, hosts=1, policies=1)
+    assert node.into_workload(80) and node.out_of_workload(80) and not node.into_host(80)
+    node.put_policy(
+        "through",
+        applyOnForward=True,
+        order=1,
+        types=["Ingress", "Egress"],
+        ingress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}],
+        egress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [81]}}],
+    )
+    node.until(lambda: node.into_workload(81), False, "the end of the tier")
+    assert node.into_workload(80) and node.out_of_workload(81) and not node.out_of_workload(80)
+    assert not node.into_workload(DHCP)  # failsafe ports are the host's own
+    assert node.into_host(80)  # it counts there as well
+
+
+def translate(node: Uplinked, by: str, root: Path) -> None:
+    """A NodePort and a service's address as kube-proxy lays them down."""
+    if by == "nftables":
+        rules = "\n".join(
+            f"table {table} kube-proxy {{\n"
+            f"  chain filter-prerouting {{ type filter hook prerouting priority -110; }}\n"
+            f"  chain nat-prerouting {{ type nat hook prerouting priority -100; jump services; }}\n"
+            f"  chain nat-output {{ type nat hook output priority -100; jump services; }}\n"
+            f"  chain services {{ fib daddr type local udp dport {NODE_PORT} dnat to {to}; }}\n}}"
+            for table, to in (("ip", f"{POD[4]}:80"), ("ip6", f"[{POD[6]}]:80"))
+        )
+        (root / "kube-proxy.nft").write_text(rules)
+        node.host.run("nft", "-f", str(root / "kube-proxy.nft"))
+        return
+    for program, to in (("iptables", f"{POD[4]}:80"), ("ip6tables", f"[{POD[6]}]:80")):
+        for command in (
+            ("-N", "KUBE-SERVICES"),
+            ("-A", "PREROUTING", "-j", "KUBE-SERVICES"),
+            ("-A", "OUTPUT", "-j", "KUBE-SERVICES"),
+            (*f"-A KUBE-SERVICES -p udp -m addrtype --dst-type LOCAL --dport {NODE_PORT} -j DNAT --to".split(), to),
+        ):
+            node.host.run(shutil.which(f"{program}-legacy") or program, "-w", "-t", "nat", *command)
+
+
+@pytest.mark.parametrize("by", ["nftables", "iptables"])
+def test_node_ports(node: Uplinked, by: str, tmp_path: Path) -> None:
+    """preDNAT sees the port that the client names; the workload's policy the one behind it."""
+    translate(node, by, tmp_path)
+    for version in (4, 6):
+        assert node.into_workload(NODE_PORT, version, HOST[version])
+    node.put_host(profiles=["open"])
+    node.lab.put_profile("open")
+    start(node, hosts=1)
+    assert node.into_workload(NODE_PORT, to=HOST[4])
+    node.put_policy(
+        "node-ports",
+        preDNAT=True,
+        applyOnForward=True,
+        types=["Ingress"],
+        ingress=[
+            {"action": "Allow", "protocol": "UDP", "source": {"nets": ["172.31.0.8/32"]}},
+            {"action": "Deny", "protocol": "UDP", "destination": {"ports": ["30000:32767"]}},
+        ],
+    )
+    for version in (4, 6):
+        node.until(lambda: node.into_workload(NODE_PORT, version, HOST[version]), False, "node ports are closed")  # noqa: B023
+        assert node.into_workload(80, version) and node.into_host(81, version)
+    node.other.do("addr", "add", "172.31.0.8/32", "dev", "eth0")
+    node.other.do("route", "replace", "172.31.0.0/24", "dev", "eth0", "src", "172.31.0.8")
+    node.put_policy("closed", types=["Ingress"], order=1, ingress=[{"action": "Deny"}])
+    node.until(lambda: node.into_host(81), True, "what preDNAT allows is allowed")
+    assert node.into_workload(NODE_PORT, to=HOST[4])
+
+
+def test_the_hosts_own_connections_to_services(node: Uplinked, tmp_path: Path) -> None:
+    """They are policed where they leave: not to its own workloads, and by the address behind the service's."""
+    chain = f"chain out {{ type nat hook output priority -100; ip daddr 10.96.0.1 dnat to {OTHER[4]}; }}"
+    (tmp_path / "services.nft").write_text(f"table ip kube-proxy {{ {chain}; }}")
+    node.host.run("nft", "-f", str(tmp_path / "services.nft"))
+    node.host.do("route", "add", "10.96.0.0/16", "via", OTHER[4])
+
+    def through_service(port: int) -> bool:
+        return node.arrives(node.host, "10.96.0.1", port, node.other, (node.host, OTHER[4], DNS))
+
+    assert through_service(80)
+    node.put_host()
+    node.put_policy(
+        "out",
+        types=["Egress"],
+        egress=[{"action": "Allow", "protocol": "UDP", "destination": {"nets": [f"{OTHER[4]}/32"], "ports": [80]}}],
+    )
+    start(node, hosts=1, policies=1)
+    assert through_service(80) and not through_service(81) and through_service(DNS)
+
+
+def test_what_is_not_tracked(node: Uplinked) -> None:
+    node.put_host(profiles=["open"])
+    node.lab.put_profile("open")
+    node.put_policy(
+        "untracked",
+        doNotTrack=True,
+        applyOnForward=True,
+        types=["Ingress", "Egress"],
+        ingress=[
+            {"action": "Allow", "protocol": "UDP", "destination": {"ports": [5353]}},
+            {"action": "Deny", "protocol": "UDP", "destination": {"ports": [123]}},
+        ],
+        egress=[{"action": "Deny", "protocol": "UDP", "destination": {"ports": [123]}}],
+    )
+    node.put_policy("closed", types=["Ingress"], ingress=[{"action": "Deny", "protocol": "UDP"}])
+    start(node, hosts=1, policies=2)
+    assert node.into_host(5353) and not node.into_host(123) and not node.into_host(124)
+    assert node.out_of_host(80) and not node.out_of_host(123) and node.log_in()
+    listed = node.host.run("cat", "/proc/net/nf_conntrack", check=False).stdout
+    assert "dport=5353" not in listed
+    node.put_host("all", "*")
+    node.until_warned("GlobalNetworkPolicy untracked does not apply to HostEndpoint all")
+
+
+def test_preDNAT_with_egress_is_refused_and_the_rest_enforced(node: Uplinked) -> None:
+    node.put_host()
+    node.put_policy("bad", preDNAT=True, applyOnForward=True, types=["Ingress", "Egress"], ingress=[{"action": "Deny"}])
+    node.put_policy(
+        "good", types=["Ingress"], ingress=[{"action": "Allow", "destination": {"ports": [80]}, "protocol": "UDP"}]
+    )
+    start(node, hosts=1, policies=1)
+    assert node.into_host(80) and not node.into_host(81)
+    (problem,) = node.lab.standing()["problems"]
+    assert "GlobalNetworkPolicy bad" in problem and "without egress" in problem
