@@ -311,6 +311,11 @@ class Wanted:
     host_classes: Mapping[str, WantedHostClass] = field(default_factory=dict)
     hosts: Mapping[ResourceKey, WantedHost] = field(default_factory=dict)
 
+    def as_changes(self) -> WantedChanges:
+        """From nothing to all of it."""
+        of_hosts = self.host_classes, self.hosts
+        return WantedChanges(self.sets, {}, frozenset(), self.policies, self.classes, self.endpoints, *of_hosts)
+
     def with_changes(self, changes: WantedChanges) -> Wanted:
         sets = {name: members for name, members in self.sets.items() if name not in changes.sets_removed}
         sets |= {name: self.sets[name].with_change(change) for name, change in changes.sets_changed.items()}

@@ -402,16 +402,7 @@ def goal_of(wanted: Wanted, settings: FilterSettings, there: InterfaceAddresses 
     """Everything in one step; ``there``: the interfaces."""
     goal = Goal(settings)
     goal.follow_interfaces(there or {})
-    goal.update(
-        WantedChanges(
-            wanted.sets,
-            policies=wanted.policies,
-            classes=wanted.classes,
-            endpoints=wanted.endpoints,
-            host_classes=wanted.host_classes,
-            hosts=wanted.hosts,
-        )
-    )
+    goal.update(wanted.as_changes())
     return goal
 
 

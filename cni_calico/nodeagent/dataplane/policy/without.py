@@ -12,7 +12,7 @@ from cni_calico.model.netfilter import AddVerdicts, Operation, TableId
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
-from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chains
 from cni_calico.nodeagent.dataplane.policy.refused import object_of
 from cni_calico.policy.wanted import PolicyId
 
@@ -63,7 +63,7 @@ def _deny_endpoints(goal: Goal, classes: set[str], why: str) -> bool:
 
 
 def _policy_of(policies: Iterable[PolicyId], chain: str) -> PolicyId | None:
-    return next((one for one in policies for ingress in (True, False) if policy_chain(one, ingress) == chain), None)
+    return next((one for one in policies if chain in policy_chains(one)), None)
 
 
 def _users_of_set(goal: Goal, table: TableId, name: str) -> list[PolicyId]:
