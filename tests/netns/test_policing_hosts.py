@@ -12,12 +12,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.netns.namespaces import Namespace, namespace, until
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace, namespace
 from tests.netns.policing import NODE, Lab, lab, socket_in
 
 pytestmark = pytest.mark.netns
@@ -133,7 +135,7 @@ class Uplinked:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Uplinked]:
+def uplinked(tmp_path: Path) -> Iterator[Uplinked]:
     with lab(tmp_path) as made, ExitStack() as stack:
         other = stack.enter_context(namespace("other"))
         made.host.do("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other.name)
@@ -150,116 +152,132 @@ def node(tmp_path: Path) -> Iterator[Uplinked]:
         yield Uplinked(made, other, stack)
 
 
-def start(node: Uplinked, **counts: int) -> None:
-    node.lab.start(FELIX_DEFAULTENDPOINTTOHOSTACTION="RETURN")
-    node.lab.until_in_force(**counts)
+def start(uplinked: Uplinked, **counts: int) -> None:
+    uplinked.lab.start(FELIX_DEFAULTENDPOINTTOHOSTACTION="RETURN")
+    uplinked.lab.until_in_force(**counts)
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_host_endpoint_closes_its_interface_but_failsafe_ports(node: Uplinked, version: int) -> None:
-    assert node.into_host(80, version) and node.out_of_host(80, version)
-    node.put_host()
-    start(node, hosts=1)
-    assert not node.into_host(80, version) and not node.out_of_host(80, version)
-    assert node.into_host(DHCP, version) and node.out_of_host(DNS, version) and node.log_in(version)
-    assert node.into_workload(80, version) and node.from_workload_to_host(80)  # neither is the host's own
-    node.put_policy(
+def test_a_host_endpoint_closes_its_interface_but_failsafe_ports(uplinked: Uplinked, version: int) -> None:
+    assert uplinked.into_host(80, version) and uplinked.out_of_host(80, version)
+    uplinked.put_host()
+    start(uplinked, hosts=1)
+    assert not uplinked.into_host(80, version) and not uplinked.out_of_host(80, version)
+    assert uplinked.into_host(DHCP, version) and uplinked.out_of_host(DNS, version) and uplinked.log_in(version)
+    assert uplinked.into_workload(80, version) and uplinked.from_workload_to_host(80)  # neither is the host's own
+    uplinked.put_policy(
         "web",
         types=["Ingress", "Egress"],
         ingress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}],
         egress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [81]}}],
     )
-    node.until(lambda: node.into_host(80, version), True, "the policy lets it in")
-    assert not node.into_host(81, version) and node.out_of_host(81, version) and not node.out_of_host(80, version)
-    node.lab.remove("HostEndpoint", "h")
-    node.until(lambda: node.into_host(81, version), True, "everything is open again")
+    uplinked.until(lambda: uplinked.into_host(80, version), True, "the policy lets it in")
     assert (
-        node.out_of_host(80, version) and "host-in" not in node.lab.ruleset() and "failsafe" not in node.lab.ruleset()
+        not uplinked.into_host(81, version)
+        and uplinked.out_of_host(81, version)
+        and not uplinked.out_of_host(80, version)
+    )
+    uplinked.lab.remove("HostEndpoint", "h")
+    uplinked.until(lambda: uplinked.into_host(81, version), True, "everything is open again")
+    assert (
+        uplinked.out_of_host(80, version)
+        and "host-in" not in uplinked.lab.ruleset()
+        and "failsafe" not in uplinked.lab.ruleset()
     )
 
 
-def test_deny_all_everywhere_locks_nobody_out(node: Uplinked) -> None:
+def test_deny_all_everywhere_locks_nobody_out(uplinked: Uplinked) -> None:
     """Killed, restarted, with records that come one by one: the failsafe ports are open all the time."""
-    node.put_host("all", "*")
-    node.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "applyOnForward": True})
-    start(node, hosts=1, policies=1)
+    uplinked.put_host("all", "*")
+    uplinked.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "applyOnForward": True})
+    start(uplinked, hosts=1, policies=1)
     for version in (4, 6):
-        assert not node.into_host(80, version) and not node.out_of_host(80, version) and node.log_in(version)
-        assert not node.into_workload(80, version)
-        node.host.do(f"-{version}", "neigh", "flush", "dev", "eth0")
-        node.other.do(f"-{version}", "neigh", "flush", "dev", "eth0")
-        assert node.log_in(version) and node.into_host(DHCP, version)  # neighbours are found
-    rules = node.lab.ruleset()
-    node.lab.stop(signal.SIGKILL)
-    assert node.log_in() and not node.into_host(80)
-    start(node, hosts=1, policies=1)
-    assert node.lab.ruleset() == rules and node.log_in() and not node.into_host(80)
-    node.lab.remove("GlobalNetworkPolicy", "deny-all")
-    node.until(lambda: node.into_workload(80), True, "forwarding is open again")
-    assert not node.into_host(80) and node.log_in()  # without a policy and a profile it is closed
-    node.lab.remove("HostEndpoint", "all")
-    node.until(lambda: node.into_host(80), True, "everything is open again")
+        assert (
+            not uplinked.into_host(80, version) and not uplinked.out_of_host(80, version) and uplinked.log_in(version)
+        )
+        assert not uplinked.into_workload(80, version)
+        uplinked.host.do(f"-{version}", "neigh", "flush", "dev", "eth0")
+        uplinked.other.do(f"-{version}", "neigh", "flush", "dev", "eth0")
+        assert uplinked.log_in(version) and uplinked.into_host(DHCP, version)  # neighbours are found
+    rules = uplinked.lab.ruleset()
+    uplinked.lab.stop(signal.SIGKILL)
+    assert uplinked.log_in() and not uplinked.into_host(80)
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.lab.ruleset() == rules and uplinked.log_in() and not uplinked.into_host(80)
+    uplinked.lab.remove("GlobalNetworkPolicy", "deny-all")
+    uplinked.until(lambda: uplinked.into_workload(80), True, "forwarding is open again")
+    assert not uplinked.into_host(80) and uplinked.log_in()  # without a policy and a profile it is closed
+    uplinked.lab.remove("HostEndpoint", "all")
+    uplinked.until(lambda: uplinked.into_host(80), True, "everything is open again")
     for version in (4, 6):
-        assert node.out_of_host(80, version) and node.into_workload(80, version) and node.into_host(80, version)
+        assert (
+            uplinked.out_of_host(80, version)
+            and uplinked.into_workload(80, version)
+            and uplinked.into_host(80, version)
+        )
 
 
-def test_other_failsafe_ports(node: Uplinked) -> None:
-    node.put_host()
-    node.lab.start(FELIX_FAILSAFEINBOUNDHOSTPORTS=f"udp:{DHCP},udp:172.31.0.0/28:70,udp:192.0.2.0/24:71")
-    node.lab.until_in_force(hosts=1)
-    assert node.into_host(70) and not node.into_host(71) and not node.into_host(SSH)
+def test_other_failsafe_ports(uplinked: Uplinked) -> None:
+    uplinked.put_host()
+    uplinked.lab.start(FELIX_FAILSAFEINBOUNDHOSTPORTS=f"udp:{DHCP},udp:172.31.0.0/28:70,udp:192.0.2.0/24:71")
+    uplinked.lab.until_in_force(hosts=1)
+    assert uplinked.into_host(70) and not uplinked.into_host(71) and not uplinked.into_host(SSH)
 
 
-def test_expected_addresses_and_names_follow_the_interfaces(node: Uplinked) -> None:
-    node.put_host("by-address", "", expectedIPs=[HOST[4], "192.0.2.200"])
-    node.put_host("elsewhere", "", expectedIPs=["192.0.2.201"])
-    node.put_host("later", "eth7")
-    start(node, hosts=3)
-    node.until_warned("HostEndpoint elsewhere is not in force: no interface of this node has one of its expectedIPs")
-    node.until_warned("HostEndpoint later is not in force: there is no interface eth7")
-    assert not node.into_host(80)
-    node.host.do("addr", "del", f"{HOST[4]}/24", "dev", "eth0")
-    node.host.do("addr", "add", f"{HOST[4]}/25", "dev", "eth0")  # as a DHCP client does
-    node.host.do("addr", "add", "172.31.0.2/24", "dev", "eth0")
-    node.until(lambda: node.into_host(80), False, "policed again")
-    node.host.do("addr", "del", f"{HOST[4]}/25", "dev", "eth0")
-    node.until(lambda: node.into_host(80, 6), True, "the interface has the address no more")
-    node.host.do("addr", "add", f"{HOST[4]}/24", "dev", "eth0")
-    node.until(lambda: node.into_host(80, 6), False, "the interface has it again")
-    node.lab.remove("HostEndpoint", "by-address")
-    node.until(lambda: node.into_host(80), True, "open")
-    node.host.do("link", "set", "eth0", "down")
-    node.host.do("link", "set", "eth0", "name", "eth7")
-    node.host.do("link", "set", "eth7", "up")
-    assert not node.into_host(80)  # from its first packet on
+def test_expected_addresses_and_names_follow_the_interfaces(uplinked: Uplinked) -> None:
+    uplinked.put_host("by-address", "", expectedIPs=[HOST[4], "192.0.2.200"])
+    uplinked.put_host("elsewhere", "", expectedIPs=["192.0.2.201"])
+    uplinked.put_host("later", "eth7")
+    start(uplinked, hosts=3)
+    uplinked.until_warned(
+        "HostEndpoint elsewhere is not in force: no interface of this node has one of its expectedIPs"
+    )
+    uplinked.until_warned("HostEndpoint later is not in force: there is no interface eth7")
+    assert not uplinked.into_host(80)
+    uplinked.host.do("addr", "del", f"{HOST[4]}/24", "dev", "eth0")
+    uplinked.host.do("addr", "add", f"{HOST[4]}/25", "dev", "eth0")  # as a DHCP client does
+    uplinked.host.do("addr", "add", "172.31.0.2/24", "dev", "eth0")
+    uplinked.until(lambda: uplinked.into_host(80), False, "policed again")
+    uplinked.host.do("addr", "del", f"{HOST[4]}/25", "dev", "eth0")
+    uplinked.until(lambda: uplinked.into_host(80, 6), True, "the interface has the address no more")
+    uplinked.host.do("addr", "add", f"{HOST[4]}/24", "dev", "eth0")
+    uplinked.until(lambda: uplinked.into_host(80, 6), False, "the interface has it again")
+    uplinked.lab.remove("HostEndpoint", "by-address")
+    uplinked.until(lambda: uplinked.into_host(80), True, "open")
+    uplinked.host.do("link", "set", "eth0", "down")
+    uplinked.host.do("link", "set", "eth0", "name", "eth7")
+    uplinked.host.do("link", "set", "eth7", "up")
+    assert not uplinked.into_host(80)  # from its first packet on
 
 
-def test_host_endpoints_that_contradict_each_other(node: Uplinked) -> None:
+def test_host_endpoints_that_contradict_each_other(uplinked: Uplinked) -> None:
     """The smallest name has the interface; the rest is named."""
-    node.put_policy("open", selector="who == 'a'", types=["Ingress"], ingress=[{"action": "Allow"}])
-    node.put_host("b", labels={"who": "b"})
-    node.put_host("all-b", "*", labels={"who": "b"})
-    node.put_host("all-a", "*", labels={"who": "b"})
-    node.put_host("excluded", "kube-ipvs0", labels={"who": "b"})
-    start(node, hosts=4)
-    assert not node.into_host(80)
-    node.put_host("a", labels={"who": "a"})
-    node.until(lambda: node.into_host(80), True, "the smaller name's policies")
-    node.until_warned("HostEndpoint b is not in force: HostEndpoint a has its interface, eth0: its name comes first")
-    node.until_warned("HostEndpoint all-b is not in force: HostEndpoint all-a is for all interfaces too")
-    node.until_warned("HostEndpoint excluded is not in force: InterfaceExclude names its interface, kube-ipvs0")
-    node.lab.put("HostEndpoint", "bad", {"node": NODE, "interfaceName": "eth0 or eth1"})
-    node.put_host("c", "eth0", expectedIPs=["no address"])
-    until(lambda: len(node.lab.standing().get("problems", ())) == 2, "both are named")
-    assert node.into_host(80) and node.log_in()
+    uplinked.put_policy("open", selector="who == 'a'", types=["Ingress"], ingress=[{"action": "Allow"}])
+    uplinked.put_host("b", labels={"who": "b"})
+    uplinked.put_host("all-b", "*", labels={"who": "b"})
+    uplinked.put_host("all-a", "*", labels={"who": "b"})
+    uplinked.put_host("excluded", "kube-ipvs0", labels={"who": "b"})
+    start(uplinked, hosts=4)
+    assert not uplinked.into_host(80)
+    uplinked.put_host("a", labels={"who": "a"})
+    uplinked.until(lambda: uplinked.into_host(80), True, "the smaller name's policies")
+    uplinked.until_warned(
+        "HostEndpoint b is not in force: HostEndpoint a has its interface, eth0: its name comes first"
+    )
+    uplinked.until_warned("HostEndpoint all-b is not in force: HostEndpoint all-a is for all interfaces too")
+    uplinked.until_warned("HostEndpoint excluded is not in force: InterfaceExclude names its interface, kube-ipvs0")
+    uplinked.lab.put("HostEndpoint", "bad", {"node": NODE, "interfaceName": "eth0 or eth1"})
+    uplinked.put_host("c", "eth0", expectedIPs=["no address"])
+    until(lambda: len(uplinked.lab.standing().get("problems", ())) == 2, "both are named")
+    assert uplinked.into_host(80) and uplinked.log_in()
 
 
-def test_forwarded_traffic(node: Uplinked) -> None:
-    node.put_host()
-    node.put_policy("own", types=["Ingress", "Egress"], ingress=[{"action": "Deny"}], egress=[{"action": "Deny"}])
-    start(node, hosts=1, policies=1)
-    assert node.into_workload(80) and node.out_of_workload(80) and not node.into_host(80)
-    node.put_policy(
+def test_forwarded_traffic(uplinked: Uplinked) -> None:
+    uplinked.put_host()
+    uplinked.put_policy("own", types=["Ingress", "Egress"], ingress=[{"action": "Deny"}], egress=[{"action": "Deny"}])
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.into_workload(80) and uplinked.out_of_workload(80) and not uplinked.into_host(80)
+    uplinked.put_policy(
         "through",
         applyOnForward=True,
         order=1,
@@ -267,13 +285,13 @@ def test_forwarded_traffic(node: Uplinked) -> None:
         ingress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}],
         egress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [81]}}],
     )
-    node.until(lambda: node.into_workload(81), False, "the end of the tier")
-    assert node.into_workload(80) and node.out_of_workload(81) and not node.out_of_workload(80)
-    assert not node.into_workload(DHCP)  # failsafe ports are the host's own
-    assert node.into_host(80)  # it counts there as well
+    uplinked.until(lambda: uplinked.into_workload(81), False, "the end of the tier")
+    assert uplinked.into_workload(80) and uplinked.out_of_workload(81) and not uplinked.out_of_workload(80)
+    assert not uplinked.into_workload(DHCP)  # failsafe ports are the host's own
+    assert uplinked.into_host(80)  # it counts there as well
 
 
-def translate(node: Uplinked, by: str, root: Path) -> None:
+def translate(uplinked: Uplinked, by: str, root: Path) -> None:
     """A NodePort and a service's address as kube-proxy lays them down."""
     if by == "nftables":
         rules = "\n".join(
@@ -285,7 +303,7 @@ def translate(node: Uplinked, by: str, root: Path) -> None:
             for table, to in (("ip", f"{POD[4]}:80"), ("ip6", f"[{POD[6]}]:80"))
         )
         (root / "kube-proxy.nft").write_text(rules)
-        node.host.run("nft", "-f", str(root / "kube-proxy.nft"))
+        uplinked.host.run("nft", "-f", str(root / "kube-proxy.nft"))
         return
     for program, to in (("iptables", f"{POD[4]}:80"), ("ip6tables", f"[{POD[6]}]:80")):
         for command in (
@@ -294,20 +312,20 @@ def translate(node: Uplinked, by: str, root: Path) -> None:
             ("-A", "OUTPUT", "-j", "KUBE-SERVICES"),
             (*f"-A KUBE-SERVICES -p udp -m addrtype --dst-type LOCAL --dport {NODE_PORT} -j DNAT --to".split(), to),
         ):
-            node.host.run(shutil.which(f"{program}-legacy") or program, "-w", "-t", "nat", *command)
+            uplinked.host.run(shutil.which(f"{program}-legacy") or program, "-w", "-t", "nat", *command)
 
 
 @pytest.mark.parametrize("by", ["nftables", "iptables"])
-def test_node_ports(node: Uplinked, by: str, tmp_path: Path) -> None:
+def test_node_ports(uplinked: Uplinked, by: str, tmp_path: Path) -> None:
     """preDNAT sees the port that the client names; the workload's policy the one behind it."""
-    translate(node, by, tmp_path)
+    translate(uplinked, by, tmp_path)
     for version in (4, 6):
-        assert node.into_workload(NODE_PORT, version, HOST[version])
-    node.put_host(profiles=["open"])
-    node.lab.put_profile("open")
-    start(node, hosts=1)
-    assert node.into_workload(NODE_PORT, to=HOST[4])
-    node.put_policy(
+        assert uplinked.into_workload(NODE_PORT, version, HOST[version])
+    uplinked.put_host(profiles=["open"])
+    uplinked.lab.put_profile("open")
+    start(uplinked, hosts=1)
+    assert uplinked.into_workload(NODE_PORT, to=HOST[4])
+    uplinked.put_policy(
         "node-ports",
         preDNAT=True,
         applyOnForward=True,
@@ -318,40 +336,41 @@ def test_node_ports(node: Uplinked, by: str, tmp_path: Path) -> None:
         ],
     )
     for version in (4, 6):
-        node.until(lambda: node.into_workload(NODE_PORT, version, HOST[version]), False, "node ports are closed")  # noqa: B023
-        assert node.into_workload(80, version) and node.into_host(81, version)
-    node.other.do("addr", "add", "172.31.0.8/32", "dev", "eth0")
-    node.other.do("route", "replace", "172.31.0.0/24", "dev", "eth0", "src", "172.31.0.8")
-    node.put_policy("closed", types=["Ingress"], order=1, ingress=[{"action": "Deny"}])
-    node.until(lambda: node.into_host(81), True, "what preDNAT allows is allowed")
-    assert node.into_workload(NODE_PORT, to=HOST[4])
+        reached = partial(uplinked.into_workload, NODE_PORT, version, HOST[version])
+        uplinked.until(reached, False, "node ports are closed")
+        assert uplinked.into_workload(80, version) and uplinked.into_host(81, version)
+    uplinked.other.do("addr", "add", "172.31.0.8/32", "dev", "eth0")
+    uplinked.other.do("route", "replace", "172.31.0.0/24", "dev", "eth0", "src", "172.31.0.8")
+    uplinked.put_policy("closed", types=["Ingress"], order=1, ingress=[{"action": "Deny"}])
+    uplinked.until(lambda: uplinked.into_host(81), True, "what preDNAT allows is allowed")
+    assert uplinked.into_workload(NODE_PORT, to=HOST[4])
 
 
-def test_the_hosts_own_connections_to_services(node: Uplinked, tmp_path: Path) -> None:
+def test_the_hosts_own_connections_to_services(uplinked: Uplinked, tmp_path: Path) -> None:
     """They are policed where they leave: not to its own workloads, and by the address behind the service's."""
     chain = f"chain out {{ type nat hook output priority -100; ip daddr 10.96.0.1 dnat to {OTHER[4]}; }}"
     (tmp_path / "services.nft").write_text(f"table ip kube-proxy {{ {chain}; }}")
-    node.host.run("nft", "-f", str(tmp_path / "services.nft"))
-    node.host.do("route", "add", "10.96.0.0/16", "via", OTHER[4])
+    uplinked.host.run("nft", "-f", str(tmp_path / "services.nft"))
+    uplinked.host.do("route", "add", "10.96.0.0/16", "via", OTHER[4])
 
     def through_service(port: int) -> bool:
-        return node.arrives(node.host, "10.96.0.1", port, node.other, (node.host, OTHER[4], DNS))
+        return uplinked.arrives(uplinked.host, "10.96.0.1", port, uplinked.other, (uplinked.host, OTHER[4], DNS))
 
     assert through_service(80)
-    node.put_host()
-    node.put_policy(
+    uplinked.put_host()
+    uplinked.put_policy(
         "out",
         types=["Egress"],
         egress=[{"action": "Allow", "protocol": "UDP", "destination": {"nets": [f"{OTHER[4]}/32"], "ports": [80]}}],
     )
-    start(node, hosts=1, policies=1)
+    start(uplinked, hosts=1, policies=1)
     assert through_service(80) and not through_service(81) and through_service(DNS)
 
 
-def test_what_is_not_tracked(node: Uplinked) -> None:
-    node.put_host(profiles=["open"])
-    node.lab.put_profile("open")
-    node.put_policy(
+def test_what_is_not_tracked(uplinked: Uplinked) -> None:
+    uplinked.put_host(profiles=["open"])
+    uplinked.lab.put_profile("open")
+    uplinked.put_policy(
         "untracked",
         doNotTrack=True,
         applyOnForward=True,
@@ -362,23 +381,25 @@ def test_what_is_not_tracked(node: Uplinked) -> None:
         ],
         egress=[{"action": "Deny", "protocol": "UDP", "destination": {"ports": [123]}}],
     )
-    node.put_policy("closed", types=["Ingress"], ingress=[{"action": "Deny", "protocol": "UDP"}])
-    start(node, hosts=1, policies=2)
-    assert node.into_host(5353) and not node.into_host(123) and not node.into_host(124)
-    assert node.out_of_host(80) and not node.out_of_host(123) and node.log_in()
-    listed = node.host.run("cat", "/proc/net/nf_conntrack", check=False).stdout
+    uplinked.put_policy("closed", types=["Ingress"], ingress=[{"action": "Deny", "protocol": "UDP"}])
+    start(uplinked, hosts=1, policies=2)
+    assert uplinked.into_host(5353) and not uplinked.into_host(123) and not uplinked.into_host(124)
+    assert uplinked.out_of_host(80) and not uplinked.out_of_host(123) and uplinked.log_in()
+    listed = uplinked.host.run("cat", "/proc/net/nf_conntrack", check=False).stdout
     assert "dport=5353" not in listed
-    node.put_host("all", "*")
-    node.until_warned("GlobalNetworkPolicy untracked does not apply to HostEndpoint all")
+    uplinked.put_host("all", "*")
+    uplinked.until_warned("GlobalNetworkPolicy untracked does not apply to HostEndpoint all")
 
 
-def test_preDNAT_with_egress_is_refused_and_the_rest_enforced(node: Uplinked) -> None:
-    node.put_host()
-    node.put_policy("bad", preDNAT=True, applyOnForward=True, types=["Ingress", "Egress"], ingress=[{"action": "Deny"}])
-    node.put_policy(
+def test_pre_dnat_with_egress_is_refused_and_the_rest_enforced(uplinked: Uplinked) -> None:
+    uplinked.put_host()
+    uplinked.put_policy(
+        "bad", preDNAT=True, applyOnForward=True, types=["Ingress", "Egress"], ingress=[{"action": "Deny"}]
+    )
+    uplinked.put_policy(
         "good", types=["Ingress"], ingress=[{"action": "Allow", "destination": {"ports": [80]}, "protocol": "UDP"}]
     )
-    start(node, hosts=1, policies=1)
-    assert node.into_host(80) and not node.into_host(81)
-    (problem,) = node.lab.standing()["problems"]
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.into_host(80) and not uplinked.into_host(81)
+    (problem,) = uplinked.lab.standing()["problems"]
     assert "GlobalNetworkPolicy bad" in problem and "without egress" in problem
