@@ -6,6 +6,7 @@ Written anew with: python -m tests.netns.test_policy_listings
 from __future__ import annotations
 
 import json
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,21 @@ pytestmark = pytest.mark.netns
 VECTORS = sorted((Path(__file__).resolve().parents[1] / "golden" / "policy").glob("*.input.json"))
 
 
+INTERFACES = {
+    "eth0": frozenset((ip_address("172.31.0.1").packed,)),
+    "eth1": frozenset((ip_address("172.30.0.1").packed,)),
+}
+
+
 def _enforce(text: str) -> None:
     vector: Any = json.loads(text)
-    graph = Graph(lambda endpoint: endpoint.node == "n1")
+    graph = Graph(lambda endpoint: endpoint.node == "n1", lambda host: host.node == "n1")
     for document in vector["resources"]:
         metadata = document["metadata"]
         put(graph, (document["kind"], metadata.get("namespace", ""), metadata["name"]), document)
     graph.flush()
     assert not graph.problems
-    goal = goal_of(graph.wanted(), filter_settings(parse_felix(vector["felix"]).settings, ()))
+    goal = goal_of(graph.wanted(), filter_settings(parse_felix(vector["felix"]).settings, ()), INTERFACES)
     assert not goal.problems
     with NfTables() as kernel:
         enforcer = Enforcer(kernel, goal, Log("none"))

@@ -200,14 +200,16 @@ COMMANDS: Mapping[str, Help] = {
             ("policy explain -n shop --from web --to 192.0.2.1 --protocol udp --port 53", "to an address outside"),
             ("policy explain --from shop/web --to shop/db --port 80 --with new.yaml", "as if the file were applied"),
             ("policy explain --from 10.0.0.1 --to shop/db --port 80 --source-port 1024", "from a certain source port"),
+            ("policy explain --from 10.0.0.1 --to hostendpoint:worker-1 --port 10250", "to a host"),
         ),
     ),
     "policy show": Help(
-        "the policies of a workload, in their order",
+        "the policies of a workload or a host endpoint, in their order",
         "",
         (
             ("policy show web -n shop", "of one pod"),
             ("policy show --all --node a", "of every workload of a node"),
+            ("policy show hostendpoint:worker-1", "of one host endpoint"),
             ("policy show web -o json", "for a script"),
             ("policy show shop/web --with new.yaml", "as if the file were applied"),
         ),

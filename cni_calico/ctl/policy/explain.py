@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.policy.hosts import (
+    HOST_PREFIX,
+    HostVerdict,
+    TrafficEnd,
+    gates,
+    host_at,
+    judge,
+    named_host,
+    read_failsafes,
+)
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
+from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.explain import Decision, Packet, decide
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import POLICY_KINDS
@@ -30,21 +39,13 @@ Hint: through a NodePort of another node, or masqueraded, the connection arrives
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficEnd:
-    """One side of the connection; ``key`` is None for an address that no workload has."""
-
-    shown: str
-    addresses: tuple[Address, ...]
-    key: ResourceKey | None = None
-
-
 def explain(session: Session, arguments: Namespace) -> str:
     records = load(session, arguments)
     source = find_end(records, arguments.source, arguments.namespace)
     destination = find_end(records, arguments.destination, arguments.namespace)
     packet = _packet(source, destination, arguments)
-    graph = records.graph([end.key for end in (source, destination) if end.key is not None])
+    path = gates(records, source, destination)
+    graph = records.graph([*(end.key for end in (source, destination) if end.key), *(gate.key for gate in path)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for name, whys in graph.warnings().items():
@@ -52,17 +53,22 @@ def explain(session: Session, arguments: Namespace) -> str:
             arguments.warn(f"{name}: {why}")
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
     judged = [(end, direction, *_judged(records, graph, end, direction, packet)) for end, direction in directions]
-    allowed = all(passes for *_, passes in judged)
+    failsafes = read_failsafes(session, destination.node or source.node) if path else ((), ())
+    hosts = judge(graph.wanted(), path, packet, failsafes)
+    allowed = all(passes for *_, passes in judged) and all(host.passes for host in hosts)
     if arguments.output != TABLE:
         ends = [
             {"workload": end.shown, "direction": direction, "allowed": passes, "why": [line.strip() for line in lines]}
             for end, direction, lines, passes in judged
         ]
         found = {"from": str(packet.source), "to": str(packet.destination), "connection": _shown(packet)}
-        return render_value({**found, "allowed": allowed, "ends": ends}, arguments.output)
+        shown = [_host_document(records, graph, host) for host in hosts]
+        return render_value({**found, "allowed": allowed, "ends": ends, "hosts": shown}, arguments.output)
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
     lines += [line for _, _, text, _ in judged for line in text]
-    hint = _TRANSLATED.format(address=packet.source) if source.key is None and destination.key is not None else ""
+    lines += [line for host in hosts for line in _host_lines(records, graph, host)]
+    is_outside = source.key is None and not source.is_host and destination.key is not None
+    hint = _TRANSLATED.format(address=packet.source) if is_outside else ""
     return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", hint])
 
 
@@ -74,11 +80,13 @@ def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
         return _named_end(records, text, namespace)
     for key, record in records.endpoints.items():
         if any(address in net for net in record.ip_networks):
-            return TrafficEnd(_endpoint_name(key, record), (address,), key)
-    return TrafficEnd("an address outside", (address,))
+            return TrafficEnd(_endpoint_name(key, record), (address,), key, record.node)
+    return host_at(records, address) or TrafficEnd("an address outside", (address,))
 
 
 def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
+    if text.startswith(HOST_PREFIX):
+        return _host_end(records, text.removeprefix(HOST_PREFIX))
     space, slash, name = text.rpartition("/")
     wanted = space if slash else namespace or DEFAULT_NAMESPACE
     for key, record in sorted(records.endpoints.items(), key=lambda item: item[0].name):
@@ -86,8 +94,15 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
             addresses = tuple(net.network_address for net in record.ip_networks)
             if not addresses:
                 raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
-            return TrafficEnd(_endpoint_name(key, record), addresses, key)
+            return TrafficEnd(_endpoint_name(key, record), addresses, key, record.node)
     raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
+
+
+def _host_end(records: PolicyRecords, name: str) -> TrafficEnd:
+    key, host = named_host(records, name)
+    if not host.labelled.addresses:
+        raise CommandFailed(f"cannot explain: {describe(key)} has no expectedIPs, so its address is not known")
+    return TrafficEnd(f"host {host.node}", tuple(map(ip_address, host.labelled.addresses)), None, host.node)
 
 
 def _endpoint_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
@@ -125,26 +140,54 @@ def _judged(
 ) -> tuple[list[str], bool]:
     """(lines, whether the packet passes this end)."""
     title = f"{direction} of {end.shown}"
+    if end.is_host:
+        return [], True  # its host endpoints are judged with all others
     if end.key is None:
         return [f"  {title}: not policed, it is no workload"], True
     wanted = graph.wanted()
     if end.key not in wanted.endpoints:
         return [f"  {title}: DENIED, another workload has its interface"], False
     found = decide(wanted, end.key, direction, packet)
-    lines = [f"  {title}: {'allowed' if found.verdict == 'Allow' else 'DENIED'} {_reason(records, graph, end, found)}"]
+    reason = _reason(records, found) or _end_reason(records, graph, end)
+    return _verdict_lines(records, title, found, reason), found.verdict == "Allow"
+
+
+def _verdict_lines(records: PolicyRecords, title: str, found: Decision, reason: str) -> list[str]:
+    lines = [f"  {title}: {'allowed' if found.verdict == 'Allow' else 'DENIED'} {reason}"]
     if found.policy is not None and found.rule is not None:
-        lines.append(f"    {_rule_text(records, found.policy, direction, found.rule)}")
-    lines += [f"    (rule {index + 1} of {policy} logs it)" for policy, index in found.logged]
-    return lines, found.verdict == "Allow"
+        lines.append(f"    {_rule_text(records, found.policy, found.direction, found.rule)}")
+    return lines + [f"    (rule {index + 1} of {policy} logs it)" for policy, index in found.logged]
 
 
-def _reason(records: PolicyRecords, graph: Graph, end: TrafficEnd, found: Decision) -> str:
+def _host_lines(records: PolicyRecords, graph: Graph, host: HostVerdict) -> list[str]:
+    if host.decision is None:
+        return [f"  {host.gate.title}: allowed, it is a failsafe port"]
+    reason = _reason(records, host.decision)
+    if not reason:
+        missing = graph.missing_host_profiles()
+        reason = "because no policy and no profile allows it"
+        reason += f" (profile {missing[0]} does not exist)" if missing else ""
+    return _verdict_lines(records, host.gate.title, host.decision, reason)
+
+
+def _host_document(records: PolicyRecords, graph: Graph, host: HostVerdict) -> dict[str, object]:
+    gate, lines = host.gate, _host_lines(records, graph, host)
+    named = {"hostEndpoint": gate.key.name, "stage": gate.reach, "direction": gate.direction}
+    return {**named, "allowed": host.passes, "why": [line.strip() for line in lines]}
+
+
+def _reason(records: PolicyRecords, found: Decision) -> str:
+    """Why; "" if it was the end of everything that decided."""
     if found.policy is not None and found.rule is not None:
         where = f" in tier {found.tier}" if found.tier else ""
         note = " (not applied yet)" if _key(found.policy) in records.overlaid else ""
         return f"by rule {found.rule + 1} of {found.policy}{note}{where}"
     if found.tier:
         return f"at the end of tier {found.tier}: policies of it apply, and none of their rules matches"
+    return ""
+
+
+def _end_reason(records: PolicyRecords, graph: Graph, end: TrafficEnd) -> str:
     assert end.key is not None
     wanted = graph.wanted()
     group = wanted.classes[wanted.endpoints[end.key].class_id]

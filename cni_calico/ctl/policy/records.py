@@ -17,11 +17,12 @@ from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 
 _KUBERNETES = {
@@ -44,8 +45,12 @@ class PolicyRecords:
 
     def graph(self, chosen: Collection[ResourceKey]) -> Graph:
         """The graph for these endpoints, whichever nodes they are on."""
-        names = {(key.namespace, key.name) for key in chosen}
-        graph = Graph(lambda record: (record.metadata.namespace, record.metadata.name) in names)
+        names = {(key.namespace, key.name) for key in chosen if key.kind == "WorkloadEndpoint"}
+        picked = (self.records.get(key) for key in chosen)
+        hosts = [parse_host(record) for record in picked if isinstance(record, Resource)]
+        graph = Graph(
+            lambda record: (record.metadata.namespace, record.metadata.name) in names, lambda host: host in hosts
+        )
         for key, record in self.records.items():
             graph.put(key, record)
         graph.flush()

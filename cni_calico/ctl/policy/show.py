@@ -1,4 +1,4 @@
-"""``calicoctl policy show``: which policies apply to a workload, in the order in which they are asked."""
+"""``calicoctl policy show``: which policies apply to a workload or a host endpoint, in the order of their turn."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.explain import find_end
+from cni_calico.ctl.policy.hosts import HOST_PREFIX, host_records, named_host
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import Wanted, WantedTier
+from cni_calico.policy.wanted import PolicyReach, Wanted, WantedTier
 
 
 def show(session: Session, arguments: Namespace) -> str:
@@ -23,20 +24,71 @@ def show(session: Session, arguments: Namespace) -> str:
     records = load(session, arguments)
     if arguments.all:
         keys = [key for key, record in records.endpoints.items() if arguments.node in ("", record.node)]
+        hosts = [key for key, host in host_records(records).items() if arguments.node in ("", host.node)]
+    elif arguments.endpoint.startswith(HOST_PREFIX):
+        keys, hosts = [], [named_host(records, arguments.endpoint.removeprefix(HOST_PREFIX))[0]]
     else:
+        hosts = []
         end = find_end(records, arguments.endpoint, arguments.namespace)
         if end.key is None:
             raise CommandFailed(f"cannot show policies: no workload has {arguments.endpoint}")
         keys = [end.key]
-    graph = records.graph(keys)
+    graph = records.graph([*keys, *hosts])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     wanted = graph.wanted()
     if arguments.output != TABLE:
         found = [_described(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
-        return render_value({"workloads": found}, arguments.output)
+        shown_hosts = [_described_host(records, wanted, key) for key in hosts]
+        return render_value({"workloads": found, "hostEndpoints": shown_hosts}, arguments.output)
     shown = [_shown(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
+    shown += [_shown_host(records, wanted, key) for key in hosts]
     return "\n".join(shown) if shown else "No workloads.\n"
+
+
+_HOST_SECTIONS: tuple[tuple[str, PolicyReach, Direction], ...] = (
+    ("ingress, before connection tracking (doNotTrack)", "raw", "ingress"),
+    ("ingress, before addresses are translated (preDNAT)", "beforeNat", "ingress"),
+    ("ingress of what is forwarded (applyOnForward)", "forward", "ingress"),
+    ("ingress of the host itself, after failsafe ports", "own", "ingress"),
+    ("egress, before connection tracking (doNotTrack)", "raw", "egress"),
+    ("egress of what is forwarded (applyOnForward)", "forward", "egress"),
+    ("egress of the host itself, after failsafe ports", "own", "egress"),
+)
+
+
+def _described_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:
+    host, group = host_records(records)[key], wanted.host_classes[wanted.hosts[key].class_id]
+    found: dict[str, Any] = {"name": key.name, "node": host.node, "interface": host.interface}
+    for _, reach, direction in _HOST_SECTIONS:
+        tiers = group.tiers(reach, direction == "ingress")
+        found.setdefault(direction, {})[reach] = [
+            {"tier": tier.name, "policies": [str(policy) for policy in tier.policies], "end": tier.end}
+            for tier in tiers
+        ]
+    return {**found, "profiles": [profile.name for profile in group.profiles]}
+
+
+def _shown_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:
+    """Stages without policies are left out, except the host's own traffic, which is closed then."""
+    host, group = host_records(records)[key], wanted.host_classes[wanted.hosts[key].class_id]
+    where = {"*": "all interfaces without one of their own", "": "the interface with its expectedIPs"}
+    lines = [f"HostEndpoint {key.name} on {host.node}, {where.get(host.interface, host.interface)}"]
+    for title, reach, direction in _HOST_SECTIONS:
+        tiers = group.tiers(reach, direction == "ingress")
+        if not tiers and reach != "own":
+            continue
+        lines.append(f"  {title}")
+        for tier in tiers:
+            lines += [f"    tier {tier.name}", *_policies(records, wanted, tier, direction)]
+            end = "denied" if tier.end == "Deny" else "continues"
+            lines.append(f"      if none of their rules matches: {end}")
+        if reach == "own":
+            lines += [f"    profile {profile.name}" for profile in group.profiles]
+        missing = host.labelled.profiles[len(group.profiles) :][:1]
+        rest = f"profile {missing[0]} does not exist: everything is denied" if missing else "the rest: denied"
+        lines.append(f"    {rest if reach == 'own' else 'the rest: continues'}")
+    return "\n".join([*lines, ""])
 
 
 def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cni_calico.model.resources import EndpointPort, Metadata, Resource, Workloa
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.policy.decode import decode_record
-from cni_calico.policy.explain import Packet, decide
+from cni_calico.policy.explain import Packet, decide, decide_host
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import ServiceMembers
 
@@ -28,11 +28,15 @@ PODS = {
     "kube-system/dns": ("10.0.2.1", {"k8s-app": "kube-dns"}),
 }
 SPACES = {"shop": {}, "monitoring": {"team": "monitoring"}, "kube-system": {}}
+HOST, NODE = ResourceKey("HostEndpoint", "all"), "192.0.2.11"
 API_SERVER, PARTNER, STRANGER = "172.16.0.1", "192.0.2.9", "203.0.113.1"
 
 
 def cluster(recipe):
-    graph = Graph(lambda record: True)
+    graph = Graph(lambda record: True, lambda host: True)
+    labels = {"kubernetes-host": ""}
+    host = Resource("HostEndpoint", Metadata("all", labels=labels), {"node": "n", "interfaceName": "*"})
+    graph.put(HOST, host)
     for space, labels in SPACES.items():
         given = {f"pcns.{key}": value for key, value in {**labels, "projectcalico.org/name": space}.items()}
         spec = {"ingress": ALLOW, "egress": ALLOW, "labelsToApply": given}
@@ -122,8 +126,33 @@ CASES = {
 }
 
 
+HOST_CASES = {  # (stage, source, protocol, port, whether it passes; None: nothing is decided)
+    "Protect every node": [
+        ("own", STRANGER, 6, 10250, True),
+        ("own", STRANGER, 1, 0, True),
+        ("own", NODE, 6, 4789, True),
+        ("own", STRANGER, 6, 80, False),
+    ],
+    "NodePorts, only from some networks": [
+        ("beforeNat", "198.51.100.7", 6, 30080, True),
+        ("beforeNat", STRANGER, 6, 30080, False),
+        ("beforeNat", STRANGER, 17, 30080, False),
+        ("beforeNat", STRANGER, 6, 443, None),
+    ],
+}
+
+
 def test_every_recipe_is_tried():
-    assert set(CASES) == set(RECIPES)
+    assert set(CASES) | set(HOST_CASES) == set(RECIPES)
+
+
+@pytest.mark.parametrize("heading", HOST_CASES)
+def test_recipe_for_hosts(heading):
+    wanted = cluster(RECIPES[heading])
+    for stage, source, protocol, port, expected in HOST_CASES[heading]:
+        packet = Packet(ip_address(source), ip_address(NODE), protocol, 40000, port)
+        found = decide_host(wanted, HOST, stage, "ingress", packet)
+        assert (found and found.verdict == "Allow") is expected, (stage, source, port)
 
 
 @pytest.mark.parametrize("heading", CASES)

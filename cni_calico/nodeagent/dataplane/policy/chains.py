@@ -12,7 +12,7 @@ but the kernel follows at most 16 jumps, and there may be more tiers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from cni_calico.model.netfilter import (
     ACCEPT,
@@ -23,6 +23,7 @@ from cni_calico.model.netfilter import (
     Compare,
     CtLoad,
     Expression,
+    Immediate,
     LogPacket,
     MetaLoad,
     MetaStore,
@@ -167,6 +168,11 @@ def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
         yield NftRule((*protocol(_IPIP), DROP), "IPIP from a workload")
 
 
+def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops: bool = False) -> Immediate:
+    """Continue in the policy's chain; one of ``denied`` has none, and what would reach it is dropped."""
+    return DROP if policy in denied else jump(policy_chain(policy, ingress, drops=drops))
+
+
 def render_tiers(
     tiers: Sequence[WantedTier],
     ingress: bool,
@@ -175,15 +181,16 @@ def render_tiers(
     passes: Callable[[PolicyId], bool],
     *,
     drops: bool = False,
+    denied: Collection[PolicyId] = (),
 ) -> Iterator[NftRule]:
-    """``drops``: at a hook where nothing can be rejected (egress only)."""
+    """``drops``: at a hook where nothing can be rejected (egress only). ``denied``: policies that have no chain."""
     if any(passes(policy) for tier in tiers for policy in tier.policies):
         yield NftRule(clear_mark(settings.pass_mark))
     ends = DROP if drops else deny(family, settings)
     for tier in tiers:
         not_passed: tuple[Expression, ...] = ()  # no mark test is needed until a policy may have set the mark
         for policy in tier.policies:
-            yield NftRule((*not_passed, jump(policy_chain(policy, ingress, drops=drops))))
+            yield NftRule((*not_passed, ask(policy, ingress, denied, drops=drops)))
             if passes(policy):
                 not_passed = _no_mark(settings.pass_mark)
         if tier.end == "Deny":

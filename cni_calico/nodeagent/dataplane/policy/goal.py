@@ -101,11 +101,9 @@ class Goal:
             for wanted_class in self.classes.values():
                 if not passed.isdisjoint(wanted_class.policy_ids()):
                     self._render_class(wanted_class)
-        if changes.hosts or changes.host_classes:
-            self.hosts.update(changes.hosts, changes.host_classes)
-            self._render_hosts()
-        elif passed and self.hosts.all:
-            self._render_hosts()
+        self.hosts.update(changes.hosts, changes.host_classes)
+        if changes.hosts or changes.host_classes or (passed and self.hosts.all):
+            self.render_hosts()
         if changes.endpoints:
             self.endpoints.update(changes.endpoints)
             self._render_stages()
@@ -126,12 +124,12 @@ class Goal:
         self._stages.clear()
         self._render_stages()
         self._render_tunnels()
-        self._render_hosts()
+        self.render_hosts()
 
     def follow_interfaces(self, there: InterfaceAddresses) -> None:
         """Use other interfaces, or other addresses of them."""
         self.hosts.follow_interfaces(there)
-        self._render_hosts()
+        self.render_hosts()
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
         """Use other tunnels of this node, or other nodes."""
@@ -140,7 +138,7 @@ class Goal:
             self._tunnels = tunnels
             self._change_set(NODES, change)
             self._render_tunnels()
-            self._render_hosts()
+            self.render_hosts()
 
     def give_up(self, policy: PolicyId, why: str) -> bool:
         """The kernel refuses its rules: deny instead, until the record changes. Returns whether that is new."""
@@ -209,6 +207,9 @@ class Goal:
         if self.lacking:
             self.lacking.clear()
             self._follow_lacking()
+        if self.hosts.denied:
+            self.hosts.denied.clear()
+            self.render_hosts()
         if refused.interfaces:
             self.endpoints.denied.clear()
             self.endpoints.configure(self.settings)
@@ -356,7 +357,8 @@ class Goal:
     def _may_pass(self, policy: PolicyId, ingress: bool) -> bool:
         return _passes(self.policies.get(policy), ingress)
 
-    def _render_hosts(self) -> None:
+    def render_hosts(self) -> None:
+        """Again, after something that they depend on has changed."""
         before = self.hosts.dropping
         self.hosts.select(self.settings)
         for policy in before ^ self.hosts.dropping:

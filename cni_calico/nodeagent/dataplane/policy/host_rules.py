@@ -23,13 +23,16 @@ V = TypeVar("V")
 
 
 class HostRules:
-    """``interfaces``: who has which. ``dropping``: policies whose egress is needed in a form that drops."""
+    """``interfaces``: who has which. ``dropping``: policies whose egress is needed in a form that drops. ``denied``:
+    policies that the kernel refuses in any form; what reaches them is dropped.
+    """
 
     def __init__(self, tables: GoalTables, has_networks: Callable[[int], bool], passes: Passes) -> None:
         self.all: dict[ResourceKey, WantedHost] = {}
         self.classes: dict[str, WantedHostClass] = {}
         self.interfaces = HostInterfaces()
         self.dropping: frozenset[PolicyId] = frozenset()
+        self.denied: set[PolicyId] = set()
         self._tables = tables
         self._has_networks = has_networks
         self._passes = passes
@@ -67,6 +70,7 @@ class HostRules:
             "" if everywhere is None else self.all[everywhere].class_id,
             self.interfaces.excluded,
             tunnels,
+            frozenset(self.denied),
         )
         for family in FILTER:
             done = RenderedHosts()

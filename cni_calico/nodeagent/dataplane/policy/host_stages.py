@@ -44,6 +44,7 @@ from cni_calico.nodeagent.dataplane.policy.chains import (
     INVALID,
     NOTHING_ALLOWED,
     ZERO,
+    ask,
     clear_mark,
     deny,
     has_mark,
@@ -51,7 +52,6 @@ from cni_calico.nodeagent.dataplane.policy.chains import (
     set_mark,
 )
 from cni_calico.nodeagent.dataplane.policy.matches import Match, in_network, protocol
-from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.stages import begins_with, interface_key, through
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels, between_nodes
@@ -106,6 +106,7 @@ class HostView:
     everywhere: str = ""
     excluded: tuple[str, ...] = ()
     tunnels: Tunnels = field(default_factory=Tunnels)
+    denied: frozenset[PolicyId] = frozenset()  # there is no chain of theirs
 
     def used(self) -> frozenset[str]:
         return frozenset((*self.by_interface.values(), *((self.everywhere,) if self.everywhere else ())))
@@ -132,7 +133,7 @@ def render_hosts(
         for class_id in sorted(view.used()):
             if stage.reach == "raw" and class_id not in view.by_interface.values():
                 continue
-            done.chains.append(_class_chain(stage, view.classes[class_id], family, settings, passes))
+            done.chains.append(_class_chain(stage, view.classes[class_id], family, settings, passes, view.denied))
         nodes = between_nodes(family, view.tunnels, settings, is_source=stage.ingress, has_networks=has_networks)
         rules = tuple(_base(stage, stages, view, family, settings, tuple(nodes)))
         done.chains.append(NftChain(stage.name, rules, stage.hook))
@@ -251,7 +252,12 @@ def _translated(stages: tuple[HostStage, ...], view: HostView, settings: FilterS
 
 
 def _class_chain(
-    stage: HostStage, wanted: WantedHostClass, family: int, settings: FilterSettings, passes: Passes
+    stage: HostStage,
+    wanted: WantedHostClass,
+    family: int,
+    settings: FilterSettings,
+    passes: Passes,
+    denied: frozenset[PolicyId],
 ) -> NftChain:
     name, tiers, ingress = stage.chain_of(wanted.id), wanted.tiers(stage.reach, stage.ingress), stage.ingress
     if stage.reach != "own" and not tiers:
@@ -266,9 +272,9 @@ def _class_chain(
     def passed(policy: PolicyId) -> bool:
         return passes(policy, ingress)
 
-    rules += render_tiers(tiers, ingress, family, settings, passed, drops=drops)
+    rules += render_tiers(tiers, ingress, family, settings, passed, drops=drops, denied=denied)
     if stage.reach == "own":
-        rules += [NftRule((jump(policy_chain(profile, ingress, drops=drops)),)) for profile in wanted.profiles]
+        rules += [NftRule((ask(profile, ingress, denied, drops=drops),)) for profile in wanted.profiles]
         rules.append(NftRule((DROP if drops else deny(family, settings),), NOTHING_ALLOWED))
     else:
         rules.append(NftRule((ACCEPT,)))

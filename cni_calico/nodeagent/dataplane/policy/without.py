@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cni_calico.model.netfilter import AddVerdicts, Operation, TableId
+from cni_calico.model.netfilter import AddRules, AddVerdicts, Operation, TableId
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
@@ -22,6 +22,10 @@ _ENTRIES = (stages.FROM.name, stages.TO.name)
 def do_without(goal: Goal, operation: Operation, why: str) -> bool:
     """Returns whether the goal changed."""
     table, name = object_of(operation)
+    if isinstance(operation, AddRules):
+        wanted_chain = goal.tables.of[table].chains.get(name)
+        if wanted_chain is not None and wanted_chain.rules != operation.rules:
+            return True  # something else is wanted already: the policy was given up for another of its chains
     if isinstance(operation, AddVerdicts) and name in _ENTRIES:
         keys = {stages.interface_key(one.interface): one.interface for one in goal.endpoints.all.values()}
         denied = [goal.deny_interface(keys[key], why) for key in operation.verdicts if key in keys]
@@ -32,6 +36,8 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
     if policy is not None:  # its deny is refused, too: nobody must get as far as its chain
         using = sorted(one.id for one in goal.classes.values() if policy in one.policy_ids())
         classes = [(one, ingress) for one in using for ingress in (True, False)]
+        if _deny_in_hosts(goal, policy):
+            return True
     denied = [goal.deny_class(class_id, ingress, why) for class_id, ingress in classes]
     if any(denied):
         return True
@@ -60,6 +66,15 @@ def _deny_endpoints(goal: Goal, classes: set[str], why: str) -> bool:
     found = [one.interface for one in goal.endpoints.all.values() if one.class_id in classes]
     denied = [goal.deny_interface(interface, why) for interface in found]
     return any(denied)
+
+
+def _deny_in_hosts(goal: Goal, policy: PolicyId) -> bool:
+    using = any(policy in one.policy_ids() for one in goal.hosts.classes.values())
+    if policy in goal.hosts.denied or not using:
+        return False
+    goal.hosts.denied.add(policy)
+    goal.render_hosts()
+    return True
 
 
 def _policy_of(policies: Iterable[PolicyId], chain: str) -> PolicyId | None:

@@ -145,7 +145,7 @@ def random_wanted(rng: random.Random) -> Wanted:
             ingress_limits=PacketLimits(100, 5, 3) if rng.random() < 0.3 else PacketLimits(),
             egress_limits=PacketLimits(max_connections=7) if rng.random() < 0.3 else PacketLimits(),
         )
-    sets = {name: random_members(rng, name) for name in names}
+    sets = {name: random_members(rng, name) for name in sorted(names)}
     return Wanted(sets, policies, classes, endpoints, host_classes, hosts)
 
 
