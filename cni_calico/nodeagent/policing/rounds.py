@@ -36,9 +36,10 @@ from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFact
 from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle
 from cni_calico.nodeagent.policing.last_valid import LastValid
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
+from cni_calico.nodeagent.policing.problems import count_goal, describe_problems
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.policing.surroundings import Surroundings
-from cni_calico.nodeagent.policing.unenforced import Unenforced, named
+from cni_calico.nodeagent.policing.unenforced import Unenforced
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
@@ -356,9 +357,6 @@ class Rounds:
 
     def _report(self, gate: Gate) -> None:
         self._count()
-        problems = [f"{named(key)}: {why}; {self._fate(key)}" for key, why in self._graph.problems.items()]
-        problems += [f"{policy}: {why}" for policy, why in self._goal.problems.items()] + self._goal.left_out()
-        problems += [f"{feature.value} is not in force: {why}" for feature, why in self._goal.lacking.items()]
         standing = Standing(
             decided=True,
             in_force=self._in_force,
@@ -366,28 +364,16 @@ class Rounds:
             upstream_goes=self._in_force or gate.upstream_goes,
             why_not=gate.why,
             failing=self._failing,
-            problems=tuple(sorted(problems)),
+            problems=describe_problems(self._graph, self._goal),
             warnings=self._warnings + self._left_out + self._troubles(),
             lost=self._lost.describe(self._felix, self._policies, self._graph.select_governing),
-            counts={
-                "records": len(self._policies),
-                "policies": self._governing,
-                "profiles": len(self._goal.policies) - self._governing,
-                "endpoints": len(self._goal.endpoints.all),
-                "hosts": len(self._goal.hosts.all),
-                "classes": len(self._goal.classes),
-                "sets": self._graph_sets(),
-            },
+            counts=count_goal(self._goal, len(self._policies), self._governing),
             repairs=self._figures.repairs,
         )
         if standing != self._standing:
             self._say(standing)
             self._standing = standing
             self._tell(standing)
-
-    def _fate(self, key: ResourceKey) -> str:
-        held = self._graph.last_valid(key)
-        return "it counts as absent" if held is None else "its last valid version stays in force"
 
     def _troubles(self) -> tuple[str, ...]:
         around = self._last_valid.troubles
@@ -396,9 +382,6 @@ class Rounds:
             around = (*around, *self._surroundings.warnings(self._felix), *hosts)
         trouble = self._departures.trouble
         return (*around, f"connections of workloads that are gone may still pass: {trouble}") if trouble else around
-
-    def _graph_sets(self) -> int:
-        return sum(len(table.elements) for table in self._goal.tables.of.values() if table.family == "ip")
 
     def _say(self, standing: Standing) -> None:
         failing = (standing.failing,) if standing.failing else ()

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cni_calico.model.netfilter import COMMENT_CHARACTERS, DROP, NftChain, NftRule, NftSet
+from cni_calico.model.netfilter import COMMENT_CHARACTERS, DROP, NftChain, NftRule
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
 from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
+from cni_calico.nodeagent.dataplane.policy.filter_sets import FilterSets
 from cni_calico.nodeagent.dataplane.policy.host_interfaces import InterfaceAddresses
 from cni_calico.nodeagent.dataplane.policy.host_rules import HostRules
-from cni_calico.nodeagent.dataplane.policy.matches import ADDRESS_TYPE, NETWORKS, CannotRender, ListSet
-from cni_calico.nodeagent.dataplane.policy.members import Elements, elements_of
+from cni_calico.nodeagent.dataplane.policy.matches import CannotRender, ListSet
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain, quoted
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
 from cni_calico.nodeagent.dataplane.policy.refused import RefusedParts
@@ -33,10 +33,8 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import (
     render_tunnels,
 )
 from cni_calico.policy.wanted import (
-    PORT_SET,
     Members,
     PolicyId,
-    SetChange,
     Wanted,
     WantedChanges,
     WantedClass,
@@ -55,8 +53,9 @@ class Goal:
     def __init__(self, settings: FilterSettings) -> None:
         self.settings = settings
         self.tables = GoalTables()
+        self.sets = FilterSets(self.tables)
         self.endpoints = EndpointRules(self.tables, settings)
-        self.hosts = HostRules(self.tables, lambda family: self._has_networks(family, NODES), self._may_pass)
+        self.hosts = HostRules(self.tables, lambda family: self.sets.has_networks(family, NODES), self._may_pass)
         self.problems: dict[PolicyId, str] = {}
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.classes: dict[str, WantedClass] = {}
@@ -70,7 +69,7 @@ class Goal:
         self.tables.put_set(ARP, stages.OWN_ADDRESSES)
         self.tables.put_chain(ARP, stages.render_arp())
         self._tunnels = Tunnels()
-        self._make_set(NODES, Members())
+        self.sets.make(NODES, Members())
         self._render_stages()
 
     def _families(self) -> tuple[int, ...]:
@@ -81,8 +80,8 @@ class Goal:
     def update(self, changes: WantedChanges) -> None:
         """Apply a change; what it touches is noted in ``tables``."""
         for name, members in changes.sets_made.items():
-            self._make_set(name, members)
-        flipped = {name for name, change in changes.sets_changed.items() if self._change_set(name, change)}
+            self.sets.make(name, members)
+        flipped = {name for name, change in changes.sets_changed.items() if self.sets.change(name, change)}
         again = set(changes.policies)
         if flipped:
             again |= {
@@ -108,7 +107,8 @@ class Goal:
             self.endpoints.update(changes.endpoints)
             self._render_stages()
         for name in changes.sets_removed:
-            self._remove_set(name)
+            self.refused.sets.pop(name, None)
+            self.sets.remove(name)
 
     def configure(self, settings: FilterSettings) -> None:
         """Use other parameters: everything is rendered again; sets and their members stay."""
@@ -136,7 +136,7 @@ class Goal:
         if tunnels != self._tunnels:
             change = change_of_nodes(self._tunnels, tunnels)
             self._tunnels = tunnels
-            self._change_set(NODES, change)
+            self.sets.change(NODES, change)
             self._render_tunnels()
             self.render_hosts()
 
@@ -230,48 +230,6 @@ class Goal:
         self._render_stages()
         self._render_tunnels()
 
-    # -- sets ---------------------------------------------------------------------------------------------------------
-
-    def _make_set(self, name: str, members: Members) -> None:
-        for family, table in FILTER.items():
-            kind = ADDRESS_TYPE[family]
-            key = (kind, "inet_proto", "inet_service") if name.startswith(PORT_SET) else (kind,)
-            found = elements_of(members, family)
-            self.tables.put_set(table, NftSet(name, key), found.single)
-            if found.ranges:
-                self.tables.put_set(table, NftSet(name + NETWORKS, (kind,), interval=True), found.ranges)
-
-    def _remove_set(self, name: str) -> None:
-        self.refused.sets.pop(name, None)
-        for table in FILTER.values():
-            self.tables.take_set(table, name)
-            self.tables.take_set(table, name + NETWORKS)
-
-    def _change_set(self, name: str, change: SetChange) -> bool:
-        """Returns whether rules that use it must be rendered again: it has networks now, or none any more."""
-        flipped = False
-        for family, table in FILTER.items():
-            added, removed = elements_of(change.added, family), elements_of(change.removed, family)
-            self.tables.change_elements(table, name, added.single, removed.single)
-            if added.ranges or removed.ranges:
-                flipped = self._change_networks(family, name, added, removed) or flipped
-        return flipped
-
-    def _change_networks(self, family: int, name: str, added: Elements, removed: Elements) -> bool:
-        table, networks = FILTER[family], name + NETWORKS
-        there = self.tables.of[table].elements.get(networks)
-        if there is None:
-            self.tables.put_set(table, NftSet(networks, (ADDRESS_TYPE[family],), interval=True), added.ranges)
-            return True
-        self.tables.change_elements(table, networks, added.ranges, removed.ranges)
-        if there:
-            return False
-        self.tables.take_set(table, networks)
-        return True
-
-    def _has_networks(self, family: int, name: str) -> bool:
-        return name + NETWORKS in self.tables.of[FILTER[family]].sets
-
     # -- policies -----------------------------------------------------------------------------------------------------
 
     def _update_policies(self, changed: Mapping[PolicyId, WantedPolicy | None], again: set[PolicyId]) -> set[PolicyId]:
@@ -309,7 +267,7 @@ class Goal:
         self, policy: WantedPolicy, ingress: bool, family: int, drops: bool
     ) -> tuple[NftChain, dict[str, ListSet]]:
         def has_networks(name: str) -> bool:
-            return self._has_networks(family, name)
+            return self.sets.has_networks(family, name)
 
         why = self.refused.policies.get(policy.id, "") or self._refused_set(policy) or self._waits(policy)
         if not why:
@@ -391,7 +349,7 @@ class Goal:
                     family,
                     self._tunnels,
                     self.settings,
-                    has_networks=self._has_networks(family, NODES),
+                    has_networks=self.sets.has_networks(family, NODES),
                     can_notrack=OptionalFeature.NOTRACK not in self.lacking,
                 )
             for chain in chains:
