@@ -12,18 +12,19 @@ from errno import EMFILE, ENFILE, ENOMEM
 _NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
 # how the interpreter says that it found no room for the exception that says so
 _NO_EXCEPTION = ("error return without exception set", "without setting an exception")
-_BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: "memory"}
+MEMORY = "memory"
+_BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: MEMORY}
 
 
 def shortage_of(error: BaseException | None) -> str:
     """What is missing: "memory", "threads", "file descriptors"; "" if the error is another one."""
     for _ in range(8):  # a longer chain of causes is not one of ours
         if isinstance(error, MemoryError):
-            return "memory"
+            return MEMORY
         if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_MAPPED):
-            return "memory"
+            return MEMORY
         if isinstance(error, SystemError) and any(text in str(error) for text in _NO_EXCEPTION):
-            return "memory"
+            return MEMORY
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             return "threads"
         if isinstance(error, OSError) and error.errno in _BY_ERRNO:

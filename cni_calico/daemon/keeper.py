@@ -1,6 +1,7 @@
 """A thread's loop that maintains one thing: it acts, waits, and acts again.
 
-Rule: a failure is logged once, noted among the troubles, and tried again sooner. ``stopping`` ends a wait at once.
+Rule: a failure is logged once, noted among the troubles, and tried again sooner; so is a shortage of descriptors or
+threads, which passes. ``stopping`` ends a wait at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
 from cni_calico.errors import CalicoError
 from cni_calico.log import Log
+from cni_calico.shortage import MEMORY, shortage_of
 
 RETRY_S = 5.0
 LAST_RETRY_S = 60.0
@@ -50,13 +52,22 @@ class Keeper:
         try:
             self.do()
         except CalicoError as e:
-            self.troubles[self.name] = str(e)
-            self._said.say("", [f"{self.name}: {e}" + (f" ({e.details})" if e.details else "")], "error")
+            self._fail(str(e), e.details)
+            return False
+        except Exception as e:
+            lacking = shortage_of(e)
+            if lacking in ("", MEMORY):  # what ran while there was no memory may be half done
+                raise
+            self._fail(f"this host is short of {lacking}", str(e))
             return False
         self.troubles.pop(self.name, None)
         self._said.say("", [])
         self._retry.reset()
         return True
+
+    def _fail(self, why: str, details: str) -> None:
+        self.troubles[self.name] = why
+        self._said.say("", [f"{self.name}: {why}" + (f" ({details})" if details else "")], "error")
 
     def _wait(self, stopping: threading.Event, seconds: float) -> None:
         left = seconds

@@ -13,9 +13,8 @@ import threading
 from collections import deque
 
 from cni_calico.daemon.stopping import Stopping
-from cni_calico.shortage import shortage_of
+from cni_calico.shortage import MEMORY, shortage_of
 
-MEMORY = "memory"
 LOOK_S = 1.0
 KEPT = 64
 

@@ -1,5 +1,6 @@
 """The loops beside the data plane: when they look, what wakes them, how they wait for a datastore."""
 
+import errno
 import threading
 from dataclasses import replace
 
@@ -46,6 +47,34 @@ def test_a_keeper_does_it_at_once_and_when_woken(running):
     until(lambda: len(done) == 1, "at the start")
     keeper.wake()
     until(lambda: len(done) == 2, "when woken")
+
+
+@pytest.mark.parametrize(
+    ("error", "lacking"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "file descriptors"),
+        (RuntimeError("can't start new thread"), "threads"),
+    ],
+)
+def test_a_shortage_that_passes_is_tried_again(error, lacking):
+    """It must not end the agent, and with it everything else that it does."""
+
+    def fail():
+        raise error
+
+    keeper = Keeper("it", fail, 3600.0, Notes(), {})
+    assert not keeper._try() and keeper.troubles == {"it": f"this host is short of {lacking}"}
+    keeper.do = lambda: None
+    assert keeper._try() and keeper.troubles == {}
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ZeroDivisionError()])
+def test_what_is_no_passing_shortage_ends_the_part(error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)):
+        Keeper("it", fail, 3600.0, Notes(), {})._try()
 
 
 def test_a_failure_is_told_once_and_tried_again():
