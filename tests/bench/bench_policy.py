@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 """Policy: how long until a change is in force, what it costs, and what the engine holds; on one machine, in namespaces.
 
-    bench_policy.py [--sizes 10,100,1000] [--repeat 10] [--other COMMAND]
+    bench_policy.py [--sizes 10,100,1000] [--repeat 100] [--other COMMAND] [--only engine,agent] [--all]
 
-A cluster in an etcd on loopback without fsync, one node of it here: endpoint e has labels app=a{e mod A} and
-role=r{(e div A) mod 10} and profile kns.default; policy p (global, tier default, order 100+p, Ingress) selects app
-a{(p div K) mod A}, K = policies/A, with ten Allow TCP rules r: source app == a{(a+r+p) mod A} && role == r{r}, ports
-8000+r and a range of six. A UDP probe between two pods says when a change is in force. ``--other`` starts another agent
-on the same node and datastore instead of ours, with ETCD and NODE in its environment.
+Contestants are the engine alone, the whole agent (calico-node -felix, where the engine is a thread), and with
+``--other`` another agent's COMMAND, which gets ETCD and NODE in its environment. Each has a copy of the same cluster
+(an etcd on loopback without fsync, one node) in namespaces of its own, and they take turns, block by block, so that all
+see the same machine. ``--all`` adds the CNI calls while policies change (bench_cni_policies.py).
 
-Needs root and an etcd (tests/setup/tests.sh). Prints one line for each figure: median ms, and CPU ms of the agent.
+The cluster: endpoint e has labels app=a{e mod A} and role=r{(e div A) mod 10} and profile kns.default; policy p
+(global, tier default, order 100+p, Ingress) selects app a{(p div K) mod A}, K = policies/A, with ten Allow TCP rules r:
+source app == a{(a+r+p) mod A} && role == r{r}, ports 8000+r and a range of six. A UDP probe between two pods says when
+a change is in force.
+
+Needs root and an etcd (tests/setup/tests.sh). Prints a line for each figure: medians in ms (p99 where it says so), CPU
+of an agent and of what it waited for, and the ratio of each contestant to the last one.
 """
 
 from __future__ import annotations
@@ -25,7 +30,10 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +126,9 @@ class Agent:
         self.process = subprocess.Popen(command, env={**os.environ, **environ}, cwd=ROOT)
 
     def cpu_ms(self) -> float:
+        """Its own and that of the processes it waited for."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return 1000 * sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def resident_mb(self) -> float:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -131,12 +140,19 @@ class Agent:
 
 
 class Bench:
-    def __init__(self, lab: Lab, policies: int, other: str) -> None:
-        self.lab, self.policies, self.other = lab, policies, other
+    """One contestant's cluster and node. A part adds to ``samples``, by the name of the figure."""
+
+    def __init__(self, lab: Lab, policies: int, command: list[str]) -> None:
+        self.lab, self.policies, self.command = lab, policies, command
         self.apps, self.local, self.remote = SIZES[policies]
         self.store = open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(ETCD,)))
         self.agent: Agent | None = None
         self.pause = threading.Event()  # never set
+        self.samples: dict[str, list[float]] = {}
+
+    def add(self, **figures: float) -> None:
+        for name, value in figures.items():
+            self.samples.setdefault(name.replace("_", " "), []).append(value)
 
     def write(self, *writes: Write) -> None:
         for at in range(0, len(writes), 50):
@@ -146,6 +162,7 @@ class Bench:
         rules = [{"action": "Allow"}]
         self.write(
             document("Tier", "default", {"order": 1000000, "defaultAction": "Deny"}),
+            document("Node", NODE, {"bgp": {"ipv4Address": "192.0.2.1/24"}}),
             document("Profile", "kns.default", {"ingress": rules, "egress": rules, "labelsToApply": {}}),
         )
         writes = [policy(p, self.policies, self.apps) for p in range(self.policies)]
@@ -163,19 +180,17 @@ class Bench:
         ]
         self.write(*writes)
 
-    def start(self) -> float:
-        """ms until the probe is denied by a policy that is there already."""
+    def start(self, repeat: int) -> None:
+        """Until the probe is denied by a policy that is there already."""
         assert self.lab.passes("probing", "probed", 80)
         self.write(changed_policy("a1"))
         begun = time.perf_counter()
-        environ = {"ETCD": ETCD, "NODE": NODE, "STATUS": str(self.lab.root)}
-        command = shlex.split(self.other) or [sys.executable, "-m", "tests.bench.policy_engine"]
-        self.agent = Agent(command, environ)
+        self.agent = Agent(self.command, agent_environment(self.lab.root))
         self.until(False)
-        took = 1000 * (time.perf_counter() - begun)
+        self.add(start_ms=1000 * (time.perf_counter() - begun))
         self.write(Write.remove(ResourceKey("GlobalNetworkPolicy", "changed")))
         self.until(True)
-        return took
+        self.add(start_CPU_ms=self.agent.cpu_ms())
 
     def until(self, wanted: bool, source: str = "probing", timeout_s: float = 300.0) -> None:
         end = time.monotonic() + timeout_s
@@ -195,31 +210,23 @@ class Bench:
         self.pause.wait(0.05)
         return times, self.agent.cpu_ms() - before
 
-    def run(self, repeat: int) -> dict[str, Any]:
-        found: dict[str, Any] = {"start ms": self.start()}
-        assert self.agent is not None
-        found["start CPU ms"] = self.agent.cpu_ms()
+    def policy(self, repeat: int) -> None:
+        """A policy of ten rules comes and goes."""
         key = ResourceKey("GlobalNetworkPolicy", "changed")
-        steps = [
-            step
-            for _ in range(repeat)
-            for step in ((changed_policy("a1"), False, "probing"), (Write.remove(key), True, "probing"))
-        ]
-        times, cpu = self.timed(*steps)
-        found["policy put ms"], found["policy deleted ms"] = (
-            statistics.median(times[::2]),
-            statistics.median(times[1::2]),
-        )
-        found["policy CPU ms"] = cpu / len(steps)
-        self._joins(found, repeat)
-        self._local(found, repeat)
-        self._burst(found)
-        self._first_packets(found)
-        found["resident MB"] = self.agent.resident_mb()
-        self.agent.stop()
-        return found
+        put, removed = (changed_policy("a1"), False, "probing"), (Write.remove(key), True, "probing")
+        times, cpu = self.timed(*(step for _ in range(repeat) for step in (put, removed)))
+        self._pairs(times, cpu, "policy put ms", "policy deleted ms", "policy CPU ms")
 
-    def _joins(self, found: dict[str, Any], repeat: int) -> None:
+    def _pairs(self, times: list[float], cpu: float, first: str, second: str, cost: str) -> None:
+        self.samples.setdefault(first, []).extend(times[::2])
+        self.samples.setdefault(second, []).extend(times[1::2])
+        self.samples.setdefault(cost, []).append(cpu / len(times))
+
+    def memory(self, repeat: int) -> None:
+        assert self.agent is not None
+        self.add(resident_MB=self.agent.resident_mb())
+
+    def joins(self, repeat: int) -> None:
         """A record of another node's endpoint that carries a second address of the probing pod."""
         only = {"action": "Allow", "protocol": "UDP", "source": {"selector": "joins == 'yes'"}}
         rules = [only, {"action": "Deny", "protocol": "UDP"}]
@@ -228,33 +235,20 @@ class Bench:
         self.until(False, "second")
         write = endpoint(1, 10**9, "n9", "eth0x", JOINING)
         write.value["metadata"]["labels"]["joins"] = "yes"
-        steps = [
-            step
-            for _ in range(repeat)
-            for step in ((write, True, "second"), (Write.remove(write.key), False, "second"))
-        ]
-        times, cpu = self.timed(*steps)
-        found["remote joins ms"], found["remote leaves ms"] = (
-            statistics.median(times[::2]),
-            statistics.median(times[1::2]),
-        )
-        found["remote CPU ms"] = cpu / len(steps)
+        steps = ((write, True, "second"), (Write.remove(write.key), False, "second"))
+        times, cpu = self.timed(*(step for _ in range(repeat) for step in steps))
+        self._pairs(times, cpu, "remote joins ms", "remote leaves ms", "remote CPU ms")
         self.write(Write.remove(ResourceKey("GlobalNetworkPolicy", "joining")))
         self.until(True)
 
-    def _local(self, found: dict[str, Any], repeat: int) -> None:
+    def endpoints(self, repeat: int) -> None:
         """A local endpoint whose interface stands ready."""
         write = endpoint(1, self.apps, NODE, "caliprobed", PROBED)
-        steps = [
-            step
-            for _ in range(repeat)
-            for step in ((Write.remove(write.key), False, "probing"), (write, True, "probing"))
-        ]
-        times, cpu = self.timed(*steps)
-        found["local put ms"], found["local deleted ms"] = statistics.median(times[1::2]), statistics.median(times[::2])
-        found["local CPU ms"] = cpu / len(steps)
+        steps = ((Write.remove(write.key), False, "probing"), (write, True, "probing"))
+        times, cpu = self.timed(*(step for _ in range(repeat) for step in steps))
+        self._pairs(times, cpu, "local deleted ms", "local put ms", "local CPU ms")
 
-    def _burst(self, found: dict[str, Any]) -> None:
+    def burst(self, repeat: int) -> None:
         """From the last of 100 records to the status file of the last endpoint in force."""
         assert self.agent is not None
         with namespace("burst") as pods:
@@ -276,13 +270,12 @@ class Bench:
                 if time.perf_counter() > limit:
                     raise SystemExit("a burst of endpoints was never in force")
                 self.pause.wait(0.001)
-            found["burst of 100 ms"] = 1000 * (time.perf_counter() - begun)
-            found["burst CPU ms"] = self.agent.cpu_ms() - cpu
+            self.add(burst_of_100_ms=1000 * (time.perf_counter() - begun), burst_CPU_ms=self.agent.cpu_ms() - cpu)
             self.write(*(Write.remove(write.key) for write in writes))
             for number in range(BURST):
                 self.lab.host.do("link", "delete", f"calib{number}")
 
-    def _first_packets(self, found: dict[str, Any]) -> None:
+    def packets(self, repeat: int) -> None:
         """What a new connection costs more through 20 policies of 10 rules, none of which matches but the last."""
         alone = self._packet_us()
         for number in range(20):
@@ -301,8 +294,7 @@ class Bench:
             self.write(document("GlobalNetworkPolicy", f"first{number}", {**spec, "ingress": rules}))
         self.until(True)
         self.pause.wait(1)
-        found["first packet us"] = self._packet_us()
-        found["... without them us"] = alone
+        self.add(first_packet_us=self._packet_us(), without_policies_us=alone)
 
     def _packet_us(self) -> float:
         """The median time of sending a datagram that opens a connection, until the other end's socket has it: the
@@ -343,7 +335,23 @@ def start_etcd(directory: Path, stack: ExitStack) -> None:
     stack.callback(process.terminate)
 
 
-def measure(policies: int, repeat: int, other: str) -> dict[str, Any]:
+def agent_environment(root: Path) -> dict[str, str]:
+    """For any of them; the whole agent does what policies need, and nothing for BGP."""
+    directories = {f"CALICO_{name}_DIR": f"{root}/{name.lower()}" for name in ("RUN", "STATE", "LOG")}
+    for directory in directories.values():
+        Path(directory).mkdir(exist_ok=True)
+    felix = {"ENDPOINTSTATUSPATHPREFIX": str(root), "IPV6SUPPORT": "false", "HEALTHENABLED": "false"}
+    felix["REMOVEEXTERNALROUTES"] = "false"  # the probing pod's second address is no endpoint's
+    return {
+        "ETCD": ETCD, "NODE": NODE, "STATUS": str(root), "NODENAME": NODE,
+        "DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": ETCD, "CALICO_NETWORKING_BACKEND": "none",
+        "FELIX_LOGSEVERITYSCREEN": "warning",
+        **directories, **{f"FELIX_{name}": value for name, value in felix.items()},
+    }  # fmt: skip
+
+
+@contextmanager
+def prepared(policies: int, command: list[str]) -> Iterator[Bench]:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-policy", dir=MEMORY)))
         host = stack.enter_context(host_namespace())
@@ -357,33 +365,99 @@ def measure(policies: int, repeat: int, other: str) -> dict[str, Any]:
         probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
         host.do("route", "add", JOINING, "dev", "caliprobing")
         lab.workloads["second"] = type(probing)("second", probing.ns, probing.interface, (JOINING,))
-        bench = Bench(lab, policies, other)
+        bench = Bench(lab, policies, command)
         stack.callback(bench.store.close)
         bench.fill()
         try:
-            return bench.run(repeat)
+            yield bench
         finally:
             if bench.agent is not None and bench.agent.process.poll() is None:
                 bench.agent.stop()
 
 
+def serve(turns: Connection, policies: int, command: list[str]) -> None:
+    """A contestant's process: a part whenever it is its turn, until there is none."""
+    with prepared(policies, command) as bench:
+        turns.send({})
+        while (part := turns.recv()) is not None:
+            name, repeat = part
+            bench.samples = {}
+            getattr(bench, name)(repeat)
+            turns.send(bench.samples)
+
+
+ENGINE = [sys.executable, "-m", "tests.bench.policy_engine"]
+AGENT = [sys.executable, "-c", "from cni_calico.nodeagent.main import main; main()", "-felix"]
+# part, how often it is everybody's turn, share of the repetitions in each
+PARTS = (("start", 1), ("policy", 5), ("joins", 5), ("endpoints", 5), ("burst", 3), ("packets", 1), ("memory", 1))
+
+
+def measure(policies: int, repeat: int, contestants: dict[str, list[str]]) -> dict[str, dict[str, list[float]]]:
+    """The samples of every figure, by contestant."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in contestants}
+    processes, pipes = [], {}
+    spawn = get_context("spawn")  # each has threads and sockets of its own namespace
+    try:
+        for name, command in contestants.items():
+            pipes[name], theirs = spawn.Pipe()
+            processes.append(spawn.Process(target=serve, args=(theirs, policies, command)))
+            processes[-1].start()
+            theirs.close()
+            pipes[name].recv()
+        for part, blocks in PARTS:
+            for block in range(blocks):
+                names = list(contestants)
+                for name in names[block % len(names) :] + names[: block % len(names)]:
+                    pipes[name].send((part, max(1, repeat // blocks)))
+                    for figure, values in pipes[name].recv().items():
+                        found[name].setdefault(figure, []).extend(values)
+    finally:
+        for pipe in pipes.values():
+            with suppress(OSError):
+                pipe.send(None)
+        for process in processes:
+            process.join()
+    return found
+
+
+def rows(found: dict[str, dict[str, list[float]]]) -> dict[str, list[float]]:
+    """Figure -> one value for each contestant: the median, and p99 of what has a hundred samples."""
+    figures: dict[str, list[float]] = {}
+    for figure in next(iter(found.values())):
+        samples = [each[figure] for each in found.values()]
+        figures[figure] = [statistics.median(one) for one in samples]
+        if all(len(one) >= 100 for one in samples):
+            figures[f"{figure}, p99"] = [sorted(one)[int(0.99 * len(one))] for one in samples]
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="10,100,1000")
-    parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--other", default="", help="the command of another agent")
+    parser.add_argument("--repeat", type=int, default=100)
+    parser.add_argument("--only", default="engine,agent", help="which of ours")
+    parser.add_argument("--other", default="", help="the command of another agent, measured beside ours")
+    parser.add_argument("--all", action="store_true", help="CNI calls while policies change, too")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
+    ours = {"engine": ENGINE, "agent": AGENT}
+    contestants = {name: ours[name] for name in chosen.only.split(",")}
+    if chosen.other:
+        contestants["other"] = shlex.split(chosen.other)
+    print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
     for size in map(int, chosen.sizes.split(",")):
-        found = measure(size, chosen.repeat, chosen.other)
+        found = measure(size, chosen.repeat, contestants)
         if chosen.json:
-            print(json.dumps({"policies": size, **found}))
+            print(json.dumps({"policies": size, **found}), flush=True)
             continue
         apps, local, remote = SIZES[size]
         print(f"{size} policies, {apps} apps, {local} local and {remote} remote endpoints")
-        for name, value in found.items():
-            print(f"  {name:20} {value:10.1f}")
-        sys.stdout.flush()
+        print(f"  {'':26}" + "".join(f"{name:>10}" for name in contestants) + "   ratios to the last")
+        for figure, values in rows(found).items():
+            ratios = "".join(f"{value / values[-1]:8.3f}" if values[-1] else "       -" for value in values[:-1])
+            print(f"  {figure:26}" + "".join(f"{value:10.1f}" for value in values) + f"   {ratios}", flush=True)
+    if chosen.all:
+        subprocess.run([sys.executable, str(Path(__file__).with_name("bench_cni_policies.py"))], check=True)
 
 
 if __name__ == "__main__":

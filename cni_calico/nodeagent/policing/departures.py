@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 
 from cni_calico.kernel.files import Files
@@ -37,7 +38,12 @@ def parse_addresses(text: str) -> set[bytes]:
 
 
 def render_addresses(addresses: Iterable[bytes]) -> str:
-    return "".join(f"{ip_address(address)}\n" for address in sorted(addresses))
+    return "".join(map(_line, sorted(addresses)))
+
+
+@lru_cache(maxsize=4096)  # the list is written whenever an endpoint comes or goes
+def _line(address: bytes) -> str:
+    return f"{ip_address(address)}\n"
 
 
 def addresses_in_status(content: bytes) -> set[bytes]:

@@ -272,7 +272,7 @@ class Rounds:
     def _police(self) -> None:
         interval_s = self._felix.nftables_refresh_s or (_FORGIVE_S if self._goal.refused else float("inf"))
         self._next_full = min(self._next_full, self._now() + interval_s)
-        if self._now() >= self._next_full or not self._in_force:
+        if self._now() >= self._next_full or not self._in_force or self._goal.refused.essential():
             if self._goal.lacking or self._goal.refused or not self._in_force:
                 self._enforcer.doubt()
             else:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field, replace
+from errno import ENOENT
 from pathlib import Path
 
 import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.netfilter import NftTable, TableId
+from cni_calico.model.netfilter import AddRules, NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
@@ -333,3 +335,22 @@ def test_a_rule_that_could_open_without_a_listing_denies_until_it_is_read(tmp_pa
     assert (rules_of("no"), rules_of("yes")) == (1, 2) and host.told[-1].in_force
     rounds.once()
     assert not host.told[-1].problems and (rules_of("no"), rules_of("yes")) == (2, 2)
+
+
+def test_what_policies_depend_on_is_tried_again_soon(tmp_path: Path) -> None:
+    """Two refusals in a row may be somebody else's doing: a missing stage is not left out until the next comparison."""
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    rounds.take({POLICY: Refusal("no")})
+    rounds.once()
+    assert host.told[-1].in_force
+    host.kernel.flush_ruleset()
+    host.kernel.refuse = lambda o: ENOENT if isinstance(o, AddRules) and o.chain == "from-workloads" else 0
+    rounds.notice(Happened(touched_by={"nft"}))
+    rounds.once()
+    assert "from-workloads" in host.told[-1].failing and rounds.waits_to_retry
+    host.kernel.refuse = lambda operation: 0
+    host.time += 2 * RETRY_FIRST_S
+    rounds.once()
+    assert not host.told[-1].failing and "from-workloads" in host.kernel.tables[FILTER[4]].chains
