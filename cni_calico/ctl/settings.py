@@ -1,6 +1,7 @@
-"""Which datastore calicoctl talks to: its configuration file, else the environment, else the embedded store.
+"""Which datastore calicoctl talks to: its configuration file, else the environment, else what this host has.
 
-Rule: if the configuration file exists, only the file counts, as in upstream; otherwise the environment does.
+Rule: if the configuration file exists, only the file counts, as in upstream; otherwise the environment does. Where
+neither names a datastore: the embedded store if there is one, else Kubernetes as it is reached from here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cni_calico.ctl.input.files import read_file
+from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
 from cni_calico.model.documents.resources import API_VERSION
@@ -46,26 +48,51 @@ def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
     except InvalidConfig as e:
         if path != DEFAULT_PATH or not isinstance(e.__cause__, FileNotFoundError):
             raise
-        return _with_proxy(parse_environment(environ), environ)
-    return _with_proxy(parse_config(text, path), environ)
+        return _completed(parse_environment(environ), environ)
+    return _completed(parse_config(text, path), environ)
 
 
 def is_configured(path: str, environ: Mapping[str, str]) -> bool:
-    """Whether a datastore is configured anywhere, or the embedded store exists already."""
+    """Whether a datastore is configured anywhere, or this host has one that is used without being named."""
     if path != DEFAULT_PATH or os.path.exists(path):
         return True
     named = any(environ.get(name) or environ.get(f"CALICO_{name}") for name in _FIELDS.values())
-    return named or os.path.exists(LOCAL_PATH)
+    return named or _has_embedded(LOCAL_PATH) or _reaches_kubernetes(environ)
 
 
-def _with_proxy(config: DatastoreConfig, environ: Mapping[str, str]) -> DatastoreConfig:
+def _completed(config: DatastoreConfig, environ: Mapping[str, str]) -> DatastoreConfig:
+    """With a type, and with what the environment adds to whatever names the datastore."""
+    if not config.type:
+        here = not _has_embedded(config.path) and _reaches_kubernetes(environ)
+        config = replace(config, type="kubernetes" if here else "local")
     https_proxy, no_proxy = parse_proxy_variables(environ)
-    return replace(config, kubernetes=replace(config.kubernetes, https_proxy=https_proxy, no_proxy=no_proxy))
+    access = replace(config.kubernetes, https_proxy=https_proxy, no_proxy=no_proxy)
+    if config.type == "kubernetes" and not access.kubeconfig and not access.api_root:
+        access = replace(access, kubeconfig=_home_kubeconfig(environ))
+    return replace(config, kubernetes=access)
+
+
+def _home_kubeconfig(environ: Mapping[str, str]) -> str:
+    """The path of kubectl's own kubeconfig; "" if there is none."""
+    home = environ.get("HOME", "")
+    path = os.path.join(home, ".kube", "config")
+    return path if home and os.path.exists(path) else ""
+
+
+def _reaches_kubernetes(environ: Mapping[str, str]) -> bool:
+    """Whether there is kubectl's own kubeconfig, or this is a pod with a service account."""
+    in_pod = bool(environ.get("KUBERNETES_SERVICE_HOST")) and os.path.exists(f"{SERVICE_ACCOUNT_DIR}/token")
+    return in_pod or bool(_home_kubeconfig(environ))
+
+
+def _has_embedded(path: str) -> bool:
+    """Whether the embedded store is there, or was and is lost."""
+    return os.path.exists(path) or os.path.exists(f"{path}.was-made")
 
 
 def require_present(config: DatastoreConfig) -> None:
     """Raises InvalidConfig if the embedded store's file does not exist: reading must not create it."""
-    if config.type == "local" and not any(map(os.path.exists, (config.path, f"{config.path}.was-made"))):
+    if config.type == "local" and not _has_embedded(config.path):
         raise InvalidConfig(
             f"cannot open the datastore: {config.path} does not exist yet",
             details=f"write to it first, or name another datastore in {DEFAULT_PATH} or with DATASTORE_TYPE",
@@ -73,7 +100,7 @@ def require_present(config: DatastoreConfig) -> None:
 
 
 def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
-    """A CalicoAPIConfig document. Raises InvalidConfig."""
+    """A CalicoAPIConfig document; its type is "" if it names no datastore. Raises InvalidConfig."""
     from cni_calico.ctl.input.manifests import parse_documents  # with a parser of YAML
 
     documents = parse_documents(text, path)
@@ -111,7 +138,9 @@ def _text(path: str, field: str, value: Any) -> str:
 
 
 def parse_environment(environ: Mapping[str, str]) -> DatastoreConfig:
-    """The environment's variables, each also with the prefix CALICO_, which wins. Raises InvalidConfig."""
+    """The environment's variables, each also with the prefix CALICO_, which wins; the type is "" if they name no
+    datastore. Raises InvalidConfig.
+    """
     _require_group("CALICO_API_GROUP", environ.get("CALICO_API_GROUP", ""))
     return build_config(
         {field: environ.get(f"CALICO_{name}") or environ.get(name, "") for field, name in _FIELDS.items()}
@@ -147,4 +176,4 @@ def _default_type(values: Mapping[str, str], endpoints: tuple[str, ...]) -> str:
         return "local"
     if endpoints or values["etcdDiscoverySrv"]:
         return "etcdv3"
-    return "kubernetes" if values["kubeconfig"] or values["k8sAPIEndpoint"] else "local"
+    return "kubernetes" if values["kubeconfig"] or values["k8sAPIEndpoint"] else ""

@@ -6,7 +6,7 @@ from cni_calico.ctl.input.kinds import ALIASES, parse_kind
 from cni_calico.ctl.input.patching import json_patch, merge_patch
 from cni_calico.ctl.main import main
 from cni_calico.ctl.output.tables import render_box, render_columns
-from cni_calico.ctl.settings import parse_config, parse_environment, read_config
+from cni_calico.ctl.settings import DEFAULT_PATH, is_configured, parse_config, parse_environment, read_config
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import LOCAL_PATH
 
@@ -33,9 +33,39 @@ class TestSettings:
         assert (config.type, config.kubernetes.kubeconfig) == ("kubernetes", "/k")
 
     def test_nothing_configured_is_the_embedded_store(self, tmp_path):
-        config = parse_environment({})
+        config = read_config(DEFAULT_PATH, {})
         assert (config.type, config.path) == ("local", LOCAL_PATH)
-        assert parse_config(HEAD).type == "local"
+        assert parse_environment({}).type == parse_config(HEAD).type == ""
+
+    def test_kubectls_kubeconfig(self, tmp_path):
+        """As upstream: for Kubernetes without a kubeconfig or API endpoint, and where no datastore is named."""
+        (tmp_path / ".kube").mkdir()
+        kubeconfig = tmp_path / ".kube" / "config"
+        home = {"HOME": str(tmp_path)}
+        named = {**home, "DATASTORE_TYPE": "kubernetes"}
+        assert read_config(DEFAULT_PATH, named).kubernetes.kubeconfig == ""
+        assert (read_config(DEFAULT_PATH, home).type, is_configured(DEFAULT_PATH, home)) == ("local", False)
+        kubeconfig.write_text("{}")
+        for environ in (home, named):
+            config = read_config(DEFAULT_PATH, environ)
+            assert (config.type, config.kubernetes.kubeconfig) == ("kubernetes", str(kubeconfig)), environ
+            assert is_configured(DEFAULT_PATH, environ)
+        assert read_config(DEFAULT_PATH, {**named, "KUBECONFIG": "/k"}).kubernetes.kubeconfig == "/k"
+        assert read_config(DEFAULT_PATH, {**home, "K8S_API_ENDPOINT": "https://a"}).kubernetes.kubeconfig == ""
+        assert read_config(DEFAULT_PATH, {**home, "ETCD_ENDPOINTS": "http://a"}).type == "etcdv3"
+        assert read_config(DEFAULT_PATH, {**home, "DATASTORE_TYPE": "local"}).type == "local"
+        file = tmp_path / "calicoctl.cfg"
+        file.write_text(HEAD + "  datastoreType: kubernetes\n")
+        assert read_config(str(file), home).kubernetes.kubeconfig == str(kubeconfig)
+
+    @pytest.mark.parametrize("there", ["datastore.db", "datastore.db.was-made"])
+    def test_an_embedded_store_wins_over_kubectls_kubeconfig(self, tmp_path, monkeypatch, there):
+        (tmp_path / ".kube").mkdir()
+        (tmp_path / ".kube" / "config").write_text("{}")
+        monkeypatch.setattr("cni_calico.ctl.settings.LOCAL_PATH", f"{tmp_path}/datastore.db")
+        assert read_config(DEFAULT_PATH, {"HOME": str(tmp_path)}).type == "kubernetes"
+        (tmp_path / there).touch()
+        assert read_config(DEFAULT_PATH, {"HOME": str(tmp_path)}).type == "local"
 
     def test_environment(self):
         config = parse_environment(
@@ -67,7 +97,7 @@ class TestSettings:
     def test_another_api_group(self):
         group = "calicoAPIGroup: crd.projectcalico.org/v1"
         assert parse_config(f"{HEAD}  {group}\n  kubeconfig: /k\n").type == "kubernetes"
-        assert parse_environment({"CALICO_API_GROUP": "crd.projectcalico.org/v1"}).type == "local"
+        assert parse_environment({"CALICO_API_GROUP": "crd.projectcalico.org/v1"}).type == ""
         with pytest.raises(InvalidConfig, match=r"cannot use CALICO_API_GROUP='projectcalico.org/v3'"):
             parse_environment({"CALICO_API_GROUP": "projectcalico.org/v3", "KUBECONFIG": "/k"})
 

@@ -157,7 +157,7 @@ lb.projectcalico.org/external-traffic-strategy
 FILES = """
 /var/lib/calico/nodename /var/lib/calico/shutdownTS /var/lib/calico/mtu /var/run/calico/ipam.lock
 /var/run/calico/cni/ipam_upgraded /var/run/calico/endpoint-status /var/run/calico/bird.ctl /var/run/calico/bird6.ctl
-/var/run/calico/cgroup /etc/calico/felix.cfg /etc/calico/typha.cfg /etc/calico/calicoctl.cfg
+/var/run/calico/cgroup /etc/calico/felix.cfg /etc/calico/typha.cfg /etc/calico/calicoctl.cfg $HOME/.kube/config
 /etc/calico/confd/templates /etc/calico/confd/conf.d /etc/calico/confd/config /etc/service/enabled
 /etc/service/available /etc/rc.local /status/status.json /etc/cni/net.d/10-calico.conflist
 /etc/cni/net.d/calico-kubeconfig /etc/cni/net.d/calico-tls /host/opt/cni/bin /host/secondary-bin-dir
