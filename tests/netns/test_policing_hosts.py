@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, namespace
 from tests.netns.policing import NODE, Lab, lab, socket_in
@@ -403,3 +408,48 @@ def test_pre_dnat_with_egress_is_refused_and_the_rest_enforced(uplinked: Uplinke
     assert uplinked.into_host(80) and not uplinked.into_host(81)
     (problem,) = uplinked.lab.standing()["problems"]
     assert "GlobalNetworkPolicy bad" in problem and "without egress" in problem
+
+
+def test_tunnels_between_nodes_stay_open(uplinked: Uplinked) -> None:
+    """Under a policy that denies everything, workloads of other nodes arrive, but only through known nodes' tunnels."""
+    uplinked.lab.tunnels = Tunnels(frozenset((4,)), True, frozenset((ip_network(f"{OTHER[4]}/32"),)))
+    for end, own, remote in ((uplinked.host, HOST, OTHER), (uplinked.other, OTHER, HOST)):
+        vxlan = f"link add vxlan.calico type vxlan id 4096 dstport 4789 local {own[4]} remote {remote[4]} nolearning"
+        end.do(*vxlan.split())
+        end.do("link", "set", "vxlan.calico", "up")
+    uplinked.host.do("addr", "add", "10.65.0.250/32", "dev", "vxlan.calico")
+    uplinked.other.do("addr", "add", "10.65.9.1/32", "dev", "vxlan.calico")
+    uplinked.host.do("route", "add", "10.65.9.1", "dev", "vxlan.calico", "scope", "link")
+    way = "10.65.0.0/16 via 10.65.0.250 dev vxlan.calico onlink src 10.65.9.1"
+    uplinked.other.do("route", "replace", *way.split())
+    uplinked.put_host("uplink", "eth0")
+    uplinked.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "applyOnForward": True, "selector": "has(host)"})
+    assert uplinked.into_workload(80)
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.into_workload(80) and not uplinked.into_host(80) and uplinked.log_in()
+    pod = uplinked.lab.workloads["a"].ns
+    marker = (uplinked.host, POD[4], 9)
+    uplinked.other.do("addr", "add", "172.31.0.77/24", "dev", "eth0")
+    assert uplinked.arrives(uplinked.other, POD[4], 80, pod, marker)
+    uplinked.other.do(*["link", "set", "vxlan.calico", "type", "vxlan", "id", "4096", "local", "172.31.0.77"])
+    assert not uplinked.arrives(uplinked.other, POD[4], 80, pod, marker)  # no node has that address
+
+
+def test_what_a_node_cannot_do_without_is_named(uplinked: Uplinked) -> None:
+    """Before it is cut off; and it is cut off."""
+    store = uplinked.lab.open_context
+
+    def with_etcd(log: Log) -> Context:
+        context = store(log)
+        context.config = DatastoreConfig("etcdv3", etcd_endpoints=(f"http://{OTHER[4]}:12379", "http://etcd:2379"))
+        return context
+
+    uplinked.lab.open_context = with_etcd
+    uplinked.put_host()
+    start(uplinked, hosts=1)
+    uplinked.until_warned(f"HostEndpoint h cuts this node from the datastore at {OTHER[4]} (TCP 12379)")
+    log = uplinked.lab.log()
+    assert log.index("cuts this node from the datastore") < log.index("are in force")
+    rule = {"action": "Allow", "protocol": "TCP", "destination": {"nets": [f"{OTHER[4]}/32"], "ports": [12379]}}
+    uplinked.put_policy("datastore", types=["Egress"], egress=[rule])
+    until(lambda: not uplinked.lab.standing()["warnings"], "nothing is cut")

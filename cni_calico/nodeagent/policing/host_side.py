@@ -10,19 +10,34 @@ from collections.abc import Callable, Iterator
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.interfaces import read_interfaces, read_source_address
 from cni_calico.kernel.netlink.filter_events import Happened
+from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.policy.graph import Graph
 from cni_calico.policy.hosts import ALL_INTERFACES
+from cni_calico.policy.lifelines import KUBELET_PORT, Lifeline, describe_cuts, parse_endpoints
+from cni_calico.policy.wanted import WantedChanges
 
 _READ_S = 5.0
+_NODES = 20  # so many are asked whether one of them reaches the kubelet
+_KUBELET = "the kubelet (kubectl logs, exec)"
 
 
 class HostSide:
     """For the engine's thread, in whose network namespace it looks. ``watch``: have changes of addresses reported."""
 
-    def __init__(self, watch: Callable[[], None]) -> None:
+    def __init__(self, watch: Callable[[], None], lifelines: tuple[Lifeline, ...], log: Log) -> None:
+        self.cuts: tuple[str, ...] = ()  # which host endpoints cut which lifelines
         self._watch = watch
+        self._lifelines = lifelines
+        self._log = log
+        self._owners: dict[Address, str] = {}  # the interfaces of this host's addresses
+        self._nodes: tuple[Lifeline, ...] = ()
         self._unsure = True
         self._has_read = False
 
@@ -44,7 +59,46 @@ class HostSide:
                 raise
             return  # as far as is known; read again in the next round
         self._unsure, self._has_read = False, True
+        self._owners = {one.ip: link.name for link in links for one in link.addresses}
         goal.follow_interfaces({link.name: frozenset(one.ip.packed for one in link.addresses) for link in links})
+
+    def follow_tunnels(self, tunnels: Tunnels) -> None:
+        """Other nodes have to reach the kubelet here."""
+        nodes = sorted((net for net in tunnels.nodes if net.prefixlen == net.max_prefixlen), key=str)[:_NODES]
+        self._nodes = tuple(Lifeline(_KUBELET, "ingress", net.network_address, KUBELET_PORT) for net in nodes)
+
+    def look_for_cuts(self, goal: Goal, graph: Graph, changes: WantedChanges, *, kubelet: bool) -> None:
+        """Say which lifelines are cut, before that is put into force. The cost is proportional to all there is, so it
+        is only done if something about host endpoints has changed.
+        """
+        touched = {policy for group in goal.hosts.classes.values() for policy in group.policy_ids()}
+        if not (changes.hosts or changes.host_classes or not touched.isdisjoint(changes.policies)):
+            return
+        ports = {"ingress": goal.settings.failsafe_in, "egress": goal.settings.failsafe_out}
+        interfaces = goal.hosts.interfaces
+
+        def find_host(other: Address) -> tuple[ResourceKey, Address] | None:
+            own = read_source_address(str(other), other.version)
+            key = interfaces.by_name.get(self._owners.get(own, ""), interfaces.everywhere) if own else None
+            return None if own is None or key is None else (key, own)
+
+        lines = self._lifelines + (self._nodes if kubelet else ())
+        before, self.cuts = self.cuts, ()
+        if interfaces:
+            self.cuts = tuple(describe_cuts(graph.wanted(), lines, ports.__getitem__, find_host))
+        for text in self.cuts:
+            if text not in before:
+                self._log.error(text)
+
+
+def parse_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:
+    """What this node has to connect to."""
+    if config is None:
+        return ()
+    if config.type == "etcdv3":
+        return tuple(parse_endpoints("the datastore", config.etcd_endpoints))
+    root = config.kubernetes.api_root
+    return tuple(parse_endpoints("the API server", (root,) if root else ()))
 
 
 def describe_idle(goal: Goal, missing_profiles: tuple[str, ...]) -> Iterator[str]:

@@ -33,7 +33,7 @@ from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
-from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle
+from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, parse_lifelines
 from cni_calico.nodeagent.policing.last_valid import LastValid
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.problems import count_goal, describe_problems
@@ -83,7 +83,7 @@ class Rounds:
         self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
         self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
         self._surroundings = Surroundings()
-        self._hosts = HostSide(watch_addresses)
+        self._hosts = HostSide(watch_addresses, parse_lifelines(context.config), self._log)
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
@@ -117,6 +117,7 @@ class Rounds:
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
         self._goal.follow_tunnels(tunnels)
+        self._hosts.follow_tunnels(tunnels)
 
     def notice(self, happened: Happened) -> None:
         """Process what the kernel reported."""
@@ -195,6 +196,7 @@ class Rounds:
             self._taking_s = None
         self._goal.update(changes)
         self._hosts.follow(self._goal)
+        self._hosts.look_for_cuts(self._goal, self._graph, changes, kubelet=self._context.kubernetes is not None)
         self._files_due = self._files_due or bool(changes.endpoints)
         if changes.policies:
             self._governing = sum(1 for policy in self._goal.policies if policy.kind != "Profile")
@@ -379,7 +381,7 @@ class Rounds:
         around = self._last_valid.troubles
         if self._in_force:
             hosts = describe_idle(self._goal, self._graph.missing_host_profiles())
-            around = (*around, *self._surroundings.warnings(self._felix), *hosts)
+            around = (*around, *self._surroundings.warnings(self._felix), *hosts, *self._hosts.cuts)
         trouble = self._departures.trouble
         return (*around, f"connections of workloads that are gone may still pass: {trouble}") if trouble else around
 

@@ -53,7 +53,9 @@ class Standing:
         """The status as a sentence for people."""
         if self.in_force:
             policies, endpoints = self.counts.get("policies", 0), self.counts.get("endpoints", 0)
-            said = f"{policies} policies are in force for {endpoints} workloads"
+            hosts = self.counts.get("hosts", 0)
+            also = f" and {hosts} host endpoints" if hosts else ""
+            said = f"{policies} policies are in force for {endpoints} workloads{also}"
             return f"{said}; changes are NOT: {self.failing}" if self.failing else said
         return f"no policy is enforced on this node: {self.failing or self.why_not}"
 

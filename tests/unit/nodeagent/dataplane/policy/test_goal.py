@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.model.netfilter import AddChain, AddRules, FlushChain, NftChain, NftTable, TableId
+from cni_calico.model.netfilter import AddChain, AddRules, FlushChain, Immediate, NftChain, NftTable, TableId
 from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table
 from cni_calico.nodeagent.dataplane.policy.goal import Goal, goal_of
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
@@ -113,3 +113,39 @@ def test_a_policy_that_is_given_up_denies() -> None:
     policy = wanted.policies[POLICIES[0]]
     goal.update(WantedChanges(policies={POLICIES[0]: replace(policy, ingress=policy.ingress and policy.ingress[:0])}))
     assert not goal.problems
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_failsafe_ports_come_first(seed: int) -> None:
+    """Whenever the process ends between two transactions: no chain of a host denies without them."""
+    rng = random.Random(seed)
+    kernel, held, goal, wanted = FakePacketFilter(), dict[TableId, NftTable](), Goal(SETTINGS), Wanted()
+    goal.follow_interfaces(THERE)
+    seen = 0
+    for _ in range(8):
+        after = random_wanted(rng)
+        goal.update(difference(wanted, after))
+        wanted = after
+        phases = Phases()
+        for table in TABLES:
+            plan_table(goal.tables.of[table], kernel.tables.get(table), None, phases)
+        for operations in phases.in_order():
+            kernel.apply(operations, Deadline.after(10))
+            follow(held, operations)
+            seen += sum(
+                map(_require_failsafe, (kernel.tables[table] for table in FILTER.values() if table in kernel.tables))
+            )
+    assert seen
+
+
+def _require_failsafe(table: NftTable) -> int:
+    """Returns how many chains were looked at."""
+    count = 0
+    for name, chain in table.chains.items():
+        if not name.startswith(("host-in-h", "host-out-h")) or not chain.rules:
+            continue
+        count += 1
+        jumps = [e.chain for rule in chain.rules[:2] for e in rule.expressions if isinstance(e, Immediate) and e.chain]
+        (failsafe,) = (jumped for jumped in jumps if jumped.startswith("failsafe-"))
+        assert len(table.chains[failsafe].rules) == 9
+    return count

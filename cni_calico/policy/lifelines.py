@@ -1,0 +1,92 @@
+"""PURE: connections that a node cannot do without, and host endpoints that would cut them.
+
+Rule: nothing is left out of force because of it; it is said, with the rule that is missing. Only what is certain is
+said: a name that has to be resolved, or an address that is translated on the way, cannot be judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address
+from cni_calico.policy.explain import Packet, decide_host
+from cni_calico.policy.failsafe import FailsafePort, is_failsafe
+from cni_calico.policy.rules import Direction
+from cni_calico.policy.wanted import PolicyReach, Wanted
+
+_TCP, _SOURCE_PORT, KUBELET_PORT = 6, 49152, 10250
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_STAGES: tuple[PolicyReach, ...] = ("raw", "beforeNat", "own")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifeline:
+    """A TCP connection of the host with ``other``: from the host (egress) or to it (ingress)."""
+
+    what: str
+    direction: Direction
+    other: Address
+    port: int
+
+    def packet(self, own: Address) -> Packet:
+        ends = (own, self.other) if self.direction == "egress" else (self.other, own)
+        return Packet(*ends, _TCP, _SOURCE_PORT, self.port)
+
+
+def parse_endpoints(what: str, urls: Iterable[str]) -> Iterator[Lifeline]:
+    """Connections to the servers that are named by their addresses."""
+    for url in urls:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        try:
+            yield Lifeline(what, "egress", ip_address(parts.hostname or ""), parts.port or _DEFAULT_PORTS[parts.scheme])
+        except (ValueError, KeyError):
+            continue
+
+
+def describe_cuts(
+    wanted: Wanted,
+    lifelines: Iterable[Lifeline],
+    ports: Callable[[Direction], Iterable[FailsafePort]],
+    find_host: Callable[[Address], tuple[ResourceKey, Address] | None],
+) -> Iterator[str]:
+    """``find_host``: of another end's address, the host endpoint on the way to it and this host's own address.
+
+    Of several lifelines for one thing it is enough that one is not cut.
+    """
+    cut: dict[str, tuple[Lifeline, ResourceKey]] = {}
+    alive: set[str] = set()
+    for line in lifelines:
+        found = find_host(line.other)
+        if found is None:
+            continue
+        key, own = found
+        packet = line.packet(own)
+        verdicts = [decide_host(wanted, key, stage, line.direction, packet) for stage in _STAGES]
+        decision = next((one for one in verdicts if one is not None), None)
+        is_open = is_failsafe(ports(line.direction), line.direction, packet)
+        if is_open or decision is None or decision.verdict == "Allow":
+            alive.add(line.what)
+        else:
+            cut.setdefault(line.what, (line, key))
+    for what, (line, key) in cut.items():
+        if what not in alive:
+            yield _sentence(line, key)
+
+
+def _sentence(line: Lifeline, key: ResourceKey) -> str:
+    bits = line.other.max_prefixlen
+    if line.direction == "egress":
+        way, side = f"from {line.what} at {line.other}", f"nets: [{line.other}/{bits}], ports: [{line.port}]"
+        setting = f"FailsafeOutboundHostPorts: tcp:{line.port}"
+    else:
+        way, side = f"off for {line.what}", f"ports: [{line.port}]"
+        setting = f"FailsafeInboundHostPorts: tcp:{line.port}"
+    rule = f"{{action: Allow, protocol: TCP, destination: {{{side}}}}}"
+    return (
+        f"HostEndpoint {key.name} cuts this node {way} (TCP {line.port}): give a policy that selects it the "
+        f"{line.direction} rule {rule}, before what denies it; or {setting} besides the ports that are open now"
+    )
