@@ -204,10 +204,11 @@ class Removal:
         if failure is not None or not recorded.is_ours(self.attachment):
             self._remove_network(netns, recorded, self._claim(UNREADABLE if failure is not None else UNKNOWN))
             return failure
-        claim, end = self._claim(RECORDED), self._read_host_end(recorded)
+        name = self._host_ifnames(recorded)[0]
+        claim, end = self._claim(RECORDED, name), self._read_host_end(name)
         if end is not None and belongs_to_another(end, *claim.aliases):
             try:
-                claim = self._claim(RECORDED, self._former_networks(recorded, deadline))
+                claim = self._claim(RECORDED, name, self._former_networks(recorded, deadline))
             except (DatastoreError, DeadlineExceeded) as e:
                 failure = e  # whose it is will be known when the owed release is carried out
         # after a crash the record must still exist, to say whose it is
@@ -218,17 +219,23 @@ class Removal:
             self._remove_network(netns, recorded, claim)
         return removed()
 
-    def _claim(self, record: str, former_networks: Iterable[str] = ()) -> Claim:
+    def _claim(self, record: str, interface_name: str = "", former_networks: Iterable[str] = ()) -> Claim:
         from cni_calico.plugin.network.ownership import plan_claim
 
         own = self.attachment
-        return plan_claim(own.network, own.container_id, own.ifname, record, former_networks=former_networks)
+        return plan_claim(
+            own.network,
+            own.container_id,
+            own.ifname,
+            record,
+            interface_name=interface_name,
+            former_networks=former_networks,
+        )
 
-    def _read_host_end(self, recorded: Recorded) -> Link | None:
+    def _read_host_end(self, name: str) -> Link | None:
         """The interface that the record names; None if it does not exist or cannot be read."""
         from cni_calico.plugin.network.host import Borrowed, read_link
 
-        name = self._host_ifnames(recorded)[0]
         try:
             with Borrowed(self.task.services.host) as host:
                 return read_link(host.rtnl, name, self.task.deadline)

@@ -23,6 +23,7 @@ from tests.netns.network import PLAN, add, differences, remove
 pytestmark = pytest.mark.netns
 
 NAME = PLAN.host_ifname
+SIGNED = replace(PLAN, aliases=("cni-calico:this",))
 
 
 def snapshot(host: Namespace, pod: Namespace) -> object:
@@ -47,19 +48,21 @@ def test_without_the_namespace(host_ns: Namespace, pod_ns: Namespace) -> None:
 
 def test_by_the_pods_end_when_the_hosts_name_is_another(host_ns: Namespace, pod_ns: Namespace) -> None:
     before = snapshot(host_ns, pod_ns)
-    host_ns.call(add, PLAN, pod_ns.path)
+    host_ns.call(add, SIGNED, pod_ns.path)
     host_ns.do("link", "set", NAME, "down")
     host_ns.do("link", "set", NAME, "name", "renamed")
     host_ns.call(remove, PLAN, pod_ns.path)
+    assert pod_ns.link("eth0") is not None  # a record names another interface
+    host_ns.call(remove, PLAN, pod_ns.path, Claim(SIGNED.aliases))
     assert snapshot(host_ns, pod_ns) == before
 
 
 def test_both_when_they_are_not_one_cable(host_ns: Namespace, pod_ns: Namespace, make_pod_ns: MakeNamespace) -> None:
     before = snapshot(host_ns, pod_ns)
-    other = replace(PLAN, host_ifname="calixxxxxxxxxxx", addresses=(ip_address("10.65.9.9"),))
+    other = replace(SIGNED, host_ifname="calixxxxxxxxxxx", addresses=(ip_address("10.65.9.9"),))
     host_ns.call(add, PLAN, make_pod_ns("gone").path)
     host_ns.call(add, other, pod_ns.path)
-    host_ns.call(remove, PLAN, pod_ns.path)
+    host_ns.call(remove, PLAN, pod_ns.path, Claim(SIGNED.aliases))
     assert snapshot(host_ns, pod_ns) == before
 
 

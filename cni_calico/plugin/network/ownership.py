@@ -26,20 +26,27 @@ class Claim(NamedTuple):
     """An attachment that wants its interfaces removed.
 
     ``aliases``: each of them proves that an interface is the attachment's. ``record``: RECORDED if a record says so,
-    UNKNOWN if there is no record, UNREADABLE if the records cannot be read.
+    UNKNOWN if there is no record, UNREADABLE if the records cannot be read. ``interface_name``: the host interface that
+    the record names.
     """
 
     aliases: tuple[str, ...] = ()
     record: str = RECORDED
+    interface_name: str = ""
 
 
 def plan_claim(
-    network: str, container_id: str, ifname: str, record: str, *, former_networks: Iterable[str] = ()
+    network: str,
+    container_id: str,
+    ifname: str,
+    record: str,
+    *,
+    interface_name: str = "",
+    former_networks: Iterable[str] = (),
 ) -> Claim:
     """``former_networks``: other names that the network had when this container's interface was made."""
-    return Claim(
-        tuple(a for name in (network, *former_networks) for a in plan_aliases(name, container_id, ifname)), record
-    )
+    aliases = tuple(a for name in (network, *former_networks) for a in plan_aliases(name, container_id, ifname))
+    return Claim(aliases, record, interface_name)
 
 
 def plan_aliases(network: str, container_id: str, ifname: str) -> tuple[str, str]:
@@ -66,11 +73,15 @@ def may_remove(host_end: Link, claim: Claim) -> bool:
 def may_remove_pod_end(host_end: Link | None, claim: Claim) -> bool:
     """Whether the interface in the namespace that a call names is the claim's.
 
-    ``host_end`` is the other end, None if that is not in the host's namespace. If the records cannot be read, an
-    interface of ours without an alias is removed together with the namespace that the runtime names.
+    That may be the namespace of another container by now, so a record speaks only for the other end that it names.
+    ``host_end`` is the other end, None if that is not in the host's namespace: then nothing shows whose it is. If the
+    records cannot be read, an interface of ours without an alias is removed together with the namespace that the
+    runtime names.
     """
     if host_end is None:
-        return claim.record == RECORDED
+        return False
+    if claim.record == RECORDED and host_end.name != claim.interface_name:
+        claim = claim._replace(record=UNKNOWN)
     if may_remove(host_end, claim):
         return True
     is_calicos = host_end.mac == names.HOST_MAC_BYTES and not belongs_to_another(host_end)

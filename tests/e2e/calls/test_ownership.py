@@ -90,17 +90,34 @@ def test_gc_leaves_the_new_sandbox(any_node: Node, make_pod_ns: MakeNamespace, r
     assert addresses(handle)[0].partition("/")[0] not in any_node.taken()
 
 
-def test_an_unknown_container_in_the_namespace_of_another(any_node: Node, make_pod_ns: MakeNamespace) -> None:
+@pytest.mark.parametrize("record", ["none", "there"])
+@pytest.mark.parametrize("whose", ["a living pod", "an unsigned living pod", "another plugin", "a third namespace"])
+def test_a_container_in_the_namespace_of_another(
+    any_node: Node, make_pod_ns: MakeNamespace, whose: str, record: str
+) -> None:
     """The path of a namespace means another one when its process's number was given out again."""
-    _, living = two_sandboxes(any_node, make_pod_ns)
-    assert any_node.call("DEL", S3, living.path, args=POD.replace("web-0", "other")).ok
-    require_alive(any_node, living)
-    foreign = make_pod_ns()
-    any_node.host.do("link", "add", "vethforeign", "type", "veth", "peer", "name", "eth0", "netns", foreign.name)
-    for state in ("down", "up"):
-        any_node.host.do("link", "set", "vethforeign", state)
-        assert any_node.call("DEL", S3, foreign.path).ok
-        assert foreign.link("eth0") is not None
+    other, args = make_pod_ns(), POD.replace("web-0", "other")
+    if record == "there":
+        added(any_node, S3, make_pod_ns(), args=args)
+        any_node.host.do("link", "delete", host_end(any_node))  # it went with its namespace
+    held = any_node.taken()
+    if whose.endswith("living pod"):
+        added(any_node, S2, other, args=POD)
+        if "unsigned" in whose:
+            any_node.host.do("link", "set", host_end(any_node), "alias", "")
+    else:
+        place = any_node.host if whose == "another plugin" else make_pod_ns()
+        place.do("link", "add", "vethforeign", "type", "veth", "peer", "name", "eth0", "netns", other.name)
+        other.do("link", "set", "eth0", "up")
+        if record == "none":  # also before it is in use
+            assert any_node.call("DEL", S3, other.path, args=args).ok and other.link("eth0") is not None
+        place.do("link", "set", "vethforeign", "up")
+    assert any_node.call("DEL", S3, other.path, args=args).ok
+    assert any_node.call("DEL", S3, other.path, args=args).ok
+    assert other.link("eth0") is not None
+    assert not held.keys() & any_node.taken().keys()
+    if whose == "a living pod":
+        require_alive(any_node, other)
 
 
 def test_an_interface_that_was_renamed(any_node: Node, make_pod_ns: MakeNamespace) -> None:

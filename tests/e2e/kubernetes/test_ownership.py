@@ -142,6 +142,30 @@ def test_the_living_ones_own_del_works_after_all(either_kube_node: KubeNode, mak
         assert not either_kube_node.leftovers()
 
 
+@pytest.mark.parametrize("whose", ["a living pod", "another plugin", "a third namespace"])
+def test_a_recorded_container_in_the_namespace_of_another(
+    either_kube_node: KubeNode, make_pod_ns: MakeNamespace, whose: str
+) -> None:
+    """Its own interface is gone, and its path has come to mean another namespace."""
+    node, other = either_kube_node, make_pod_ns()
+    node.kube.create_pod(node.namespace, "gone", node.nodename)
+    gone = node.pod_call("ADD", "gone", S3, make_pod_ns().path)
+    assert gone.ok, gone.document
+    node.host.do("link", "delete", gone.document["interfaces"][0]["name"])
+    if whose == "a living pod":
+        node.kube.create_pod(node.namespace, "web-0", node.nodename)
+        living = add(node, S2, other)
+        node.host.do("link", "set", living["interfaces"][0]["name"], "alias", "")
+    else:
+        place = node.host if whose == "another plugin" else make_pod_ns()
+        place.do("link", "add", "vethforeign", "type", "veth", "peer", "name", "eth0", "netns", other.name)
+        place.do("link", "set", "vethforeign", "up")
+    for _ in range(2):
+        assert node.pod_call("DEL", "gone", S3, other.path).ok
+        assert other.link("eth0") is not None
+    assert gone.document["ips"][0]["address"].partition("/")[0] not in node.taken()
+
+
 # -- interfaces of one container --------------------------------------------------------------------------------------
 
 
