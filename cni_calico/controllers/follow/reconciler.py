@@ -16,7 +16,7 @@ from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import TryAgain
+from cni_calico.errors import DatastoreDenied, TryAgain
 from cni_calico.model.keys import Key, ResourceKey
 
 
@@ -141,11 +141,19 @@ class Reconciler:
         identity = {"uid": self._fresh.uid(), "creationTimestamp": self._fresh.timestamp()}
         return {**document, "metadata": {**document["metadata"], **identity}}
 
+    def _is_there(self, owner: ResourceKey, deadline: Deadline) -> bool:
+        """Asked of the API server. Upstream's roles allow to list policies, but not to get one."""
+        try:
+            return self._kubernetes.get(owner, deadline) is not None
+        except DatastoreDenied:
+            listed = self._kubernetes.list(self.following.objects, deadline)
+            return any(item.key == owner for item in listed.items)
+
     def _remove(self, key: ResourceKey, owner: ResourceKey, deadline: Deadline) -> bool:
         current = self._store.get(key, deadline)
         if current is None:
             return False
-        if self._kubernetes.get(owner, deadline) is not None:
+        if self._is_there(owner, deadline):
             raise TryAgain(f"cannot remove {key.kind} {key.name}: its object exists again, or still exists")
         try:
             self._store.commit([Write.delete(current)], deadline)

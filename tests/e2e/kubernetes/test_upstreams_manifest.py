@@ -27,7 +27,7 @@ from cni_calico.model.keys import ResourceKey
 from tests.conftest import ROOT
 from tests.deadlines import soon, until
 from tests.e2e.kube import CONTROLLERS_USER, Cluster
-from tests.e2e.kubernetes.test_controllers import RBAC, SETTINGS, wipe
+from tests.e2e.kubernetes.test_controllers import POLICY, RBAC, SETTINGS, wipe
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -45,7 +45,17 @@ OF_KUBERNETES = (
     (CRD, ["hostendpoints"], ALL),
     (CRD, ["clusterinformations", "kubecontrollersconfigurations"], [*READ, "create", "update"]),
 )
-OF_V3_0 = (("", ["pods", "nodes", "namespaces"], READ), ("networking.k8s.io", ["networkpolicies"], ["watch", "list"]))
+POLICIES = ("networking.k8s.io", ["networkpolicies"], ["watch", "list"])
+OF_ETCD = (
+    ("", ["pods", "nodes", "namespaces", "serviceaccounts"], READ),
+    ("", ["services", "services/status"], [*READ, "update"]),
+    POLICIES,
+)
+OF_V3_0 = (("", ["pods", "nodes", "namespaces"], READ), POLICIES)
+ON_ETCD = {
+    "v3.32": (OF_ETCD, "policy,namespace,serviceaccount,workloadendpoint,node,loadbalancer"),
+    "v3.0": (OF_V3_0, "policy,profile,workloadendpoint,node"),
+}
 
 
 @contextmanager
@@ -217,26 +227,66 @@ def test_on_kubernetes(
         store.close()
 
 
-def test_v3_0_on_etcd(kube: Cluster, executables: Path | None) -> None:
-    """hostNetwork, TLS variables that are empty, controllers by their old names, no DATASTORE_TYPE, no probes."""
+def put_pod_and_node(kube: Cluster, store: EtcdStore) -> tuple[ResourceKey, ResourceKey]:
+    """A pod with its endpoint as the CNI plugin stores it, and a Node whose Kubernetes node is not there."""
+    kube.create_node("n1", metadata={"labels": {"zone": "a"}})
+    kube.create_pod("space", "web", "n1", labels={"app": "web"})
+    status = {"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}}
+    merge = "application/merge-patch+json"
+    kube.request("PATCH", "/api/v1/namespaces/space/pods/web/status", status, content_type=merge)
+    endpoint, departed = ResourceKey("WorkloadEndpoint", "n1-k8s-web-eth0", "space"), ResourceKey("Node", "departed")
+    spec = {"interfaceName": "cali1", "node": "n1", "orchestrator": "k8s", "pod": "web", "endpoint": "eth0"}
+    metadata = {"name": endpoint.name, "namespace": "space", "labels": {}}
+    refs = {"orchRefs": [{"orchestrator": "k8s", "nodeName": "departed"}]}
+    store.commit([Write.put(endpoint, {"kind": endpoint.kind, "metadata": metadata, "spec": spec})], soon())
+    store.commit([Write.put(departed, {"kind": "Node", "metadata": {"name": "departed"}, "spec": refs})], soon())
+    return endpoint, departed
+
+
+@pytest.mark.parametrize("version", ON_ETCD)
+def test_on_etcd(kube: Cluster, executables: Path | None, version: str) -> None:
+    """hostNetwork, TLS variables that are empty, no DATASTORE_TYPE; v3.0: no probes, an old name of a controller."""
+    rules, enabled = ON_ETCD[version]
     url = f"http://127.0.0.1:{kube.etcd_port}"
     store = EtcdStore(EtcdConfig(endpoints=(url,)))
     wipe(store)
+    policies = "/apis/networking.k8s.io/v1/namespaces/space/networkpolicies"
+
+    def stored(kind: str, name: str, namespace: str = "") -> Any:
+        found = store.get(ResourceKey(kind, name, namespace), soon())
+        return None if found is None else found.value
+
     try:
-        port = {"metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
-        store.commit([Write.put(SETTINGS, port)], soon())
+        quick = {"prometheusMetricsPort": 0, "controllers": {"node": {"leakGracePeriod": "1s"}}}
+        store.commit([Write.put(SETTINGS, {"metadata": {"name": "default"}, "spec": quick})], soon())
+        endpoint, departed = put_pod_and_node(kube, store)
+        kube.request("POST", policies, POLICY)
+        kube.ensure("/api/v1/namespaces/space/serviceaccounts", {"kind": "ServiceAccount", "metadata": {"name": "bot"}})
         environ = {
             "ETCD_ENDPOINTS": url,
             "ETCD_CA_CERT_FILE": "",
             "ETCD_KEY_FILE": "",
             "ETCD_CERT_FILE": "",
-            "ENABLED_CONTROLLERS": "policy,profile,workloadendpoint,node",
+            "ENABLED_CONTROLLERS": enabled,
         }
-        with role(kube, OF_V3_0), container(kube, environ, executables) as run:
-            until(lambda: store.get(ResourceKey("Profile", "kns.space"), soon()), "the namespace's profile", 90)
+        with role(kube, rules), container(kube, environ, executables) as run:
+            until(lambda: stored("Profile", "kns.space"), "the namespace's profile", 90)
             until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "ready", 60)
+            if "serviceaccount" in enabled:
+                until(lambda: stored("Profile", "ksa.space.bot"), "the account's profile", 60)
+            until(lambda: stored("NetworkPolicy", "knp.default.web", "space"), "the policy", 60)
+            until(
+                lambda: stored(endpoint.kind, endpoint.name, "space")["metadata"]["labels"].get("app") == "web",
+                "the pod's labels",
+                60,
+            )
+            until(lambda: store.get(departed, soon()) is None, "the Node without a node goes", 120)
+            kube.request("DELETE", f"{policies}/web")
+            until(lambda: not stored("NetworkPolicy", "knp.default.web", "space"), "the policy goes", 60)
             assert run.end() == 0
             assert "Traceback" not in run.log.read_text()
     finally:
+        kube.request("DELETE", "/api/v1/nodes/n1")
+        kube.delete_pod(kube.read_pod("space", "web"))
         wipe(store)
         store.close()

@@ -28,7 +28,8 @@ from tests.fakes.memory_store import MemoryStore
 
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "60"))
 NAMES = st.sampled_from(["a", "b", "c"])
-POOL = "203.0.113.0/29"  # two blocks of four
+POOLS = {4: "203.0.113.0/29", 6: "2001:db8::/125"}  # two blocks of four
+FAMILIES = st.sampled_from([["IPv4"], ["IPv6"], ["IPv4", "IPv6"], ["IPv6", "IPv4"]])
 OF_PODS = ip_network("10.0.0.0/26")
 ASKED = st.sampled_from([None, "203.0.113.1", "203.0.113.6", "198.51.100.1", "wrong"])
 FATES = st.lists(st.sampled_from([None, "fail", "lost", "vanish"]), max_size=3)
@@ -75,13 +76,16 @@ class LoadBalancerMachine(RuleBasedStateMachine):
         self.store = MemoryStore(max_commit=60 if transactions else 1)
         self.services = FakeServices()
         self.uids = 0
-        self.pool(POOL, "Automatic")
+        for version in POOLS:
+            self.pool(version, "Automatic")
         allocations = (0, *[None] * 63)
         pods = Block(OF_PODS, "host:n1", allocations, tuple(range(1, 64)), (Attribute("net.1", {"node": "n1"}),))
         self.store.elsewhere(Write.put(BlockKey(OF_PODS), encode(pods)))
         self.store.elsewhere(Write.put(HandleKey("net.1"), encode(Handle({OF_PODS: 1}))))
         self.foreign = self.store.documents()
         self.leaders = [self.lead(), self.lead()]
+        self.seen_pools = [self.read_pools(), self.read_pools()]
+        self.is_inside = False
 
     def lead(self):
         made = ServiceAddresses(
@@ -89,30 +93,37 @@ class LoadBalancerMachine(RuleBasedStateMachine):
         )
         return made
 
-    def pool(self, cidr, mode):
-        spec = {"cidr": cidr, "allowedUses": ["LoadBalancer"], "blockSize": 30, "assignmentMode": mode}
-        document = {"kind": "IPPool", "metadata": {"name": "lb"}, "spec": {**spec, "nodeSelector": "all()"}}
-        self.store.elsewhere(Write.put(ResourceKey("IPPool", "lb"), document))
+    def pool(self, version, mode):
+        size = {4: 30, 6: 126}[version]
+        spec = {"cidr": POOLS[version], "allowedUses": ["LoadBalancer"], "blockSize": size, "assignmentMode": mode}
+        name = f"lb{version}"
+        document = {"kind": "IPPool", "metadata": {"name": name}, "spec": {**spec, "nodeSelector": "all()"}}
+        self.store.elsewhere(Write.put(ResourceKey("IPPool", name), document))
+
+    def read_pools(self):
+        return [decode_pool(item.key, item.value) for item in self.store.list(ResourceList("IPPool"), soon()).items]
 
     # -- what happens in the cluster ----------------------------------------------------------------------------------
 
-    @rule(name=NAMES, asked=ASKED, kind=st.sampled_from(["LoadBalancer", "LoadBalancer", "ClusterIP"]))
-    def service_is_written(self, name, asked, kind):
+    @rule(
+        name=NAMES, asked=ASKED, kind=st.sampled_from(["LoadBalancer", "LoadBalancer", "ClusterIP"]), families=FAMILIES
+    )
+    def service_is_written(self, name, asked, kind, families):
         key = key_of(name)
         old = self.services.objects.get(key)
         self.uids += 1
         uid = old["metadata"]["uid"] if old is not None else f"u{self.uids}"
         annotations = {} if asked is None else {"projectcalico.org/loadBalancerIPs": f'["{asked}"]'}
         metadata = {"name": name, "namespace": "space", "uid": uid, "annotations": annotations}
-        self.services.put(key, {**(old or {}), "metadata": metadata, "spec": {"type": kind, "ipFamilies": ["IPv4"]}})
+        self.services.put(key, {**(old or {}), "metadata": metadata, "spec": {"type": kind, "ipFamilies": families}})
 
     @rule(name=NAMES)
     def service_goes(self, name):
         self.services.objects.pop(key_of(name), None)
 
-    @rule(mode=st.sampled_from(["Automatic", "Manual"]))
-    def pool_changes(self, mode):
-        self.pool(POOL, mode)
+    @rule(version=st.sampled_from([4, 6]), mode=st.sampled_from(["Automatic", "Manual"]))
+    def pool_changes(self, version, mode):
+        self.pool(version, mode)
 
     # -- what the leaders do ------------------------------------------------------------------------------------------
 
@@ -124,11 +135,28 @@ class LoadBalancerMachine(RuleBasedStateMachine):
         self.store.script.clear()
         self.services.fate = None
 
+    @rule(name=NAMES, other=NAMES, before=st.integers(0, 3))
+    def both_work_at_once(self, name, other, before):
+        """The second leader does all its work before a write of the first one."""
+
+        def between(store):
+            if not self.is_inside:
+                self.is_inside = True
+                self.step(1, key_of(other))
+                self.is_inside = False
+
+        self.store.script.extend([*[None] * before, between])
+        self.step(0, key_of(name))
+        self.store.script.clear()
+
+    @rule(who=st.integers(0, 1))
+    def cache_of_pools_catches_up(self, who):
+        self.seen_pools[who] = self.read_pools()
+
     def step(self, who, key):
-        listing = self.store.list(ResourceList("IPPool"), soon())
-        pools = [decode_pool(item.key, item.value) for item in listing.items]
+        """With the pools as this leader has seen them last."""
         try:
-            self.leaders[who].reconcile(key, ALL_SERVICES, pools, soon())
+            self.leaders[who].reconcile(key, ALL_SERVICES, self.seen_pools[who], soon())
         except CalicoError:
             return False
         return True
@@ -180,6 +208,7 @@ class LoadBalancerMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         self.leaders = [self.lead(), self.lead()]
+        self.seen_pools = [self.read_pools()] * 2
         for _ in range(4):  # what one gives back another may be waiting for
             keys = self.leaders[0].remember(soon()) | set(self.services.objects)
             assert all(self.step(0, key) for key in sorted(keys, key=str))
@@ -192,16 +221,15 @@ class LoadBalancerMachine(RuleBasedStateMachine):
                 assert service.ingress == ()
         held = self.held()
         assert set(held.values()) <= set(managed), "somebody who is gone still holds an address"
-        automatic = decode_pool(
-            ResourceKey("IPPool", "lb"), self.store.get(ResourceKey("IPPool", "lb"), soon()).value
-        ).assignment_mode
+        automatic = {pool.cidr.version for pool in self.read_pools() if pool.assignment_mode == "Automatic"}
         for handle_id, service in managed.items():
-            has = [str(address) for address, holder in held.items() if holder == handle_id]
-            assert list(service.ingress) == has or "wrong" in str(service.annotations)
+            own = [address for address, holder in held.items() if holder == handle_id]
+            assert sorted(service.ingress) == sorted(map(str, own)) or "wrong" in str(service.annotations)
+            assert len({address.version for address in own}) == len(own), "one address a family"
             asked = service.annotations.get("projectcalico.org/loadBalancerIPs", "")
             if not asked:
-                assert len(has) == (automatic == "Automatic"), service
-            elif "203" in asked:
+                assert {address.version for address in own} == automatic & set(service.families), service
+            elif "203" in asked and 4 in service.families:
                 takers = [other for other in managed.values() if other.annotations == service.annotations]
                 held_it = [h for a, h in held.items() if str(a) in asked]
                 assert len(held_it) == 1, (asked, takers)
