@@ -42,7 +42,12 @@ def _as_json(stamp: str, level: str, context: str, text: str) -> bytes:
 
 
 class Log:
-    """Where a call's records go. ``context`` precedes every record (container ID, verb)."""
+    """Where a call's records go. ``context`` precedes every record (container ID, verb).
+
+    ``failures``: how many records could not be written, in this process.
+    """
+
+    failures = 0
 
     def __init__(
         self,
@@ -93,12 +98,12 @@ class Log:
             if self.stderr:
                 os.write(2, line)
         except OSError:
-            pass
+            Log.failures += 1
         if self.file_path:
             try:
                 self._append(line)
             except (OSError, ValueError):  # ValueError: no file can have that name
-                pass
+                Log.failures += 1
 
     def file_only(self) -> Log:
         """The same log without standard error."""

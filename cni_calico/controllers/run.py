@@ -42,8 +42,10 @@ from cni_calico.controllers.settings import (
     parse_environment,
     render_status,
 )
+from cni_calico.daemon.exposition import Exposition
 from cni_calico.daemon.http_server import TEXT, Page
 from cni_calico.daemon.http_servers import HttpServers
+from cni_calico.daemon.process_metrics import add_process_metrics
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.cache import Cache
@@ -317,7 +319,9 @@ class Controllers:
     def _pages(self) -> dict[str, Page]:
         def page() -> tuple[int, str, bytes]:
             text = render_metrics(self._leader.leads(), dict(self.numbers), self.counters)
-            return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+            process = Exposition()
+            add_process_metrics(process)
+            return 200, "text/plain; version=0.0.4; charset=utf-8", (text + process.render()).encode()
 
         return {"/metrics": page, "/": lambda: (200, TEXT, b"metrics are at /metrics\n")}
 

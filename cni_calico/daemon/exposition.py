@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cni_calico.daemon.recent_times import RecentTimes
+
 
 class Exposition:
     """``count`` and ``gauge`` add a sample, ``observe`` adds a histogram, ``render`` returns the text."""
@@ -34,8 +36,11 @@ class Exposition:
         self._add(name, "histogram", meaning, _labelled(f"{name}_sum", labels), total)
         self._add(name, "histogram", meaning, _labelled(f"{name}_count", labels), cumulative)
 
-    def summarise(self, name: str, meaning: str, count: int, total: float) -> None:
-        """A summary without quantiles: how many observations there were, and their sum."""
+    def summarise(self, name: str, meaning: str, times: RecentTimes) -> None:
+        """How many observations there were, their sum, and quantiles of the last ones."""
+        for part, seconds in times.quantiles().items():
+            self._add(name, "summary", meaning, _labelled(name, {"quantile": part}), seconds)
+        count, total = times.count, times.total_s
         self._add(name, "summary", meaning, f"{name}_sum", total)
         self._add(name, "summary", meaning, f"{name}_count", count)
 

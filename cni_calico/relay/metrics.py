@@ -40,32 +40,16 @@ def render_relay_metrics(
         out.gauge("typha_cache_size", "Objects known.", count, syncer=path)
     out.count("typha_updates_total", "Events of the API server.", cache.updates)
     out.count("typha_updates_skipped", "Events that changed nothing that is relayed.", cache.skipped)
-    out.summarise(
-        "typha_client_latency_secs",
-        "How long changes waited before they were sent to a client.",
-        sum(server.latency),
-        server.latency_s,
-    )
-    out.summarise(
-        "typha_client_snapshot_send_secs", "How long a list took to be ready to be sent.", server.lists, server.lists_s
-    )
-    out.summarise(
-        "typha_client_write_latency_secs",
-        "How long making and sending a message to a client took.",
-        sum(server.latency),
-        server.flush_s,
-    )
+    waited = "How long changes waited before they were sent to a client."
+    out.summarise("typha_client_latency_secs", waited, server.waits)
+    out.summarise("typha_client_snapshot_send_secs", "How long a list took to be ready to be sent.", server.lists)
+    text = "How long making and sending a message to a client took."
+    out.summarise("typha_client_write_latency_secs", text, server.writes)
     for path, size in raw_bytes.items():
         out.gauge("typha_snapshot_raw_bytes", "Size of the last list.", size, syncer=path)
     for path, size in compressed_bytes.items():
         out.gauge("typha_snapshot_compressed_bytes", "Size of the last list as sent.", size, syncer=path)
-    out.observe(
-        "calico_relay_latency_seconds",
-        "How long changes waited before they were sent to a client.",
-        LATENCIES_S,
-        server.latency,
-        server.latency_s,
-    )
+    out.observe("calico_relay_latency_seconds", waited, LATENCIES_S, server.latency, server.waits.total_s)
     for why, count in server.dropped.items():
         out.count("calico_relay_connections_ended_total", "Connections that ended, by reason.", count, reason=why)
     for kind, count in server.requests.items():

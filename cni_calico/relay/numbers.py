@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cni_calico.daemon.recent_times import RecentTimes
+
+FLUSHES = 10
 LATENCIES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -20,7 +23,7 @@ class WatchCacheNumbers:
 @dataclass(slots=True)
 class ServerNumbers:
     """``dropped`` by reason, ``requests`` by kind. ``latency``: how many changes waited how long before they were
-    sent, a count for each of LATENCIES_S and one above.
+    sent, a count for each of LATENCIES_S and one above. ``flush_mean_s``: of about the last FLUSHES flushes.
     """
 
     accepted: int = 0
@@ -28,20 +31,19 @@ class ServerNumbers:
     requests: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     bytes: int = 0
-    flush_s: float = 0.0
-    flushes: int = 0
     latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCIES_S) + 1))
-    latency_s: float = 0.0
-    lists_s: float = 0.0
-    lists: int = 0
+    flush_mean_s: float = 0.0
+    waits: RecentTimes = field(default_factory=RecentTimes)
+    writes: RecentTimes = field(default_factory=RecentTimes)
+    lists: RecentTimes = field(default_factory=RecentTimes)
 
     def flush(self, told: int, spent_s: float, waited_s: float) -> None:
         """Count a flush: ``told`` clients were sent changes, the oldest of which had waited ``waited_s`` before."""
-        self.flushes += 1
-        self.flush_s += spent_s
         lasted_s = waited_s + spent_s
         self.latency[next((i for i, s in enumerate(LATENCIES_S) if lasted_s <= s), len(LATENCIES_S))] += told
-        self.latency_s += told * lasted_s
+        self.flush_mean_s += (spent_s - self.flush_mean_s) / FLUSHES
+        self.waits.observe(lasted_s, told)
+        self.writes.observe(spent_s / told, told)
 
     def drop(self, why: str) -> None:
         self.dropped[why] = self.dropped.get(why, 0) + 1

@@ -18,8 +18,10 @@ from dataclasses import replace
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
+from cni_calico.daemon.exposition import Exposition
 from cni_calico.daemon.http_server import TEXT, Page
 from cni_calico.daemon.http_servers import HttpServers
+from cni_calico.daemon.process_metrics import add_process_metrics
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -174,7 +176,9 @@ class RelayProcess:
             older=dict(relay.older),
             troubles=len(relay.cut_off.troubles),
         )
-        return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+        process = Exposition()
+        add_process_metrics(process)
+        return 200, "text/plain; version=0.0.4; charset=utf-8", (text + process.render()).encode()
 
 
 def _answer(why: str) -> tuple[int, str, bytes]:

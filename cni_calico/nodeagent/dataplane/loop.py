@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -228,7 +229,8 @@ class DataplaneLoop:
     def _tell(self, sources: Sources) -> None:
         error = sources.error
         self._said.say("datastore", (f"the datastore is out of sync: {error}",) if error else (), "warning")
-        self.numbers.datastore_in_sync = sources.healthy
+        self.numbers.note_datastore(in_sync=sources.healthy, error=bool(error))
+        self.numbers.routes = Counter(route.dst.version for route in self._desired.routes)
         failed = [] if self._last is None else self._last.failed
         fields = {
             "node": self.node,

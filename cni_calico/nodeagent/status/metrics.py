@@ -17,6 +17,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET, OWED_RELEASES
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.pools import pool_of
+from cni_calico.log import Log
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cni_calico.nodeagent.bgp.bird.controller import BirdController
 
 ANSWER_S = 1.0
+MAIN_TABLE = 254
 
 
 class Metrics:
@@ -96,8 +98,28 @@ class Metrics:
         if self.snapshot is not None:
             hosts = len(self.snapshot.nodes)
             yield GaugeMetricFamily("felix_cluster_num_hosts", "Nodes of the cluster.", value=hosts)
+            host = GaugeMetricFamily("felix_host", "1; the label is this node's name.", labels=["host"])
+            host.add_metric([self.snapshot.node], 1)
+            yield host
+        yield from self._of_datastore()
         yield from self._of_janitor(GaugeMetricFamily, CounterMetricFamily)
         yield from self._of_bird(GaugeMetricFamily)
+
+    def _of_datastore(self) -> Iterator[Any]:
+        """Under upstream's names, whose counters have no "_total"."""
+        from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
+
+        n = self._numbers
+        text = "What the agent does with the datastore: 1 waits for it, 2 reads it, 3 follows it."
+        yield GaugeMetricFamily("felix_resync_state", text, value=n.datastore_state)
+        text = "How often the agent has begun to read the datastore."
+        yield UnknownMetricFamily("felix_resyncs_started", text, value=n.resyncs)
+        yield UnknownMetricFamily("felix_log_errors", "Log records that could not be written.", value=Log.failures)
+        text = "Routes that the agent keeps in a table."
+        routes = GaugeMetricFamily("felix_route_table_num_routes", text, labels=["table"])
+        for version, count in sorted(n.routes.items()):
+            routes.add_metric([f"IPv{version}:{MAIN_TABLE}"], count)
+        yield routes
 
     def _count_pending(self) -> int:
         try:

@@ -22,9 +22,11 @@ def render(server: ServerNumbers) -> str:
 
 
 def test_upstreams_names_where_the_same_thing_exists() -> None:
-    numbers = ServerNumbers(accepted=9, dropped={"behind": 2, "closed": 5, "balance": 1}, lists=2, lists_s=0.5)
-    numbers.latency[1] = 3
-    numbers.latency_s, numbers.flush_s = 0.25, 0.125
+    numbers = ServerNumbers(accepted=9, dropped={"behind": 2, "closed": 5, "balance": 1})
+    numbers.lists.observe(0.1)
+    numbers.lists.observe(0.4)
+    numbers.flush(2, 0.0625, 0.0)  # two clients were told at once
+    numbers.flush(1, 0.0625, 0.0625)
     lines = render(numbers).splitlines()
     for line in (
         "typha_connections_active 4",
@@ -37,6 +39,10 @@ def test_upstreams_names_where_the_same_thing_exists() -> None:
         "# TYPE typha_client_latency_secs summary",
         "typha_client_latency_secs_count 3",
         "typha_client_latency_secs_sum 0.250000",
+        'typha_client_latency_secs{quantile="0.5"} 0.062500',
+        'typha_client_latency_secs{quantile="0.99"} 0.125000',
+        'typha_client_snapshot_send_secs{quantile="0.5"} 0.100000',
+        'typha_client_write_latency_secs{quantile="0.5"} 0.031250',
         "typha_client_snapshot_send_secs_count 2",
         "# TYPE typha_client_write_latency_secs summary",
         "typha_client_write_latency_secs_count 3",

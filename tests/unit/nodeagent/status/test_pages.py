@@ -17,7 +17,7 @@ from cni_calico import __version__
 from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.daemon.http_server import PageServer
 from cni_calico.daemon.http_servers import HttpServers
-from cni_calico.log import SILENT
+from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
@@ -214,11 +214,27 @@ def test_doors_follow_the_parameters(tmp_path):
     servers.close()
 
 
+def test_the_datastore_is_read_again_whenever_it_was_lost():
+    numbers, seen = Numbers(), []
+    for in_sync, error in ((False, False), (False, True), (True, False), (True, False), (False, True), (True, False)):
+        numbers.note_datastore(in_sync=in_sync, error=error)
+        seen.append((numbers.datastore_state, numbers.resyncs))
+    assert seen == [(2, 1), (1, 1), (3, 1), (3, 1), (1, 2), (3, 2)]
+
+
+def test_a_record_that_cannot_be_written_is_counted(tmp_path):
+    before = Log.failures
+    Log("info", str(tmp_path / "is-a-directory" / "x" / "\0"), stderr=False).info("lost")
+    assert Log.failures == before + 1
+
+
 def test_metrics(tmp_path, cni_server):
     (tmp_path / "cni" / "pending-del").mkdir(parents=True)
     (tmp_path / "cni" / "pending-del" / "a.json").write_text("{}")
     numbers = Numbers(policies=3, datastore_in_sync=True, doubts={("bgp-peer", 4): 2})
     numbers.resynced(0.03, full=True, changed=2, failed=1)
+    numbers.note_datastore(in_sync=True, error=False)
+    numbers.routes = {4: 7}
     metrics = Metrics(numbers, str(tmp_path), str(tmp_path))
     metrics.snapshot = snapshot(pool("10.65.0.0/16"), blocks=(block("10.65.1.0/26", "n1"), block("10.65.2.0/26", "n2")))
     code, _, body = metrics.page()
@@ -231,6 +247,9 @@ def test_metrics(tmp_path, cni_server):
         "calico_agent_changes_total 2.0",
         "calico_datastore_in_sync 1.0",
         "calico_policies_not_enforced 3.0",
+        "felix_resync_state 3.0",
+        'felix_route_table_num_routes{table="IPv4:254"} 7.0',
+        'felix_host{host="n1"} 1.0',
         'calico_node_address_doubts{code="bgp-peer",family="4"} 2.0',
         "calico_cni_pending_dels 1.0",
         'calico_ipam_node_blocks{pool="10.65.0.0-16"} 1.0',
