@@ -236,15 +236,16 @@ class Cache(Generic[CachedRecord]):
             self._entries, self._removed = {}, {}  # another store has taken the place of ours: nothing known counts
         newer = {key for key, entry in self._entries.items() if order_of(entry[0]) > at}
         newer.update(key for key, removed in self._removed.items() if removed > at)
-        changed, listed = [], set()
+        changed = []
+        # a first list leaves nothing out; that of a large cluster would make this set a large one
+        listed = {versioned.key for versioned in listing.items} if self._entries else None
         for versioned in listing.items:
-            listed.add(versioned.key)
             key = versioned.key
             known = self._entries.get(key)
             if key not in newer and (known is None or order_of(known[0]) != order_of(versioned.revision)):
                 if self._keep(versioned, decoded[key] if key in decoded else self._read(versioned)):
                     changed.append(key)
-        gone = [key for key in self._entries if key not in listed and key not in newer]
+        gone = [key for key in self._entries if listed is not None and key not in listed and key not in newer]
         for key in gone:
             del self._entries[key]
             self._gone(key)

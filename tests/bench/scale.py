@@ -103,12 +103,14 @@ caches = JanitorCaches(Cluster(store, Log("error"), store, True))
 while not caches.healthy:
     time.sleep(0.1)
 out = {"empty_mb": empty, "lists_cpu_s": cpu() - before, "lists_rss_mb": rss()[0], "lists_peak_mb": rss()[1]}
-changed = set()
-while len(changed) < sum(len(cache.items()) for cache in caches._caches if cache is not caches._pools):
-    changed |= caches.changes.take()
+suspects, seen = Suspects(caches.state), 0
+everything = sum(len(cache._entries) for cache in caches._caches if cache is not caches._pools)
+while seen < everything:  # as the janitor does
+    changed = tuple(caches.changes.take())
+    seen += len(changed)
+    suspects.refresh(changed, time.monotonic())
     time.sleep(0.02)
-suspects = Suspects(caches.state)
-suspects.refresh(changed, time.monotonic())
+del changed
 out["start_cpu_s"], out["start_s"] = cpu() - before, time.monotonic() - begun
 out["rss_mb"], out["peak_mb"] = rss()
 out["suspects"] = len(suspects.all)

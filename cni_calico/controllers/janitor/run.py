@@ -192,7 +192,8 @@ class Janitor:
             return False
         self.label_old_affinities()
         now = time.monotonic()
-        suspects.refresh(caches.changes.take(), now)
+        # all keys of a large cluster, the first time: as a set they would be there in a table five times as large
+        suspects.refresh(tuple(caches.changes.take()), now)
         self.counters.candidates = suspects.counts()
         due = suspects.due(now, self._options.grace_s if self._grace_s is None else self._grace_s)
         if self._grace_s is None:
