@@ -51,6 +51,7 @@ class Client:
         "since",
         "socket",
         "state",
+        "told_cut_off",
         "wants_bookmarks",
         "wants_write",
     )
@@ -67,7 +68,7 @@ class Client:
         self.keeps_open = True
         self.interest: Interest | None = None
         self.place = 0
-        self.wants_bookmarks = False
+        self.wants_bookmarks = self.told_cut_off = False
         self.ends_at = 0.0
         self.full_since = 0.0  # since when something has been waiting to be sent; 0: nothing is
         self.wants_write = False

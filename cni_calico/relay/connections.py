@@ -24,7 +24,7 @@ ACCEPTS = 64
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``unknown``: connections that have not been admitted. ``waiting_s``: for lists, reviews and older history.
-    ``cut_off_s``: how long a collection may be in trouble, ``leave_s``: over which time all clients are then sent away.
+    ``cut_off_s``: how long a collection may be in trouble.
     """
 
     connections: int = 10_000
@@ -39,7 +39,6 @@ class Limits:
     bookmark_s: float = 10.0
     gather_s: float = 0.1
     cut_off_s: float = 30.0
-    leave_s: float = 30.0
 
 
 class ClientSockets:

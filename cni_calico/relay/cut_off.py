@@ -1,8 +1,8 @@
 """Whether a relay still knows the cluster as it is: which collections it cannot follow, and for how long.
 
 Rule: a collection may be in trouble for a while, because its watch is resumed where it stood. From ``after_s`` on
-nothing is vouched for: no bookmark says that the view is fresh, nobody is served, and the clients are sent away, evenly
-over ``leave_s``. Whatever works again counts at once.
+nothing is vouched for: no bookmark says that the view is fresh, nobody is served, and the clients are told, who know
+better than the relay whether there is another source. Whatever works again counts at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from collections.abc import Callable
 class CutOff:
     """``tell`` is called by the threads that follow, everything else by any."""
 
-    def __init__(self, after_s: float, leave_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, after_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._after_s = after_s
-        self._leave_s = leave_s
         self._clock = clock
         self._troubles: dict[str, tuple[str, float]] = {}  # by path: what is wrong, and since when something is
-        self._leaving: tuple[int, float] | None = None  # how many clients there were when they began to leave, and when
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -46,13 +44,3 @@ class CutOff:
         first = min(lasting)
         others = f" and {len(lasting) - 1} more" if len(lasting) > 1 else ""
         return f"cut off from the API server: cannot follow {first}{others} for {self._after_s:.0f} s: {lasting[first]}"
-
-    def stay(self, streaming: int) -> int:
-        """How many of the clients that are connected now may stay for the moment."""
-        if not self.lasting():
-            self._leaving = None
-            return streaming
-        if self._leaving is None:
-            self._leaving = streaming, self._clock()
-        clients, began = self._leaving
-        return int(clients * max(0.0, 1 - (self._clock() - began) / self._leave_s))

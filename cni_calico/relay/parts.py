@@ -1,7 +1,7 @@
 """A relay put together: followers of the API server, the cache, and the server.
 
 Rule: clients are served from the first moment, each collection as soon as it has been read. A follower that fails tries
-again, and after a while the clients are sent away (cut_off.py). If the server's loop fails the process must end: the
+again, and after a while the clients are told (cut_off.py). If the server's loop fails the process must end: the
 followers alone are no relay.
 """
 
@@ -46,7 +46,7 @@ class Relay:
         limits: Limits | None = None,
     ) -> None:
         limits = limits or Limits()
-        self.cut_off = CutOff(limits.cut_off_s, limits.leave_s)
+        self.cut_off = CutOff(limits.cut_off_s)
         self._was_cut_off = False
         self.older = {"read": 0, "gone": 0, "failed": 0}  # older changes asked of the API server, by outcome
         self._api = api
@@ -113,13 +113,10 @@ class Relay:
             self._log.info(f"following {path} again")
 
     def _look(self) -> None:
-        """Send the clients away while this relay is cut off from the API server."""
-        stay = self.cut_off.stay(self.server.streaming)
-        while self.server.streaming > stay and self.server.drop_one("cut off"):
-            pass
+        """Say once that this relay is cut off from the API server, and once that it no longer is."""
         why = self.cut_off.why()
         if why and not self._was_cut_off:
-            self._log.warning(f"{why}; clients are sent away until it is followed again")
+            self._log.warning(f"{why}; clients are told, and nobody else is served")
         elif self._was_cut_off and not why:
             self._log.info("all collections are followed again; clients are served")
         self._was_cut_off = bool(why)

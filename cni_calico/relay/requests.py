@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, unquote_plus
 from cni_calico.datastore.kubernetes.relayed.served import (
     AFFINITY_FIELD,
     BLOCKS,
+    CUT_OFF_PATH,
     READY_PATH,
     SERVED,
     WATCH_PATH,
@@ -26,6 +27,11 @@ HEAD_BYTES = 32 * 1024
 MOST_FIELDS = 200
 KNOWN_CHARACTERS = 300
 JSON_TYPE = "application/json"
+NOT_HTTP = "this is not an HTTP request; Typha's own protocol is not spoken here"
+FOREIGN = (
+    "does not speak HTTP. Upstream's Felix needs upstream's Typha; with FELIX_TYPHAK8SSERVICENAME none it reads the "
+    "API server itself"
+)
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -99,7 +105,7 @@ def parse_request(head: bytes) -> RelayRequest:
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        raise RequestRefused(400, "this is not an HTTP request; Typha's own protocol is not spoken here")
+        raise RequestRefused(400, NOT_HTTP)
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
@@ -223,6 +229,12 @@ def render_status(status: int, text: str, *, gone: Sequence[str] = (), reason: s
 def render_text(text: str) -> bytes:
     body = text.encode()
     return render_head(200, {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(body))}) + body
+
+
+def render_cut_off(why: str) -> bytes:
+    """An event of a watch of several collections."""
+    event = {"path": CUT_OFF_PATH, "type": "STATUS", "object": {"kind": "Status", "message": why}}
+    return json.dumps(event).encode() + b"\n"
 
 
 STREAM_HEAD = render_head(200, {"Content-Type": JSON_TYPE, "Transfer-Encoding": "chunked", "Cache-Control": "no-cache"})

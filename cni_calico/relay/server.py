@@ -21,16 +21,19 @@ from cni_calico.relay.connections import ClientSockets, Limits
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.numbers import ServerNumbers
 from cni_calico.relay.requests import (
+    FOREIGN,
     GZIP_HEAD,
     HEAD_BYTES,
     LAST_CHUNK,
     LIST_HEAD,
+    NOT_HTTP,
     STREAM_HEAD,
     AskedList,
     AskedWatch,
     RequestRefused,
     chunk,
     parse_request,
+    render_cut_off,
     render_status,
     render_text,
 )
@@ -40,7 +43,6 @@ from cni_calico.relay.watch_cache import EXPIRED, WAITING, WatchCache
 LONGEST_GATHER_S = 0.5
 LOOK_S = 0.5
 BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have reached
-NOT_HTTP = "this is not an HTTP request; Typha's own protocol is not spoken here"
 
 
 class RelayServer:
@@ -96,9 +98,8 @@ class RelayServer:
 
     @property
     def _gather_s(self) -> float:
-        """Changes wait for each other, longer if telling them takes long."""
-        mean_s = self.numbers.flush_s / self.numbers.flushes if self.numbers.flushes else 0.0
-        return min(LONGEST_GATHER_S, max(self._limits.gather_s, 4 * mean_s))
+        """Changes wait for each other, longer while telling them takes long."""
+        return min(LONGEST_GATHER_S, max(self._limits.gather_s, 4 * self.numbers.flush_mean_s))
 
     def _patience_s(self) -> float:
         now = time.monotonic()
@@ -163,10 +164,7 @@ class RelayServer:
         """Upstream's Felix begins with a message in Go's gob encoding."""
         if not self._has_noted_foreign:
             self._has_noted_foreign = True
-            self._log.warning(
-                f"{client.peer} does not speak HTTP. Upstream's Felix needs upstream's Typha; with "
-                "FELIX_TYPHAK8SSERVICENAME none it reads the API server itself"
-            )
+            self._log.warning(f"{client.peer} {FOREIGN}")
         self._refuse(client, RequestRefused(400, NOT_HTTP))
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -209,8 +207,7 @@ class RelayServer:
             self.connections.admit(client)
             if why := self._cut_off.why():
                 raise RequestRefused(503, why)
-            wanted = request.wanted
-            if isinstance(wanted, AskedList):
+            if isinstance(wanted := request.wanted, AskedList):
                 self._serve_list(client, wanted)
             elif isinstance(wanted, AskedWatch):
                 self._serve_watch(client, wanted)
@@ -269,8 +266,7 @@ class RelayServer:
         if snapshot is None:
             return
         self.numbers.request("list")
-        self.numbers.lists += 1
-        self.numbers.lists_s += time.monotonic() - client.since
+        self.numbers.lists.observe(time.monotonic() - client.since)
         self._answer(client, (GZIP_HEAD if wanted.gzip else LIST_HEAD, *snapshot.pieces))
 
     def _serve_watch(self, client: Client, wanted: AskedWatch) -> None:
@@ -306,8 +302,7 @@ class RelayServer:
         """Tell all watches what is new."""
         waited_s = now - self._dirty_since
         self._dirty_since, self._flushed_at = 0.0, now
-        begun = time.perf_counter()
-        end, told = self._cache.end, 0
+        begun, end, told = time.perf_counter(), self._cache.end, 0
         for client in list(self._streams.values()):
             if client.place < end and not client.sending:
                 told += self._tell(client, now)
@@ -317,8 +312,7 @@ class RelayServer:
     def _tell(self, client: Client, now: float) -> bool:
         """Send a watch what it has not been told; returns whether there was something."""
         assert client.interest is not None
-        end = self._cache.end
-        if client.place >= end:
+        if client.place >= (end := self._cache.end):
             return False
         data = self._cache.since(client.place, client.interest)
         if data is None:
@@ -361,20 +355,28 @@ class RelayServer:
 
     def _bookmark(self, now: float) -> None:
         """Tell every watch that is up to date how far this relay is; it also shows that the connection works."""
-        without = self._cut_off.lasting()
+        without, why = self._cut_off.lasting(), self._cut_off.why()
         for client in list(self._streams.values()):
             if client.sending or client.interest is None or client.place < self._cache.end:
+                continue
+            if why and not client.interest.several:  # it could not be told
+                self._end(client, now, "cut off")
                 continue
             client.interest, data = self._cache.bookmarks(client.interest, without)
             if data is None:
                 self.connections.drop(client, "behind")
                 continue
+            if why or client.told_cut_off:
+                data += render_cut_off(why)
+                client.told_cut_off = bool(why)
             if data and client.wants_bookmarks:
                 self._send(client, data, now)
 
-    def _end(self, client: Client, now: float) -> None:
-        """End a watch as HTTP has it."""
+    def _end(self, client: Client, now: float, why: str = "") -> None:
+        """End a watch as HTTP has it; ``why``: not because its time is over."""
         client.ends_at = 0.0
+        if why:
+            self.numbers.drop(why)
         try:
             client.send((LAST_CHUNK,), now)
         except Gone:
@@ -387,8 +389,7 @@ class RelayServer:
         """End the watch that began last; its client goes elsewhere. Returns whether there was one."""
         for client in reversed(list(self._streams.values())):
             if not client.sending:
-                self.numbers.drop(why)
-                self._end(client, time.monotonic())
+                self._end(client, time.monotonic(), why)
                 return True
         return False
 

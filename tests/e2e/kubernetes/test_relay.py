@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -21,7 +22,7 @@ from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
-from cni_calico.model.access import RelayAccess
+from cni_calico.model.access import KubernetesAccess, RelayAccess
 from cni_calico.model.documents.codec import encode_node
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.nodeagent.context.open import open_context
@@ -75,9 +76,16 @@ class Relayed:
             assert not deadline.expired(), (self.troubles[-1:], self.relay.relay.cut_off.troubles)
             select.select([], [], [], 0.02)
 
-    def follow(self, listings: tuple[ListKey, ...] = FOLLOWED, **times: float) -> dict[ListKey, Cache[Any]]:
-        access = relay_access(self.certificates, self.port)
-        store = RelayedStore(self.kube.access(), access, self.troubles.append, **times)
+    def follow(
+        self,
+        listings: tuple[ListKey, ...] = FOLLOWED,
+        *,
+        access: KubernetesAccess | None = None,
+        relays: RelayAccess | None = None,
+        **times: float,
+    ) -> dict[ListKey, Cache[Any]]:
+        relays = relays or relay_access(self.certificates, self.port)
+        store = RelayedStore(access or self.kube.access(), relays, self.troubles.append, **times)
         self.stores.append(store)
         caches = {
             listing: Cache(store, listing, decode=lambda versioned: dict(versioned.value), cached=True)
@@ -277,27 +285,38 @@ def test_without_a_relay_an_agent_follows_the_api_server_until_there_is_one(rela
     assert relayed.stores[0].lists == lists
 
 
-def test_a_relay_that_is_cut_off_sends_its_agents_away(kube: Cluster, relay_certificates: Path) -> None:
-    """They reach the API server, it does not: they follow that until the relay is ready again."""
+@contextmanager
+def behind_a_way(kube: Cluster, certificates: Path) -> Iterator[tuple[Forwarder, KubernetesAccess, Relayed]]:
+    """A relay whose way to the API server can be cut, and how others reach that by the same way."""
     address = urlsplit(kube.url)
     assert address.hostname is not None
     assert address.port is not None
     way = Forwarder((address.hostname, address.port))
-    api = KubernetesAPI(replace(kube.access(), api_root=f"https://127.0.0.1:{way.port}"))
-    limits = Limits(cut_off_s=1.0, leave_s=0.2, bookmark_s=0.2)
-    relayed = Relayed(kube, relay_certificates, api, limits)
+    access = replace(kube.access(), api_root=f"https://127.0.0.1:{way.port}")
+    relayed = Relayed(kube, certificates, KubernetesAPI(access), Limits(cut_off_s=1.0, bookmark_s=0.2))
     try:
         fill(kube)
+        yield way, access, relayed
+    finally:
+        relayed.close()
+        way.close()
+
+
+def test_agents_leave_a_relay_that_is_cut_off_if_they_reach_the_api_server(
+    kube: Cluster, relay_certificates: Path
+) -> None:
+    """They follow that until the relay is ready again."""
+    with behind_a_way(kube, relay_certificates) as (way, _, relayed):
         agent = relayed.follow(direct_after_s=1.0, probe_s=0.2)
         relayed.wait(lambda: relayed.is_told(agent))
         lists, link = relayed.stores[0].lists, relayed.stores[0].link
         way.close()
         kube.create_node("unseen")
-        relayed.wait(lambda: relayed.relay.relay.server.numbers.dropped.get("cut off"))
         relayed.wait(lambda: link.direct)
         assert "cut off from the API server: cannot follow" in relayed.troubles[-1]
+        assert "following the API server itself" in relayed.troubles[-1]
         relayed.wait(lambda: relayed.is_told(agent))
-        assert relayed.relay.relay.server.streaming == 0
+        relayed.wait(lambda: relayed.relay.relay.server.streaming == 0)
         way.open()
         relayed.wait(lambda: not link.direct)
         kube.create_node("back")
@@ -305,9 +324,58 @@ def test_a_relay_that_is_cut_off_sends_its_agents_away(kube: Cluster, relay_cert
         relayed.wait(lambda: relayed.relay.relay.server.streaming == 1)
         assert relayed.relay.relay.cut_off.troubles == {}
         assert relayed.stores[0].lists == lists
-    finally:
-        relayed.close()
+
+
+def test_agents_stay_at_their_relay_while_the_api_server_is_away_for_all(
+    kube: Cluster, relay_certificates: Path
+) -> None:
+    """Or a whole cluster would turn to the API server in the moment in which it returns."""
+    with behind_a_way(kube, relay_certificates) as (way, access, relayed):
+        agent = relayed.follow(access=access, direct_after_s=0.5, probe_s=0.2)
+        relayed.wait(lambda: relayed.is_told(agent))
+        lists, link = relayed.stores[0].lists, relayed.stores[0].link
+        opened = link.connections
         way.close()
+        kube.create_node("unseen")
+        relayed.wait(lambda: any("the view stays as it is" in text for text in relayed.troubles))
+        told = len(relayed.troubles)
+        relayed.wait(lambda: len(relayed.troubles) > told + 10)  # longer than it would wait
+        assert not link.direct
+        assert relayed.relay.relay.server.streaming == 1
+        way.open()
+        relayed.wait(lambda: relayed.is_told(agent))
+        relayed.wait(lambda: relayed.troubles[-1] == "")
+        assert (link.connections, relayed.stores[0].lists) == (opened, lists)
+
+
+def test_an_agent_leaves_for_another_relay_at_once(
+    kube: Cluster, relay_certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found through the Service, whose endpoints it remembers while the API server is away."""
+    with behind_a_way(kube, relay_certificates) as (way, access, relayed):
+        second = RunningRelay(kube.api(), relay_certificates)
+        # the API server accepts no endpoint on this machine's loopback
+        found = [("127.0.0.1", relayed.port), ("127.0.0.1", second.port)]
+
+        def endpoints(targets: RelayTargets, deadline: Deadline) -> list[tuple[str, int]]:
+            KubernetesAPI(access).request("GET", "/version", deadline, "find relays")
+            return found
+
+        monkeypatch.setattr(RelayTargets, "_read_endpoints", endpoints)
+        relays = replace(relay_access(relay_certificates, 1), address="", service="calico-typha")
+        try:
+            agent = relayed.follow(access=access, direct_after_s=60.0, relays=relays)
+            relayed.wait(lambda: relayed.is_told(agent))
+            link = relayed.stores[0].link
+            if not relayed.relay.relay.server.streaming:
+                second.relay.server.drop_one("balance")
+            relayed.wait(lambda: relayed.relay.relay.server.streaming == 1)
+            way.close()
+            kube.create_node("seen-by-the-other-one")
+            relayed.wait(lambda: relayed.is_told(agent))
+            assert (link.direct, second.relay.server.streaming) == (False, 1)
+        finally:
+            second.kill()
 
 
 def test_an_agent_that_starts_without_a_relay_lists_at_the_api_server(kube: Cluster, relay_certificates: Path) -> None:

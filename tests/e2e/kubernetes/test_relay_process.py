@@ -27,8 +27,10 @@ pytestmark = pytest.mark.kubernetes
 
 
 class Process:
-    def __init__(self, kube: Cluster, certificates: Path, **environ: str) -> None:
-        self.port, self.health, self.metrics = free_port(), free_port(), free_port()
+    """``port`` 0: any that is free."""
+
+    def __init__(self, kube: Cluster, certificates: Path, port: int = 0, **environ: str) -> None:
+        self.port, self.health, self.metrics = port or free_port(), free_port(), free_port()
         self.log = certificates / "relay.log"
         settings = {
             "KUBECONFIG": kube.kubeconfig(),
@@ -79,8 +81,8 @@ def relay_process(kube: Cluster, own_certificates: Path) -> Iterator[Process]:
     found.stop()
 
 
-def following(kube: Cluster, own_certificates: Path, port: int) -> tuple[RelayedStore, Cache[Any]]:
-    store = RelayedStore(kube.access(), relay_access(own_certificates, port), lambda why: None)
+def following(kube: Cluster, own_certificates: Path, port: int, **times: float) -> tuple[RelayedStore, Cache[Any]]:
+    store = RelayedStore(kube.access(), relay_access(own_certificates, port), lambda why: None, **times)
     cache = Cache(store, ResourceList("Node", brief=True), decode=lambda found: dict(found.value), cached=True)
     cache.wait_synced(Deadline.after(20))
     return store, cache
@@ -123,6 +125,43 @@ def test_at_its_end_it_sends_its_clients_away(kube: Cluster, own_certificates: P
     finally:
         cache.stop()
         store.close()
+
+
+def test_killed_and_started_again_all_resume_without_listing_again(kube: Cluster, own_certificates: Path) -> None:
+    """SIGKILL: nothing of the relay's is left, and what happened meanwhile only the API server knows."""
+    first = Process(kube, own_certificates)
+    agents = []
+    try:
+        first.await_ready()
+        for name in ("stays", "goes"):
+            kube.create_node(name)
+        agents = [following(kube, own_certificates, first.port, direct_after_s=300.0) for _ in range(20)]
+        until(lambda: all(len(cache.items()) == 2 and store.link.used for store, cache in agents), "the nodes", 60)
+        opened = [store.link.connections for store, _ in agents]
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(20)
+        kube.create_node("comes")
+        kube.request("DELETE", "/api/v1/nodes/goes")
+        second = Process(kube, own_certificates, first.port)
+        try:
+            wanted = {"stays", "comes"}
+            until(
+                lambda: all({key.name for key in cache.items()} == wanted for _, cache in agents), "what happened", 120
+            )
+            assert [store.lists for store, _ in agents] == [1] * len(agents)
+            assert [store.link.connections for store, _ in agents] == [count + 1 for count in opened]
+            lines = second.page(second.metrics, "/metrics")[1].splitlines()
+            assert not [line for line in lines if line.startswith('calico_relay_requests_total{kind="list"}')]
+            assert f"typha_connections_streaming {len(agents)}" in lines
+        finally:
+            second.stop()
+    finally:
+        first.stop()
+        for _, cache in agents:
+            cache.dismiss()
+        for store, cache in agents:
+            cache.stop()
+            store.close()
 
 
 def test_certificates_that_are_replaced_are_read_again(

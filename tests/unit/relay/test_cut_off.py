@@ -1,4 +1,4 @@
-"""When a relay that cannot follow the API server says so, and how its clients leave."""
+"""When a relay that cannot follow the API server says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 def test_a_trouble_counts_after_a_while_and_its_end_at_once() -> None:
     clock = Clock()
-    cut_off = CutOff(30.0, 20.0, clock=clock)
+    cut_off = CutOff(30.0, clock=clock)
     cut_off.tell(NODES, "refused")
     clock.now = 20.0
     cut_off.tell(NODES, "no route")  # the same trouble
@@ -41,21 +41,6 @@ def test_a_trouble_counts_after_a_while_and_its_end_at_once() -> None:
     assert cut_off.why() == ""
 
 
-def test_clients_leave_evenly() -> None:
-    clock = Clock()
-    cut_off = CutOff(30.0, 20.0, clock=clock)
-    cut_off.tell(NODES, "refused")
-    assert cut_off.stay(100) == 100
-    clock.now = 30.0
-    assert cut_off.stay(100) == 100
-    clock.now = 35.0
-    assert cut_off.stay(100) == 75
-    clock.now = 100.0
-    assert cut_off.stay(75) == 0
-    cut_off.tell(NODES, "")
-    assert cut_off.stay(9) == 9
-
-
 def test_a_relay_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
     make_certificates(tmp_path)
     process = RelayProcess(
@@ -67,7 +52,7 @@ def test_a_relay_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
             "TYPHA_SERVERKEYFILE": str(tmp_path / "server.key"),
         }
     )
-    process.relay.cut_off = CutOff(0.0, 1.0)
+    process.relay.cut_off = CutOff(0.0)
     ready = process._health_pages()["/readiness"]
     assert ready()[0] == 503
     for path in SERVED:

@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.http import Connection, render_head
 from cni_calico.datastore.kubernetes.http import Server as Address
-from cni_calico.datastore.kubernetes.relayed.served import SERVED
+from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, SERVED
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log
 from cni_calico.model.access import KubernetesAccess
@@ -69,7 +70,7 @@ class Running:
         names = ("server.crt", "server.key", "ca.crt")
         tls = server_context(*(str(certificates / name) for name in names), wants_certificates=True)
         scripted = KubernetesAPI(KubernetesAccess(api_root=reviews.url if reviews else "http://127.0.0.1:1"))
-        self.cut_off = CutOff(limits.cut_off_s, limits.leave_s)
+        self.cut_off = CutOff(limits.cut_off_s)
         self.reviews = TokenReviews(scripted, frozenset({USER}), wake)
         self.server = RelayServer(
             self.cache,
@@ -165,21 +166,31 @@ def test_a_relay_that_is_cut_off_vouches_for_nothing_and_serves_nobody(certifica
         found = events(connection)
         assert {next(found)["path"] for _ in range(2)} == {NODES, SERVICES}
         relay.cut_off.tell(NODES, "it is gone")
-        since = relay.server.numbers.messages
-        until(lambda: relay.server.numbers.messages >= since + 2)
-        assert relay.server.streaming == 1
+        told = [event for event in islice(found, 12) if event["path"] != NODES]  # some bookmarks from before
+        assert {event["path"] for event in told} == {SERVICES, CUT_OFF_PATH}
+        why = "cut off from the API server: cannot follow /api/v1/nodes for 0 s: it is gone"
+        assert {event["object"]["message"] for event in told if event["path"] == CUT_OFF_PATH} == {why}
         relay.cache.apply(SERVICES, "ADDED", {"metadata": {"name": "s", "resourceVersion": "101"}, "spec": {}})
-        told = [next(found) for _ in range(5)]
-        assert {event["path"] for event in told[2:]} == {SERVICES}
+        assert next(event for event in found if event["type"] == "ADDED")["path"] == SERVICES
         for path in (NODES, f"{SERVICES}?watch=1&resourceVersion=100", "/relay/v1/ready"):
             status, document = relay.ask(path)
             assert status == 503
-            assert "cut off from the API server: cannot follow /api/v1/nodes for 0 s: it is gone" in document["message"]
-        assert relay.server.drop_one("cut off")
-        assert not [event for event in found if event["path"] == NODES]
-        connection.close()
+            assert why in document["message"]
         relay.cut_off.tell(NODES, "")
+        assert next(event for event in found if event["path"] == CUT_OFF_PATH and not event["object"]["message"])
+        assert next(event for event in found if event["path"] == NODES)["type"] == "BOOKMARK"
+        assert relay.server.streaming == 1
+        connection.close()
         assert relay.ask(NODES)[0] == 200
+
+
+def test_a_watch_that_cannot_be_told_ends_while_the_relay_is_cut_off(certificates: Path) -> None:
+    with running(certificates, cut_off_s=0.0) as relay:
+        connection, _, _ = relay.connect(f"{NODES}?watch=1&resourceVersion=100&allowWatchBookmarks=true")
+        relay.cut_off.tell(SERVICES, "it is gone")
+        assert all(event["type"] == "BOOKMARK" for event in events(connection))
+        connection.close()
+        assert relay.server.numbers.dropped["cut off"] == 1
 
 
 def test_others_are_not_admitted(certificates: Path) -> None:

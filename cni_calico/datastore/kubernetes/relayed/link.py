@@ -2,7 +2,9 @@
 
 Rule: whatever happens, a follower resumes at the resourceVersion that it has seen, at the same relay, another one, or
 the API server; it lists again only if nobody remembers so far back. Without any relay for DIRECT_AFTER_S the link waits
-a random time, longer in a larger cluster; then its followers use the API server until a relay answers again.
+a random time, longer in a larger cluster; then its followers use the API server until a relay answers again. A relay
+that says it is cut off is left only for one that is ready or, after the same time, for an API server that answers: if
+that one is away for all, everybody stays, and nobody has to come back.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from weakref import WeakSet
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.http import Connection, Lost
 from cni_calico.datastore.kubernetes.layout import quote
-from cni_calico.datastore.kubernetes.relayed.served import READY_PATH, WATCH_PATH
+from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, READY_PATH, WATCH_PATH
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable
@@ -30,6 +32,7 @@ NODES_A_SECOND = 50.0
 SILENCE_S = 35.0  # a relay sends bookmarks every 10 s
 OPEN_S = 25.0  # a relay that has just started may have to ask the API server what happened before
 PROBE_S = 30.0
+LOOK_S = 3.0  # for something better than a relay that is cut off
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SETTLE_S = 0.2  # several followers begin together
 BACKLOG_BYTES = 16 * 1024 * 1024
@@ -122,6 +125,8 @@ class RelayLink:
         self._stopped = threading.Event()
         self._good_at = time.monotonic()
         self._wait_s: float | None = None
+        self._cut_off: str | None = None  # what the relay has just said of it
+        self._better_since = 0.0  # since when the API server has answered while the relay is cut off; 0: it has not
         self._thread = threading.Thread(target=self._run, name="relay-link", daemon=True)
         self._thread.start()
 
@@ -205,7 +210,7 @@ class RelayLink:
                 self._note_failure(e)
 
     def _note_success(self) -> None:
-        self._good_at, self._wait_s = time.monotonic(), None
+        self._good_at, self._wait_s, self._better_since = time.monotonic(), None, 0.0
         self._tell("")
 
     def _note_failure(self, error: CalicoError) -> None:
@@ -217,29 +222,64 @@ class RelayLink:
                 if lasts_s > 1:
                     self._tell(f"{text} ({UPSTREAM})")
                 return
-            if self._wait_s is None:
-                self._wait_s = random.SystemRandom().uniform(0, self._nodes() / NODES_A_SECOND)
-            if lasts_s < self._direct_after_s + self._wait_s:
+            if lasts_s < self._patience_s():
                 self._tell(f"{text}; the view of the cluster is as it was {lasts_s:.0f} s ago")
                 return
-            self._tell(f"{text}; following the API server itself ({UPSTREAM})")
+            self._go_direct(f"{text}; following the API server itself ({UPSTREAM})")
+
+    def _patience_s(self) -> float:
+        """Drawn once, so that the nodes of a cluster do not turn to the API server together."""
+        if self._wait_s is None:
+            self._wait_s = random.SystemRandom().uniform(0, self._nodes() / NODES_A_SECOND)
+        return self._direct_after_s + self._wait_s
+
+    def _go_direct(self, why: str) -> None:
+        with self._guard:
+            self._tell(why)
             self._wait_s = None
             self.direct = True
             for followed in self._followed.values():
                 followed.end("direct")
 
-    def _probe(self) -> bool:
-        """Whether a relay answers again."""
+    def _leaves(self, shown: str, why: str) -> bool:
+        """Whether there is something better than a relay that cannot follow the API server."""
+        if not why:
+            self._note_success()
+            return False
+        text = f"relay {shown} is {why}"
+        self._targets.failed(shown)
+        if self._is_relay_ready(but=shown):
+            return True
+        if not self._targets.is_direct_ready(Deadline.after(LOOK_S)):
+            self._better_since = 0.0
+            self._tell(f"{text}; neither another relay nor the API server is ready: the view stays as it is")
+            return False
+        self._better_since = self._better_since or time.monotonic()
+        if time.monotonic() - self._better_since < self._patience_s():
+            self._tell(f"{text}; the API server itself will be followed if it goes on answering")
+            return False
+        self._go_direct(f"{text}; following the API server itself")
+        return True
+
+    def _is_relay_ready(self, *, but: str = "") -> bool:
+        """Whether the relay that would be used next answers, and is not ``but``."""
         shown = ""
         try:
             shown, api = self._targets.next(Deadline.after(OPEN_S))
             try:
-                api.text(READY_PATH, Deadline.after(OPEN_S), f"ask relay {shown}")
+                if shown != but:
+                    api.text(READY_PATH, Deadline.after(OPEN_S), f"ask relay {shown}")
             finally:
                 api.close()
         except CalicoError:
             if shown:
                 self._targets.failed(shown)
+            return False
+        return shown != but
+
+    def _probe(self) -> bool:
+        """Whether a relay answers again."""
+        if not self._is_relay_ready():
             return False
         self._note_success()
         with self._guard:
@@ -271,7 +311,7 @@ class RelayLink:
         self._note_success()
         try:
             if not interrupted:
-                self._read(connection, wanted, doing)
+                self._read(connection, wanted, shown)
         except Lost as e:
             if not self._stale and not self._stopped.is_set():
                 self._targets.failed(shown)
@@ -290,14 +330,17 @@ class RelayLink:
             each.end("expired")
         return True
 
-    def _read(self, connection: Connection, wanted: Mapping[str, Followed], doing: str) -> None:
-        """Raises Lost."""
+    def _read(self, connection: Connection, wanted: Mapping[str, Followed], shown: str) -> None:
+        """Until something better is to be used. Raises Lost."""
         rest = b""
         for piece in connection.chunks(lambda: Deadline.after(SILENCE_S), None):
             self._good_at = time.monotonic()
             *lines, rest = (rest + piece).split(b"\n")
             for line in filter(None, lines):
-                self._put(line, wanted, doing)
+                self._put(line, wanted, f"watch through relay {shown}")
+            why, self._cut_off = self._cut_off, None
+            if why is not None and self._leaves(shown, why):
+                return
             self._wait_for_followers(wanted)
             if self._stale or self._stopped.is_set():
                 return
@@ -305,6 +348,9 @@ class RelayLink:
     def _put(self, line: bytes, wanted: Mapping[str, Followed], doing: str) -> None:
         try:
             event = json.loads(line)
+            if event["path"] == CUT_OFF_PATH:
+                self._cut_off = str(event["object"]["message"])
+                return
             followed = wanted.get(event["path"])
             if followed is not None and not followed.ended and isinstance(event["object"], dict):
                 followed.put(event, len(line))

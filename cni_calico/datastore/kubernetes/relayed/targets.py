@@ -27,6 +27,7 @@ class RelayTargets:
         self._direct = direct
         self._failed: dict[tuple[str, int], int] = {}
         self._count = 0
+        self._known: Sequence[tuple[str, int]] = ()
 
     def next(self, deadline: Deadline) -> tuple[str, KubernetesAPI]:
         """The relay to try now: its address and a client for it. Raises DatastoreError, DeadlineExceeded."""
@@ -44,9 +45,26 @@ class RelayTargets:
         self._count += 1
         self._failed[parse_relay_address(shown)] = self._count
 
+    def is_direct_ready(self, deadline: Deadline) -> bool:
+        """Whether the API server says that it can be used."""
+        try:
+            self._direct.text("/readyz", deadline, "ask the API server")
+        except CalicoError:
+            return False
+        return True
+
     def _find(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
+        """While the API server is away, the relays that were there before."""
         if self._access.address:
             return (parse_relay_address(self._access.address),)
+        try:
+            self._known = self._read_endpoints(deadline)
+        except CalicoError:
+            if not self._known:
+                raise
+        return self._known
+
+    def _read_endpoints(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
         path = SLICES_OF.format(quote(self._access.namespace), quote(self._access.service))
         reply = self._direct.request("GET", path, deadline, f"find relays: list endpoints of {self._access.service}")
         found = []
