@@ -25,13 +25,17 @@ class Unattended:
         self._stopped = False
 
     def submit(self, act: Act) -> None:
-        """After ``stop`` the act is dropped."""
+        """After ``stop``, and while there can be no thread, the act is dropped."""
         with self._guard:
             if self._stopped:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._doing, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._doing, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the host is short of threads; the next act tries again
+                    return
+                self._thread = thread
             self._acts.put(act)
 
     def stop(self, patience_s: float) -> bool:

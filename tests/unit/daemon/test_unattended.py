@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from cni_calico.daemon.unattended import Unattended
 
 
@@ -28,6 +30,21 @@ def test_stopping_waits_for_what_is_left_but_not_for_ever() -> None:
         may_end.set()
     assert unattended.stop(30)
     assert hanging.is_set(), "what comes after the end is dropped"
+
+
+def test_an_act_for_which_there_is_no_thread_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[str] = []
+    short, starting = Unattended("short"), Unattended("starting")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        short.submit(lambda: done.append("never"))
+        starting.submit(lambda: done.append("never"))
+        assert short.stop(0)
+    starting.submit(lambda: done.append("later"))
+    assert starting.stop(30) and done == ["later"]
 
 
 def test_without_acts_there_is_no_thread() -> None:
