@@ -4,7 +4,9 @@
     bench_policy.py [--sizes 10,100,1000] [--repeat 100] [--other COMMAND] [--only engine,agent] [--all]
 
 Contestants are the engine alone, the whole agent (calico-node -felix, where the engine is a thread), and with
-``--other`` another agent's COMMAND, which gets ETCD and NODE in its environment. Each has a copy of the same cluster
+``--other`` another agent's COMMAND, which gets ETCD and NODE in its environment. ``engine+hosts`` and ``agent+hosts``
+(with ``--only``) also have a host endpoint for all interfaces and policies of it for forwarded packets and before NAT,
+so ``--only engine+hosts,engine`` shows what those stages cost. Each has a copy of the same cluster
 (an etcd on loopback without fsync, one node) in namespaces of its own, and they take turns, block by block, so that all
 see the same machine. ``--all`` adds the CNI calls while policies change (bench_cni_policies.py).
 
@@ -55,6 +57,7 @@ ETCD = "http://127.0.0.1:2379"
 SIZES = {10: (5, 5, 20), 100: (10, 25, 1000), 1000: (50, 250, 10000)}  # policies -> apps, local, remote endpoints
 MEMORY = "/run"  # in memory, as /var/run/calico is
 BURST = 100
+HOSTS = "+hosts"  # at the end of a contestant's name
 PROBED, JOINING = "10.65.0.1", "10.99.0.1"
 
 
@@ -101,6 +104,21 @@ def policy(number: int, policies: int, apps: int) -> Write:
     rules.append({"action": "Allow", "protocol": "UDP", "destination": {"ports": ["1:999"]}})
     spec = {"tier": "default", "order": 100 + number, "selector": f"app == 'a{app}'", "types": ["Ingress"]}
     return document("GlobalNetworkPolicy", f"p{number}", {**spec, "ingress": rules})
+
+
+def host_records() -> list[Write]:
+    """All that pods' packets pass on their way through a host with a host endpoint, without a verdict of its own."""
+    allow, selector = [{"action": "Allow"}], "host == 'yes'"
+    both = {"types": ["Ingress", "Egress"], "ingress": allow, "egress": allow}
+    deny = [{"action": "Deny", "protocol": "UDP", "destination": {"ports": [1]}}]
+    early = {"types": ["Ingress"], "preDNAT": True, "ingress": deny}
+    common = {"tier": "default", "order": 1, "selector": selector, "applyOnForward": True}
+    return [
+        document("HostEndpoint", "all", {"node": NODE, "interfaceName": "*", "profiles": ["open"]}, host="yes"),
+        document("Profile", "open", {"ingress": allow, "egress": allow}),
+        document("GlobalNetworkPolicy", "forwarded", {**common, **both}),
+        document("GlobalNetworkPolicy", "before-nat", {**common, **early}),
+    ]
 
 
 def changed_policy(app: str) -> Write:
@@ -158,7 +176,7 @@ class Bench:
         for at in range(0, len(writes), 50):
             self.store.commit(writes[at : at + 50], Deadline.after(30))
 
-    def fill(self) -> None:
+    def fill(self, *, hosts: bool) -> None:
         rules = [{"action": "Allow"}]
         self.write(
             document("Tier", "default", {"order": 1000000, "defaultAction": "Deny"}),
@@ -178,7 +196,7 @@ class Bench:
             )
             for e in range(self.remote)
         ]
-        self.write(*writes)
+        self.write(*writes, *(host_records() if hosts else ()))
 
     def start(self, repeat: int) -> None:
         """Until the probe is denied by a policy that is there already."""
@@ -351,7 +369,7 @@ def agent_environment(root: Path) -> dict[str, str]:
 
 
 @contextmanager
-def prepared(policies: int, command: list[str]) -> Iterator[Bench]:
+def prepared(policies: int, command: list[str], hosts: bool) -> Iterator[Bench]:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-policy", dir=MEMORY)))
         host = stack.enter_context(host_namespace())
@@ -367,7 +385,7 @@ def prepared(policies: int, command: list[str]) -> Iterator[Bench]:
         lab.workloads["second"] = type(probing)("second", probing.ns, probing.interface, (JOINING,))
         bench = Bench(lab, policies, command)
         stack.callback(bench.store.close)
-        bench.fill()
+        bench.fill(hosts=hosts)
         try:
             yield bench
         finally:
@@ -375,9 +393,9 @@ def prepared(policies: int, command: list[str]) -> Iterator[Bench]:
                 bench.agent.stop()
 
 
-def serve(turns: Connection, policies: int, command: list[str]) -> None:
+def serve(turns: Connection, policies: int, command: list[str], hosts: bool) -> None:
     """A contestant's process: a part whenever it is its turn, until there is none."""
-    with prepared(policies, command) as bench:
+    with prepared(policies, command, hosts) as bench:
         turns.send({})
         while (part := turns.recv()) is not None:
             name, repeat = part
@@ -400,7 +418,7 @@ def measure(policies: int, repeat: int, contestants: dict[str, list[str]]) -> di
     try:
         for name, command in contestants.items():
             pipes[name], theirs = spawn.Pipe()
-            processes.append(spawn.Process(target=serve, args=(theirs, policies, command)))
+            processes.append(spawn.Process(target=serve, args=(theirs, policies, command, name.endswith(HOSTS))))
             processes[-1].start()
             theirs.close()
             pipes[name].recv()
@@ -435,13 +453,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="10,100,1000")
     parser.add_argument("--repeat", type=int, default=100)
-    parser.add_argument("--only", default="engine,agent", help="which of ours")
+    parser.add_argument("--only", default="engine,agent", help="which of ours; engine+hosts, agent+hosts: see above")
     parser.add_argument("--other", default="", help="the command of another agent, measured beside ours")
     parser.add_argument("--all", action="store_true", help="CNI calls while policies change, too")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     ours = {"engine": ENGINE, "agent": AGENT}
-    contestants = {name: ours[name] for name in chosen.only.split(",")}
+    contestants = {name: ours[name.removesuffix(HOSTS)] for name in chosen.only.split(",")}
     if chosen.other:
         contestants["other"] = shlex.split(chosen.other)
     print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)

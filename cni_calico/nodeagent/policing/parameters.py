@@ -16,6 +16,7 @@ from cni_calico.nodeagent.view.snapshot import Snapshot
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 _PER_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_EVERYWHERE: Networks = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 _SERVICE_FIELDS = ("serviceClusterIPs", "serviceExternalIPs", "serviceLoadBalancerIPs")
 
 
@@ -47,16 +48,17 @@ def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterS
 def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str) -> Tunnels:
     """The tunnels of the viewing node, and the nodes that they lead to.
 
-    No tunnels while a Node cannot be read, because rules about tunnels would cut that node off.
+    While a Node cannot be read, every address counts as a node's, because that node would be cut off.
     """
-    if backend == "none" or snapshot.own is None or snapshot.unread_of("Node"):
+    unread = bool(snapshot.unread_of("Node"))
+    if backend == "none" or (snapshot.own is None and not unread):
         return Tunnels()
     families = (4, 6) if felix.ipv6_support else (4,)
     addresses = [address for family in families for address in addresses_of(snapshot.nodes, family)]
     return Tunnels(
         frozenset(family for family in families if wants_vxlan(family, snapshot.pools, felix)),
         wants_ipip(snapshot.pools, felix),
-        frozenset((*map(_network, addresses), *felix.external_nodes)),
+        frozenset((*map(_network, addresses), *felix.external_nodes, *(_EVERYWHERE if unread else ()))),
     )
 
 

@@ -81,12 +81,12 @@ VXLAN = Snapshot("n1", FABRIC, (pool("10.65.0.0/16", vxlan="Always"),))
         (VXLAN, "none", set(), False, 0),
         (replace(VXLAN, pools=(pool("10.65.0.0/16", ipip="Always"),)), "bird", set(), True, 6),
         (replace(VXLAN, node="nobody"), "bird", set(), False, 0),
-        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", set(), False, 0),
+        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {4}, False, 8),
         (replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4}, False, 6),
     ],
 )
 def test_which_tunnels(snapshot: Snapshot, backend: str, vxlan: set[int], ipip: bool, count: int) -> None:
-    """None while a Node cannot be read: its packets would be dropped."""
+    """All addresses, too, while a Node cannot be read: its packets would be dropped."""
     found = select_tunnels(snapshot, FELIX, backend)
     assert (found.vxlan, found.ipip, len(found.nodes)) == (vxlan, ipip, count)
 
