@@ -1,4 +1,4 @@
-"""The Helm chart in a real API server: installed, upgraded, removed; what is stored stays, and a manifest is taken over."""
+"""The Helm chart in a real API server: installed, upgraded, removed; what is stored stays; a manifest is taken over."""
 
 from __future__ import annotations
 
