@@ -363,7 +363,7 @@ def agent_environment(root: Path) -> dict[str, str]:
     return {
         "ETCD": ETCD, "NODE": NODE, "STATUS": str(root), "NODENAME": NODE,
         "DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": ETCD, "CALICO_NETWORKING_BACKEND": "none",
-        "FELIX_LOGSEVERITYSCREEN": "warning",
+        "FELIX_LOGSEVERITYSCREEN": "warning", "CALICO_JANITOR": "false",
         **directories, **{f"FELIX_{name}": value for name, value in felix.items()},
     }  # fmt: skip
 
@@ -381,7 +381,7 @@ def prepared(policies: int, command: list[str], hosts: bool) -> Iterator[Bench]:
         probing = lab.connect("probing", "caliprobing", "10.65.0.2")
         lab.connect("probed", "caliprobed", PROBED)
         probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
-        host.do("route", "add", JOINING, "dev", "caliprobing")
+        host.do("route", "add", JOINING, "dev", "caliprobing", "proto", "static")  # the agent takes boot for its own
         lab.workloads["second"] = type(probing)("second", probing.ns, probing.interface, (JOINING,))
         bench = Bench(lab, policies, command)
         stack.callback(bench.store.close)
