@@ -59,6 +59,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "kubernetes: tests/setup/tests.sh builds it",
     ),
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
+    "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "lab": (
         lambda: has_tool(

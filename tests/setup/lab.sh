@@ -1,6 +1,6 @@
 #!/bin/bash
 # A Kubernetes with kubelets and containerd, for the tests in tests/lab, with CoreDNS and Kubernetes' own end-to-end
-# tests, and the images they run; built from Go modules and Debian packages.
+# tests, and the images they run; nerdctl; built from Go modules and Debian packages.
 #
 #   tests/setup/lab.sh [--check]      --check: only say (by exit status) whether everything is there
 #
@@ -32,6 +32,7 @@ if [ "${1:-}" = --check ]; then
   tests/setup/build-go-tools.sh --check
   tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
   build/image/base.sh --check
+  tests/setup/nerdctl.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
   exit
@@ -40,6 +41,7 @@ debian_install "${PACKAGES[@]}"
 tests/setup/build-go-tools.sh
 tests/setup/kubernetes.sh "${KUBERNETES[@]}"
 build/image/base.sh
+tests/setup/nerdctl.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
 flock 9
