@@ -326,8 +326,7 @@ def test_node_ports(uplinked: Uplinked, by: str, tmp_path: Path) -> None:
     translate(uplinked, by, tmp_path)
     for version in (4, 6):
         assert uplinked.into_workload(NODE_PORT, version, HOST[version])
-    uplinked.put_host(profiles=["open"])
-    uplinked.lab.put_profile("open")
+    uplinked.put_host(profiles=["projectcalico-default-allow"])  # which nobody has to store
     start(uplinked, hosts=1)
     assert uplinked.into_workload(NODE_PORT, to=HOST[4])
     uplinked.put_policy(

@@ -61,9 +61,9 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
     """Raises InvalidConfig for a file that cannot be used; warns of records that cannot be read."""
     found = PolicyRecords()
     kinds: tuple[str, ...] = KINDS
+    found.records[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW  # exists on every datastore
     if session.store.kind == "kubernetes":
         kinds = (*KINDS, *KUBERNETES_KINDS)
-        found.records[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
     for kind in kinds:
         for item in session.store.list(ResourceList(kind), session.deadline).items:
             if isinstance(item.key, ResourceKey):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 LabelPairs = frozenset[tuple[str, str]]
 KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
 ASK_AGAIN_S = 5.0
+_DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class RecordFeed:
         self._node = node
         self._pending: dict[ResourceKey, FedRecord] = {}
         self._shared: dict[LabelPairs, LabelPairs] = {}  # one copy for all equal values among what is pending
-        self._waiting_since = 0.0  # on time.monotonic
+        self._waiting_since = time.monotonic()
         self._store = store
         self._stopped = threading.Event()
         # records that a cache treats as absent, because they are not documents at all
@@ -95,8 +96,8 @@ class RecordFeed:
         self._own_prefix = endpoints_of_node(node).name_prefix
         self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
         self._has_slices = False
-        if own:
-            self._pending[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
+        with self._guard:  # it exists on every datastore; one that is stored may have come already
+            self._pending.setdefault(_DEFAULT_ALLOW, DEFAULT_ALLOW)
 
     def need(self, *, endpoints: bool, services: bool) -> bool:
         """Follow other nodes' endpoints, and services' endpoints, from now on; returns whether everything has been
@@ -138,7 +139,7 @@ class RecordFeed:
 
         def gone(key: Key) -> None:
             if key not in self._absent and not leaves_out(key):
-                self._put(key, None)
+                self._put(key, _absent(key))
 
         return Cache(
             store,
@@ -224,7 +225,7 @@ class RecordFeed:
                 try:
                     found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
                     if found is None:
-                        self._put(key, None)
+                        self._put(key, _absent(key))
                     else:
                         self._hand_over(key, self._decode(found))
                 except CalicoError:
@@ -262,3 +263,8 @@ class RecordFeed:
     def stop(self) -> None:
         self._stopped.set()
         stop_caches(self._caches)
+
+
+def _absent(key: Key) -> GraphRecord | None:
+    """What there is while a record is not stored."""
+    return DEFAULT_ALLOW if key == _DEFAULT_ALLOW else None
