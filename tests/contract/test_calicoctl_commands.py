@@ -63,7 +63,7 @@ PATHS = ["custom-columns=A:.metadata.name", "jsonpath={{.metadata.name}}", "json
 SAID = ["table", "json", "yaml", "jsonpath={{$}}", "jsonpath-as-json={{$}}"]
 SAYING = (
     *("ipam show", "policy explain", "policy show", "node status", "cluster status", "cluster check", "version"),
-    "show",
+    *("show", "node checksystem", "datastore check"),
 )
 VALUES = {
     "--config": ["{config}"],
@@ -111,6 +111,7 @@ OWN_VALUES = {
     },
     ("cluster diags", "--output"): ["{unused}"],
     **{(name, "--output"): SAID for name in SAYING},
+    ("ipam check", "--format"): SAID,
     ("create", "--filename"): ["{new}"],
     ("datastore migrate import", "--filename"): ["{export}"],
 }
