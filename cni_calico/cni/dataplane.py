@@ -28,9 +28,9 @@ class ExternalDataplane:
 
 def parse_dataplane(section: JsonFields) -> ExternalDataplane | None:
     """None for the kernel's own data plane. Raises InvalidConfig naming what is wrong."""
-    kind = section.values.get("type")
-    if kind is None:
+    if "type" not in section.values:
         return None
+    kind = section.values["type"]
     if kind != "grpc":
         raise InvalidConfig(
             f"Invalid dataplane type: {str(kind)[:80]}",

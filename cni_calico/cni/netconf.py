@@ -24,6 +24,7 @@ from cni_calico.model.access import (
     DatastoreConfig,
     KubernetesAccess,
     parse_proxy_variables,
+    without_prefixes,
 )
 
 if TYPE_CHECKING:
@@ -286,6 +287,7 @@ def _parse_log(top: JsonFields) -> LogSection:
 
 def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreConfig:
     """The datastore of a configuration; what it leaves open comes from the environment, as in upstream."""
+    environ = without_prefixes(environ)
 
     def setting(key: str, variable: str) -> str:
         return top.text(key) or environ.get(variable, "")

@@ -58,6 +58,7 @@ from cni_calico.datastore.interface import Document
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import LEVELS, Log, wants_json
+from cni_calico.model.access import without_prefixes
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import CONTROLLERS_DEFAULT, ResourceList
 
@@ -328,6 +329,7 @@ class Controllers:
 
 def open_cluster(environ: Mapping[str, str], log: Log) -> Cluster:
     """Raises InvalidConfig, DatastoreError."""
+    environ = without_prefixes(environ)
     config = parse_datastore(JsonFields({}), {**environ, "DATASTORE_TYPE": environ.get("DATASTORE_TYPE") or "etcdv3"})
     if config.type == "local":
         raise InvalidConfig(

@@ -14,7 +14,14 @@ from typing import Any
 from cni_calico.ctl.input.files import read_file
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig, KubernetesAccess, parse_proxy_variables
+from cni_calico.model.access import (
+    API_GROUP,
+    LOCAL_PATH,
+    DatastoreConfig,
+    KubernetesAccess,
+    parse_proxy_variables,
+    without_prefixes,
+)
 from cni_calico.model.documents.resources import API_VERSION
 
 DEFAULT_PATH = "/etc/calico/calicoctl.cfg"
@@ -56,7 +63,8 @@ def is_configured(path: str, environ: Mapping[str, str]) -> bool:
     """Whether a datastore is configured anywhere, or this host has one that is used without being named."""
     if path != DEFAULT_PATH or os.path.exists(path):
         return True
-    named = any(environ.get(name) or environ.get(f"CALICO_{name}") for name in _FIELDS.values())
+    environ = without_prefixes(environ)
+    named = any(environ.get(name) for name in _FIELDS.values())
     return named or _has_embedded(LOCAL_PATH) or _reaches_kubernetes(environ)
 
 
@@ -142,9 +150,8 @@ def parse_environment(environ: Mapping[str, str]) -> DatastoreConfig:
     datastore. Raises InvalidConfig.
     """
     _require_group("CALICO_API_GROUP", environ.get("CALICO_API_GROUP", ""))
-    return build_config(
-        {field: environ.get(f"CALICO_{name}") or environ.get(name, "") for field, name in _FIELDS.items()}
-    )
+    environ = without_prefixes(environ)
+    return build_config({field: environ.get(name, "") for field, name in _FIELDS.items()})
 
 
 def build_config(values: Mapping[str, str]) -> DatastoreConfig:

@@ -16,6 +16,12 @@ CERTIFICATE_FILES = (
     "that can be read here"
 )
 LOCAL_PATH = f"{STATE_DIR}/datastore.db"
+# the datastore's variables that upstream's client library also reads with the prefix CALICO_; no other has one
+PREFIXED = (
+    *("DATASTORE_TYPE", "DATASTORE_PATH", "ETCD_ENDPOINTS", "ETCD_DISCOVERY_SRV", "ETCD_USERNAME", "ETCD_PASSWORD"),
+    *("ETCD_KEY_FILE", "ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "KUBECONFIG", "K8S_API_ENDPOINT", "K8S_API_TOKEN"),
+    *("K8S_KEY_FILE", "K8S_CERT_FILE", "K8S_CA_FILE", "K8S_CURRENT_CONTEXT"),
+)
 API_GROUP = "crd.projectcalico.org/v1"
 CRD_ROOT = f"/apis/{API_GROUP}"
 
@@ -110,6 +116,13 @@ def _authorities(config: DatastoreConfig) -> set[str]:
     return {
         endpoint.lower().partition("://")[2].partition("/")[0].rpartition("@")[2] for endpoint in config.etcd_endpoints
     }
+
+
+def without_prefixes(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with the value of each CALICO_X in X: it wins unless it is empty."""
+    prefixed = {name: environ.get(f"CALICO_{name}", "") for name in PREFIXED}
+    given = {name: text for name, text in prefixed.items() if text}
+    return {**environ, **given} if given else environ
 
 
 def parse_proxy_variables(environ: Mapping[str, str]) -> tuple[str, str]:

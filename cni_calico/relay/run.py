@@ -49,7 +49,7 @@ class RelayProcess:
         self.log = Log(self.settings.log_level, as_json=wants_json(environ))
         for text in without:
             self.log.warning(text)
-        config = parse_datastore(JsonFields({}), {**environ, "DATASTORE_TYPE": "kubernetes"})
+        config = parse_datastore(JsonFields({}), {**environ, "CALICO_DATASTORE_TYPE": "kubernetes"})
         self.api = KubernetesAPI(config.kubernetes)
         self._certificates = self._stamp()
         settings = self.settings

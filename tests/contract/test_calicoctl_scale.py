@@ -1,13 +1,16 @@
 """``ipam check`` over many lost addresses: judged by what is listed, not by a request for each."""
 
 import json
+from collections import Counter
 from ipaddress import ip_network
+from urllib.parse import urlsplit
 
 import pytest
 
 from cni_calico.ctl.ipam import lost
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
+from cni_calico.model.access import CRD_ROOT
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey
 from tests.contract.calicoctl_files import pool
 from tests.e2e.kube import shared_cluster
@@ -54,7 +57,14 @@ def test_requests_do_not_grow_with_what_is_lost(calicoctl, space, monkeypatch):
         return confirm(self, subject, deadline)
 
     monkeypatch.setattr(lost.Reclaimer, "confirm", counted)
+    cluster = shared_cluster()
+    since = len(cluster.audited())
     out = calicoctl("ipam", "check", code=1)
+    listed = [event["requestURI"] for event in cluster.audited(since) if event["verb"] == "list"]
+    begun = Counter(urlsplit(uri).path for uri in listed if "continue=" not in uri)  # the others are further pages
+    assert begun["/api/v1/pods"] == begun["/api/v1/nodes"] == 1, listed
+    assert {begun[f"{CRD_ROOT}/{kind}"] for kind in ("ipamblocks", "ipamhandles")} == {1}, listed
+    assert begun[f"{CRD_ROOT}/blockaffinities"] == 2, listed  # those of nodes, and those of others
     assert len(asked) == lost.ASKED_AGAIN
     found = [line for line in out.splitlines() if "is not on node gone any more" in line]
     assert len(found) == BLOCKS * (SIZE - 1)

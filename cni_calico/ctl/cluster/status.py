@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.ctl.ipam.lost import api_of, find_lost, is_kubernetes
-from cni_calico.ctl.ipam.records import read_cluster, read_records
+from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
 from cni_calico.ctl.ipam.usage import measure_usage
 from cni_calico.ctl.output.looks import PlainLook
 from cni_calico.ctl.output.values import TABLE, render_value
@@ -67,7 +67,8 @@ def read_view(session: Session) -> ClusterView:
         nodes = api.request("GET", "/api/v1/nodes", session.deadline, "list nodes").document
         pods = api.request("GET", AGENTS, session.deadline, "list calico-node's pods").document
         unready = find_unready(nodes.get("items") or (), pods.get("items") or ())
-    return ClusterView(spec, read_records(session), len(find_lost(session)), unready)
+    items = read_items(session)
+    return ClusterView(spec, read_records(session, items), len(find_lost(session, items)), unready)
 
 
 # -- PURE -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl.ipam.lost import LostSubject, find_lost, render_lost, report_lost
-from cni_calico.ctl.ipam.records import read_cluster, read_records
+from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
 from cni_calico.ctl.output.values import TABLE, render_value
@@ -51,9 +51,10 @@ _BY_SECTION = (
 
 def check(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed if there are problems, DatastoreError, CalicoError if the report cannot be written."""
-    records = read_records(session)
+    items = read_items(session)
+    records = read_records(session, items)
     report = check_records(records)
-    lost = find_lost(session)
+    lost = find_lost(session, items)
     spec, revision = read_cluster(session)
     document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
     if arguments.report:
@@ -72,8 +73,9 @@ def check(session: Session, arguments: Namespace) -> str:
 
 def text_of(session: Session) -> str:
     """What ``ipam check --show-problem-ips`` prints. Raises DatastoreError."""
-    records = read_records(session)
-    return render_check(records, check_records(records), find_lost(session), show_problems=True)
+    items = read_items(session)
+    records = read_records(session, items)
+    return render_check(records, check_records(records), find_lost(session, items), show_problems=True)
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ waits for that. If Kubernetes is not the datastore its pods are unknown, and the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cni_calico.ctl.session import Session
@@ -17,7 +18,7 @@ from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, 
 from cni_calico.ipam.lost.leaks import KINDS, Subject, judge
 from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
 from cni_calico.ipam.lost.suspects import Suspects
-from cni_calico.model.keys import AffinityList, BlockList, HandleList, Key, ListKey, ResourceList
+from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 LostSubject = tuple[Subject, str]
 ASKED_AGAIN = 100
-_ENDPOINTS = ResourceList("WorkloadEndpoint")
+_KINDS = ("block", "affinity", "handle", "Node", "WorkloadEndpoint")
 
 
 class _Listed:
-    """A listing as it was read once."""
+    """Items of one kind, as they were read once."""
 
-    def __init__(self, session: Session, listing: ListKey) -> None:
+    def __init__(self, items: Iterable[Versioned]) -> None:
         self.entries: dict[Key, tuple[Versioned, Any]] = {}
-        for item in session.store.list(listing, session.deadline).items:
+        for item in items:
             try:
                 self.entries[item.key] = item, decode(item)
             except CorruptRecord:
@@ -48,12 +49,15 @@ class _Listed:
         return None if found is None else found[1]
 
 
-def find_lost(session: Session) -> list[LostSubject]:
-    """What is lost and why, in the janitor's order. Raises DatastoreError, DeadlineExceeded."""
+def find_lost(session: Session, items: Iterable[Versioned]) -> list[LostSubject]:
+    """What is lost and why, in the janitor's order, judged by ``read_items``. Raises DatastoreError."""
     kubernetes = _kubernetes(session)
-    listings = (BlockList(), AffinityList(), HandleList(), ResourceList("Node"), _ENDPOINTS)
-    blocks, affinities, handles, nodes, endpoints = listed = [_Listed(session, listing) for listing in listings]
-    session.take_damaged()  # the check itself has reported them
+    sorted_out: dict[str, list[Versioned]] = {kind: [] for kind in _KINDS}
+    for item in items:
+        kind = _kind_of(item.key)
+        if kind in sorted_out:
+            sorted_out[kind].append(item)
+    blocks, affinities, handles, nodes, endpoints = listed = [_Listed(found) for found in sorted_out.values()]
     own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
     state = CachedClusterState(RecordCaches(blocks, affinities, handles, nodes, own, pods))
     suspects = Suspects(state)
@@ -63,6 +67,15 @@ def find_lost(session: Session) -> list[LostSubject]:
     found = [(subject, asker.confirm(subject, session.deadline)) for subject in due[:ASKED_AGAIN]]
     found += [(subject, judge(subject, state, state.block)) for subject in due[ASKED_AGAIN:]]
     return [(subject, reason) for subject, reason in found if reason]
+
+
+def _kind_of(key: Key) -> str:
+    """One of _KINDS, or another text. Blocks' virtual affinities belong to no node."""
+    if isinstance(key, ResourceKey):
+        return key.kind
+    if isinstance(key, AffinityKey):
+        return "affinity" if key.type == "host" else ""
+    return "block" if isinstance(key, BlockKey) else "handle" if isinstance(key, HandleKey) else ""
 
 
 def is_kubernetes(session: Session) -> bool:

@@ -5,11 +5,11 @@ Rule: a record that cannot be read is reported and the rest is used, because use
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cni_calico.ctl.session import Session
-from cni_calico.datastore.interface import has_transactions
+from cni_calico.datastore.interface import Versioned, has_transactions
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.consistency import Records
 from cni_calico.model.documents.codec import decode, describe
@@ -42,22 +42,26 @@ _IN_TURN: tuple[ListKey, ...] = (
 )
 
 
-def read_records(session: Session) -> Records:
-    """Raises DatastoreError."""
+def read_items(session: Session) -> list[Versioned]:
+    """Everything that ``read_records`` decodes, as it is stored. Raises DatastoreError."""
     listings: tuple[ListKey, ...] = (EverythingList(),) if has_transactions(session.store) else _IN_TURN
+    return [item for listing in listings for item in session.store.list(listing, session.deadline).items]
+
+
+def read_records(session: Session, items: Iterable[Versioned] | None = None) -> Records:
+    """The records, of ``items`` if they have been read already. Raises DatastoreError."""
     blocks, handles, affinities = {}, {}, {}
     kinds: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
     corrupt: list[tuple[str, str]] = []
-    for listing in listings:
-        for key, record in _read(session, listing, corrupt):
-            if isinstance(key, BlockKey):
-                blocks[key.cidr] = record
-            elif isinstance(key, HandleKey):
-                handles[key.handle_id] = record
-            elif isinstance(key, AffinityKey):
-                affinities[key] = record
-            elif isinstance(key, ResourceKey):
-                kinds[key.kind].append(record)
+    for key, record in _decode(read_items(session) if items is None else items, corrupt):
+        if isinstance(key, BlockKey):
+            blocks[key.cidr] = record
+        elif isinstance(key, HandleKey):
+            handles[key.handle_id] = record
+        elif isinstance(key, AffinityKey):
+            affinities[key] = record
+        elif isinstance(key, ResourceKey):
+            kinds[key.kind].append(record)
     corrupt += session.take_damaged()
     endpoints, nodes, pools = kinds.values()
     return Records(_sorted(blocks), handles, affinities, endpoints, nodes, pools, corrupt)
@@ -76,9 +80,13 @@ def _sorted(blocks: dict[Network, Block]) -> dict[Network, Block]:
 
 
 def _read(session: Session, listing: ListKey, corrupt: list[tuple[str, str]]) -> list[tuple[Key, Any]]:
+    return _decode(session.store.list(listing, session.deadline).items, corrupt)
+
+
+def _decode(items: Iterable[Versioned], corrupt: list[tuple[str, str]]) -> list[tuple[Key, Any]]:
     """The records needed here; those marked as deleted count as absent."""
     found = []
-    for item in session.store.list(listing, session.deadline).items:
+    for item in items:
         if isinstance(item.key, ResourceKey) and item.key.kind not in _KINDS:
             continue
         try:

@@ -46,7 +46,7 @@ class BgpFeed:
             kind: self._kept.follow(ResourceList(kind), _resource) for kind in (CONFIGURATION, PEER, FILTER)
         }
         self._affinities = self._kept.follow(AffinityList(node), _affinity)
-        self.secrets = Secrets(context.kubernetes_store, own_namespace())
+        self.secrets = Secrets(context.kubernetes_store, context.settings.namespace or own_namespace())
         self._services = AnnouncedServices(context.followed_kubernetes, changed)
 
     @property

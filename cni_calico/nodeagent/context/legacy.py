@@ -1,8 +1,9 @@
 """PURE: the settings of older deployments, as the variables that this agent reads.
 
-Rule: a variable without prefix wins over its FELIX_ form, the environment over felix.cfg; CALICO_NETWORKING wins
-over CALICO_NETWORKING_BACKEND. Sources: upstream's start scripts, of which one exports the FELIX_ forms and another
-translates CALICO_NETWORKING, and Felix's configuration file (``[global]``, ``Name = value``).
+Rule: a CALICO_ form of the datastore's variables wins over the plain one, that one over its FELIX_ form, the
+environment over felix.cfg; CALICO_NETWORKING wins over CALICO_NETWORKING_BACKEND. Sources: upstream's client library
+and its start scripts, of which one exports the FELIX_ forms and another translates CALICO_NETWORKING, and Felix's
+configuration file (``[global]``, ``Name = value``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.access import API_GROUP
+from cni_calico.model.access import API_GROUP, without_prefixes
 
 FELIX_CFG = "/etc/calico/felix.cfg"
 # Felix's parameter (lower case) -> the variable with the same meaning; only a bare "calico-node -felix" gets the former
@@ -34,6 +35,7 @@ _EXTERNAL = "useinternaldataplanedriver"
 def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[str, str]:
     """The environment, with its older names and those of felix.cfg translated."""
     felix = {name[6:].lower(): text for name, text in environ.items() if name.upper().startswith("FELIX_")}
+    environ = without_prefixes(environ)
     expanded = dict(environ)
     for name, text in _entries(felix_cfg):
         if name.lower() not in felix:

@@ -132,6 +132,9 @@ class NodeSettings:
     k8s_node_ref: str = setting(
         "CALICO_K8S_NODE_REF", TEXT, "", "Name of the Kubernetes node, recorded in the Node's orchRefs."
     )
+    namespace: str = setting(
+        "NAMESPACE", TEXT, "", "Namespace of the Secrets with BGP passwords; empty: the pod's own, else kube-system."
+    )
     cluster_type: tuple[str, ...] = setting(
         "CLUSTER_TYPE", NAMES, (), "Words merged into ClusterInformation's clusterType, such as k8s,bgp."
     )

@@ -19,12 +19,12 @@ def test_all_texts_are_passed_on():
     assert parse(options) == ExternalDataplane("/run/vpp.sock", passed)
 
 
-@pytest.mark.parametrize("options", [{}, {"type": None}, {"socket": "unix:///run/vpp.sock"}])
+@pytest.mark.parametrize("options", [{}, {"socket": "unix:///run/vpp.sock"}])
 def test_without_a_type_it_is_the_kernel(options):
     assert parse(options) is None
 
 
-@pytest.mark.parametrize("kind", ["dpdk", "GRPC", "", 7, True, ["grpc"], {}])
+@pytest.mark.parametrize("kind", ["dpdk", "GRPC", "", None, 7, True, ["grpc"], {}])
 def test_another_type_is_named(kind):
     with pytest.raises(InvalidConfig) as failure:
         parse({"type": kind, "socket": "unix:///s"})

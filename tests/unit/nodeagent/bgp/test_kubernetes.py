@@ -5,10 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from cni_calico.datastore.connect import open_datastore
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.bgp import feed
 from cni_calico.nodeagent.bgp import kubernetes as bgp_kubernetes
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets, parse_secret
+from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.context.settings import parse_settings
 from tests.deadlines import SOON
 
 REF, OTHER = SecretRef("bgp", "rack"), SecretRef("bgp", "spine")
@@ -47,6 +52,23 @@ def test_the_keys_of_one_secret_are_one_request():
     assert secrets.read([REF, OTHER, REF], SOON) == ({REF: "one", OTHER: "two"}, [])
     assert secrets.read([REF], SOON) == ({REF: "one"}, [])
     assert api.asked == [PATH]
+
+
+@pytest.mark.parametrize(("given", "own", "asked"), [("calico", "pods", "calico"), ("", "pods", "pods")])
+def test_which_namespace_the_secrets_are_in(given, own, asked, tmp_path, monkeypatch):
+    """As upstream's confd: that of NAMESPACE, wherever the pod is."""
+    monkeypatch.setattr(feed, "own_namespace", lambda: own)
+    api, store = Api(), open_datastore(DatastoreConfig("local", str(tmp_path / "d.db")))
+    context = Context(parse_settings({"NAMESPACE": given}), store, None, None)
+    context.kubernetes_store = SimpleNamespace(api=api)
+    monkeypatch.setattr(feed, "AnnouncedServices", lambda *_: SimpleNamespace(stop=lambda: None))
+    following = feed.BgpFeed(context, "n", lambda: None)
+    try:
+        following.secrets.read([REF], SOON)
+    finally:
+        following.stop()
+        store.close()
+    assert api.asked == [f"/api/v1/namespaces/{asked}/secrets/bgp"]
 
 
 def test_a_secret_or_key_that_is_not_there_has_no_value():

@@ -9,6 +9,7 @@ import pytest
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.access import PREFIXED
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.legacy import expand_environment, require_supported
 from cni_calico.nodeagent.context.open import read_environment
@@ -41,6 +42,20 @@ def test_the_oldest_form_of_an_endpoint() -> None:
 def test_plain_variables_win() -> None:
     expanded = expand_environment({**RUN_SCRIPT, "NODENAME": "n2", "DATASTORE_TYPE": "local"})
     assert (expanded["NODENAME"], expanded["DATASTORE_TYPE"]) == ("n2", "local")
+
+
+def test_the_datastores_variables_with_upstreams_prefix() -> None:
+    """Upstream's client library reads each of them so, and so wins; no other CALICO_ variable has such a form."""
+    for name in PREFIXED:
+        expanded = expand_environment({f"CALICO_{name}": "a", name: "b", f"FELIX_{name.replace('_', '')}": "c"})
+        assert expanded[name] == "a", name
+        assert expand_environment({f"CALICO_{name}": "", name: "b"})[name] == "b"
+    environ = {"CALICO_DATASTORE_TYPE": "etcdv3", "CALICO_ETCD_ENDPOINTS": "https://a", "CALICO_ETCD_KEY_FILE": "/k"}
+    for given in (environ, expand_environment(environ)):
+        found = parse_datastore(JsonFields({}), {**given, "ETCD_ENDPOINTS": "http://b"} if given is environ else given)
+        assert (found.type, found.etcd_endpoints, found.etcd_key_file) == ("etcdv3", ("https://a",), "/k")
+    others = {"CALICO_NODENAME_FILE": "/n", "CALICO_IPV4POOL_CIDR": "10.0.0.0/16", "CALICO_K8S_NODE_REF": "n"}
+    assert expand_environment(others) == others
 
 
 def test_felix_cfg(tmp_path: Path) -> None:
