@@ -118,6 +118,16 @@ def test_no_attic_modules() -> None:
     assert [str(p) for p in files() if attic.fullmatch(p.name)] == []
 
 
+def test_no_file_repeats_its_folders_name() -> None:
+    found = [
+        str(p)
+        for p in files()
+        if p.parts[0] == "cni_calico" and p.suffix == ".py" and str(p) not in GENERATED
+        if p.parent.name in (p.stem, p.stem.partition("_")[0], p.stem.rpartition("_")[2])
+    ]
+    assert found == []
+
+
 # split, so that this file does not find itself
 UNWANTED = {
     "a path of one machine": r"(?<![\w.~-])/(wo" + r"rk|ro" + r"ot)/",
