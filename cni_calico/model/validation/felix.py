@@ -116,6 +116,16 @@ def check_felix(report: Report, spec: Spec) -> None:
     region = report.string("spec.openstackRegion", spec.get("openstackRegion"))
     if region and not _REGION.fullmatch(region):
         report.wrong("spec.openstackRegion", region, "must be a DNS label of at most 46 characters")
+    _check_excluded(report, report.string("spec.interfaceExclude", spec.get("interfaceExclude")) or "")
+
+
+def _check_excluded(report: Report, listed: str) -> None:
+    """Names of interfaces, and regular expressions between slashes."""
+    for item in filter(None, map(str.strip, listed.split(","))):
+        try:
+            re.compile(item.strip("/") if item.startswith("/") else "")
+        except re.error as e:
+            report.wrong("spec.interfaceExclude", item, f"is not a regular expression between slashes: {e}")
 
 
 def _check_lists(report: Report, spec: Spec) -> None:
