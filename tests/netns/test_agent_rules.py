@@ -220,6 +220,11 @@ def test_upstreams_arp_table_goes_and_others_stay(host_without_rules: Namespace)
     assert host_without_rules.call(_take_over, first)[1].changed == []
 
 
+def _rules(saved: str) -> list[str]:
+    """Without comments, which have the time."""
+    return [line for line in saved.splitlines() if not line.startswith("#")]
+
+
 def _only_upstream() -> list[str]:
     return ["what GlobalNetworkPolicy deny says about HostEndpoint eth0"]
 
@@ -230,9 +235,9 @@ def test_policies_that_only_upstream_enforces_keep_its_rules(host_without_rules:
     host_without_rules.call(_make_sets, *SETS[4])
     saved = host_without_rules.call(_iptables, 4, variant, UPSTREAM.format(v="cali4"))
     takeover, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False), _only_upstream))
-    assert host_without_rules.call(_iptables, 4, variant, "") == saved
+    assert _rules(host_without_rules.call(_iptables, 4, variant, "")) == _rules(saved)
     assert sorted(host_without_rules.call(ipsets.read_ipsets)) == sorted(SETS[4])
-    assert not takeover.done and done.changed == [] and done.pending == 1
+    assert not takeover.done and done.changed == []
     (text,) = done.refused
     for words in (*_only_upstream(), "FELIX_TAKEOVERWITHOUTPOLICIES=true", "docs/from-calico.md"):
         assert words in text
@@ -252,7 +257,7 @@ def test_upstreams_nftables_chains_are_kept_too(host_without_rules: Namespace) -
 
 def test_where_upstream_left_nothing_nothing_is_refused(host_without_rules: Namespace) -> None:
     takeover, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False), _only_upstream))
-    assert takeover.done and done.refused == [] and done.pending == 0
+    assert takeover.done and done.refused == []
 
 
 def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(

@@ -55,7 +55,6 @@ class Takeover:
             lost = () if felix.takeover_without_policies else self.lost()
             if lost and _is_there(deadline):
                 done.refused.append(refusal(lost))
-                done.pending += 1
                 return
             self._remove_chains(felix, deadline, done)
             self.chains_gone = True
