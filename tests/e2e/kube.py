@@ -278,7 +278,7 @@ class Cluster:
             f"--service-account-key-file={d}/accounts.pub",
             f"--service-account-signing-key-file={d}/accounts.key",
             f"--service-account-issuer={self.url}",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-cluster-ip-range=10.96.0.0/16,fd96::/112",
             "--authorization-mode=RBAC",
             "--allow-privileged=true",
             "--disable-admission-plugins=ServiceAccount",

@@ -23,6 +23,8 @@ from tests.deadlines import until
 from tests.e2e.kube import NODE_USER, Cluster
 from tests.e2e.kube_node import Relay
 from tests.e2e.kubernetes.test_controllers import controllers, rights
+from tests.e2e.kubernetes.test_relay_process import Process
+from tests.e2e.relays import make_certificates
 from tests.netns.agents import Store
 from tests.netns.bird_cluster import BirdNode, make_lab
 from tests.netns.nodes import Node
@@ -317,3 +319,59 @@ def test_a_password_is_changed(agent_world: World) -> None:
     until(lambda: not agent_world.is_up(), "the session ends", 60)
     agent_world.secret("bgp-secrets", **{"rack-1": "new"})
     until(agent_world.is_up, "the session with the new password", 90)
+
+
+def test_a_whole_node_behind_a_relay_which_is_killed(agent_world: World, tmp_path: Path) -> None:
+    """What the router learns follows from peers, services and endpoints that the node has from the relay alone."""
+    certificates = tmp_path / "relay"
+    certificates.mkdir()
+    make_certificates(certificates)
+    relay = Process(agent_world.kube, certificates)
+    way = Relay(agent_world.node.ns, relay.port)
+    agent_world.node.more |= {
+        "FELIX_TYPHAADDR": f"127.0.0.1:{relay.port}",
+        "FELIX_TYPHACAFILE": str(certificates / "ca.crt"),
+        "FELIX_TYPHACERTFILE": str(certificates / "client.crt"),
+        "FELIX_TYPHAKEYFILE": str(certificates / "client.key"),
+        "FELIX_TYPHACN": "typha-server",
+    }
+
+    def asked() -> set[str]:
+        """The types that calico-node has listed at the API server, of those that it follows through a relay."""
+        events = [event for event in agent_world.kube.audited(since) if event["user"]["username"] == NODE_USER]
+        return {event["objectRef"]["resource"] for event in events if event["verb"] == "list"} & {
+            "endpointslices",
+            "services",
+        }
+
+    try:
+        relay.await_ready()
+        since = len(agent_world.kube.audited())
+        announced = {"serviceLoadBalancerIPs": [{"cidr": "198.51.100.0/24"}]}
+        agent_world.calico("BGPConfiguration", "bgpconfigurations", "default", announced)
+        agent_world.peer("rack", "10.0.0.254", "bgp-secrets", "rack-1")
+        agent_world.secret("bgp-secrets", **{"rack-1": "s3cret"})
+        agent_world.trust("s3cret")
+        agent_world.service("web", "Local", "203.0.113.7", "198.51.100.7")
+        agent_world.service("later", "Local", "203.0.113.8", "198.51.100.8")
+        agent_world.endpoint("web", "node1")
+        agent_world.start()
+        until(lambda: agent_world.learned() >= {"198.51.100.7/32"}, "the service is announced", 60)
+        assert not asked()
+
+        relay.process.kill()
+        relay.process.wait(20)
+        agent_world.endpoint("web", "node1", ready=False)
+        agent_world.endpoint("later", "node1")
+        again = Process(agent_world.kube, certificates, relay.port)
+        try:
+            wanted = {"198.51.100.0/24", "198.51.100.8/32"}
+            until(lambda: agent_world.learned() == wanted, "what happened meanwhile", 120)
+            lines = again.page(again.metrics, "/metrics")[1].splitlines()
+            assert not [line for line in lines if 'kind="list"' in line]
+            assert not asked()
+        finally:
+            again.stop()
+    finally:
+        relay.stop()
+        way.close()

@@ -186,6 +186,28 @@ def test_pools_families_and_changes(balancer_world: LoadBalancers, process: Proc
     assert balancer_world.ingress("named") == []
 
 
+def test_a_dual_stack_service_gets_an_address_of_each_family(balancer_world: LoadBalancers, process: Process) -> None:
+    """In the order of its families. One that comes or goes leaves the other as it is (upstream never adds one)."""
+    balancer_world.pool("lb", "203.0.113.0/28")
+    dual = {"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+    balancer_world.service("early", **dual)
+    until(lambda: balancer_world.ingress("early"), "the address of the family that has a pool", 60)
+    [four] = balancer_world.ingress("early")
+    assert four.startswith("203.0.113.")
+    until(lambda: any("IPv6" in text for text in balancer_world.events("early")), "why it lacks the other", 30)
+    balancer_world.pool("six", "2001:db8::/120")
+    until(lambda: len(balancer_world.ingress("early")) == 2, "the other one", 60)
+    six, last = balancer_world.ingress("early")
+    assert (last, six.startswith("2001:db8::")) == (four, True)
+    balancer_world.service("two", **{**dual, "ipFamilies": ["IPv4", "IPv6"]})
+    until(lambda: len(balancer_world.ingress("two")) == 2, "both at once", 60)
+    assert [":" in text for text in balancer_world.ingress("two")] == [False, True]
+    single = {"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6"]}}
+    balancer_world.kube.request("PATCH", f"{SERVICES}/early", single, content_type="application/merge-patch+json")
+    until(lambda: balancer_world.ingress("early") == [six], "the family that it no longer has is given back", 60)
+    until(lambda: sorted(balancer_world.held().values()) == ["early", "two", "two"], "in IPAM, too", 30)
+
+
 def test_only_services_that_ask(balancer_world: LoadBalancers, process: Process) -> None:
     balancer_world.pool("lb", "203.0.113.0/28")
     found = balancer_world.store.get(SETTINGS, soon())
