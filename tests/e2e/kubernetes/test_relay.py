@@ -346,8 +346,8 @@ def test_agents_stay_at_their_relay_while_the_api_server_is_away_for_all(
         assert not link.direct
         assert relayed.relay.relay.server.streaming == 1
         way.open()
-        relayed.wait(lambda: relayed.is_told(agent))
-        relayed.wait(lambda: relayed.troubles[-1] == "")
+        relayed.wait(lambda: relayed.is_told(agent), 90)  # its followers try ever more seldom
+        relayed.wait(lambda: relayed.troubles[-1] == "", 90)
         assert (link.connections, relayed.stores[0].lists) == (opened, lists)
 
 
