@@ -352,8 +352,12 @@ def test_node_ports(uplinked: Uplinked, by: str, tmp_path: Path) -> None:
 
 def test_the_hosts_own_connections_to_services(uplinked: Uplinked, tmp_path: Path) -> None:
     """They are policed where they leave: not to its own workloads, and by the address behind the service's."""
-    chain = f"chain out {{ type nat hook output priority -100; ip daddr 10.96.0.1 dnat to {OTHER[4]}; }}"
-    (tmp_path / "services.nft").write_text(f"table ip kube-proxy {{ {chain}; }}")
+    hooks = (("out", "output"), ("pre", "prerouting"))
+    chains = "".join(
+        f"chain {name} {{ type nat hook {hook} priority -100; ip daddr 10.96.0.1 dnat to {OTHER[4]}; }}; "
+        for name, hook in hooks
+    )
+    (tmp_path / "services.nft").write_text(f"table ip kube-proxy {{ {chains} }}")
     uplinked.host.run("nft", "-f", str(tmp_path / "services.nft"))
     uplinked.host.do("route", "add", "10.96.0.0/16", "via", OTHER[4])
 
@@ -369,6 +373,8 @@ def test_the_hosts_own_connections_to_services(uplinked: Uplinked, tmp_path: Pat
     )
     start(uplinked, hosts=1, policies=1)
     assert through_service(80) and not through_service(81) and through_service(DNS)
+    pod, marker = uplinked.lab.workloads["a"].ns, (uplinked.host, OTHER[4], DNS)
+    assert uplinked.arrives(pod, "10.96.0.1", 81, uplinked.other, marker)  # forwarded, so not the host's own
 
 
 def test_what_is_not_tracked(uplinked: Uplinked) -> None:
