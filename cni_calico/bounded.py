@@ -23,6 +23,7 @@ MAX_DEPTH = 100
 MAX_NODES = 5_000_000  # of a text after expanding its aliases
 CONFIG_BYTES = 1 << 20
 MANIFEST_BYTES = 64 << 20
+REPORT_BYTES = 256 << 20  # some 800,000 addresses
 EXPORT_BYTES = 2 << 30
 _CHUNK = 1 << 20
 

@@ -14,6 +14,7 @@ import time
 from copy import copy
 
 from cni_calico.redaction import without_secrets
+from cni_calico.regular import require_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,16 +122,18 @@ class Log:
             os.makedirs(directory, exist_ok=True)
             fd = os.open(self.file_path, flags, 0o644)
         try:
+            size = require_regular(fd, self.file_path)  # a line on a disk, or in somebody's pipe, would be damage
             os.write(fd, line)
-            found = os.fstat(fd)
         finally:
             os.close(fd)
-        if found.st_size > self.max_bytes and found.st_mode & 0o170000 == 0o100000:  # a regular file
+        if size + len(line) > self.max_bytes:
             self._rotate()
 
     def _rotate(self) -> None:
-        lock = os.open(self.file_path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        name = self.file_path + ".lock"
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
         try:
+            require_regular(lock, name)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.stat(self.file_path).st_size <= self.max_bytes:
                 return  # another process has rotated it

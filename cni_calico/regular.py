@@ -27,13 +27,23 @@ def open_regular(path: str) -> int:
     """A descriptor for reading. Raises OSError."""
     require_name(path)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    kind = os.fstat(fd).st_mode & _TYPE
-    if kind == _REGULAR:
-        return fd
-    os.close(fd)
+    try:
+        require_regular(fd, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def require_regular(fd: int, path: str) -> int:
+    """The size of the open file, in bytes. Raises OSError if it is something else: a device, a FIFO."""
+    status = os.fstat(fd)
+    kind = status.st_mode & _TYPE
     if kind == _DIRECTORY:
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
-    raise OSError(EINVAL, "it is not a regular file", path)
+    if kind != _REGULAR:
+        raise OSError(EINVAL, "it is not a regular file", path)
+    return status.st_size
 
 
 def read_regular(path: str, limit: int = READ_LIMIT) -> bytes:

@@ -15,6 +15,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 
 from cni_calico import faults
 from cni_calico.errors import AttachmentBusy, KernelError
+from cni_calico.regular import require_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def _try(path: str) -> int | None:
     """The descriptor that holds the lock; None if another holder has it or the file was removed meanwhile."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
+        require_regular(fd, path)
         flock(fd, LOCK_EX | LOCK_NB)
         ours, there = os.fstat(fd), os.stat(path)
         if (ours.st_ino, ours.st_dev) == (there.st_ino, there.st_dev):

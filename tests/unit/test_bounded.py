@@ -87,3 +87,35 @@ def test_calicoctl_survives_deep_nesting(argv, tmp_path):
     )
     assert done.returncode == 1, done
     assert "nested more than 100 levels deep" in done.stderr or "does not exist yet" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("deep", "nested more than 100 levels deep"),
+        ("zero", "it is larger than 256 MiB"),
+        ("fifo", "nothing to read within 10 s"),
+    ],
+)
+def test_a_report_is_read_within_bounds(tmp_path, what, said):
+    named = tmp_path / "report.json"
+    if what == "deep":
+        named.write_text("[" * 200_000)
+    elif what == "zero":
+        named.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(named)
+    program = "import sys; from cni_calico.ctl.main import main; sys.exit(main())"
+    argv = [sys.executable, "-c", program, "ipam", "release", f"--from-report={named}"]
+    environment = {**os.environ, "DATASTORE_PATH": str(tmp_path / "d.db")}
+    made = subprocess.run(
+        [sys.executable, "-c", program, "ipam", "configure", "--strictaffinity=false"],
+        env=environment,
+        capture_output=True,
+        timeout=60,
+    )
+    assert made.returncode == 0, made
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done
+    assert f"cannot read report {named}: " in done.stderr or f"cannot read {named}: " in done.stderr
+    assert said in done.stderr

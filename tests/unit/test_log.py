@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from datetime import UTC, datetime
 
 import pytest
@@ -45,3 +46,38 @@ def test_a_log_without_standard_error(tmp_path, capfd) -> None:
 def test_who_wants_json(value: str, wanted: bool) -> None:
     assert wants_json({"CALICO_LOG_FORMAT": value}) is wanted
     assert wants_json({}) is False
+
+
+@pytest.mark.parametrize("what", ["fifo with a reader", "device", "directory"])
+def test_only_a_file_is_written_to(tmp_path, what: str) -> None:
+    path = tmp_path / "x.log"
+    if what == "directory":
+        path.mkdir()
+    elif what == "device":
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    else:
+        os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        Log("info", str(path), stderr=False, max_size_mb=0).info("one")
+        assert what == "directory" or os.read(reader, 100) == b""
+    finally:
+        os.close(reader)
+    assert os.listdir(tmp_path) == ["x.log"]
+
+
+@pytest.mark.parametrize("what", ["fifo", "link"])
+def test_a_rotation_whose_lock_is_no_file_is_left_out(tmp_path, what: str) -> None:
+    path, elsewhere = tmp_path / "x.log", tmp_path / "elsewhere"
+    if what == "fifo":
+        os.mkfifo(f"{path}.lock")
+    else:
+        os.symlink(elsewhere, f"{path}.lock")
+    log = Log("info", str(path), stderr=False, max_size_mb=0)
+    log.info("one")
+    log.info("two")
+    assert [line[-3:] for line in path.read_text().splitlines()] == ["one", "two"]
+    assert sorted(os.listdir(tmp_path)) == ["x.log", "x.log.lock"]
+    os.unlink(f"{path}.lock")
+    log.info("three")
+    assert not path.exists() and len(list(tmp_path.glob("x-*.log"))) == 1

@@ -7,12 +7,11 @@ reports made while the cluster runs need --force.
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from cni_calico.bounded import REPORT_BYTES, parse_json, read_text
 from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.ipam.show import parse_address
 from cni_calico.ctl.session import CommandFailed, Session
@@ -38,7 +37,7 @@ def _release_address(session: Session, text: str) -> str:
 
 def _read_report(name: str) -> dict[str, Any]:
     try:
-        report = json.loads(Path(name).read_text())
+        report = parse_json(read_text(name, limit=REPORT_BYTES), name)
     except (OSError, ValueError) as e:
         raise InvalidConfig(f"cannot read report {name}: {getattr(e, 'strerror', None) or e}") from e
     if not isinstance(report, dict) or not isinstance(report.get("allocations"), dict):

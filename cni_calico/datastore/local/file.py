@@ -181,18 +181,28 @@ def _sync_directory(directory: str) -> None:
 
 
 def _replace_empty(path: str) -> None:
-    """Handle an empty file, which no process can have open: refuse it, or replace it, one process at a time. Raises
-    OSError.
-    """
+    """Replace an empty file, which no process can have open, one process at a time. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)  # the second process finds another file, or none
         status = os.fstat(fd)
+        _require_made_by_us(path, status)
         if not status.st_size and os.path.exists(path) and os.path.samestat(status, os.stat(path)):
             os.unlink(path)
             _create_file(path)
     finally:
         os.close(fd)
+
+
+def _require_made_by_us(path: str, status: os.stat_result) -> None:
+    """Raises DatastoreDamaged for an empty file that cannot be the beginning of a store: somebody needs it."""
+    if stat.S_IMODE(status.st_mode) != 0o600 or status.st_uid != os.geteuid():
+        raise DatastoreDamaged(
+            f"cannot open datastore {path}: it is an empty file that cni-calico did not make: its mode is"
+            f" {stat.S_IMODE(status.st_mode):04o}, its owner {status.st_uid}, and a datastore has mode 0600 and owner"
+            f" {os.geteuid()}",
+            details="let datastore_path (DATASTORE_PATH) name another file; or remove this one if nothing needs it",
+        )
 
 
 def _may_have_been_made(path: str) -> bool:
@@ -339,6 +349,7 @@ def _status(path: str, *, create: bool) -> os.stat_result | None:
         status = os.stat(path)
         if status.st_size or not stat.S_ISREG(status.st_mode) or _may_have_been_made(path):
             return status
+        _require_made_by_us(path, status)
         if not create:
             return None  # left by a process that was killed while it made a store
         _replace_empty(path)

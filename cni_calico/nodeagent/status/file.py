@@ -51,11 +51,15 @@ def _replace(target: str, data: bytes) -> None:
     temporary = f"{target}.{os.getpid()}.new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        while data:  # a full disk accepts a part and reports it only at the next attempt
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
-    os.rename(temporary, target)
+        try:
+            while data:  # a full disk accepts a part and reports it only at the next attempt
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, target)
+    except OSError:
+        os.unlink(temporary)  # what is left of it would keep the disk full
+        raise
 
 
 def read_status(run_dir: str) -> dict[str, Any]:

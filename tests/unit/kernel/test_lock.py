@@ -130,3 +130,11 @@ def test_what_cannot_be_locked(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     with pytest.raises(KernelError, match="symbolic link"), file_lock(str(tmp_path / "link"), Deadline.after(5)):
         pass
+
+
+def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    """A disk would be opened for writing, a pipe's reader would wait."""
+    os.mkfifo(tmp_path / "ipam.lock")
+    lock = file_lock(str(tmp_path / "ipam.lock"), Deadline.after(5))
+    with pytest.raises(KernelError, match="it is not a regular file"), lock:
+        pass

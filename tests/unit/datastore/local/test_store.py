@@ -341,7 +341,7 @@ def test_a_lost_store_never_becomes_a_new_one(store_path: str, soon: Deadline, l
 def test_an_empty_file_that_was_never_more_becomes_a_store(store_path: str, soon: Deadline) -> None:
     """An earlier release that was killed at the wrong moment left it."""
     os.makedirs(os.path.dirname(store_path))
-    Path(store_path).touch()
+    Path(store_path).touch(0o600)
     store = LocalStore(store_path)
     assert store.get(ONE, soon) is None and os.path.getsize(store_path) == 0
     with ThreadPoolExecutor(8) as pool:
@@ -352,6 +352,22 @@ def test_an_empty_file_that_was_never_more_becomes_a_store(store_path: str, soon
     assert os.path.exists(marker_path(store_path)) and os.stat(store_path).st_mode & 0o777 == 0o600
     for each in (store, *stores):
         each.close()
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o644, 0), (0o640, 0), (0o600, 1)])
+def test_an_empty_file_of_somebody_else_is_refused(store_path: str, soon: Deadline, mode: int, owner: int) -> None:
+    """Another program's lock file, for example."""
+    path = Path(store_path)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.chown(path, os.geteuid() + owner, -1)
+    path.chmod(mode)
+    before = path.stat()
+    for way in ways(soon):
+        with pytest.raises(DatastoreDamaged, match="an empty file that cni-calico did not make") as caught:
+            way(LocalStore(store_path))
+        assert "remove this one if nothing needs it" in caught.value.details
+    assert path.stat() == before and list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("beside", ["-wal", "-journal"])
