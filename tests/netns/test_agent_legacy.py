@@ -90,6 +90,20 @@ def test_what_it_does_not_do_is_named_in_its_status(node: Node) -> None:
     assert all(warning in node.log() for warning in warnings)
 
 
+def test_a_resource_that_asks_for_another_data_plane_keeps_the_node_from_being_ready(node: Node) -> None:
+    """Two would work side by side; the node is ready as soon as the field is gone."""
+    node.calico_node("-startup")
+    spec = {"useInternalDataplaneDriver": False, "dataplaneDriver": "calico-vpp"}
+    node.store.put(Resource("FelixConfiguration", Metadata("default"), spec))
+    node.run("-felix")
+    [why] = until(lambda: node.status().get("unmet"), "it says why it is not ready", 60)
+    assert why.startswith("useInternalDataplaneDriver of FelixConfiguration default is false: ")
+    assert "keep upstream's calico-node" in why and f"this node is not ready: {why}" in node.log()
+    assert node.calico_node("-felix-ready", check=False).returncode != 0
+    node.store.put(Resource("FelixConfiguration", Metadata("default"), {}))
+    node.until_applied()
+
+
 def test_metrics_on_both_families(node: Node) -> None:
     """Also without an address to listen on in the parameters; a probe of an older manifest asks 127.0.0.1."""
     node.run().until_ready()

@@ -27,6 +27,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
     render_nftables,
     select_own,
 )
+from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
 from tests.deadlines import soon
@@ -176,6 +177,13 @@ def test_forwarding_is_accepted_where_docker_drops_it(host_without_rules: Namesp
     assert "cali+" not in closed
 
 
+def _change(part: Forwarding | Takeover, felix: FelixSettings) -> list[str]:
+    """What a full pass of a part has changed."""
+    done = Pass()
+    part.apply(Desired(forward_prefixes=("cali",)), felix, soon(), done, True)
+    return done.changed
+
+
 def _make_sets(*names: str) -> None:
     with IPSet() as sets:
         for name in names:
@@ -288,9 +296,18 @@ def test_the_lock_is_waited_for_as_long_as_felix_says(
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     felix = parse_felix({"FELIX_IPTABLESLOCKTIMEOUTSECS": "37", "FELIX_IPTABLESBACKEND": "legacy"}).settings
+    waited = {"--noflush -w 37"}
     rules, failed = host_without_rules.call(_bring, Masquerade(Log("none", stderr=False)), NAT[4], felix)
     assert rules and not failed
-    assert set(called.read_text().splitlines()) == {"--noflush -w 37"}
+    assert set(called.read_text().splitlines()) == waited
+    dropping = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i docker0 -j ACCEPT\n:cali-FORWARD - [0:0]\nCOMMIT\n"
+    host_without_rules.call(_iptables, 4, "legacy", dropping)
+    parts = ((Forwarding(), "accepted forwarding"), (Takeover(Log("none", stderr=False)), "removed 1 chains"))
+    for part, said in parts:
+        called.write_text("")
+        changed = host_without_rules.call(_change, part, felix)
+        assert [text for text in changed if text.startswith(said)], changed
+        assert set(called.read_text().splitlines()) == waited, part
 
 
 def test_legacy_tables_are_not_made_by_looking(host_without_rules: Namespace) -> None:

@@ -234,7 +234,12 @@ def patch(session: Session, arguments: Namespace) -> str:
     """Types "strategic" and "merge" are the same here: no list of Calico's has a merge key."""
     key = key_of(*parse_target(arguments.words, "patch"), arguments)
     change = parse_patch(arguments.patch, arguments.type)
-    operations.modify(session, key, change, checks_of(arguments))
+    try:
+        operations.modify(session, key, change, checks_of(arguments))
+    except CalicoError as e:
+        failed = CommandFailed(f"Hit error: {e}")  # upstream's words
+        failed.details = e.details
+        raise failed from e
     return f"Successfully patched 1 '{key.kind}' resource\n"
 
 

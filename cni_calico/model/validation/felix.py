@@ -111,6 +111,7 @@ def check_felix(report: Report, spec: Spec) -> None:
             report.duration(at, value)
         elif field in _ADDRESSES and value not in (None, ""):
             report.address(at, value, _ADDRESSES[field])
+    report.selector("spec.nodeSelector", spec.get("nodeSelector"))
     _check_lists(report, spec)
     _check_tables(report, spec)
     region = report.string("spec.openstackRegion", spec.get("openstackRegion"))

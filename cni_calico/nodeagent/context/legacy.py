@@ -9,6 +9,7 @@ configuration file (``[global]``, ``Name = value``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
@@ -30,6 +31,10 @@ _REFUSED = {
     "openstackregion": "OpenStack regions are not supported; remove it (docs/compatibility.md)",
 }
 _EXTERNAL = "useinternaldataplanedriver"
+_WAY_OUT = (
+    "useInternalDataplaneDriver of FelixConfiguration {} is false: another data plane (Calico/VPP) would work beside "
+    "this agent's; remove that field and dataplaneDriver, or keep upstream's calico-node on this host"
+)
 
 
 def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[str, str]:
@@ -68,6 +73,17 @@ def require_supported(environ: Mapping[str, str]) -> None:
                 f"cannot use {name}={text!r}: external data planes (Calico/VPP) are not supported",
                 details="remove it and FELIX_DATAPLANEDRIVER, or keep upstream's calico-node on this host",
             )
+
+
+def unmet_driver(environ: Mapping[str, str], node_spec: Mapping[str, Any], default_spec: Mapping[str, Any]) -> str:
+    """Why the data plane may not be this agent's, as a FelixConfiguration says; "" if it is."""
+    if any(name.upper() == f"FELIX_{_EXTERNAL.upper()}" and text.strip() for name, text in environ.items()):
+        return ""  # it wins over every resource, and start-up has refused any value but true
+    for name, spec in (("node.<name>", node_spec), ("default", default_spec)):
+        value = spec.get("useInternalDataplaneDriver")
+        if value is not None:
+            return "" if _is_on(str(value)) else _WAY_OUT.format(name)
+    return ""
 
 
 def _is_on(text: str) -> bool:

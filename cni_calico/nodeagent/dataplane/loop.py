@@ -25,6 +25,7 @@ from cni_calico.log import LEVELS, Log
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
+from cni_calico.nodeagent.context.legacy import unmet_driver
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
@@ -159,7 +160,8 @@ class DataplaneLoop:
             done = Pass(failed=[str(e)])
         ended = time.monotonic()
         self._schedule(done, felix, full, ended)
-        self._unmet = (*select_unmet(snapshot, done.lacking), *done.refused)
+        driver = unmet_driver(self._environ, snapshot.felix_node or {}, snapshot.felix_default or {})
+        self._unmet = (*select_unmet(snapshot, done.lacking), *done.refused, *filter(None, [driver]))
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
         self._synced = True

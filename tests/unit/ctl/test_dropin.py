@@ -204,6 +204,13 @@ def test_key_order_and_defaults_shown(calicoctl):
     assert calicoctl.read("tier", "default")["status"] == {}
 
 
+def test_a_patch_that_fails_says_so_in_upstreams_words(calicoctl):
+    said = calicoctl.fails("patch", "ippool", "none", "-p", "{}")
+    assert said.startswith("Hit error: resource does not exist: IPPool(none) with error: ")
+    calicoctl.ok("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))
+    assert calicoctl.fails("patch", "ippool", "a", "-p", '{"spec":{"disabled":"x"}}').startswith("Hit error: ")
+
+
 def test_a_json_patch_that_is_an_object_is_merged(calicoctl):
     calicoctl.apply(pool("a", "10.1.0.0/16"))
     calicoctl.ok("patch", "ippool", "a", "-t", "json", "-p", '{"spec":{"disabled":true}}')

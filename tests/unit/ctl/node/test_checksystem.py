@@ -86,6 +86,22 @@ def test_programs(check, programs, lacking):
     }
 
 
+@pytest.mark.parametrize(
+    ("missing", "what", "state", "code"),
+    [
+        ("/proc/sys/net/ipv4/ip_forward", "IPv4 forwarding", "FAIL", 1),
+        ("/proc/sys/net/ipv6/conf/all/forwarding", "IPv6", "missing, only needed for IPv6 pools", 0),
+        ("/proc/self/ns/net", "network namespaces", "FAIL", 1),
+    ],
+)
+def test_what_the_kernel_does_not_offer(check, monkeypatch, missing, what, state, code):
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path != missing and exists(path))
+    rows, found = check()
+    assert found == code
+    assert {name: said for name, said in rows.items() if said != "OK"} == {what: state}
+
+
 def test_a_kernel_that_is_too_old(check):
     rows, code = check(release="4.18.0-553.el8.x86_64")
     assert code == 1 and rows["kernel 4.18.0-553.el8.x86_64 >= 4.19"] == "FAIL"

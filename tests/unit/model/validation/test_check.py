@@ -208,6 +208,7 @@ def test_everything_that_upstream_stored_is_valid():
         ),
         ("FelixConfiguration", {"reportingInterval": 30}, "must be a duration"),
         ("FelixConfiguration", {"interfaceExclude": "eth0,/[/"}, "is not a regular expression between slashes"),
+        ("FelixConfiguration", {"nodeSelector": "has(rack"}, "selector"),
         ("WorkloadEndpoint", {"endpoint": "eth1"}, "must be n-cni-c-eth1, as its node"),
         ("WorkloadEndpoint", {"ipNetworks": ["10.0.0.0/24", "10.0.0.1"]}, "must be a single address"),
         ("WorkloadEndpoint", {"ipNATs": [{"internalIP": "10.0.0.2", "externalIP": "1.2.3.4"}]}, "is not one of"),

@@ -11,7 +11,7 @@ from cni_calico.cni.netconf import parse_datastore
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import PREFIXED
 from cni_calico.nodeagent.context.felix import parse_felix
-from cni_calico.nodeagent.context.legacy import expand_environment, require_supported
+from cni_calico.nodeagent.context.legacy import expand_environment, require_supported, unmet_driver
 from cni_calico.nodeagent.context.open import read_environment
 from cni_calico.nodeagent.context.settings import parse_settings
 
@@ -56,6 +56,24 @@ def test_the_datastores_variables_with_upstreams_prefix() -> None:
         assert (found.type, found.etcd_endpoints, found.etcd_key_file) == ("etcdv3", ("https://a",), "/k")
     others = {"CALICO_NODENAME_FILE": "/n", "CALICO_IPV4POOL_CIDR": "10.0.0.0/16", "CALICO_K8S_NODE_REF": "n"}
     assert expand_environment(others) == others
+
+
+@pytest.mark.parametrize(
+    ("environ", "own", "default", "why"),
+    [
+        ({}, {}, {}, ""),
+        ({}, {}, {"useInternalDataplaneDriver": True, "dataplaneDriver": "calico-vpp"}, ""),
+        ({}, {}, {"useInternalDataplaneDriver": False}, "useInternalDataplaneDriver of FelixConfiguration default is"),
+        ({}, {"useInternalDataplaneDriver": False}, {}, "useInternalDataplaneDriver of FelixConfiguration node.<name>"),
+        ({}, {"useInternalDataplaneDriver": True}, {"useInternalDataplaneDriver": False}, ""),
+        ({"FELIX_USEINTERNALDATAPLANEDRIVER": "true"}, {}, {"useInternalDataplaneDriver": False}, ""),
+    ],
+)
+def test_a_data_plane_of_somebody_else(
+    environ: dict[str, str], own: dict[str, object], default: dict[str, object], why: str
+) -> None:
+    found = unmet_driver(environ, own, default)
+    assert found.startswith(why) and bool(found) == bool(why)
 
 
 def test_felix_cfg(tmp_path: Path) -> None:
