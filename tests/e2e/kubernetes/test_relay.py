@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,7 @@ from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
-from tests.e2e.kube import Cluster
+from tests.e2e.kube import Cluster, free_port
 from tests.e2e.relays import RunningRelay, make_certificates, relay_access
 from tests.fakes.tcp import Forwarder
 from tests.fixtures.kubernetes import NAMESPACE
@@ -291,7 +292,8 @@ def behind_a_way(kube: Cluster, certificates: Path) -> Iterator[tuple[Forwarder,
     address = urlsplit(kube.url)
     assert address.hostname is not None
     assert address.port is not None
-    way = Forwarder((address.hostname, address.port))
+    port = free_port()  # the same one when the way is open again
+    way = Forwarder((address.hostname, address.port), lambda: socket.create_server(("127.0.0.1", port), backlog=64))
     access = replace(kube.access(), api_root=f"https://127.0.0.1:{way.port}")
     relayed = Relayed(kube, certificates, KubernetesAPI(access), Limits(cut_off_s=1.0, bookmark_s=0.2))
     try:
