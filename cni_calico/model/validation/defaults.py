@@ -1,16 +1,18 @@
 """PURE: the fields that upstream fills in when a resource is written, and those it shows when one is read.
 
-Rule: given values stay unchanged, except AS numbers in dotted form, which are stored as numbers. Source: upstream's
-client library and its vectors.
+Rule: given values stay unchanged, except AS numbers in dotted form, which are stored as numbers, and durations, which
+are stored as Go writes them. Source: upstream's client library and its vectors.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from cni_calico.model.documents.fields import JSON, as_number_of
 from cni_calico.model.documents.tiers import TIERS
+from cni_calico.model.validation.felix_fields import DURATIONS
 from cni_calico.model.validation.ipam import BLOCK_SIZES
 
 TIER_LABEL = "projectcalico.org/tier"
@@ -20,6 +22,15 @@ _AS_NUMBERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "BGPPeer": (("asNumber",), ("localASNumber",)),
     "BGPConfiguration": (("asNumber",),),
 }
+_TIMED: Mapping[str, frozenset[str]] = {
+    "FelixConfiguration": DURATIONS | {"timeout"},
+    "BGPPeer": frozenset(("keepaliveTime", "maxRestartTime")),
+    "BGPConfiguration": frozenset(("nodeMeshMaxRestartTime",)),
+    "KubeControllersConfiguration": frozenset(("etcdV3CompactionPeriod", "reconcilerPeriod", "leakGracePeriod")),
+}
+_PART = re.compile(r"(\d+)(?:\.(\d*))?(h|ms|m|s|us|µs|ns)")
+_SECOND = 10**9
+_NANOSECONDS = {"h": 3600 * _SECOND, "m": 60 * _SECOND, "s": _SECOND, "ms": 10**6, "us": 1000, "µs": 1000, "ns": 1}
 # what is shown of a record that does not say it; never stored
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "FelixConfiguration": {
@@ -38,7 +49,7 @@ def with_defaults(document: JSON) -> dict[str, Any]:
     kind, spec = str(document.get("kind")), document.get("spec")
     if not isinstance(spec, Mapping):
         return dict(document)
-    changed = _with_as_numbers(kind, spec)
+    changed: dict[str, Any] = _with_durations(_with_as_numbers(kind, spec), _TIMED.get(kind, frozenset()))
     fill = _FILLED.get(kind)
     out = {**document, "spec": fill(document, changed) if fill else changed}
     labels = _labels_of(kind, out)
@@ -123,6 +134,40 @@ def _labels_of(kind: str, document: JSON) -> dict[str, str]:
         "serviceaccount": spec.get("serviceAccountName"),
     }
     return {_ENDPOINT_LABELS + name: value for name, value in found.items() if isinstance(value, str) and value}
+
+
+def _with_durations(value: Any, names: frozenset[str], name: str = "") -> Any:
+    """The value with the durations in it, those of fields of these names, as Go writes them."""
+    if isinstance(value, str):
+        return normal_duration(value) if name in names else value
+    if isinstance(value, Mapping):
+        return {key: _with_durations(within, names, str(key)) for key, within in value.items()} if names else value
+    return [_with_durations(within, names) for within in value] if isinstance(value, list) and names else value
+
+
+def normal_duration(text: str) -> str:
+    """A duration as Go writes it: "5m" is "5m0s", "90s" "1m30s", "1500ms" "1.5s". Any other text stays as it is."""
+    parts = list(_PART.finditer(text))
+    if text != "0" and (not parts or "".join(part[0] for part in parts) != text):
+        return text  # validation reports it
+    total = 0
+    for part in parts:
+        fraction, size = part[2] or "", _NANOSECONDS[part[3]]
+        total += int(part[1]) * size + int(fraction or 0) * size // 10 ** len(fraction)
+    for unit in ("ms", "µs", "ns"):
+        if _NANOSECONDS[unit] <= total < _SECOND:
+            return f"{_quotient(total, _NANOSECONDS[unit])}{unit}"
+    minutes, rest = divmod(total, _NANOSECONDS["m"])
+    hours, minutes = divmod(minutes, 60)
+    shown = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return f"{shown}{_quotient(rest, _SECOND)}s"
+
+
+def _quotient(count: int, unit: int) -> str:
+    """Of a power of ten, without zeros at its end."""
+    whole, rest = divmod(count, unit)
+    fraction = str(rest + unit)[1:].rstrip("0")
+    return f"{whole}.{fraction}" if fraction else str(whole)
 
 
 def _with_as_numbers(kind: str, spec: JSON) -> dict[str, Any]:
