@@ -15,8 +15,9 @@ def on_loopback(port: int = 0) -> socket.socket:
 class TcpFake(ABC):
     """Listens, and serves each connection in a thread of its own. ``listen`` makes the socket, again after ``open``."""
 
-    def __init__(self, listen: Callable[[], socket.socket] = on_loopback) -> None:
-        self._listen = listen
+    def __init__(self, listen: Callable[[], socket.socket] | None = None) -> None:
+        self.port = 0
+        self._listen = listen or (lambda: on_loopback(self.port))  # the same port again
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
@@ -81,7 +82,7 @@ def end_connection(connection: socket.socket) -> None:
 class Forwarder(TcpFake):
     """Leads to ``target``. ``close`` cuts the way, ``open`` mends it; ``swallow``: the target's answers are dropped."""
 
-    def __init__(self, target: tuple[str, int], listen: Callable[[], socket.socket] = on_loopback) -> None:
+    def __init__(self, target: tuple[str, int], listen: Callable[[], socket.socket] | None = None) -> None:
         self.swallow = False
         self._target = target
         super().__init__(listen)
