@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from cni_calico.cni.answer import Answer, answer_error
 from cni_calico.cni.environment import parse_call
@@ -41,7 +41,9 @@ from cni_calico.server.resident import Resident
 from cni_calico.shortage import shortage_of
 
 WORKERS = 32
+SPARED = 2  # workers that are given up again where there cannot be all of them
 QUEUE = 512
+START_S = 60.0  # a thread without memory for its first step keeps whoever starts it waiting for ever
 DRAIN_S = 4.0
 CLOSE_MIN_S = 0.2
 SHORT_S = 0.1  # between attempts to accept while there are no descriptors
@@ -61,16 +63,28 @@ class CniServer:
         self.resident = Resident(log, self.metrics, self.exhaustion, workers)
         self._waiting: queue.SimpleQueue[tuple[socket.socket, float] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"cni-{i}", daemon=True) for i in range(workers)]
+        self._acceptor = threading.Thread(target=self._accept, name="cni-accept", daemon=True)
         self._closer = threading.Thread(target=self._close_idle, name="cni-close-idle", daemon=True)
         self._listener: socket.socket | None = None
+        self._listening = threading.Event()  # or it is known that it will not
         self._stopping = threading.Event()
 
     def start(self) -> None:
         """Raises OSError if the socket cannot be made, RuntimeError if there cannot be threads.
 
-        A caller that finds the socket waits for an answer, so the threads are started first; some of them are enough.
+        A caller that finds the socket waits for an answer, so the threads are started first, and of them the one that
+        accepts; some of the others are enough.
         """
-        self._closer.start()
+        self._acceptor.start()
+        try:
+            self._closer.start()
+            self._start_workers()
+            self._listener = listen(self.path)
+        finally:
+            self._listening.set()
+        self.log.info(f"serving CNI calls on {self.path}")
+
+    def _start_workers(self) -> None:
         started: list[threading.Thread] = []
         for thread in self._threads:
             try:
@@ -78,19 +92,13 @@ class CniServer:
             except RuntimeError:
                 if not started:
                     raise
-                self.log.warning(f"serving with {len(started)} workers: there cannot be more threads")
+                spared = min(SPARED, len(started) - 1)
+                for _ in range(spared):
+                    self._waiting.put(None)  # a thread that a call needs must find room
+                self.log.warning(f"serving with {len(started) - spared} workers: there cannot be more threads")
                 break
             started.append(thread)
         self._threads = started
-        listener = listen(self.path)
-        try:
-            self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="cni-accept", daemon=True)
-            self._acceptor.start()
-        except BaseException:
-            listener.close()
-            raise
-        self._listener = listener
-        self.log.info(f"serving CNI calls on {self.path}")
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Stop accepting, finish what was accepted."""
@@ -112,7 +120,12 @@ class CniServer:
             closing.start()
             closing.join(max(CLOSE_MIN_S, limit - time.monotonic()))
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
+        self._listening.wait()
+        if self._listener is not None:
+            self._accept_from(self._listener)
+
+    def _accept_from(self, listener: socket.socket) -> None:
         spare = _open_spare()
         while not self._stopping.is_set():
             try:
@@ -285,6 +298,22 @@ def _warm_up() -> None:
     gc.freeze()
 
 
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises RuntimeError in a body that takes longer. In the main thread only."""
+
+    def give_up(*_: object) -> None:
+        raise RuntimeError("a thread does not start: probably it is short of memory")
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
 def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     """``calico-node -cni-server``: serve until SIGTERM, SIGINT or a lack of memory; the exit status."""
     install_from_environment(environ)
@@ -296,7 +325,8 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     try:
         server = CniServer(path, log)
         server.exhaustion.watch_threads()
-        server.start()
+        with _at_most(START_S):
+            server.start()
     except (OSError, RuntimeError, MemoryError, ImportError) as e:
         log.error(f"cannot serve on {path}: {getattr(e, 'strerror', None) or e or type(e).__name__}")
         return 1

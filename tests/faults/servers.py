@@ -55,15 +55,7 @@ class Server:
         return self.process.poll() is not None
 
     def answers(self) -> bool:
-        """Whether it answers a request for its numbers within some seconds."""
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(5)
-            try:
-                asking.connect(str(self.host.node.root / "run" / "cni.sock"))
-                asking.sendall(protocol.frame(protocol.request_fields("metrics", [], b"", [])))
-                return len(asking.recv(protocol.HEADER_BYTES)) > 0
-            except OSError:
-                return False
+        return answers_at(self.host.node.root / "run" / "cni.sock")
 
     def stop(self) -> None:
         self.process.terminate()
@@ -71,6 +63,18 @@ class Server:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def answers_at(path: Path) -> bool:
+    """Whether a server answers a request for its numbers within some seconds."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(5)
+        try:
+            asking.connect(str(path))
+            asking.sendall(protocol.frame(protocol.request_fields("metrics", [], b"", [])))
+            return len(asking.recv(protocol.HEADER_BYTES)) > 0
+        except OSError:
+            return False
 
 
 def traces_in(log: Path) -> list[str]:

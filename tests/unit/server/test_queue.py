@@ -175,6 +175,6 @@ def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(
     monkeypatch.setattr(module, "_turn_away", turn_away)
     other = CniServer(queue_server.path + "2", SILENT, workers=1)
     other._stopping = Stops()
-    other._accept(Full(OSError(errno.EMFILE, "Too many open files")))
+    other._accept_from(Full(OSError(errno.EMFILE, "Too many open files")))
     assert given == [7, 8, 9], "each time it tried to open one before"
     assert len(accepted) == 3 and pauses == [module.SHORT_S] * 3
