@@ -26,6 +26,7 @@ from cni_calico.model.access import (
     parse_proxy_variables,
     without_prefixes,
 )
+from cni_calico.redaction import shown_url
 
 if TYPE_CHECKING:
     from cni_calico.cni.dataplane import ExternalDataplane
@@ -232,7 +233,8 @@ def _parse_gates(top: JsonFields) -> tuple[str, ...]:
         host = rest.partition("/")[0]
         if scheme not in ("http", "https") or not separator or not host or not gate.isascii() or not gate.isprintable():
             raise InvalidConfig(
-                f"Invalid URL set for ReadinessGates: {gate!r}", details="readiness_gates holds http and https URLs"
+                f"Invalid URL set for ReadinessGates: {shown_url(gate)!r}",
+                details="readiness_gates holds http and https URLs",
             )
     return gates
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
+from cni_calico.redaction import shown_url
 
 
 def read_status(url: str, deadline: Deadline) -> int:
     """The status code of a GET. Raises KernelError if there is no answer, DeadlineExceeded."""
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
 
-    timeout_s = deadline.require(f"ask {url}")
+    shown = shown_url(url)
+    timeout_s = deadline.require(f"ask {shown}")
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     make = HTTPSConnection if scheme == "https" else HTTPConnection
@@ -22,8 +24,10 @@ def read_status(url: str, deadline: Deadline) -> int:
         connection = make(host.rpartition("@")[2], timeout=timeout_s)
         connection.request("GET", slash + path or "/")
         return connection.getresponse().status
+    except InvalidURL as e:  # its text may show a part of a password
+        raise KernelError(f"cannot ask {shown}: its host, port or path cannot be one") from e
     except (OSError, HTTPException, ValueError) as e:
-        raise KernelError(f"cannot ask {url}: {e}", errno=getattr(e, "errno", 0) or 0) from e
+        raise KernelError(f"cannot ask {shown}: {e}", errno=getattr(e, "errno", 0) or 0) from e
     finally:
         if connection is not None:
             connection.close()

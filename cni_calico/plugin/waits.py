@@ -15,6 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.task import Task
+from cni_calico.redaction import shown_url
 
 GATE_PATIENCE_S = 30.0
 GATE_ATTEMPT_S = 5.0
@@ -52,7 +53,7 @@ def _await_gate(gate: str, limit: Deadline) -> None:
             problem = e.message
         if limit.remaining_s() <= _GATE_PAUSE_S:
             raise NodeNotSetUp(
-                f"cannot set up the pod's network: readiness gate {gate} is not ready: {problem}",
+                f"cannot set up the pod's network: readiness gate {shown_url(gate)} is not ready: {problem}",
                 details="readiness_gates in the network configuration names what has to answer before pods start",
             )
         time.sleep(_GATE_PAUSE_S)

@@ -27,7 +27,7 @@ from cni_calico.errors import (
     OutcomeUnknown,
 )
 from cni_calico.model.access import KubernetesAccess
-from cni_calico.redaction import without_secrets
+from cni_calico.redaction import shown_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class KubernetesAPI:
     @property
     def identity(self) -> str:
         """A name of the server for logs, known without a request."""
-        return without_secrets(self.access.kubeconfig or self.access.api_root or "in the cluster")
+        return self.access.kubeconfig or shown_url(self.access.api_root) or "in the cluster"
 
     # -- whole answers ------------------------------------------------------------------------------------------------
 

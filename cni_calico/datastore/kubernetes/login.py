@@ -14,6 +14,7 @@ from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreDenied, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
+from cni_calico.redaction import shown_url
 from cni_calico.regular import read_regular
 
 TYPE_CHECKING = False
@@ -327,8 +328,9 @@ def parse_url(url: str) -> tuple[str, str, int, str]:
         host, _, port = authority.partition(":")
     port = port.removeprefix(":")
     number = int(port) if port.isascii() and port.isdecimal() else -1 if port else {"http": 80}.get(scheme, 443)
-    if scheme not in ("http", "https") or not host or not 0 < number < 65536:
-        raise DatastoreDenied(f"cannot use the Kubernetes API server's address {url!r}", details=HINT)
+    # an @ behind the host belongs to a password with a slash in it, whose first part would be taken for the host
+    if scheme not in ("http", "https") or not host or not 0 < number < 65536 or "@" in path:
+        raise DatastoreDenied(f"cannot use the Kubernetes API server's address {shown_url(url)!r}", details=HINT)
     return scheme, host, number, (slash + path).rstrip("/")
 
 

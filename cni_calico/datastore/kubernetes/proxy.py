@@ -29,7 +29,8 @@ def is_direct(host: str, port: int, no_proxy: str) -> bool:
 def parse_proxy(text: str) -> tuple[str, int, str]:
     """(host, port, credentials "USER:PASSWORD" or "") of an HTTP proxy's URL. Raises DatastoreDenied."""
     scheme, _, rest = (text if "://" in text else f"http://{text}").partition("://")
-    login, _, authority = rest.partition("/")[0].rpartition("@")
+    login, _, authority = rest.rpartition("@")  # a password may have a slash in it
+    authority = authority.partition("/")[0]
     host, port = _split_port(authority)
     if scheme.lower() != "http" or not host or (port and not (port.isascii() and port.isdecimal())):
         raise DatastoreDenied(

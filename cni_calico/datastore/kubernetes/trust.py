@@ -10,6 +10,7 @@ import os
 from cni_calico.datastore.kubernetes.http import Server
 from cni_calico.datastore.kubernetes.login import HINT, Login, basic, parse_url
 from cni_calico.errors import DatastoreDenied
+from cni_calico.redaction import shown_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _tls_of(login: Login) -> SSLContext:
         if login.certificate:
             _load_certificate(context, login)
     except (ssl.SSLError, OSError, ValueError) as e:
-        raise DatastoreDenied(f"cannot use the certificates for {login.url}: {e}", details=HINT) from e
+        raise DatastoreDenied(f"cannot use the certificates for {shown_url(login.url)}: {e}", details=HINT) from e
     return context
 
 

@@ -13,7 +13,8 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,49 @@ def test_a_datastore_path_that_is_the_root_leaves_it_alone(hostile_node: Node, p
     assert os.stat("/").st_mode == before
 
 
+@contextmanager
+def disk(directory: Path) -> Iterator[tuple[Path, Path]]:
+    """A small disk: (the block device, the file that has its content)."""
+    image = directory / "image"
+    image.write_bytes(b"somebody's data\n" * 65536)
+    made = subprocess.run(
+        ["losetup", "--find", "--show", str(image)], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    try:
+        yield Path(made), image
+    finally:
+        subprocess.run(["losetup", "--detach", made], check=True)
+
+
+@pytest.mark.parametrize("field", ["log_file_path", "ipam_lock_file"])
+def test_a_disk_that_is_named_by_mistake_keeps_its_content(
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, field: str
+) -> None:
+    with disk(tmp_path) as (named, image):
+        for verb in ("ADD", "DEL"):
+            done = execute(hostile_node, verb, pod_ns.path, log_level="debug", **{field: str(named)})
+            assert done.returncode == 0, answer(done)
+        subprocess.run(["blockdev", "--flushbufs", str(named)], check=True)
+        assert image.read_bytes() == b"somebody's data\n" * 65536
+        assert named.read_bytes() == b"somebody's data\n" * 65536
+    assert not hostile_node.leftovers()
+
+
+@pytest.mark.parametrize("field", ["log_file_path", "ipam_lock_file"])
+def test_a_pipe_that_somebody_reads_gets_nothing(
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, field: str
+) -> None:
+    named = make_named(tmp_path / "named", "fifo")
+    reader = os.open(named, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for verb in ("ADD", "DEL"):
+            done = execute(hostile_node, verb, pod_ns.path, log_level="debug", **{field: str(named)})
+            assert done.returncode == 0, answer(done)
+        assert os.read(reader, 65536) == b""
+    finally:
+        os.close(reader)
+
+
 @pytest.mark.parametrize("what", ["directory", "fifo", "device"])
 @pytest.mark.parametrize("field", ["log_file_path", "ipam_lock_file"])
 def test_a_log_or_a_shared_lock_that_is_no_file_holds_up_nothing(
@@ -286,33 +330,39 @@ def test_status_says_that_the_stores_disk_is_full(plain_node: Node) -> None:
     assert document["code"] == 50 and "full" in document["msg"]
 
 
-def test_secrets_reach_no_output_log_or_argument(hostile_node: Node, pod_ns: Namespace, tmp_path: Path) -> None:
-    hostile_node.environ["HTTPS_PROXY"] = f"http://user:{CANARY}@127.0.0.1:1"
-    ways: list[dict[str, Any]] = [
-        {"readiness_gates": [f"http://user:{CANARY}@127.0.0.1:1/ready?token={CANARY}"]},
-        {
-            "datastore_type": "etcdv3",
-            "etcd_endpoints": f"http://user:{CANARY}@127.0.0.1:1",
-            "etcd_username": "user",
-            "etcd_password": CANARY,
-        },
-        {
-            "datastore_type": "kubernetes",
-            "kubernetes": {"k8s_api_root": f"https://user:{CANARY}@127.0.0.1:1"},
-            "policy": {"type": "k8s", "k8s_auth_token": CANARY, "k8s_api_root": f"https://user:{CANARY}@127.0.0.1:1"},
-        },
-        {
-            "datastore_type": "kubernetes",
-            "kubernetes": {"k8s_api_root": f"ftp://user:{CANARY}@127.0.0.1:1"},
-            "policy": {"type": "k8s", "k8s_auth_token": CANARY},
-        },
-    ]
-    said = b""
-    for changes in ways:
-        for verb in ("STATUS", "DEL", *(("ADD",) if "readiness_gates" not in changes else ())):
-            done = execute(hostile_node, verb, "" if verb == "STATUS" else pod_ns.path, log_level="debug", **changes)
-            answer(done)
-            said += done.stdout + done.stderr
+WAYS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "gate with a user": lambda secret: {"readiness_gates": [f"http://user:{secret}@127.0.0.1:1/ready"]},
+    "gate with a query": lambda secret: {"readiness_gates": [f"http://127.0.0.1:1/ready?apikey={secret}"]},
+    "gate that is refused": lambda secret: {"readiness_gates": [f"ftp://user:{secret}@127.0.0.1:1/x?token={secret}"]},
+    "etcd": lambda secret: {
+        "datastore_type": "etcdv3",
+        "etcd_endpoints": f"http://user:{secret}@127.0.0.1:1",
+        "etcd_username": "user",
+        "etcd_password": secret,
+    },
+    "API server": lambda secret: {
+        "datastore_type": "kubernetes",
+        "kubernetes": {"k8s_api_root": f"https://user:{secret}@127.0.0.1:1"},
+        "policy": {"type": "k8s", "k8s_auth_token": secret},
+    },
+    "address that cannot be an API server's": lambda secret: {
+        "datastore_type": "kubernetes",
+        "kubernetes": {"k8s_api_root": f"ftp://user:{secret}@127.0.0.1:1"},
+        "policy": {"type": "k8s", "k8s_auth_token": secret},
+    },
+}
+
+
+@pytest.mark.parametrize("before", ["", "1/x,'\" y "])
+@pytest.mark.parametrize("way", WAYS)
+def test_secrets_reach_no_output_log_or_argument(hostile_node: Node, pod_ns: Namespace, way: str, before: str) -> None:
+    """Whatever characters are ``before`` the part that is looked for."""
+    hostile_node.environ["HTTPS_PROXY"] = f"http://user:{before}{CANARY}@127.0.0.1:1"
+    changes, said = WAYS[way](before + CANARY), b""
+    for verb in ("STATUS", "DEL", *(("ADD",) if not way.startswith("gate with") else ())):
+        done = execute(hostile_node, verb, "" if verb == "STATUS" else pod_ns.path, log_level="debug", **changes)
+        answer(done)
+        said += done.stdout + done.stderr
     assert CANARY.encode() not in said, re.findall(rb".{90}" + CANARY.encode(), said)
     for path in hostile_node.root.rglob("*"):
         if path.is_file() and not path.is_symlink() and "pending-del" not in str(path):
