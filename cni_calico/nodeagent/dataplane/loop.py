@@ -32,7 +32,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.passes import Pass
-from cni_calico.nodeagent.dataplane.policy_count import start_counting
+from cni_calico.nodeagent.dataplane.policy_count import render_unread, start_counting
 from cni_calico.nodeagent.dataplane.routes import makes_routes
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers
@@ -71,7 +71,7 @@ class DataplaneLoop:
         self.node = node
         self.numbers = numbers
         self.facts: dict[str, Any] = {}  # what other parts add to the status
-        self._kubernetes_policies = 0
+        self._kubernetes_policies = self._unread_policies = 0
         self._context = context
         self._environ = environ
         self._on_snapshot = on_snapshot
@@ -217,15 +217,16 @@ class DataplaneLoop:
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
                 f"be reached by everybody ({standing.failing or standing.why_not})",
             )
+        policies += render_unread(self._unread_policies)
         self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
         self.facts["policing"] = standing.fields()
         self.numbers.policies = count
 
-    def _count_policies(self, count: int) -> None:
-        """Called, from another thread, with the number of Kubernetes' own policies."""
-        if count != self._kubernetes_policies:
-            self._kubernetes_policies = count
+    def _count_policies(self, count: int, unread: int) -> None:
+        """Called, from another thread, with the number of Kubernetes' own policies, and of those that are not read."""
+        if (count, unread) != (self._kubernetes_policies, self._unread_policies):
+            self._kubernetes_policies, self._unread_policies = count, unread
             self.wake()
 
     def _tell(self, sources: Sources) -> None:

@@ -20,13 +20,17 @@ from cni_calico.nodeagent.context.kubernetes import ApiNode
 
 POLICIES = "/apis/networking.k8s.io/v1/networkpolicies"
 CLUSTER_WIDE = "/apis/policy.networking.k8s.io"
-CLUSTER_WIDE_KINDS = frozenset(("adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies"))
+UNREAD_KINDS = frozenset(("adminnetworkpolicies", "baselineadminnetworkpolicies"))  # as in upstream
+CLUSTER_WIDE_KINDS = UNREAD_KINDS | {"clusternetworkpolicies"}
 INTERVAL_S = 60.0
 _REQUEST_S = 20.0
 
 
-def start_counting(context: Context, tell: Callable[[int], None], stopping: threading.Event) -> None:
-    """Count in a separate thread, until ``stopping``; does nothing without Kubernetes."""
+def start_counting(context: Context, tell: Callable[[int, int], None], stopping: threading.Event) -> None:
+    """Count in a separate thread, until ``stopping``; does nothing without Kubernetes.
+
+    ``tell`` is given the number of all policies, and of those among them that are of UNREAD_KINDS.
+    """
     node = context.kubernetes
     if not isinstance(node, ApiNode):
         return
@@ -37,7 +41,7 @@ def start_counting(context: Context, tell: Callable[[int], None], stopping: thre
             count.refresh(Deadline.after(_REQUEST_S))
         finally:
             if count.known:
-                tell(count.total)
+                tell(count.total, count.unread)
 
     keeper = Keeper("policies", look, INTERVAL_S, context.log, context.troubles)
     threading.Thread(target=keeper.run, args=(stopping,), name="policies", daemon=True).start()
@@ -45,12 +49,13 @@ def start_counting(context: Context, tell: Callable[[int], None], stopping: thre
 
 @dataclass(slots=True)
 class PolicyCount:
-    """``known``: something has been counted. For one thread."""
+    """``known``: something has been counted; ``unread``: those of UNREAD_KINDS. For one thread."""
 
     api: KubernetesAPI
     known: bool = False
     namespaced: int = 0
     cluster_wide: int = 0
+    unread: int = 0
 
     @property
     def total(self) -> int:
@@ -61,9 +66,19 @@ class PolicyCount:
         self.namespaced = count_objects(self.api, POLICIES, deadline, "count the network policies")
         self.known = True
         doing = "count the cluster-wide network policies"
-        self.cluster_wide = sum(
-            count_objects(self.api, path, deadline, doing) for path in _served(self.api, deadline, doing)
-        )
+        counts = {path: count_objects(self.api, path, deadline, doing) for path in _served(self.api, deadline, doing)}
+        self.cluster_wide = sum(counts.values())
+        self.unread = sum(count for path, count in counts.items() if path.rpartition("/")[2] in UNREAD_KINDS)
+
+
+def render_unread(count: int) -> tuple[str, ...]:
+    """The warning that so many policies of UNREAD_KINDS deserve."""
+    if not count:
+        return ()
+    return (
+        f"{count} AdminNetworkPolicies or BaselineAdminNetworkPolicies (v1alpha1) exist and are NOT ENFORCED, as by "
+        "upstream's v3.32: write them as ClusterNetworkPolicies (v1alpha2)",
+    )
 
 
 def _served(api: KubernetesAPI, deadline: Deadline, doing: str) -> Iterator[str]:

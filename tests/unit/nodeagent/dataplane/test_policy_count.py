@@ -47,10 +47,10 @@ def test_a_count_that_fails_is_told_once_and_the_next_one_counts(monkeypatch):
     three = {"metadata": {"remainingItemCount": 2}, "items": [{}]}
     with scripted(FORBIDDEN, FORBIDDEN, (200, three), always=(404, {})) as server:
         told = replace(context(), kubernetes=ApiNode(api_of(server), "n1"))
-        policy_count.start_counting(told, counted.append, stopping)
+        policy_count.start_counting(told, lambda *counts: counted.append(counts), stopping)
         until(lambda: counted, "a count", 20)
         stopping.set()
-    assert counted[0] == 3
+    assert counted[0] == (3, 0)
     assert len([text for text in told.log.texts if "networkpolicies is forbidden" in text]) == 1
 
 
@@ -87,6 +87,20 @@ def test_each_cluster_wide_kind_counts_in_one_version():
     ]
 
 
+def test_those_that_are_not_read_are_counted_by_themselves():
+    one, two = {"metadata": {}, "items": [{}]}, {"metadata": {"remainingItemCount": 1}, "items": [{}]}
+    names = ("adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies")
+    listed = {"resources": [{"name": name} for name in names]}
+    versions = {"versions": VERSIONS["versions"][1:]}
+    with scripted((200, one), (200, versions), (200, listed), (200, two), (200, one), (200, two)) as server:
+        count = policy_count.PolicyCount(api_of(server))
+        count.refresh(Deadline.after(5))
+    assert (count.unread, count.total) == (3, 6)
+    [warning] = policy_count.render_unread(count.unread)
+    assert warning.startswith("3 AdminNetworkPolicies or") and "NOT ENFORCED" in warning
+    assert policy_count.render_unread(0) == ()
+
+
 def test_those_in_namespaces_are_told_where_the_others_may_not_be_counted():
     told, counted, stopping = replace(context(), kubernetes=None), [], threading.Event()
     one = {"metadata": {}, "items": [{}]}
@@ -95,11 +109,11 @@ def test_those_in_namespaces_are_told_where_the_others_may_not_be_counted():
     versions = {"versions": VERSIONS["versions"][1:]}
     with scripted((200, one), (200, versions), (200, listed), forbidden) as server:
         told = replace(told, kubernetes=ApiNode(api_of(server), "n1"))
-        policy_count.start_counting(told, counted.append, stopping)
+        policy_count.start_counting(told, lambda *counts: counted.append(counts), stopping)
         until(lambda: counted, "a count", 20)
         until(lambda: told.log.texts, "what is wrong is told", 20)
         stopping.set()
-    assert counted == [1]
+    assert counted == [(1, 0)]
     assert "adminnetworkpolicies is forbidden" in told.log.texts[0]
 
 
