@@ -116,7 +116,7 @@ GOOD = {
         "healthChecks": "Enabled",
         "prometheusMetricsPort": 9094,
         "etcdV3CompactionPeriod": "10m0s",
-        "controllers": {"node": {"reconcilerPeriod": "5m", "syncLabels": "Enabled"}, "policy": None},
+        "controllers": {"node": {"reconcilerPeriod": "5m0s", "syncLabels": "Enabled"}, "policy": None},
     },
     "ClusterInformation": {"clusterGUID": "a1", "datastoreReady": True, "calicoVersion": "v3", "clusterType": "k8s"},
 }
