@@ -280,6 +280,20 @@ def test_kubectls_plugin(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("usage: kubectl calico get")
 
 
+def test_the_version_asks_where_kubectls_kubeconfig_leads(tmp_path, capsys, monkeypatch):
+    """As upstream; without that file there is no datastore to ask, and no error."""
+    monkeypatch.setattr("cni_calico.ctl.settings.LOCAL_PATH", f"{tmp_path}/none.db")
+    environ = {"HOME": str(tmp_path)}
+    assert run(["version"], environ) == 0
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("{}")
+    capsys.readouterr()
+    assert run(["version"], environ) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("Client Version:") and f"{tmp_path}/.kube/config" in told.err
+    assert run(["version", "--client"], environ) == 0
+
+
 def test_a_context_that_is_not_there(tmp_path, capsys):
     path = tmp_path / "config"
     path.write_text(json.dumps({"contexts": [{"name": "a", "context": {}}], "current-context": "a"}))
