@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.host import Node, added, addresses
+from tests.e2e.host import EtcdNode, Node, added, addresses
 from tests.netns.namespaces import Namespace
 
 INCOMPLETE = 133
@@ -40,3 +41,29 @@ def test_a_del_without_a_lock_says_that_nothing_is_removed(
     assert address.partition("/")[0] in any_node.taken()
     assert any_node.call("DEL", "c1", pod_ns.path, plugin=plugin).ok
     assert not any_node.leftovers()
+
+
+@pytest.mark.etcd
+@pytest.mark.netns
+@pytest.mark.parametrize("options", ["size=8k", "nr_inodes=1", "ro"])
+def test_a_del_that_cannot_record_what_it_owes_says_so_and_leaves_no_part(
+    on_etcd: EtcdNode, pod_ns: Namespace, options: str
+) -> None:
+    """The datastore is away, and there is no room for the record of what is still to be released."""
+    node = on_etcd
+    [address, *_] = addresses(added(node, "c1", pod_ns))
+    pending = node.root / "state" / "cni" / "pending-del"
+    pending.parent.mkdir(parents=True, exist_ok=True)
+    node.stop_etcd()
+    with nothing_to_write(pending, options):
+        if "size" in options:
+            with (pending / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+                while True:
+                    filler.write(b"x" * 4096)
+        reply = node.call("DEL", "c1", pod_ns.path)
+        assert reply.rc == 1 and reply.document["code"] == INCOMPLETE, reply
+        assert set(os.listdir(pending)) <= {"filler"}
+    node.start_etcd()
+    assert address.partition("/")[0] in node.taken()
+    assert node.call("DEL", "c1", pod_ns.path).ok
+    assert not node.leftovers()
