@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from cni_calico.daemon.settings_table import Kind, parse_names
 from cni_calico.policy.failsafe import parse_failsafe_ports
 
+_NAME = re.compile(r"[a-zA-Z0-9:._+-]{1,15}")
+
 
 def parse_excluded(text: str) -> tuple[str, ...]:
     """Names of interfaces, and regular expressions between slashes. Raises ValueError."""
@@ -21,6 +23,8 @@ def parse_excluded(text: str) -> tuple[str, ...]:
                 re.compile(item.strip("/"))
             except re.error as e:
                 raise ValueError(f"expected a regular expression between slashes, not {item!r}: {e}") from e
+        elif not _NAME.fullmatch(item):
+            raise ValueError(f"expected an interface, or a regular expression between slashes, not {item!r}")
     return found
 
 
