@@ -1,4 +1,4 @@
-"""The one loop that reads a record, applies a pure function, and writes the result with compare-and-swap.
+"""The loop for records that several parts change: read, apply a pure function, write with compare-and-swap.
 
 Rule: the function may be called several times, each time with what is stored then; a conflict returns the new value, so
 it costs no read. After a lost answer the record is read again: the write counts as done if the record is as wanted. If

@@ -237,8 +237,8 @@ class WatchCache:
         return any(low < floor < high for topic, floor in interest.floors for low, high in (self.history(topic).gap,))
 
     def bookmarks(self, interest: Interest, without: Collection[str] = ()) -> tuple[Interest, bytes | None]:
-        """The positions of everything that a client follows, but for paths ``without``, and its interests, minus the
-        floors it has passed; None if it cannot go on.
+        """The positions of everything that a client follows, except the paths in ``without``, and its interests, minus
+        the floors it has passed; None if it cannot go on.
         """
         with self._lock:
             if self._has_gap(interest):
