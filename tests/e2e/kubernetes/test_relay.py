@@ -335,8 +335,9 @@ def test_agents_stay_at_their_relay_while_the_api_server_is_away_for_all(
     with behind_a_way(kube, relay_certificates) as (way, access, relayed):
         agent = relayed.follow(access=access, direct_after_s=0.5, probe_s=0.2)
         relayed.wait(lambda: relayed.is_told(agent))
-        lists, link = relayed.stores[0].lists, relayed.stores[0].link
-        opened = link.connections
+        link = relayed.stores[0].link
+        relayed.wait(lambda: link.connections > 0)  # the lists come before the watch
+        lists, opened = relayed.stores[0].lists, link.connections
         way.close()
         kube.create_node("unseen")
         relayed.wait(lambda: any("the view stays as it is" in text for text in relayed.troubles))
