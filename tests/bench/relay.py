@@ -30,11 +30,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.deadlines import until
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cni_calico.datastore.kubernetes.relayed.served import SERVED, WATCH_PATH
+from tests.deadlines import until
 from tests.e2e.relays import make_certificates
 
 ROOT = Path(__file__).resolve().parents[2]
