@@ -1,4 +1,4 @@
-"""Prints docs/errors.md from cni_calico/errors.py: `python build/error_page.py > docs/errors.md`."""
+"""Prints docs/errors.md from cni_calico/errors.py: `python -m build.error_page > docs/errors.md`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 # CNI specification, "Error" (1.1.0)
 INCOMPATIBLE_VERSION = 1
-UNSUPPORTED_FIELD = 2
 INVALID_ENVIRONMENT = 4
 IO_FAILURE = 5
 DECODE_FAILURE = 6
@@ -49,13 +48,6 @@ class IncompatibleVersion(CalicoError):
     code = INCOMPATIBLE_VERSION
     blame = "user"
     hint = "use a cniVersion from 0.1.0 to 1.1.0; CHECK needs 0.4.0 or later, STATUS and GC need 1.1.0"
-
-
-class UnsupportedField(CalicoError):
-    """A configuration field asks for something that this plugin does not support."""
-
-    code = UNSUPPORTED_FIELD
-    blame = "user"
 
 
 class InvalidEnvironment(CalicoError):

@@ -43,6 +43,7 @@ from cni_calico.controllers.settings import (
     render_status,
 )
 from cni_calico.daemon.exposition import Exposition
+from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_server import TEXT, Page
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.process_metrics import add_process_metrics
@@ -291,20 +292,13 @@ class Controllers:
 
     def _start(self, name: str, work: Callable[[Stopping], object]) -> None:
         own = Stopping()
-
-        def guarded() -> None:
-            try:
-                work(own)
-            except Exception as e:
-                import traceback
-
-                self.failed = True
-                self._log.error(f"{name} failed: {e}\n" + "".join(traceback.format_exception(e)))
-                self.stopping.set()
-
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread = guarded_thread(name, lambda: work(own), self._log, self._fail)
         self._parts[name] = _Part(thread, own)
         thread.start()
+
+    def _fail(self) -> None:
+        self.failed = True
+        self.stopping.set()
 
     def _end(self, names: list[str]) -> None:
         """The leader last: the others may still need its lease to finish what they began."""

@@ -44,7 +44,7 @@ def update(store: Datastore, key: Key, change: Change, deadline: Deadline) -> Ve
             current = conflict.failed[0].current
         except OutcomeUnknown as unknown:
             lost = True
-            current = _read_again(store, key, deadline, unknown)
+            current = read_again(store, key, deadline, unknown)
         if lost and _same(current, wanted):
             return current
         deadline.require(f"write {key}: it keeps changing")
@@ -59,7 +59,8 @@ def plan_write(key: Key, current: Versioned | None, wanted: Document | None) -> 
     return None if wanted is current.value else Write.update(current, wanted)
 
 
-def _read_again(store: Datastore, key: Key, deadline: Deadline, unknown: OutcomeUnknown) -> Versioned | None:
+def read_again(store: Datastore, key: Key, deadline: Deadline, unknown: OutcomeUnknown) -> Versioned | None:
+    """What is stored after a write of which nobody knows whether it came first. Raises ``unknown`` if that fails."""
     try:
         return store.get(key, deadline)
     except DatastoreUnavailable as e:

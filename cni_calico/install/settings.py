@@ -18,7 +18,6 @@ HOST_NET_DIR = f"/host{CNI_NET_DIR}"
 HOST_BIN_DIRS = (f"/host{CNI_BIN_DIR}", "/host/secondary-bin-dir")
 KUBECONFIG = "calico-kubeconfig"
 TLS_DIR = "calico-tls"
-TLS_FILES = ("etcd-key", "etcd-cert", "etcd-ca")
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,12 +211,6 @@ def _check_users(
             yield Finding(Inconsistency.UNALLOCATED, str(address), text, address)
 
 
-def _as_network(address: Address) -> Network:
-    from ipaddress import ip_network
-
-    return ip_network(address)
-
-
 def _check_handles(records: Records) -> Iterator[Finding]:
     held: dict[str, dict[Network, int]] = {}
     for cidr, block in records.blocks.items():

@@ -32,7 +32,6 @@ NEIGH_DEL = faults.declare("netlink.neigh-del")
 
 _IFINFOMSG_BYTES = 16
 _ID, _LINK, _LOCAL, _LEARNING, _PORT, _LOCAL6 = 1, 3, 4, 7, 15, 17  # linux/if_link.h, IFLA_VXLAN_*
-_AF_BRIDGE = 7
 _NUD_PERMANENT = 0x80
 _NTF_SELF = 0x02
 

@@ -16,6 +16,7 @@ from functools import partial
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
+from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace
@@ -129,19 +130,13 @@ class Parts:
         return list(works.items())
 
     def _thread(self, name: str, work: Callable[[], object]) -> threading.Thread:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as e:
-                import traceback
-
-                self.failed = True
-                self._log.error(f"{name} failed: {e}\n" + "".join(traceback.format_exception(e)))
-                self.stopping.set()
-
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread = guarded_thread(name, work, self._log, self._fail)
         thread.start()
         return thread
+
+    def _fail(self) -> None:
+        self.failed = True
+        self.stopping.set()
 
     def _follow(self, snapshot: Snapshot, felix: FelixSettings) -> None:
         """Take the agent's newest view; called in the agent's thread."""

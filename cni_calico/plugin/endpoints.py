@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write, pod_of
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CorruptRecord, DatastoreUnavailable, OutcomeUnknown, TryAgain
+from cni_calico.errors import CalicoError, CorruptRecord, OutcomeUnknown, TryAgain
 from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
@@ -155,10 +155,9 @@ def apply_endpoint(
 
 
 def _read_again(store: Datastore, key: ResourceKey, deadline: Deadline, error: OutcomeUnknown) -> Versioned | None:
-    try:
-        return store.get(key, deadline)
-    except DatastoreUnavailable:
-        raise error from None
+    from cni_calico.datastore.cas import read_again  # few calls need it
+
+    return read_again(store, key, deadline, error)
 
 
 def remove_endpoint(

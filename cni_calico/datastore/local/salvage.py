@@ -23,7 +23,6 @@ from cni_calico.errors import DatastoreDamaged
 from cni_calico.model.keys import parse_path
 
 PROBLEMS_MAX = 20
-_IDS_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,18 +48,9 @@ def write_startup_error(run_dir: str, text: str) -> None:
 
 
 def _replace(target: str, data: bytes) -> None:
-    temporary = f"{target}.{os.getpid()}.new"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            while data:  # a full disk accepts a part and reports it only at the next attempt
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
-        os.rename(temporary, target)
-    except OSError:
-        os.unlink(temporary)  # what is left of it would keep the disk full
-        raise
+    from cni_calico.kernel.files import Files  # probes only read
+
+    Files().write_atomic(target, data, 0o644, durable=False)
 
 
 def read_status(run_dir: str) -> dict[str, Any]:

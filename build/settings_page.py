@@ -1,8 +1,7 @@
-"""PURE: docs/node-environment.md, made from the tables of settings."""
+"""Prints docs/node-environment.md from the tables of settings: `python -m build.settings_page`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from cni_calico.daemon.settings_table import settings_of
@@ -14,7 +13,7 @@ SettingRow = tuple[str, str, str, str]
 _HEAD = """\
 # Environment of calico-node
 
-Made from the tables in `cni_calico/nodeagent/` (`python -m cni_calico.nodeagent.context.settings_page`); do not edit.
+Made from the tables in `cni_calico/nodeagent/` (`python -m build.settings_page`); do not edit.
 
 A variable that is empty counts as not set. A wrong value of a variable in the first part stops start-up before anything
 is written, and the message names every wrong variable. What runs on a node that was set up before goes on as if that
@@ -56,4 +55,4 @@ def _table(heading: str, rows: Iterable[SettingRow]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render_page())
+    print(render_page(), end="")
