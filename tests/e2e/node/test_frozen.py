@@ -14,6 +14,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,11 +107,11 @@ def test_metrics_and_status_of_the_frozen_node(frozen_node: Node) -> None:
         "calico_datastore_in_sync 1.0",
     )
 
-    def missing() -> list[str]:
-        page = fetch(frozen_node, 9091, "metrics")
-        return [sample for sample in samples if sample not in page]
+    def is_shown(sample: str) -> bool:
+        return sample in fetch(frozen_node, 9091, "metrics")
 
-    until(lambda: not missing(), "all samples are there", 20)
+    for sample in samples:
+        until(partial(is_shown, sample), sample, 30)
     shown = frozen_node.calico_node("-show-status").stdout
     assert "agent:      ready" in shown
     for path in ("liveness", "readiness"):
