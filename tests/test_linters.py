@@ -128,6 +128,26 @@ def test_no_file_repeats_its_folders_name() -> None:
     assert found == []
 
 
+# folder and beginning -> why its files are named after what they become, not after what they hold
+NAMED_BY_OTHERS = {
+    ("build/launch", "calico"): "executables",
+    ("install/systemd", "calico"): "units",
+    ("manifests", "calico"): "upstream's manifests",
+}
+
+
+def test_a_beginning_that_three_files_share_is_a_folder() -> None:
+    """``test_`` does not count, nor do the files of tests/golden, which are named after their cases."""
+    beginnings: dict[tuple[str, str], set[str]] = {}
+    for path in files():
+        if path.parts[:2] != ("tests", "golden"):
+            name = path.name.partition(".")[0].removeprefix("test_")
+            beginnings.setdefault((path.parent.as_posix(), re.split("[_-]", name)[0]), set()).add(name)
+    found = {where: sorted(names) for where, names in beginnings.items() if len(names) > 2 and where[1]}
+    assert {where: names for where, names in found.items() if where not in NAMED_BY_OTHERS} == {}
+    assert NAMED_BY_OTHERS.keys() <= found.keys()
+
+
 # split, so that this file does not find itself
 UNWANTED = {
     "a path of one machine": r"(?<![\w.~-])/(wo" + r"rk|ro" + r"ot)/",

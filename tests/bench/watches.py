@@ -28,7 +28,7 @@ from cni_calico.datastore.kubernetes.layout import Collection, select_collection
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import AffinityList, BlockList, ListKey, ResourceList
 from tests.bench import api_simulation as simulation
-from tests.e2e.kube import Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import Cluster, running_cluster
 
 NODES, BLOCKS = "/api/v1/nodes", f"{simulation.CRD}/ipamblocks"
 WAYS: dict[str, tuple[ListKey, ...]] = {

@@ -131,7 +131,7 @@ class Kubernetes(Backend):
     )
 
     def __init__(self) -> None:
-        from tests.e2e.kube import shared_cluster
+        from tests.e2e.kubernetes.cluster import shared_cluster
 
         super().__init__()
         self._cluster = shared_cluster()

@@ -10,7 +10,7 @@ import pytest
 from cni_calico.ctl.main import run
 from cni_calico.datastore.interface import Datastore
 from tests.contract.backends import BACKENDS, Backend, Space
-from tests.contract.calicoctl_files import HEAD, config_of
+from tests.contract.calicoctl.files import HEAD, config_of
 
 
 @pytest.fixture(scope="session", params=sorted(BACKENDS))

@@ -104,7 +104,7 @@ def election_field(request):
     else:
         if not (LAB_CACHE / "bin" / "kube-apiserver").exists():
             pytest.skip("needs kube-apiserver: run tests/setup/kubernetes.sh")
-        from tests.e2e.kube import shared_cluster
+        from tests.e2e.kubernetes.cluster import shared_cluster
 
         made = KubernetesField(shared_cluster())
         made.cluster.ensure_namespace("kube-system")

@@ -11,7 +11,7 @@ import pytest
 from cni_calico.model.access import DatastoreConfig
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, Node, etcd_in
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.roles import with_agent_roles
 from tests.e2e.served import ForkedServer
 from tests.netns.namespaces import Namespace

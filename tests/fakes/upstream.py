@@ -18,7 +18,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.netns.namespaces import Namespace
 
 JSON = dict[str, Any]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.deadlines import until
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.faults.places import Host, Lab
 from tests.faults.processes import describe
 from tests.faults.servers import Server

@@ -20,8 +20,8 @@ from cni_calico.errors import DatastoreError
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.contract.etcd_process import Member
 from tests.e2e.host import Node
-from tests.e2e.kube import Cluster, running_cluster
-from tests.e2e.kube_node import KubeNode, Relay
+from tests.e2e.kubernetes.cluster import Cluster, running_cluster
+from tests.e2e.kubernetes.node import KubeNode, Relay
 from tests.faults import records
 from tests.faults.clock import Clock
 from tests.netns.namespaces import Namespace, host_namespace, namespace

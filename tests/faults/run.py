@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.deadlines import until
 from tests.e2e.host import Reply
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.faults.acts import Acts
 from tests.faults.calls import begin, load_modules
 from tests.faults.crew import ASKS_WHERE, Crew

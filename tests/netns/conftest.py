@@ -11,14 +11,14 @@ import pytest
 from tests.netns.namespaces import Namespace, namespace
 
 if TYPE_CHECKING:
-    from tests.netns.bird_cluster import Lab
+    from tests.netns.bird.cluster import Lab
     from tests.netns.nodes import Node
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """Namespaces with BIRD on one or more switches."""
-    from tests.netns.bird_cluster import make_lab
+    from tests.netns.bird.cluster import make_lab
 
     with make_lab(tmp_path) as made:
         yield made

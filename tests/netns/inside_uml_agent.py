@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import until
-from tests.netns.bird_cluster import make_lab
+from tests.netns.bird.cluster import make_lab
 from tests.netns.node_cluster import Cluster, start_cluster
 from tests.netns.nodes import ROOT
 from tests.unit.nodeagent.fabric import pool

@@ -11,7 +11,7 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from tests.deadlines import until
-from tests.netns.bird_cluster import BirdNode, Lab, can_ping, make_lab
+from tests.netns.bird.cluster import BirdNode, Lab, can_ping, make_lab
 from tests.unit.nodeagent.bgp.config.clusters import document, node
 
 SUBNETS = {"n1": "172.31.0", "n2": "172.31.0", "n3": "172.31.1"}

@@ -16,7 +16,7 @@ from cni_calico.model.resources import Record
 from tests.contract.etcd_process import Member
 from tests.e2e.forks import forks_in
 from tests.netns.agents import EtcdStore
-from tests.netns.bird_cluster import Lab
+from tests.netns.bird.cluster import Lab
 from tests.netns.namespaces import Namespace
 from tests.netns.nodes import Node, Pod, until_all_reach_all
 

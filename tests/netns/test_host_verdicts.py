@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.wanted import WantedEndpoint
-from tests.netns.policing import socket_in
+from tests.netns.policing.lab import socket_in
 from tests.netns.test_verdicts import TRIED, owners_of
 from tests.netns.wire import UPLINK, Wire, frame, open_wire
 from tests.unit.policy.cluster import NODE, PACKETS, documents_for, graph_of, keys

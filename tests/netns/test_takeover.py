@@ -18,7 +18,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.parts import Parts
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace
-from tests.netns.policing import Lab, documented_removal, lab, traffic
+from tests.netns.policing.lab import Lab, documented_removal, lab, traffic
 from tests.upstream_rules import GOLDEN, nft_script
 
 pytestmark = pytest.mark.netns

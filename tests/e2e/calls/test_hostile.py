@@ -23,7 +23,7 @@ import pytest
 from tests.deadlines import until
 from tests.e2e.host import Node
 from tests.netns.namespaces import Namespace
-from tests.netns.policing import socket_in
+from tests.netns.policing.lab import socket_in
 
 CANARY = "c4n4ry-D0-n0t-pr1nt"
 SERVERS: dict[Path, subprocess.Popen[bytes]] = {}

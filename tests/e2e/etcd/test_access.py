@@ -33,8 +33,8 @@ from cni_calico.errors import (
 from cni_calico.model.keys import HandleKey, HandleList, etcd_path
 from tests.contract import etcd_process
 from tests.contract.backends import empty_etcd
-from tests.e2e import etcd_admin
-from tests.e2e.etcd_certificates import Authority, make_authority
+from tests.e2e.etcd import admin
+from tests.e2e.etcd.certificates import Authority, make_authority
 from tests.fakes.tcp import Forwarder
 
 pytestmark = [
@@ -294,12 +294,12 @@ def secured_etcd(authority: Authority) -> Iterator[tuple[etcd_process.Cluster, E
         pems = [Path(p).read_bytes() for p in (config.ca_file, config.key_file, config.cert_file)]
         target = server.urls[0].removeprefix("https://")
         with grpc.secure_channel(target, grpc.ssl_channel_credentials(*pems)) as channel:
-            etcd_admin.add_role(channel, "calico-role", "/calico/")
-            etcd_admin.add_user(channel, "calico", "pa55-w0rd", "calico-role")
-            etcd_admin.add_user(channel, "calico-cn", "", "calico-role")
-            etcd_admin.add_role(channel, "other-role", "/other/")
-            etcd_admin.add_user(channel, "other-cn", "", "other-role")
-            etcd_admin.enable(channel, "r00t-w0rd")
+            admin.add_role(channel, "calico-role", "/calico/")
+            admin.add_user(channel, "calico", "pa55-w0rd", "calico-role")
+            admin.add_user(channel, "calico-cn", "", "calico-role")
+            admin.add_role(channel, "other-role", "/other/")
+            admin.add_user(channel, "other-cn", "", "other-role")
+            admin.enable(channel, "r00t-w0rd")
         yield server, config
 
 

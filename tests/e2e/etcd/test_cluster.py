@@ -24,7 +24,7 @@ import pytest
 
 from tests.contract import etcd_process
 from tests.deadlines import until
-from tests.e2e.etcd_certificates import make_authority
+from tests.e2e.etcd.certificates import make_authority
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = [
@@ -80,10 +80,10 @@ class Lab:
 
 
 class Driver:
-    """tests/e2e/etcd_driver.py in the client's namespace; its lines are kept."""
+    """tests/e2e/etcd/driver.py in the client's namespace; its lines are kept."""
 
     def __init__(self, place: Namespace, config: dict[str, Any], mode: str) -> None:
-        command = ["nsenter", f"--net={place.path}", sys.executable, "-m", "tests.e2e.etcd_driver"]
+        command = ["nsenter", f"--net={place.path}", sys.executable, "-m", "tests.e2e.etcd.driver"]
         self.process = subprocess.Popen(
             [*command, json.dumps(config), mode], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )

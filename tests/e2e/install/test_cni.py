@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.host import Node, Reply, addresses
 from tests.e2e.install.test_bundle_install import OLD_ROOT, OldHost, renamed
-from tests.e2e.kube import CNI_USER, Cluster
+from tests.e2e.kubernetes.cluster import CNI_USER, Cluster
 from tests.fakes.http_front import front_of
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace

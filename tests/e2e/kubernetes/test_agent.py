@@ -20,13 +20,13 @@ import yaml
 from cni_calico.errors import DatastoreError
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kube import NODE_USER, Cluster
-from tests.e2e.kube_node import Relay
+from tests.e2e.kubernetes.cluster import NODE_USER, Cluster
+from tests.e2e.kubernetes.node import Relay
+from tests.e2e.kubernetes.relay.test_process import Process
 from tests.e2e.kubernetes.test_controllers import controllers, rights
-from tests.e2e.kubernetes.test_relay_process import Process
 from tests.e2e.relays import make_certificates
 from tests.netns.agents import Store
-from tests.netns.bird_cluster import BirdNode, make_lab
+from tests.netns.bird.cluster import BirdNode, make_lab
 from tests.netns.nodes import Node
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns, pytest.mark.bird]

@@ -17,8 +17,8 @@ import pytest
 from cni_calico.model.qos import BOUNDS
 from tests.conftest import LAB_CACHE
 from tests.e2e.calls.test_settings import gate
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import POD_PREFIX, KubeNode, node_on
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import POD_PREFIX, KubeNode, node_on
 from tests.e2e.kubernetes.test_cni import C1, C2, endpoint, ips, pod
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace

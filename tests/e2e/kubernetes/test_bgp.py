@@ -23,7 +23,7 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from tests.deadlines import until
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes

@@ -25,11 +25,11 @@ import pytest
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e import etcd_admin
+from tests.e2e.etcd import admin
 from tests.e2e.forks import forks_in
 from tests.e2e.host import etcd_in
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.startups import add_card
@@ -266,7 +266,7 @@ def require_passwords(url: str) -> None:
     import grpc
 
     with grpc.insecure_channel(url.removeprefix("http://")) as channel:
-        etcd_admin.enable(channel, ETCD)
+        admin.enable(channel, ETCD)
 
 
 @pytest.mark.etcd

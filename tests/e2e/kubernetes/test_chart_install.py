@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import LAB_CACHE, ROOT
-from tests.e2e.kube import Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import Cluster, running_cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.helm]
 

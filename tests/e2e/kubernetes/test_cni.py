@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kube_node import POD_PREFIX, KubeNode
+from tests.e2e.kubernetes.node import POD_PREFIX, KubeNode
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 

@@ -29,7 +29,7 @@ from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.conftest import ROOT
 from tests.contract.etcd_process import single
 from tests.deadlines import soon, until
-from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port, running_cluster
+from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster, free_port, running_cluster
 
 pytestmark = pytest.mark.kubernetes
 

@@ -14,7 +14,7 @@ from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.model.keys import ResourceKey
 from tests.deadlines import soon, until
-from tests.e2e.kube import CONTROLLERS_USER, Cluster, free_port
+from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster, free_port
 from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, rights
 from tests.e2e.roles import used
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_cni import C1, endpoint, ips, pod
 from tests.fakes.cni_dataplane import MAC, Dataplane, dataplane_in, without
 from tests.netns.namespaces import Namespace

@@ -14,8 +14,8 @@ import pytest
 from tests.deadlines import until
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.netns.namespaces import Killed, Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

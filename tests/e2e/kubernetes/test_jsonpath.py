@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cni_calico.ctl.output.jsonpath import render_jsonpath
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
 from tests.unit.ctl.output.jsonpaths import CASES, LIST
 

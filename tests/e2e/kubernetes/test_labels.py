@@ -22,8 +22,8 @@ from cni_calico.datastore.election import SoleElection
 from cni_calico.log import SILENT
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kube import CNI_USER, CONTROLLERS_USER, NODE_USER, Cluster
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.cluster import CNI_USER, CONTROLLERS_USER, NODE_USER, Cluster
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_manifests import agent_command, agent_environ
 from tests.e2e.roles import RBAC, documents, used
 from tests.fixtures.namespaces import MakeNamespace

@@ -18,7 +18,7 @@ from cni_calico.ipam.virtual import AFFINITY
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import AffinityList, BlockList, HandleKey, ResourceKey, ResourceList
 from tests.deadlines import soon, until
-from tests.e2e.kube import CONTROLLERS_USER, Cluster
+from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster
 from tests.e2e.kubernetes.test_controllers import SETTINGS, Process, controllers, rights, wipe
 from tests.unit.nodeagent.fabric import node
 

@@ -19,8 +19,8 @@ from cni_calico.model.access import DatastoreConfig
 from tests.conftest import LAB_CACHE, ROOT
 from tests.deadlines import until
 from tests.e2e.host import etcd_in
-from tests.e2e.kube import CNI_USER, NODE_USER, Cluster, running_cluster
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kubernetes.cluster import CNI_USER, NODE_USER, Cluster, running_cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.e2e.roles import MANIFESTS, documents, node_with_role, plugin_role, used, with_agent_roles
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace

@@ -23,8 +23,8 @@ import yaml
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
 from tests.e2e.host import etcd_in
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 

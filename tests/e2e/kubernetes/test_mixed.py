@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e import mixed, served
 from tests.e2e.host import Reply
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.mixed import Turns
 from tests.fakes.upstream import Container, KubeRecords, Upstream
 from tests.fixtures.namespaces import MakeNamespace

@@ -14,8 +14,8 @@ import pytest
 from cni_calico.model.access import DatastoreConfig
 from tests.deadlines import until
 from tests.e2e.host import Reply
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.e2e.served import call
 from tests.e2e.server.test_mounts import hidden
 from tests.netns.namespaces import Namespace

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import not_ready
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, node_on
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, node_on
 from tests.e2e.kubernetes.test_cni import C1, pod
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace

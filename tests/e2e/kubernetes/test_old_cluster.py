@@ -29,11 +29,11 @@ from tests.deadlines import until
 from tests.e2e import old_model as old
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply, etcd_in
-from tests.e2e.kube import Cluster, running_cluster
-from tests.e2e.kube_node import KubeNode, Relay
+from tests.e2e.kubernetes.cluster import Cluster, running_cluster
+from tests.e2e.kubernetes.node import KubeNode, Relay
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
-from tests.netns.policing import documented_removal
+from tests.netns.policing.lab import documented_removal
 from tests.netns.startups import add_card
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns, pytest.mark.bird]

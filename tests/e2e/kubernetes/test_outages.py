@@ -12,7 +12,7 @@ import pytest
 
 from cni_calico.model.access import DatastoreConfig
 from tests.e2e.host import Node
-from tests.e2e.kube_node import Relay
+from tests.e2e.kubernetes.node import Relay
 from tests.fakes.scripted_http import scripted
 from tests.netns.namespaces import Namespace
 

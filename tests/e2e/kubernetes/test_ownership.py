@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.attachments import VALID, Attachments, live_in_any_order, valid
 from tests.e2e.host import Reply
-from tests.e2e.kube_node import POD_PREFIX, KubeNode
+from tests.e2e.kubernetes.node import POD_PREFIX, KubeNode
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 

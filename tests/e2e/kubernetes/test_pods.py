@@ -12,7 +12,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnsupported
 from cni_calico.model.documents.codec import decode_endpoint, decode_node
 from cni_calico.model.keys import ResourceKey, ResourceList
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes

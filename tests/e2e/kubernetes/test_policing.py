@@ -17,9 +17,9 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kube import NODE_USER, Cluster
-from tests.e2e.kube_node import Relay
-from tests.netns.policing import NODE, Lab, lab, private_settings, traffic
+from tests.e2e.kubernetes.cluster import NODE_USER, Cluster
+from tests.e2e.kubernetes.node import Relay
+from tests.netns.policing.lab import NODE, Lab, lab, private_settings, traffic
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.ctl.main import run
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.kubernetes
 

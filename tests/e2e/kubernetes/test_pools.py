@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deadlines import until
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_cni import C1, C2, ips
 from tests.fixtures.namespaces import MakeNamespace
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import KubeNode, Relay, kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node
 from tests.fakes.connect_proxy import ConnectProxy, connect_proxy
 from tests.netns.namespaces import Namespace
 

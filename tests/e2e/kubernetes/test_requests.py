@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.deadlines import until
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_served import DUAL, asked, make_pods, repeat_del, warm_up
 from tests.fixtures.namespaces import MakeNamespace
 

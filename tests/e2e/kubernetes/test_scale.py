@@ -23,7 +23,7 @@ from cni_calico.model.keys import BlockKey, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.unit.nodeagent.fabric import node
 
 pytestmark = pytest.mark.kubernetes

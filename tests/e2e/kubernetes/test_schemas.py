@@ -14,7 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import RecordRefused
 from cni_calico.model.keys import HandleKey, HandleList
 from manifests import schemas
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_cni import C1, pod
 from tests.netns.namespaces import Namespace
 

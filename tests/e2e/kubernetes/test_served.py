@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.deadlines import until
-from tests.e2e.kube import CNI_USER
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.cluster import CNI_USER
+from tests.e2e.kubernetes.node import KubeNode
 from tests.fixtures.namespaces import MakeNamespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

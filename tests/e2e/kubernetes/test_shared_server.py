@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.kubernetes
 

@@ -36,7 +36,7 @@ from cni_calico.model.keys import (
     ResourceKey,
 )
 from cni_calico.model.kubernetes.custom import affinity_labels
-from tests.e2e.kube import Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import Cluster, running_cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes

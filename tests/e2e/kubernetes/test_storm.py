@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import until
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_agent import agent
-from tests.e2e.kube_node import KubeNode, kube_node
+from tests.e2e.kubernetes.agent import agent
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.netns.namespaces import Namespace
 from tests.netns.startups import add_card
 

@@ -20,7 +20,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.nodeagent.keepers.token import TokenTarget, ensure_token, keep_token
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.fakes.scripted_http import scripted
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.deadlines import until
 from tests.e2e.host import Reply
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.fakes.http_front import Front, passing
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.deadlines import until
-from tests.e2e.kube_node import KubeNode
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add
 from tests.e2e.node.test_janitor import Process
 from tests.fakes.http_front import Front, passing

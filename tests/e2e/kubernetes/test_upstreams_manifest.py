@@ -26,7 +26,7 @@ from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
 from tests.conftest import ROOT
 from tests.deadlines import soon, until
-from tests.e2e.kube import CONTROLLERS_USER, Cluster
+from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster
 from tests.e2e.kubernetes.test_controllers import POLICY, RBAC, SETTINGS, wipe
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]

@@ -29,7 +29,7 @@ from cni_calico.model.keys import AffinityList, BlockList, HandleList, ResourceK
 from cni_calico.model.resources import IPPool, Resource, WorkloadEndpoint
 from tests.contract.etcd_process import etcd_binary, single
 from tests.deadlines import soon, until
-from tests.e2e.kube import NODE_USER, Cluster, shared_cluster
+from tests.e2e.kubernetes.cluster import NODE_USER, Cluster, shared_cluster
 from tests.e2e.kubernetes.test_departed_nodes import left, of_node, put
 from tests.e2e.roles import RBAC, documents, used
 

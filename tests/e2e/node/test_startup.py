@@ -22,7 +22,7 @@ from cni_calico.model.keys import EverythingList, ResourceKey, etcd_path
 from cni_calico.model.names import kubernetes_veth
 from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
-from tests.e2e.kube import Cluster
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
 ROOT = Path(__file__).parents[3]

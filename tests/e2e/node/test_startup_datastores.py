@@ -21,8 +21,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.host import etcd_in
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import Relay
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import Relay
 from tests.netns.namespaces import Namespace, namespace
 from tests.netns.startups import add_card
 

@@ -12,7 +12,7 @@ import pytest
 from cni_calico.datastore.etcd.cluster import FILES_S
 from cni_calico.model.access import DatastoreConfig
 from tests.contract.etcd_process import Member
-from tests.e2e.etcd_certificates import Authority, make_authority
+from tests.e2e.etcd.certificates import Authority, make_authority
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode
 from tests.e2e.served import call

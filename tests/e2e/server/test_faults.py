@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.takes(5)]
 
 # points that no CNI call passes in the server, and the tests that hit them
 ELSEWHERE = {
-    "bird.": "tests/netns/test_bird_lifecycle.py",
-    "child.": "tests/netns/test_bird_lifecycle.py",
+    "bird.": "tests/netns/bird/test_lifecycle.py",
+    "child.": "tests/netns/bird/test_lifecycle.py",
     "conntrack.": "tests/netns/test_conntrack.py",
     "ctl.rename-file": "tests/unit/ctl/output/test_files.py",
     "ctl.write-archive": "tests/unit/ctl/node/test_commands.py",
@@ -42,15 +42,15 @@ ELSEWHERE = {
     "etcd.host-status": "tests/contract/test_host_status.py",
     "etcd.take-lease": "tests/contract/test_election.py",
     "install.": "tests/unit/install/test_copies.py",
-    "ipset.": "tests/netns/test_agent_faults.py",
-    "iptables.": "tests/netns/test_agent_faults.py",
+    "ipset.": "tests/netns/agent/test_faults.py",
+    "iptables.": "tests/netns/agent/test_faults.py",
     "kubernetes.": "tests/unit/datastore/kubernetes/test_api.py",
     "nfnetlink.": "tests/contract/test_packet_filter.py",
-    "netlink.fdb": "tests/netns/test_agent_faults.py",
-    "netlink.neigh-del": "tests/netns/test_agent_faults.py",
-    "netlink.tunnel": "tests/netns/test_agent_faults.py",
+    "netlink.fdb": "tests/netns/agent/test_faults.py",
+    "netlink.neigh-del": "tests/netns/agent/test_faults.py",
+    "netlink.tunnel": "tests/netns/agent/test_faults.py",
     "netns.": "tests/netns/test_named_netns.py",
-    "nft.": "tests/netns/test_agent_faults.py",
+    "nft.": "tests/netns/agent/test_faults.py",
 }
 
 SLOW = "the first ADD of a server"

@@ -14,8 +14,8 @@ from cni_calico.model.access import DatastoreConfig
 from tests.contract.etcd_process import Member
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, Node, etcd_in
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import kube_node
 from tests.e2e.served import call
 from tests.netns.namespaces import Namespace
 

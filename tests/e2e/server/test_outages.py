@@ -9,8 +9,8 @@ import pytest
 
 from tests.deadlines import until
 from tests.e2e.host import EtcdNode, Node
-from tests.e2e.kube import Cluster
-from tests.e2e.kube_node import kube_node
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import kube_node
 from tests.e2e.served import call
 from tests.e2e.wire import Wire, wire_in
 from tests.netns.namespaces import Namespace

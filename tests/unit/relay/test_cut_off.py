@@ -7,7 +7,7 @@ from pathlib import Path
 from cni_calico.datastore.kubernetes.relayed.served import SERVED
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.run import RelayProcess
-from tests.e2e.kube import free_port
+from tests.e2e.kubernetes.cluster import free_port
 from tests.e2e.relays import make_certificates
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"

@@ -17,8 +17,8 @@ from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
 from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.dataplane.policy.filter_sets import FilterSets
-from cni_calico.nodeagent.dataplane.policy.host_interfaces import InterfaceAddresses
-from cni_calico.nodeagent.dataplane.policy.host_rules import HostRules
+from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import InterfaceAddresses
+from cni_calico.nodeagent.dataplane.policy.hosts.rules import HostRules
 from cni_calico.nodeagent.dataplane.policy.matches import CannotRender, ListSet
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain, quoted
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature

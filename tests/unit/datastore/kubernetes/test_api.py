@@ -28,7 +28,7 @@ from cni_calico.errors import (
 )
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import HandleKey, HandleList, ResourceKey
-from tests.e2e.etcd_certificates import make_authority
+from tests.e2e.etcd.certificates import make_authority
 from tests.fakes.scripted_http import Scripted, scripted
 
 ENOUGH_S = 5.0

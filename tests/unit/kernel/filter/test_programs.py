@@ -1,4 +1,4 @@
-"""The packet filters' programs. What nft, iptables and ip sets say and do: tests/netns/test_agent_rules.py."""
+"""The packet filters' programs. What nft, iptables and ip sets say and do: tests/netns/agent/test_rules.py."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.records import Labelled
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.nftables import FakePacketFilter
-from tests.netns.policing import private_settings
+from tests.netns.policing.lab import private_settings
 from tests.unit.nodeagent.fabric import FELIX, INTERFACES, workload
 
 WORKLOAD = ResourceKey("WorkloadEndpoint", "n1-k8s-a-eth0", "default")

@@ -1,0 +1,71 @@
+"""``ipam check`` over many lost addresses: judged by what is listed, not by a request for each."""
+
+import json
+from collections import Counter
+from ipaddress import ip_network
+from urllib.parse import urlsplit
+
+import pytest
+
+from cni_calico.ctl.ipam import lost
+from cni_calico.datastore.interface import Write
+from cni_calico.deadline import Deadline
+from cni_calico.model.access import CRD_ROOT
+from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey
+from tests.contract.calicoctl.files import pool
+from tests.e2e.kubernetes.cluster import shared_cluster
+
+BLOCKS, SIZE = 8, 64
+
+
+def lost_block(cidr):
+    attributes = [
+        {
+            "handle_id": f"net.{cidr.network_address}-{i}",
+            "secondary": {"node": "gone", "namespace": "space", "pod": f"p{i}"},
+        }
+        for i in range(SIZE)
+    ]
+    return {
+        "cidr": str(cidr),
+        "affinity": "host:gone",
+        "allocations": list(range(SIZE)),
+        "unallocated": [],
+        "attributes": attributes,
+        "sequenceNumber": 1,
+        "sequenceNumberForAllocation": {},
+        "deleted": False,
+    }
+
+
+@pytest.mark.parametrize("backend", ["kubernetes"], indirect=True)
+def test_requests_do_not_grow_with_what_is_lost(calicoctl, space, monkeypatch):
+    calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))
+    shared_cluster().create_pod("space", "p0", "gone")  # there, so its addresses are not lost
+    for cidr in list(ip_network("10.1.0.0/16").subnets(new_prefix=26))[:BLOCKS]:
+        for write in (
+            Write.put(BlockKey(cidr), lost_block(cidr)),
+            Write.put(AffinityKey("gone", cidr), {"state": "confirmed", "deleted": False}),
+            Write.put(HandleKey(f"net.{cidr.network_address}-1"), {"block": {str(cidr): 1}, "deleted": False}),
+        ):
+            space.first.commit([write], Deadline.after(10))
+    asked = []
+    confirm = lost.Reclaimer.confirm
+
+    def counted(self, subject, deadline):
+        asked.append(subject)
+        return confirm(self, subject, deadline)
+
+    monkeypatch.setattr(lost.Reclaimer, "confirm", counted)
+    cluster = shared_cluster()
+    since = len(cluster.audited())
+    out = calicoctl("ipam", "check", code=1)
+    listed = [event["requestURI"] for event in cluster.audited(since) if event["verb"] == "list"]
+    begun = Counter(urlsplit(uri).path for uri in listed if "continue=" not in uri)  # the others are further pages
+    assert begun["/api/v1/pods"] == begun["/api/v1/nodes"] == 1, listed
+    assert {begun[f"{CRD_ROOT}/{kind}"] for kind in ("ipamblocks", "ipamhandles")} == {1}, listed
+    assert begun[f"{CRD_ROOT}/blockaffinities"] == 2, listed  # those of nodes, and those of others
+    assert len(asked) == lost.ASKED_AGAIN
+    found = [line for line in out.splitlines() if "is not on node gone any more" in line]
+    assert len(found) == BLOCKS * (SIZE - 1)
+    assert not any("pod space/p0 " in line for line in found)

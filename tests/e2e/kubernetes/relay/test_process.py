@@ -1,0 +1,187 @@
+"""calico-typha as a process of its own, on a real API server: probes, metrics, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
+from cni_calico.deadline import Deadline
+from cni_calico.model.keys import ResourceList
+from tests.deadlines import until
+from tests.e2e.kubernetes.cluster import Cluster, free_port
+from tests.e2e.relays import make_certificates, relay_access
+from tests.promtool import complaints, undescribed
+
+pytestmark = pytest.mark.kubernetes
+
+
+class Process:
+    """``port`` 0: any that is free."""
+
+    def __init__(self, kube: Cluster, certificates: Path, port: int = 0, **environ: str) -> None:
+        self.port, self.health, self.metrics = port or free_port(), free_port(), free_port()
+        self.log = certificates / "relay.log"
+        settings = {
+            "KUBECONFIG": kube.kubeconfig(),
+            "TYPHA_SERVERHOST": "127.0.0.1",
+            "TYPHA_SERVERPORT": str(self.port),
+            "TYPHA_SERVERCERTFILE": str(certificates / "server.crt"),
+            "TYPHA_SERVERKEYFILE": str(certificates / "server.key"),
+            "TYPHA_CAFILE": str(certificates / "ca.crt"),
+            "TYPHA_CLIENTCN": "typha-client",
+            "TYPHA_HEALTHENABLED": "true",
+            "TYPHA_HEALTHPORT": str(self.health),
+            "TYPHA_PROMETHEUSMETRICSENABLED": "true",
+            "TYPHA_PROMETHEUSMETRICSHOST": "127.0.0.1",
+            "TYPHA_PROMETHEUSMETRICSPORT": str(self.metrics),
+        }
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "cni_calico.relay.main"]
+            environment = {**os.environ, **settings, **environ}
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def page(self, port: int, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+        except OSError as e:
+            return 0, str(e)
+
+    def await_ready(self) -> None:
+        until(lambda: self.page(self.health, "/readiness") == (200, "ok\n"), "the relay", 60)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def own_certificates(tmp_path: Path) -> Path:
+    make_certificates(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def relay_process(kube: Cluster, own_certificates: Path) -> Iterator[Process]:
+    found = Process(kube, own_certificates)
+    yield found
+    found.stop()
+
+
+def following(kube: Cluster, own_certificates: Path, port: int, **times: float) -> tuple[RelayedStore, Cache[Any]]:
+    store = RelayedStore(kube.access(), relay_access(own_certificates, port), lambda why: None, **times)
+    cache = Cache(store, ResourceList("Node", brief=True), decode=lambda found: dict(found.value), cached=True)
+    cache.wait_synced(Deadline.after(20))
+    return store, cache
+
+
+def test_probes_and_metrics_are_where_upstreams_are(
+    kube: Cluster, own_certificates: Path, relay_process: Process
+) -> None:
+    relay_process.await_ready()
+    assert relay_process.page(relay_process.health, "/liveness") == (200, "ok\n")
+    store, cache = following(kube, own_certificates, relay_process.port)
+    try:
+        kube.create_node("n1")
+        until(lambda: len(cache.items()) == 1, "the node", 30)
+        text = relay_process.page(relay_process.metrics, "/metrics")[1]
+        lines = text.splitlines()
+        assert "typha_connections_streaming 1" in lines
+        assert 'typha_cache_size{syncer="/api/v1/nodes"} 1' in lines
+        assert 'calico_relay_requests_total{kind="watch"} 1' in lines
+        assert undescribed(text) == set()
+        # upstream's names of counters have no _total
+        assert [line for line in complaints(text).splitlines() if not line.startswith("typha_")] in (
+            [],
+            ["exit status 3"],
+        )
+    finally:
+        cache.stop()
+        store.close()
+
+
+def test_at_its_end_it_sends_its_clients_away(kube: Cluster, own_certificates: Path, relay_process: Process) -> None:
+    relay_process.await_ready()
+    store, cache = following(kube, own_certificates, relay_process.port)
+    try:
+        until(lambda: store.link.used != "", "the watch", 30)
+        relay_process.process.send_signal(signal.SIGTERM)
+        assert relay_process.process.wait(20) == 0
+        until(lambda: store.link.used == "", "the end of the watch", 30)
+        assert store.lists == 1
+    finally:
+        cache.stop()
+        store.close()
+
+
+def test_killed_and_started_again_all_resume_without_listing_again(kube: Cluster, own_certificates: Path) -> None:
+    """SIGKILL: nothing of the relay's is left, and what happened meanwhile only the API server knows."""
+    first = Process(kube, own_certificates)
+    agents = []
+    try:
+        first.await_ready()
+        for name in ("stays", "goes"):
+            kube.create_node(name)
+        agents = [following(kube, own_certificates, first.port, direct_after_s=300.0) for _ in range(20)]
+        until(lambda: all(len(cache.items()) == 2 and store.link.used for store, cache in agents), "the nodes", 60)
+        opened = [store.link.connections for store, _ in agents]
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(20)
+        kube.create_node("comes")
+        kube.request("DELETE", "/api/v1/nodes/goes")
+        second = Process(kube, own_certificates, first.port)
+        try:
+            wanted = {"stays", "comes"}
+            until(
+                lambda: all({key.name for key in cache.items()} == wanted for _, cache in agents), "what happened", 120
+            )
+            assert [store.lists for store, _ in agents] == [1] * len(agents)
+            assert [store.link.connections for store, _ in agents] == [count + 1 for count in opened]
+            lines = second.page(second.metrics, "/metrics")[1].splitlines()
+            assert not [line for line in lines if line.startswith('calico_relay_requests_total{kind="list"}')]
+            assert f"typha_connections_streaming {len(agents)}" in lines
+        finally:
+            second.stop()
+    finally:
+        first.stop()
+        for _, cache in agents:
+            cache.dismiss()
+        for store, cache in agents:
+            cache.stop()
+            store.close()
+
+
+def test_certificates_that_are_replaced_are_read_again(
+    kube: Cluster, own_certificates: Path, relay_process: Process
+) -> None:
+    relay_process.await_ready()
+    make_certificates(own_certificates)  # another authority
+    until(lambda: "have been read again" in relay_process.log.read_text(), "the new certificates", 30)
+    store, cache = following(kube, own_certificates, relay_process.port)
+    cache.stop()
+    store.close()
+
+
+def test_what_it_cannot_use_it_says(kube: Cluster, own_certificates: Path) -> None:
+    (own_certificates / "server.key").write_text("nothing")
+    process = Process(kube, own_certificates)
+    try:
+        assert process.process.wait(30) == 1
+        text = process.log.read_text()
+        assert "cannot use the certificates in" in text
+        assert "TYPHA_SERVERKEYFILE" in text
+    finally:
+        process.stop()

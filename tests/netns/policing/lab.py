@@ -1,0 +1,357 @@
+"""A node with workloads and the policy engine on it, and packets that tell what is let through.
+
+Rule: a verdict is what arrives: a UDP packet with a word of its own, seen by a raw socket of the receiver. That one
+does not arrive is known when a later packet of the host (which is never policed) has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.local.store import LocalStore
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import netns
+from cni_calico.log import Log
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.engine import PolicyEngine
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace, host_namespace, namespace
+
+NODE = "n1"
+RCVBUFFORCE, BUFFER = 33, 64 << 20  # nothing is lost for want of space; Python does not name the option
+GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
+
+
+def private_settings(root: Path) -> NodeSettings:
+    """Files of the agent only below ``root``."""
+    return parse_settings({"CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")})
+
+
+def documented_removal() -> str:
+    """The command of the way back in docs/node.md, which removes our policies from the kernel."""
+    text = (Path(__file__).resolve().parents[3] / "docs" / "node.md").read_text()
+    (command,) = re.findall(r"(?m)^ +(printf .*calico-policy.* \| nft -f -)$", text)
+    return str(command)
+
+
+@dataclass
+class Workload:
+    name: str
+    ns: Namespace
+    interface: str
+    addresses: tuple[str, ...]
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def address(self, version: int = 4) -> str:
+        return next(a for a in self.addresses if ip_address(a).version == version)
+
+
+def socket_in(ns: Namespace, *arguments: int) -> socket.socket:
+    """A socket that belongs to a namespace, made by this thread, which comes back."""
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(ns.path, os.O_RDONLY | os.O_CLOEXEC)
+        netns.enter(there)
+        try:
+            return socket.socket(*arguments)
+        finally:
+            netns.enter(here)
+            os.close(there)
+    finally:
+        os.close(here)
+
+
+class Lab:
+    """One node. ``put`` and ``remove`` write to its datastore; ``start`` runs the engine in a process of its own."""
+
+    def __init__(self, host: Namespace, root: Path, stack: ExitStack) -> None:
+        self.host = host
+        self.root = root
+        self.workloads: dict[str, Workload] = {}
+        self._stack = stack
+        self._store = LocalStore(str(root / "store.db"))
+        stack.callback(self._store.close)
+        self._listening: dict[tuple[str, int], socket.socket] = {}
+        self._senders: dict[tuple[str, int], socket.socket] = {}
+        self._count = 0
+        self.pid = 0
+        self.tunnels = Tunnels()
+        self.open_context: Callable[[Log], Context] = lambda log: Context(
+            private_settings(root), LocalStore(str(root / "store.db")), log, lambda _: True
+        )
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def put(self, kind: str, name: str, spec: dict[str, Any], namespace: str = "", **labels: str) -> None:
+        metadata: dict[str, Any] = {"name": name, "uid": f"uid-{kind}-{namespace}-{name}"}
+        if namespace:
+            metadata["namespace"] = namespace
+        if labels:
+            metadata["labels"] = {key.replace("__", "/"): value for key, value in labels.items()}
+        document = {"kind": kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec}
+        self.put_document(ResourceKey(kind, name, namespace), document)
+
+    def put_document(self, key: ResourceKey, document: dict[str, Any]) -> None:
+        self._store.commit((Write.put(key, document),), Deadline.after(10))
+
+    def write(self, writes: Sequence[Write]) -> None:
+        self._store.commit(writes, Deadline.after(30))
+
+    def remove(self, kind: str, name: str, namespace: str = "") -> None:
+        self._store.commit((Write.remove(ResourceKey(kind, name, namespace)),), Deadline.after(10))
+
+    # -- workloads ----------------------------------------------------------------------------------------------------
+
+    def add(self, name: str, *addresses: str, namespace_name: str = "default", **labels: str) -> Workload:
+        """A workload with its interface, routes and record; its profile is ``kns.<namespace>``."""
+        workload = self.connect(name, f"cali{name}", *addresses)
+        self.put_endpoint(workload, namespace_name, **labels)
+        return workload
+
+    def connect(self, name: str, interface: str, *addresses: str) -> Workload:
+        """A workload with its interface and routes."""
+        ns = self._stack.enter_context(namespace(f"w{name}"))
+        workload = Workload(name, ns, interface, addresses)
+        self.host.do("link", "add", workload.interface, "type", "veth", "peer", "name", "eth0", "netns", ns.name)
+        self.host.do("link", "set", workload.interface, "addrgenmode", "none", "address", "ee:ee:ee:ee:ee:ee", "up")
+        ns.do("link", "set", "eth0", "addrgenmode", "none", "up")
+        for address in addresses:
+            plain, six = str(ip_address(address)), ":" in address
+            gateway, family = (GATEWAY6, "-6") if six else (GATEWAY, "-4")
+            ns.do("addr", "add", f"{plain}/{128 if six else 32}", "dev", "eth0", *(("nodad",) if six else ()))
+            ns.do("neigh", "add", gateway, "lladdr", "ee:ee:ee:ee:ee:ee", "dev", "eth0")
+            ns.do(family, "route", "add", gateway, "dev", "eth0", *(() if six else ("scope", "link")))
+            ns.do(family, "route", "add", "default", "via", gateway, "dev", "eth0")
+            mac = ns.link("eth0")
+            assert mac is not None
+            self.host.do("neigh", "add", plain, "lladdr", mac["address"], "dev", workload.interface)
+            self.host.do(family, "route", "add", plain, "dev", workload.interface)
+        self.workloads[name] = workload
+        return workload
+
+    def put_endpoint(self, workload: Workload, namespace_name: str = "default", **labels: str) -> None:
+        workload.document = workload.document or {
+            "orchestrator": "k8s",
+            "node": NODE,
+            "pod": workload.name,
+            "containerID": f"c{workload.name}",
+            "endpoint": "eth0",
+            "ipNetworks": [f"{a}/{128 if ':' in a else 32}" for a in workload.addresses],
+            "profiles": [f"kns.{namespace_name}"],
+            "interfaceName": workload.interface,
+        }
+        given = {"projectcalico__namespace": namespace_name, "projectcalico__orchestrator": "k8s"}
+        named = {f"projectcalico.org__{key.split('__')[1]}": value for key, value in given.items()}
+        key = f"{NODE}-k8s-{workload.name}-eth0"
+        self.put("WorkloadEndpoint", key, workload.document, namespace_name, **named, **labels)
+
+    def put_profile(self, name: str, *, allow: bool = True, **labels: str) -> None:
+        rules = [{"action": "Allow"}] if allow else []
+        self.put("Profile", name, {"ingress": rules, "egress": rules, "labelsToApply": labels})
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+
+    def start(self, **environ: str) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run(self.host, self.root, environ, self.open_context, self.tunnels)
+
+    def stop(self, with_signal: int = signal.SIGTERM) -> int:
+        if not self.pid:
+            return 0
+        os.kill(self.pid, with_signal)
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def standing(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.root / "standing.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if found.get("pid") == self.pid else {}
+
+    def until_in_force(self, **counts: int) -> dict[str, Any]:
+        """Until the engine says so, with these counts (policies, endpoints, ...)."""
+
+        def reached() -> dict[str, Any] | None:
+            said = self.standing()
+            good = said.get("in_force") and all(said["counts"][name] == count for name, count in counts.items())
+            return said if good else None
+
+        try:
+            found: dict[str, Any] = until(reached, f"policies in force: {counts}")
+        except AssertionError as e:
+            raise AssertionError(f"{e}: {self.standing()}\n{self.log()}") from None
+        return found
+
+    def log(self) -> str:
+        try:
+            return (self.root / "engine.log").read_text()
+        except OSError:
+            return ""
+
+    def ruleset(self) -> str:
+        return self.host.run("nft", "list", "ruleset").stdout
+
+    # -- packets ------------------------------------------------------------------------------------------------------
+
+    def receiver(self, name: str, version: int) -> socket.socket:
+        """Sees every UDP packet that a workload gets."""
+        workload, key = self.workloads[name], (name, version)
+        if key not in self._listening:
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            opened = socket_in(workload.ns, family, socket.SOCK_RAW, socket.IPPROTO_UDP)
+            opened.settimeout(5)
+            opened.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
+            self._stack.callback(opened.close)
+            self._listening[key] = opened
+        return self._listening[key]
+
+    def _sender(self, ns: Namespace, name: str, version: int) -> socket.socket:
+        key = (name, version)
+        if key not in self._senders:
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            opened = socket_in(ns, family, socket.SOCK_DGRAM)
+            self._stack.callback(opened.close)
+            self._senders[key] = opened
+        return self._senders[key]
+
+    def passes(self, source: str, destination: str, port: int, *, version: int = 4, sport: int = 0) -> bool:
+        """Whether a UDP packet of one workload reaches another, as the first of its connection."""
+        sender, receiver = self.workloads[source], self.workloads[destination]
+        self.receiver(destination, version)
+        self._count += 1
+        word = f"probe{self._count}".encode()
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        with socket_in(sender.ns, family, socket.SOCK_DGRAM) as probe:  # a port of its own: a new connection
+            probe.bind((sender.address(version), sport))
+            probe.sendto(word, (receiver.address(version), port))
+        return self.arrivals(destination, word, version) > 0
+
+    def arrivals(self, name: str, word: bytes, version: int = 4) -> int:
+        """How many packets that end in this word, all sent already, reach a workload whose receiver is open."""
+        receiver, arrived, marker = self.workloads[name], self.receiver(name, version), b"mark-" + word
+        self._sender(self.host, "host", version).sendto(marker, (receiver.address(version), 9))
+        count = 0
+        while True:
+            data = arrived.recv(4096)
+            if data.endswith(marker):
+                return count
+            count += data.endswith(word)
+
+    def until_passes(self, source: str, destination: str, port: int, wanted: bool = True) -> None:
+        what = f"{source} {'reaches' if wanted else 'no longer reaches'} {destination}:{port}"
+        try:
+            until(lambda: self.passes(source, destination, port) == wanted, what, pause_s=0.001)
+        except AssertionError as e:
+            raise AssertionError(f"{e}: {self.standing()}\n{self.log()}\n{self.ruleset()}") from None
+
+
+def _run(
+    host: Namespace,
+    root: Path,
+    environ: dict[str, str],
+    open_context: Callable[[Log], Context],
+    tunnels: Tunnels,
+) -> None:
+    """Never returns."""
+    code = 99
+    log_file = str(root / "engine.log")
+    try:
+        stopping = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+        signal.alarm(300)
+        netns.enter(os.open(host.path, os.O_RDONLY))
+        context = open_context(Log("debug", log_file, stderr=False))
+
+        def tell() -> None:
+            said = {**engine.standing.fields(), "pid": os.getpid(), "failing": engine.standing.failing}
+            target = root / "standing.json"
+            new = target.with_suffix(".new")
+            new.write_text(json.dumps(said))
+            new.rename(target)
+
+        engine = PolicyEngine(context, NODE, tell)
+        felix = {"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}
+        engine.follow(parse_felix(felix).settings, tunnels)
+        engine.run(stopping)
+        code = 0
+    except BaseException:
+        with open(log_file, "a") as file:
+            traceback.print_exc(file=file)
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(code)
+
+
+@contextmanager
+def lab(root: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        made = Lab(stack.enter_context(host_namespace()), root, stack)
+        stack.callback(made.stop, signal.SIGKILL)
+        yield made
+
+
+@dataclass
+class Counts:
+    """``sent`` of each of the two kinds."""
+
+    sent: int = 0
+    allowed_arrived: int = 0
+    forbidden_arrived: int = 0
+
+
+@contextmanager
+def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden: int) -> Iterator[Counts]:
+    """New connections to both ports, as fast as they go, in a thread; counted when the block has ended."""
+    sender, receiver = lab.workloads[source], lab.workloads[destination]
+    counts, ending = Counts(), threading.Event()
+    arrived = socket_in(receiver.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    arrived.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
+    out = socket_in(sender.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    own = socket_in(lab.host, socket.AF_INET, socket.SOCK_DGRAM)
+
+    def send() -> None:
+        while not ending.is_set():
+            sport = 1024 + counts.sent % 60000
+            for port in (allowed, forbidden):
+                data = sport.to_bytes(2, "big") + port.to_bytes(2, "big") + (12).to_bytes(2, "big") + bytes(2) + b"flow"
+                out.sendto(data, (receiver.address(), 0))
+            counts.sent += 1
+            ending.wait(0.0005)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        ending.set()
+        thread.join()
+        own.sendto(b"last", (receiver.address(), 9))
+        arrived.settimeout(10)
+        while not (data := arrived.recv(2048)).endswith(b"last"):
+            port = int.from_bytes(data[22:24], "big")
+            if data.endswith(b"flow"):
+                counts.allowed_arrived += port == allowed
+                counts.forbidden_arrived += port == forbidden
+        for opened in (arrived, out, own):
+            opened.close()

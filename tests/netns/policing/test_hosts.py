@@ -1,0 +1,460 @@
+"""Policy for hosts, by the engine, on a host with an uplink to another one: what reaches it, what leaves it, what it
+forwards; and that nobody is locked out.
+
+Rule: that a packet does not arrive is known when a later one has, which no policy stops: to a failsafe port.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.log import Log
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from tests.deadlines import until
+from tests.netns.namespaces import Namespace, namespace
+from tests.netns.policing.lab import NODE, Lab, lab, socket_in
+
+pytestmark = pytest.mark.netns
+
+HOST, OTHER = {4: "172.31.0.1", 6: "fd31::1"}, {4: "172.31.0.9", 6: "fd31::9"}
+POD = {4: "10.65.0.1", 6: "fd00::1"}
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+DHCP, DNS, SSH, NODE_PORT = 68, 53, 22, 30080
+DENY_ALL = {
+    "selector": "",
+    "order": 1,
+    "types": ["Ingress", "Egress"],
+    "ingress": [{"action": "Deny"}],
+    "egress": [{"action": "Deny"}],
+}
+
+
+@dataclass
+class Uplinked:
+    """``other`` is a host that reaches this one, and its workload ``a``, through ``eth0``."""
+
+    lab: Lab
+    other: Namespace
+    stack: ExitStack
+    count: int = 0
+    receivers: dict[tuple[str, int], socket.socket] = field(default_factory=dict)
+
+    @property
+    def host(self) -> Namespace:
+        return self.lab.host
+
+    def put_host(self, name: str = "h", interface: str = "eth0", **spec: Any) -> None:
+        labels = spec.pop("labels", {"host": "yes"})
+        given = {"interfaceName": interface} if interface else {}
+        self.lab.put("HostEndpoint", name, {"node": NODE, **given, **spec}, **labels)
+
+    def put_policy(self, name: str, **spec: Any) -> None:
+        self.lab.put("GlobalNetworkPolicy", name, {"order": 10, "selector": "host == 'yes'", **spec})
+
+    def receiver(self, ns: Namespace, version: int) -> socket.socket:
+        if (ns.name, version) not in self.receivers:
+            opened = socket_in(ns, FAMILIES[version], socket.SOCK_RAW, socket.IPPROTO_UDP)
+            opened.settimeout(20)
+            self.receivers[ns.name, version] = self.stack.enter_context(opened)
+        return self.receivers[ns.name, version]
+
+    def arrives(
+        self, source: Namespace, to: str, port: int, at: Namespace, marker: tuple[Namespace, str, int], sport: int = 0
+    ) -> bool:
+        """Whether a UDP packet, the first of its connection, arrives in ``at``. ``marker``: what always does."""
+        version = 6 if ":" in to else 4
+        arrived = self.receiver(at, version)
+        self.count += 1
+        word = f"probe{self.count}".encode()
+        with socket_in(source, FAMILIES[version], socket.SOCK_DGRAM) as probe:
+            probe.bind(("::" if version == 6 else "", sport))
+            try:
+                probe.sendto(word, (to, port))
+            except PermissionError:
+                return False  # how the kernel says that it was dropped on its way out
+        with socket_in(marker[0], FAMILIES[version], socket.SOCK_DGRAM) as last:
+            last.sendto(b"mark-" + word, marker[1:])
+        found = False
+        while True:
+            data = arrived.recv(4096)
+            if data.endswith(b"mark-" + word):
+                return found
+            found = found or data.endswith(word)
+
+    def into_host(self, port: int, version: int = 4, to: str = "") -> bool:
+        marker = (self.other, HOST[version], DHCP)
+        return self.arrives(self.other, to or HOST[version], port, self.host, marker)
+
+    def out_of_host(self, port: int, version: int = 4) -> bool:
+        return self.arrives(self.host, OTHER[version], port, self.other, (self.host, OTHER[version], DNS))
+
+    def into_workload(self, port: int, version: int = 4, to: str = "") -> bool:
+        """``to``: an address that is translated to the workload's."""
+        pod = self.lab.workloads["a"].ns
+        return self.arrives(self.other, to or POD[version], port, pod, (self.host, POD[version], 9))
+
+    def out_of_workload(self, port: int) -> bool:
+        pod = self.lab.workloads["a"].ns
+        return self.arrives(pod, OTHER[4], port, self.other, (self.host, OTHER[4], DNS))
+
+    def from_workload_to_host(self, port: int) -> bool:
+        pod = self.lab.workloads["a"].ns
+        return self.arrives(pod, HOST[4], port, self.host, (self.other, HOST[4], DHCP))
+
+    def log_in(self, version: int = 4) -> bool:
+        """A TCP connection to the failsafe port of SSH, with data."""
+        with ExitStack() as stack:
+            listening = stack.enter_context(socket_in(self.host, FAMILIES[version], socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((HOST[version], SSH))
+            listening.listen()
+            client = stack.enter_context(socket_in(self.other, FAMILIES[version], socket.SOCK_STREAM))
+            for end in (client, listening):
+                end.settimeout(20)
+            client.connect((HOST[version], SSH))
+            served = stack.enter_context(listening.accept()[0])
+            client.sendall(b"hello")
+            return served.recv(5) == b"hello"
+
+    def until(self, probe: Any, wanted: bool, what: str) -> None:
+        try:
+            until(lambda: probe() is wanted, what)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.lab.standing()}\n{self.lab.log()}\n{self.lab.ruleset()}") from None
+
+    def until_warned(self, text: str) -> None:
+        until(lambda: any(text in said for said in self.lab.standing().get("warnings", ())), f"warning {text!r}")
+
+
+@pytest.fixture
+def uplinked(tmp_path: Path) -> Iterator[Uplinked]:
+    with lab(tmp_path) as made, ExitStack() as stack:
+        other = stack.enter_context(namespace("other"))
+        made.host.do("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other.name)
+        for end, addresses in ((made.host, HOST), (other, OTHER)):
+            end.do("addr", "add", f"{addresses[4]}/24", "dev", "eth0")
+            end.do("addr", "add", f"{addresses[6]}/64", "dev", "eth0", "nodad")
+            end.do("link", "set", "eth0", "up")
+            end.do("link", "set", "lo", "up")
+        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
+        made.put_profile("kns.default")
+        made.add("a", *POD.values(), app="a")
+        for version, net in ((4, "10.65.0.0/16"), (6, "fd00::/64")):
+            other.do(f"-{version}", "route", "add", net, "via", HOST[version])
+        yield Uplinked(made, other, stack)
+
+
+def start(uplinked: Uplinked, **counts: int) -> None:
+    uplinked.lab.start(FELIX_DEFAULTENDPOINTTOHOSTACTION="RETURN")
+    uplinked.lab.until_in_force(**counts)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_host_endpoint_closes_its_interface_but_failsafe_ports(uplinked: Uplinked, version: int) -> None:
+    assert uplinked.into_host(80, version) and uplinked.out_of_host(80, version)
+    uplinked.put_host()
+    start(uplinked, hosts=1)
+    assert not uplinked.into_host(80, version) and not uplinked.out_of_host(80, version)
+    assert uplinked.into_host(DHCP, version) and uplinked.out_of_host(DNS, version) and uplinked.log_in(version)
+    assert uplinked.into_workload(80, version) and uplinked.from_workload_to_host(80)  # neither is the host's own
+    uplinked.put_policy(
+        "web",
+        types=["Ingress", "Egress"],
+        ingress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}],
+        egress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [81]}}],
+    )
+    uplinked.until(lambda: uplinked.into_host(80, version), True, "the policy lets it in")
+    assert (
+        not uplinked.into_host(81, version)
+        and uplinked.out_of_host(81, version)
+        and not uplinked.out_of_host(80, version)
+    )
+    uplinked.lab.remove("HostEndpoint", "h")
+    uplinked.until(lambda: uplinked.into_host(81, version), True, "everything is open again")
+    assert (
+        uplinked.out_of_host(80, version)
+        and "host-in" not in uplinked.lab.ruleset()
+        and "failsafe" not in uplinked.lab.ruleset()
+    )
+
+
+def test_deny_all_everywhere_locks_nobody_out(uplinked: Uplinked) -> None:
+    """Killed, restarted, with records that come one by one: the failsafe ports are open all the time."""
+    uplinked.put_host("all", "*")
+    uplinked.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "applyOnForward": True})
+    start(uplinked, hosts=1, policies=1)
+    for version in (4, 6):
+        assert (
+            not uplinked.into_host(80, version) and not uplinked.out_of_host(80, version) and uplinked.log_in(version)
+        )
+        assert not uplinked.into_workload(80, version)
+        uplinked.host.do(f"-{version}", "neigh", "flush", "dev", "eth0")
+        uplinked.other.do(f"-{version}", "neigh", "flush", "dev", "eth0")
+        assert uplinked.log_in(version) and uplinked.into_host(DHCP, version)  # neighbours are found
+    rules = uplinked.lab.ruleset()
+    uplinked.lab.stop(signal.SIGKILL)
+    assert uplinked.log_in() and not uplinked.into_host(80)
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.lab.ruleset() == rules and uplinked.log_in() and not uplinked.into_host(80)
+    uplinked.lab.remove("GlobalNetworkPolicy", "deny-all")
+    uplinked.until(lambda: uplinked.into_workload(80), True, "forwarding is open again")
+    assert not uplinked.into_host(80) and uplinked.log_in()  # without a policy and a profile it is closed
+    uplinked.lab.remove("HostEndpoint", "all")
+    uplinked.until(lambda: uplinked.into_host(80), True, "everything is open again")
+    for version in (4, 6):
+        assert (
+            uplinked.out_of_host(80, version)
+            and uplinked.into_workload(80, version)
+            and uplinked.into_host(80, version)
+        )
+
+
+def test_other_failsafe_ports(uplinked: Uplinked) -> None:
+    uplinked.put_host()
+    uplinked.lab.start(FELIX_FAILSAFEINBOUNDHOSTPORTS=f"udp:{DHCP},udp:172.31.0.0/28:70,udp:192.0.2.0/24:71")
+    uplinked.lab.until_in_force(hosts=1)
+    assert uplinked.into_host(70) and not uplinked.into_host(71) and not uplinked.into_host(SSH)
+
+
+def test_expected_addresses_and_names_follow_the_interfaces(uplinked: Uplinked) -> None:
+    uplinked.put_host("by-address", "", expectedIPs=[HOST[4], "192.0.2.200"])
+    uplinked.put_host("elsewhere", "", expectedIPs=["192.0.2.201"])
+    uplinked.put_host("later", "eth7")
+    start(uplinked, hosts=3)
+    uplinked.until_warned(
+        "HostEndpoint elsewhere is not in force: no interface of this node has one of its expectedIPs"
+    )
+    uplinked.until_warned("HostEndpoint later is not in force: there is no interface eth7")
+    assert not uplinked.into_host(80)
+    uplinked.host.do("addr", "del", f"{HOST[4]}/24", "dev", "eth0")
+    uplinked.host.do("addr", "add", f"{HOST[4]}/25", "dev", "eth0")  # as a DHCP client does
+    uplinked.host.do("addr", "add", "172.31.0.2/24", "dev", "eth0")
+    uplinked.until(lambda: uplinked.into_host(80), False, "policed again")
+    uplinked.host.do("addr", "del", f"{HOST[4]}/25", "dev", "eth0")
+    uplinked.until(lambda: uplinked.into_host(80, 6), True, "the interface has the address no more")
+    uplinked.host.do("addr", "add", f"{HOST[4]}/24", "dev", "eth0")
+    uplinked.until(lambda: uplinked.into_host(80, 6), False, "the interface has it again")
+    uplinked.lab.remove("HostEndpoint", "by-address")
+    uplinked.until(lambda: uplinked.into_host(80), True, "open")
+    uplinked.host.do("link", "set", "eth0", "down")
+    uplinked.host.do("link", "set", "eth0", "name", "eth7")
+    uplinked.host.do("link", "set", "eth7", "up")
+    assert not uplinked.into_host(80)  # from its first packet on
+
+
+def test_host_endpoints_that_contradict_each_other(uplinked: Uplinked) -> None:
+    """The smallest name has the interface; the rest is named."""
+    uplinked.put_policy("open", selector="who == 'a'", types=["Ingress"], ingress=[{"action": "Allow"}])
+    uplinked.put_host("b", labels={"who": "b"})
+    uplinked.put_host("all-b", "*", labels={"who": "b"})
+    uplinked.put_host("all-a", "*", labels={"who": "b"})
+    uplinked.put_host("excluded", "kube-ipvs0", labels={"who": "b"})
+    start(uplinked, hosts=4)
+    assert not uplinked.into_host(80)
+    uplinked.put_host("a", labels={"who": "a"})
+    uplinked.until(lambda: uplinked.into_host(80), True, "the smaller name's policies")
+    uplinked.until_warned(
+        "HostEndpoint b is not in force: HostEndpoint a has its interface, eth0: its name comes first"
+    )
+    uplinked.until_warned("HostEndpoint all-b is not in force: HostEndpoint all-a is for all interfaces too")
+    uplinked.until_warned("HostEndpoint excluded is not in force: InterfaceExclude names its interface, kube-ipvs0")
+    uplinked.lab.put("HostEndpoint", "bad", {"node": NODE, "interfaceName": "eth0 or eth1"})
+    uplinked.put_host("c", "eth0", expectedIPs=["no address"])
+    until(lambda: len(uplinked.lab.standing().get("problems", ())) == 2, "both are named")
+    assert uplinked.into_host(80) and uplinked.log_in()
+
+
+def test_forwarded_traffic(uplinked: Uplinked) -> None:
+    uplinked.put_host()
+    uplinked.put_policy("own", types=["Ingress", "Egress"], ingress=[{"action": "Deny"}], egress=[{"action": "Deny"}])
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.into_workload(80) and uplinked.out_of_workload(80) and not uplinked.into_host(80)
+    uplinked.put_policy(
+        "through",
+        applyOnForward=True,
+        order=1,
+        types=["Ingress", "Egress"],
+        ingress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}],
+        egress=[{"action": "Allow", "protocol": "UDP", "destination": {"ports": [81]}}],
+    )
+    uplinked.until(lambda: uplinked.into_workload(81), False, "the end of the tier")
+    assert uplinked.into_workload(80) and uplinked.out_of_workload(81) and not uplinked.out_of_workload(80)
+    assert not uplinked.into_workload(DHCP)  # failsafe ports are the host's own
+    assert uplinked.into_host(80)  # it counts there as well
+
+
+def translate(uplinked: Uplinked, by: str, root: Path) -> None:
+    """A NodePort and a service's address as kube-proxy lays them down."""
+    if by == "nftables":
+        rules = "\n".join(
+            f"table {table} kube-proxy {{\n"
+            f"  chain filter-prerouting {{ type filter hook prerouting priority -110; }}\n"
+            f"  chain nat-prerouting {{ type nat hook prerouting priority -100; jump services; }}\n"
+            f"  chain nat-output {{ type nat hook output priority -100; jump services; }}\n"
+            f"  chain services {{ fib daddr type local udp dport {NODE_PORT} dnat to {to}; }}\n}}"
+            for table, to in (("ip", f"{POD[4]}:80"), ("ip6", f"[{POD[6]}]:80"))
+        )
+        (root / "kube-proxy.nft").write_text(rules)
+        uplinked.host.run("nft", "-f", str(root / "kube-proxy.nft"))
+        return
+    for program, to in (("iptables", f"{POD[4]}:80"), ("ip6tables", f"[{POD[6]}]:80")):
+        for command in (
+            ("-N", "KUBE-SERVICES"),
+            ("-A", "PREROUTING", "-j", "KUBE-SERVICES"),
+            ("-A", "OUTPUT", "-j", "KUBE-SERVICES"),
+            (*f"-A KUBE-SERVICES -p udp -m addrtype --dst-type LOCAL --dport {NODE_PORT} -j DNAT --to".split(), to),
+        ):
+            uplinked.host.run(shutil.which(f"{program}-legacy") or program, "-w", "-t", "nat", *command)
+
+
+@pytest.mark.parametrize("by", ["nftables", "iptables"])
+def test_node_ports(uplinked: Uplinked, by: str, tmp_path: Path) -> None:
+    """preDNAT sees the port that the client names; the workload's policy the one behind it."""
+    translate(uplinked, by, tmp_path)
+    for version in (4, 6):
+        assert uplinked.into_workload(NODE_PORT, version, HOST[version])
+    uplinked.put_host(profiles=["projectcalico-default-allow"])  # which nobody has to store
+    start(uplinked, hosts=1)
+    assert uplinked.into_workload(NODE_PORT, to=HOST[4])
+    uplinked.put_policy(
+        "node-ports",
+        preDNAT=True,
+        applyOnForward=True,
+        types=["Ingress"],
+        ingress=[
+            {"action": "Allow", "protocol": "UDP", "source": {"nets": ["172.31.0.8/32"]}},
+            {"action": "Deny", "protocol": "UDP", "destination": {"ports": ["30000:32767"]}},
+        ],
+    )
+    for version in (4, 6):
+        reached = partial(uplinked.into_workload, NODE_PORT, version, HOST[version])
+        uplinked.until(reached, False, "node ports are closed")
+        assert uplinked.into_workload(80, version) and uplinked.into_host(81, version)
+    uplinked.other.do("addr", "add", "172.31.0.8/32", "dev", "eth0")
+    uplinked.other.do("route", "replace", "172.31.0.0/24", "dev", "eth0", "src", "172.31.0.8")
+    uplinked.put_policy("closed", types=["Ingress"], order=1, ingress=[{"action": "Deny"}])
+    uplinked.until(lambda: uplinked.into_host(81), True, "what preDNAT allows is allowed")
+    assert uplinked.into_workload(NODE_PORT, to=HOST[4])
+
+
+def test_the_hosts_own_connections_to_services(uplinked: Uplinked, tmp_path: Path) -> None:
+    """They are policed where they leave: not to its own workloads, and by the address behind the service's."""
+    hooks = (("out", "output"), ("pre", "prerouting"))
+    chains = "".join(
+        f"chain {name} {{ type nat hook {hook} priority -100; ip daddr 10.96.0.1 dnat to {OTHER[4]}; }}; "
+        for name, hook in hooks
+    )
+    (tmp_path / "services.nft").write_text(f"table ip kube-proxy {{ {chains} }}")
+    uplinked.host.run("nft", "-f", str(tmp_path / "services.nft"))
+    uplinked.host.do("route", "add", "10.96.0.0/16", "via", OTHER[4])
+
+    def through_service(port: int) -> bool:
+        return uplinked.arrives(uplinked.host, "10.96.0.1", port, uplinked.other, (uplinked.host, OTHER[4], DNS))
+
+    assert through_service(80)
+    uplinked.put_host()
+    uplinked.put_policy(
+        "out",
+        types=["Egress"],
+        egress=[{"action": "Allow", "protocol": "UDP", "destination": {"nets": [f"{OTHER[4]}/32"], "ports": [80]}}],
+    )
+    start(uplinked, hosts=1, policies=1)
+    assert through_service(80) and not through_service(81) and through_service(DNS)
+    pod, marker = uplinked.lab.workloads["a"].ns, (uplinked.host, OTHER[4], DNS)
+    assert uplinked.arrives(pod, "10.96.0.1", 81, uplinked.other, marker)  # forwarded, so not the host's own
+
+
+def test_what_is_not_tracked(uplinked: Uplinked) -> None:
+    uplinked.put_host(profiles=["open"])
+    uplinked.lab.put_profile("open")
+    uplinked.put_policy(
+        "untracked",
+        doNotTrack=True,
+        applyOnForward=True,
+        types=["Ingress", "Egress"],
+        ingress=[
+            {"action": "Allow", "protocol": "UDP", "destination": {"ports": [5353]}},
+            {"action": "Deny", "protocol": "UDP", "destination": {"ports": [123]}},
+        ],
+        egress=[{"action": "Deny", "protocol": "UDP", "destination": {"ports": [123]}}],
+    )
+    uplinked.put_policy("closed", types=["Ingress"], ingress=[{"action": "Deny", "protocol": "UDP"}])
+    start(uplinked, hosts=1, policies=2)
+    assert uplinked.into_host(5353) and not uplinked.into_host(123) and not uplinked.into_host(124)
+    assert uplinked.out_of_host(80) and not uplinked.out_of_host(123) and uplinked.log_in()
+    listed = uplinked.host.run("cat", "/proc/net/nf_conntrack", check=False).stdout
+    assert "dport=5353" not in listed
+    uplinked.put_host("all", "*")
+    uplinked.until_warned("GlobalNetworkPolicy untracked does not apply to HostEndpoint all")
+
+
+def test_pre_dnat_with_egress_is_refused_and_the_rest_enforced(uplinked: Uplinked) -> None:
+    uplinked.put_host()
+    uplinked.put_policy(
+        "bad", preDNAT=True, applyOnForward=True, types=["Ingress", "Egress"], ingress=[{"action": "Deny"}]
+    )
+    uplinked.put_policy(
+        "good", types=["Ingress"], ingress=[{"action": "Allow", "destination": {"ports": [80]}, "protocol": "UDP"}]
+    )
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.into_host(80) and not uplinked.into_host(81)
+    (problem,) = uplinked.lab.standing()["problems"]
+    assert "GlobalNetworkPolicy bad" in problem and "without egress" in problem
+
+
+def test_tunnels_between_nodes_stay_open(uplinked: Uplinked) -> None:
+    """Under a policy that denies everything, workloads of other nodes arrive, but only through known nodes' tunnels."""
+    uplinked.lab.tunnels = Tunnels(frozenset((4,)), True, frozenset((ip_network(f"{OTHER[4]}/32"),)))
+    for end, own, remote in ((uplinked.host, HOST, OTHER), (uplinked.other, OTHER, HOST)):
+        vxlan = f"link add vxlan.calico type vxlan id 4096 dstport 4789 local {own[4]} remote {remote[4]} nolearning"
+        end.do(*vxlan.split())
+        end.do("link", "set", "vxlan.calico", "up")
+    uplinked.host.do("addr", "add", "10.65.0.250/32", "dev", "vxlan.calico")
+    uplinked.other.do("addr", "add", "10.65.9.1/32", "dev", "vxlan.calico")
+    uplinked.host.do("route", "add", "10.65.9.1", "dev", "vxlan.calico", "scope", "link")
+    way = "10.65.0.0/16 via 10.65.0.250 dev vxlan.calico onlink src 10.65.9.1"
+    uplinked.other.do("route", "replace", *way.split())
+    uplinked.put_host("uplink", "eth0")
+    uplinked.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "applyOnForward": True, "selector": "has(host)"})
+    assert uplinked.into_workload(80)
+    start(uplinked, hosts=1, policies=1)
+    assert uplinked.into_workload(80) and not uplinked.into_host(80) and uplinked.log_in()
+    pod = uplinked.lab.workloads["a"].ns
+    marker = (uplinked.host, POD[4], 9)
+    uplinked.other.do("addr", "add", "172.31.0.77/24", "dev", "eth0")
+    assert uplinked.arrives(uplinked.other, POD[4], 80, pod, marker)
+    uplinked.other.do(*["link", "set", "vxlan.calico", "type", "vxlan", "id", "4096", "local", "172.31.0.77"])
+    assert not uplinked.arrives(uplinked.other, POD[4], 80, pod, marker)  # no node has that address
+
+
+def test_what_a_node_cannot_do_without_is_named(uplinked: Uplinked) -> None:
+    """Before it is cut off; and it is cut off."""
+    store = uplinked.lab.open_context
+
+    def with_etcd(log: Log) -> Context:
+        context = store(log)
+        context.config = DatastoreConfig("etcdv3", etcd_endpoints=(f"http://{OTHER[4]}:12379", "http://etcd:2379"))
+        return context
+
+    uplinked.lab.open_context = with_etcd
+    uplinked.put_host()
+    start(uplinked, hosts=1)
+    uplinked.until_warned(f"HostEndpoint h cuts this node from the datastore at {OTHER[4]} (TCP 12379)")
+    log = uplinked.lab.log()
+    assert log.index("cuts this node from the datastore") < log.index("are in force")
+    rule = {"action": "Allow", "protocol": "TCP", "destination": {"nets": [f"{OTHER[4]}/32"], "ports": [12379]}}
+    uplinked.put_policy("datastore", types=["Egress"], egress=[rule])
+    until(lambda: not uplinked.lab.standing()["warnings"], "nothing is cut")

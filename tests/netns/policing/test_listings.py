@@ -1,0 +1,79 @@
+"""What the kernel holds for the records of upstream's vectors, as nft lists it: tests/golden/policy/NN.listing.
+
+Written anew with: python -m tests.netns.policing.lab.test_listings
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.log import Log
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.dataplane.policy.goal import goal_of
+from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.nodeagent.policing.parameters import filter_settings
+from cni_calico.policy.graph import Graph
+from tests.netns.namespaces import namespace
+from tests.unit.policy.cluster import put
+
+pytestmark = pytest.mark.netns
+
+VECTORS = sorted((Path(__file__).resolve().parents[2] / "golden" / "policy").glob("*.input.json"))
+
+
+INTERFACES = {
+    "eth0": frozenset((ip_address("172.31.0.1").packed,)),
+    "eth1": frozenset((ip_address("172.30.0.1").packed,)),
+}
+
+
+def _enforce(text: str) -> None:
+    vector: Any = json.loads(text)
+    graph = Graph(lambda endpoint: endpoint.node == "n1", lambda host: host.node == "n1")
+    for document in vector["resources"]:
+        metadata = document["metadata"]
+        put(graph, (document["kind"], metadata.get("namespace", ""), metadata["name"]), document)
+    graph.flush()
+    assert not graph.problems
+    goal = goal_of(graph.wanted(), filter_settings(parse_felix(vector["felix"]).settings, ()), INTERFACES)
+    assert not goal.problems
+    with NfTables() as kernel:
+        enforcer = Enforcer(kernel, goal, Log("none"))
+        enforcer.bring_about(Deadline.after(30))
+        assert enforcer.held == goal.tables.of
+        enforcer.doubt()
+        assert enforcer.bring_about(Deadline.after(30)) == 0  # what is read back is what was wanted
+
+
+def listing(path: Path) -> str:
+    """Sorted by object, because the kernel lists them in the order in which they were made."""
+    with namespace("listing") as ns:
+        ns.call(_enforce, path.read_text())
+        text = ns.run("nft", "list", "ruleset").stdout
+    tables = []
+    for table in text.split("\n}\n"):
+        if table.strip():
+            head, _, rest = table.strip("\n").partition("\n")
+            tables.append("\n\n".join([head, *sorted(part.strip("\n") for part in rest.split("\n\n"))]) + "\n}\n")
+    return "".join(sorted(tables))
+
+
+def golden(path: Path) -> Path:
+    return path.with_name(path.name.replace(".input.json", ".listing"))
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.name.partition(".")[0])
+def test_listing(path: Path) -> None:
+    assert listing(path) == golden(path).read_text()
+
+
+if __name__ == "__main__":
+    for vector in VECTORS:
+        golden(vector).write_text(listing(vector))

@@ -1,0 +1,277 @@
+"""What is not policy but the engine's: spoofed sources, limits, tunnels' packets, service loops, the host itself."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from tests.deadlines import until
+from tests.netns.policing.lab import Lab, Workload, lab, socket_in
+
+pytestmark = pytest.mark.netns
+
+ARP, SENDER = 0x0806, bytes.fromhex("020000000a0a")
+ELSEWHERE = {"selector": "app == 'nobody'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+
+
+@pytest.fixture
+def lab_with_policy(tmp_path: Path) -> Iterator[Lab]:
+    """Two workloads that may talk, and a policy that is none of theirs."""
+    with lab(tmp_path) as made:
+        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
+        made.put_profile("kns.default")
+        made.put("GlobalNetworkPolicy", "elsewhere", ELSEWHERE)
+        made.add("a", "10.65.0.1", "fd00::1", app="a")
+        made.add("b", "10.65.0.2", "fd00::2", app="b")
+        yield made
+
+
+def alias(node: Lab, name: str, of: str, address: str) -> None:
+    """Another name for a workload, with an address that its record does not have."""
+    workload = node.workloads[of]
+    workload.ns.do("addr", "add", f"{address}/32", "dev", "eth0")
+    node.workloads[name] = Workload(name, workload.ns, workload.interface, (address,))
+
+
+@pytest.mark.parametrize("setting", ["Disabled", "Any"])
+def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str) -> None:
+    alias(lab_with_policy, "spoofed", "a", "203.0.113.5")
+    alias(lab_with_policy, "asked", "a", "198.51.100.5")
+    lab_with_policy.workloads["a"].document["allowSpoofedSourcePrefixes"] = ["198.51.100.0/24"]
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["a"], app="a")
+    assert lab_with_policy.passes("spoofed", "b", 80) and lab_with_policy.passes("asked", "b", 80)
+    lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting)
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "b", 80)  # the endpoint stays, whatever it asked for
+    assert not lab_with_policy.passes("spoofed", "b", 80)
+    assert lab_with_policy.passes("asked", "b", 80) is (setting == "Any")
+
+
+def test_packet_rates(lab_with_policy: Lab) -> None:
+    lab_with_policy.workloads["b"].document["qosControls"] = {"ingressPacketRate": 1, "ingressPacketBurst": 3}
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    there = [lab_with_policy.passes("a", "b", 80) for _ in range(40)]
+    assert there[0] and there.count(False) > 10
+    assert all(lab_with_policy.passes("b", "a", 80) for _ in range(10))
+    lab_with_policy.workloads["b"].document.pop("qosControls")
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
+    lab_with_policy.until_passes("a", "b", 80)
+    lab_with_policy.until_in_force(endpoints=2)
+    assert "qos-forward" not in lab_with_policy.ruleset()
+
+
+def test_a_packet_rate_too_high_for_iptables(lab_with_policy: Lab) -> None:
+    """It can limit to 10,000 packets per second at most."""
+    client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
+    server.document["qosControls"] = {"ingressPacketRate": 12000, "ingressPacketBurst": 1}
+    lab_with_policy.put_endpoint(server, app="b")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    lab_with_policy.receiver("b", 4)
+    with socket_in(client.ns, socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(5000):  # some of them are less than 83 us apart
+            sender.sendto(b"many", (server.address(), 80))
+    assert 0 < lab_with_policy.arrivals("b", b"many") < 5000
+    assert "limit rate over 12000/second" in lab_with_policy.ruleset()
+
+
+def test_numbers_of_connections(lab_with_policy: Lab) -> None:
+    """A new one over the limit is reset; the others go on, and one that ends makes room."""
+    lab_with_policy.workloads["b"].document["qosControls"] = {"ingressMaxConnections": 3}
+    lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket_in(server.ns, socket.AF_INET, socket.SOCK_STREAM))
+        listening.bind((server.address(), 80))
+        listening.listen()
+
+        def connected() -> tuple[socket.socket, socket.socket]:
+            made = stack.enter_context(socket_in(client.ns, socket.AF_INET, socket.SOCK_STREAM))
+            made.settimeout(5)
+            made.connect((server.address(), 80))
+            return made, stack.enter_context(listening.accept()[0])
+
+        pairs = [connected() for _ in range(3)]
+        for _ in range(3):
+            with pytest.raises(ConnectionRefusedError):
+                connected()
+        for one, other in pairs:
+            one.sendall(b"still there")
+            assert other.recv(100) == b"still there"
+        for end in pairs[0]:  # at once, without the wait that a connection's end usually has
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.close()
+
+        def accepted() -> bool:
+            try:
+                return bool(connected())
+            except ConnectionRefusedError:
+                return False
+
+        until(accepted, "room for another connection")
+
+
+def test_the_host_never_claims_a_workloads_own_address(lab_with_policy: Lab) -> None:
+    """With proxy ARP it would, while the route to the workload is not there: the workload sees a duplicate address."""
+    client = lab_with_policy.workloads["a"]
+    lab_with_policy.host.set_sysctl("ipv4/conf/calia/proxy_arp", "1")
+    lab_with_policy.host.set_sysctl("ipv4/neigh/calia/proxy_delay", "0")
+    lab_with_policy.host.do("route", "del", client.address(), "dev", "calia")
+    lab_with_policy.host.do("route", "add", "10.65.0.0/24", "dev", "calib")
+
+    def claimed() -> set[str]:
+        """Addresses of which the host says that they are its own; the gateway's is asked for last."""
+        with socket_in(client.ns, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ARP)) as wire:
+            wire.bind(("eth0", ARP))
+            wire.settimeout(5)
+            found: set[str] = set()
+            for address in (client.address(), "10.65.0.99"):
+                own, asked = ip_address(client.address()).packed, ip_address(address).packed
+                question = b"\0\1\x08\0\6\4\0\1" + SENDER + own + bytes(6) + asked
+                wire.send(b"\xff" * 6 + SENDER + ARP.to_bytes(2, "big") + question)
+            while "10.65.0.99" not in found:
+                packet = wire.recv(100)
+                if packet[20:22] == b"\0\2":
+                    found.add(str(ip_address(packet[28:32])))
+            return found
+
+    assert claimed() == {client.address(), "10.65.0.99"}
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert claimed() == {"10.65.0.99"}
+
+
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_what_connection_tracking_cannot_understand(lab_with_policy: Lab, unchecked: bool) -> None:
+    client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
+    too_short = struct.pack("!HHHH", 40000, 80, 4, 0)  # a UDP header is 8 bytes long, so no length is less
+    lab_with_policy.receiver("b", 4)
+    with socket_in(client.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as raw:
+        raw.sendto(too_short + b"before", (server.address(), 0))
+        assert lab_with_policy.arrivals("b", b"before") == 1
+        lab_with_policy.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower())
+        lab_with_policy.until_in_force(endpoints=2)
+        raw.sendto(too_short + b"policed", (server.address(), 0))
+        assert lab_with_policy.arrivals("b", b"policed") == unchecked
+    assert lab_with_policy.passes("a", "b", 80)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("action", ["Drop", "Reject"])
+def test_what_deny_does(lab_with_policy: Lab, action: str, version: int) -> None:
+    """The same for a rule's Deny, the end of a tier, and the end of the profiles."""
+    lab_with_policy.put_profile("kns.closed", allow=False)
+    lab_with_policy.add("c", "10.65.0.3", "fd00::3", namespace_name="closed")
+    udp = {"protocol": "UDP"}
+    rules = [
+        {"action": "Allow", **udp, "destination": {"ports": [80]}},
+        {"action": "Deny", **udp, "destination": {"ports": [81]}},
+    ]
+    lab_with_policy.put("GlobalNetworkPolicy", "b", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": rules})
+    lab_with_policy.start(FELIX_NFTABLESFILTERDENYACTION=action)
+    lab_with_policy.until_in_force(endpoints=3)
+    assert lab_with_policy.passes("a", "b", 80, version=version)
+    for name, port in (("b", 81), ("b", 82), ("c", 80)):
+        assert not lab_with_policy.passes("a", name, port, version=version)
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        with socket_in(lab_with_policy.workloads["a"].ns, family, socket.SOCK_DGRAM) as client:
+            client.connect((lab_with_policy.workloads[name].address(version), port))
+            client.send(b"hello")
+            assert lab_with_policy.arrivals(name, b"hello", version) == 0
+            client.settimeout(5 if action == "Reject" else 0)
+            with pytest.raises(ConnectionRefusedError if action == "Reject" else BlockingIOError):
+                client.recv(100)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_tunnel_packets_of_workloads(lab_with_policy: Lab, allowed: bool) -> None:
+    lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower())
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "b", 4789) is allowed
+    assert lab_with_policy.passes("a", "b", 4790)
+
+
+def test_service_loops(lab_with_policy: Lab) -> None:
+    """Packets to a service's address that nobody translated are not forwarded."""
+    alias(lab_with_policy, "service", "b", "10.96.0.7")
+    lab_with_policy.host.do("route", "add", "10.96.0.7", "dev", "calib")
+    mac = lab_with_policy.workloads["b"].ns.link("eth0")
+    assert mac is not None
+    lab_with_policy.host.do("neigh", "add", "10.96.0.7", "lladdr", mac["address"], "dev", "calib")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "service", 80)
+    ranges = {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}], "serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]}
+    lab_with_policy.put("BGPConfiguration", "default", ranges)
+    lab_with_policy.until_passes("a", "service", 80, False)
+    assert lab_with_policy.passes("a", "b", 80)
+    lab_with_policy.remove("BGPConfiguration", "default")
+    lab_with_policy.until_passes("a", "service", 80)
+
+
+@pytest.mark.parametrize("action", ["DROP", "RETURN", "ACCEPT"])
+def test_workload_to_host(lab_with_policy: Lab, action: str) -> None:
+    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10", "2001:db8::10"))
+    assert lab_with_policy.passes("a", "host", 53)
+    lab_with_policy.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action)
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("a", "host", 53) is (action != "DROP")
+    assert lab_with_policy.passes("a", "host", 53, version=6) is (action != "DROP")
+    deny = {"selector": "app == 'a'", "types": ["Egress"], "egress": [{"action": "Deny", "protocol": "UDP"}]}
+    lab_with_policy.put("GlobalNetworkPolicy", "deny", deny)
+    lab_with_policy.until_passes("a", "host", 53, False)
+    assert lab_with_policy.passes("host", "a", 53)  # the host reaches its own workloads always
+
+
+def test_without_ipv6(lab_with_policy: Lab) -> None:
+    assert lab_with_policy.passes("a", "b", 80, version=6)
+    lab_with_policy.start(FELIX_IPV6SUPPORT="false")
+    lab_with_policy.until_in_force(endpoints=2)
+    with pytest.raises(PermissionError):  # the host's own packet, which is to mark the end
+        lab_with_policy.passes("a", "b", 80, version=6)
+    assert lab_with_policy.passes("a", "b", 80)
+    arrived = lab_with_policy.receiver("b", 6)
+    arrived.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        arrived.recv(4096)
+
+
+def test_vxlan_only_from_nodes(lab_with_policy: Lab) -> None:
+    """And of nodes it is not tracked; what is known of the nodes may change."""
+    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10",))
+    lab_with_policy.connect("peer", "eth7", "192.0.2.50")
+    lab_with_policy.connect("stranger", "eth8", "192.0.2.51")
+    lab_with_policy.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.50/32"),)))
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("peer", "host", 4789) and not lab_with_policy.passes("stranger", "host", 4789)
+    assert lab_with_policy.passes("stranger", "host", 4790)
+    assert not lab_with_policy.host.call(_is_tracked, 4789) and lab_with_policy.host.call(_is_tracked, 4790)
+    lab_with_policy.stop()
+    lab_with_policy.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.48/29"),)))
+    lab_with_policy.start()
+    lab_with_policy.until_passes("stranger", "host", 4789)
+    lab_with_policy.stop()
+    lab_with_policy.tunnels = Tunnels()
+    lab_with_policy.start()
+    until(lambda: "notrack" not in lab_with_policy.ruleset(), "no tunnels, no rules about them")
+    assert lab_with_policy.passes("stranger", "host", 4789)
+
+
+def _is_tracked(port: int) -> bool:
+    with Nfnetlink() as netlink:
+        listed = netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5))
+    return any(port.to_bytes(2, "big") in payload for payload in listed)
