@@ -69,8 +69,8 @@ def probe_of(lab: Lab, pod: dict[str, Any]) -> Probe:
     return Probe(name, node, pod["status"]["podIP"], found[1])
 
 
-def probes_of(lab: Lab, namespace: str, count: int) -> dict[str, Probe]:
-    """The pods of a namespace by name, once that many are Running."""
+def running_pods(lab: Lab, namespace: str, count: int, *, timeout_s: float = 180.0) -> list[dict[str, Any]]:
+    """The pods of a namespace, once that many are Running."""
 
     def running() -> list[dict[str, Any]]:
         found = [
@@ -78,8 +78,14 @@ def probes_of(lab: Lab, namespace: str, count: int) -> dict[str, Probe]:
         ]
         return found if len(found) == count else []
 
-    found: list[dict[str, Any]] = until(running, f"{count} pods of {namespace} Running", timeout_s=180, pause_s=0.3)
-    return {pod["metadata"]["name"]: probe_of(lab, pod) for pod in found}
+    what = f"{count} pods of {namespace} Running"
+    found: list[dict[str, Any]] = until(running, what, timeout_s=timeout_s, pause_s=0.3)
+    return found
+
+
+def probes_of(lab: Lab, namespace: str, count: int) -> dict[str, Probe]:
+    """The pods of a namespace by name, once that many are Running."""
+    return {pod["metadata"]["name"]: probe_of(lab, pod) for pod in running_pods(lab, namespace, count)}
 
 
 @contextmanager

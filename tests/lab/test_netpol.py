@@ -2,10 +2,14 @@
 
 Rule: what is counted is what the suite's report says about every one of its tests; one that is not run is named here
 with its reason. Where this kernel has SCTP, the tests of SCTP run, too.
+
+NETPOL_FOCUS, an expression, runs only the tests of the suite whose names it matches; NETPOL_LOG names a file to which
+the suite writes what it does as it goes, which stays when the run is stopped.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -31,6 +35,8 @@ pytestmark = [
     pytest.mark.timeout((HOURS + 1) * 3600),
 ]
 SUITE = r"\[sig-network\] Netpol"
+FOCUS = os.environ.get("NETPOL_FOCUS", "")
+LOG = os.environ.get("NETPOL_LOG", "")
 SCTP = "[Feature:SCTPConnectivity]"
 AT_LEAST = 47  # tests in version 1.34 that need no SCTP
 
@@ -67,20 +73,21 @@ def test_kubernetes_suite_of_network_policies(netpol_lab: Lab, record_property: 
     skip = [] if has_sctp() else [SCTP]
     report = run_suite(netpol_lab, skip)
     counts = f"{len(report.passed)} passed, {len(report.failed)} failed, {len(report.skipped)} skipped"
-    record_property(SUMMARY, f"Kubernetes' suite Netpol: {counts}")
+    record_property(SUMMARY, f"Kubernetes' suite Netpol{f' ({FOCUS})' if FOCUS else ''}: {counts}")
     assert not report.failed, "\n".join(f"{name}: {text[:2000]}" for name, text in report.failed.items())
-    assert [name for name in report.skipped if not any(word in name for word in skip)] == []
-    assert len(report.passed) >= AT_LEAST
+    wanted = [name for name in report.skipped if re.search(FOCUS, name)]
+    assert [name for name in wanted if not any(word in name for word in skip)] == []
+    assert len(report.passed) >= (1 if FOCUS else AT_LEAST)
 
 
 def run_suite(lab: Lab, skip: list[str]) -> Report:
-    file, log = lab.directory / "netpol.xml", lab.directory / "netpol.log"
+    file, log = lab.directory / "netpol.xml", Path(LOG or lab.directory / "netpol.log")
     words = [f"--ginkgo.skip={re.escape(word)}" for word in skip]
     process = start(
         log, *lab.plane.inside(
             BIN / "e2e.test", f"--kubeconfig={lab.plane.admin}", "--provider=skeleton", f"--dns-domain={DNS_DOMAIN}",
-            f"--ginkgo.focus={SUITE}", *words, f"--ginkgo.junit-report={file}", f"--ginkgo.timeout={HOURS}h",
-            "--ginkgo.no-color",
+            f"--ginkgo.focus={SUITE}.*(?:{FOCUS})", *words, f"--ginkgo.junit-report={file}",
+            f"--ginkgo.timeout={HOURS}h", "--ginkgo.no-color", "--ginkgo.v",
         )
     )  # fmt: skip
     try:

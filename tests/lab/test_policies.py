@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.deadlines import until
 from tests.lab.dns import install_coredns
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import DNS_DOMAIN, DNS_SERVICE
-from tests.lab.probes import Probe, flowing, hearing, probes_of, serving
+from tests.lab.probes import Probe, flowing, hearing, probes_of, running_pods, serving
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.workloads import pod
 
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark
 OPEN, CLOSED, DNS = 8000, 8001, 53
 PORTS = (OPEN, CLOSED, DNS)
 BURST = 100
+TOGETHER = 25  # objects in one command of kubectl
 CLUSTER_POLICY = "policy.networking.k8s.io"
 # pods of two namespaces, one of each on either node
 PODS = {
@@ -53,16 +55,18 @@ class World:
         self.applied: list[dict[str, Any]] = []
 
     def apply(self, *documents: dict[str, Any]) -> None:
+        """Many are several commands: one command's time is limited."""
         self.applied += documents
-        self.lab.apply(*documents)
+        for at in range(0, len(documents), TOGETHER):
+            self.lab.apply(*documents[at : at + TOGETHER])
 
     def remove_all(self) -> None:
-        for document in reversed(self.applied):
-            metadata = document["metadata"]
-            group, slash, version = document["apiVersion"].rpartition("/")
-            kind = f"{document['kind']}.{version}.{group}" if slash else document["kind"]
-            scope = ["-n", metadata["namespace"]] if "namespace" in metadata else []
-            self.lab.kubectl("delete", kind, metadata["name"], *scope, "--ignore-not-found", "--wait=true")
+        """Of each kind and namespace together, the last one first."""
+        for (kind, scope), documents in groupby(reversed(self.applied), key=_kind_and_scope):
+            names = list(dict.fromkeys(document["metadata"]["name"] for document in documents))
+            for at in range(0, len(names), TOGETHER):
+                some = names[at : at + TOGETHER]
+                self.lab.kubectl("delete", kind, *some, *scope, "--ignore-not-found", "--wait=true")
         self.applied.clear()
 
     def reached(self, target: str, port: int, protocol: str = "udp") -> set[str]:
@@ -79,6 +83,14 @@ class World:
             pause_s=0.1,
         )
         assert self.reached(target, port, "tcp") == by
+
+
+def _kind_and_scope(document: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """As kubectl takes them."""
+    group, slash, version = document["apiVersion"].rpartition("/")
+    kind = f"{document['kind']}.{version}.{group}" if slash else document["kind"]
+    namespace = document["metadata"].get("namespace")
+    return kind, ("-n", namespace) if namespace else ()
 
 
 def who_reach(probes: Iterable[Probe], port: int, address: str, protocol: str = "tcp") -> set[str]:
@@ -538,14 +550,15 @@ def test_pods_that_start_while_a_policy_denies(policy_world: World) -> None:
     }
 
 
+@pytest.mark.timeout(1800)  # two loaded processors need minutes for so many pods
 def test_a_burst_of_pods_with_policies(policy_world: World) -> None:
     burst = {"matchLabels": {"app": "burst"}}
     clients = {"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}
     policy_world.apply(kubernetes("burst", burst, namespace="b", ingress=[clients]))
     documents = [pod(f"burst-{i}", "b", {"app": "burst"}, policy_world.lab.nodes[i % 2].name) for i in range(BURST)]
     policy_world.apply(*documents)
-    found = probes_of(policy_world.lab, "b", 2 + BURST)
-    made = {probe.address for name, probe in found.items() if name.startswith("burst")}
+    found = running_pods(policy_world.lab, "b", 2 + BURST, timeout_s=900)
+    made = {p["status"]["podIP"] for p in found if p["metadata"]["name"].startswith("burst")}
     assert len(made) == BURST
     until(
         lambda: policy_world.probes["other-1"].reaches(OPEN, *made, protocol="tcp") == made,
