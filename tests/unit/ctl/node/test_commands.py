@@ -54,6 +54,25 @@ def test_status_of_each_part():
     assert silent.splitlines()[1] == "The CNI server answers."
 
 
+def test_status_of_policies():
+    """What is enforced is counted; what is not in force as written, and what is ignored, is named."""
+    policing = {
+        "in_force": True,
+        "sentence": "2 policies are in force for 3 workloads",
+        "problems": [
+            "GlobalNetworkPolicy deny: spec: selectors that can be read; its last valid version stays in force"
+        ],
+        "warnings": ["NetworkPolicy shop/web: its http matches are ignored", "kube-proxy runs in mode ipvs"],
+    }
+    text = render_agent({**FIELDS, "policies": 2, "policing": policing}, 101.0)
+    assert "Policy:    2 policies are in force for 3 workloads\n" in text
+    said = [*policing["problems"], *policing["warnings"]]
+    assert text.endswith("\nPolicies that are not in force as written:\n" + "".join(f"  {one}\n" for one in said))
+    assert "not in force" not in render_agent(
+        {**FIELDS, "policing": {**policing, "problems": [], "warnings": []}}, 101.0
+    )
+
+
 def test_a_node_without_bgp_says_so():
     said = render_bird("no such file", {"backend": "vxlan"}, NOW)
     assert said == "There is no BGP on this node: CALICO_NETWORKING_BACKEND is vxlan.\n"
