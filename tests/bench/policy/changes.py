@@ -8,7 +8,7 @@ Contestants are the engine alone, the whole agent (calico-node -felix, where the
 (with ``--only``) also have a host endpoint for all interfaces and policies of it for forwarded packets and before NAT,
 so ``--only engine+hosts,engine`` shows what those stages cost. Each has a copy of the same cluster
 (an etcd on loopback without fsync, one node) in namespaces of its own, and they take turns, block by block, so that all
-see the same machine. ``--all`` adds the CNI calls while policies change (cni_calls.py).
+see the same machine. ``--all`` adds what packets meet (packets.py), and CNI calls while policies change (cni_calls.py).
 
 The cluster: endpoint e has labels app=a{e mod A} and role=r{(e div A) mod 10} and profile kns.default; policy p
 (global, tier default, order 100+p, Ingress) selects app a{(p div K) mod A}, K = policies/A, with ten Allow TCP rules r:
@@ -295,7 +295,7 @@ class Bench:
 
     def packets(self, repeat: int) -> None:
         """What a new connection costs more through 20 policies of 10 rules, none of which matches but the last."""
-        alone = self._packet_us()
+        alone = packet_us(self.lab)
         for number in range(20):
             rules = [
                 {
@@ -312,22 +312,23 @@ class Bench:
             self.write(document("GlobalNetworkPolicy", f"first{number}", {**spec, "ingress": rules}))
         self.until(True)
         self.pause.wait(1)
-        self.add(first_packet_us=self._packet_us(), without_policies_us=alone)
+        self.add(first_packet_us=packet_us(self.lab), without_policies_us=alone)
 
-    def _packet_us(self) -> float:
-        """The median time of sending a datagram that opens a connection, until the other end's socket has it: the
-        kernel does all of it in the sender's system call.
-        """
-        source, destination = self.lab.workloads["probing"], self.lab.workloads["probed"]
-        times = []
-        with socket_in(source.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as sender:
-            for number in range(4000):
-                ports = (20000 + number).to_bytes(2, "big") + (80).to_bytes(2, "big")
-                datagram = ports + (12).to_bytes(2, "big") + bytes(2) + b"cost"
-                begun = time.perf_counter()
-                sender.sendto(datagram, (destination.address(), 0))
-                times.append(1e6 * (time.perf_counter() - begun))
-        return statistics.median(times)
+
+def packet_us(node: Lab, count: int = 4000) -> float:
+    """The median time of sending a datagram that opens a connection, until the other end's socket has it: the kernel
+    does all of it in the sender's system call.
+    """
+    source, destination = node.workloads["probing"], node.workloads["probed"]
+    times = []
+    with socket_in(source.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as sender:
+        for number in range(count):
+            ports = (20000 + number % 40000).to_bytes(2, "big") + (80).to_bytes(2, "big")
+            datagram = ports + (12).to_bytes(2, "big") + bytes(2) + b"cost"
+            begun = time.perf_counter()
+            sender.sendto(datagram, (destination.address(), 0))
+            times.append(1e6 * (time.perf_counter() - begun))
+    return statistics.median(times)
 
 
 def start_etcd(directory: Path, stack: ExitStack) -> None:
@@ -455,7 +456,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=100)
     parser.add_argument("--only", default="engine,agent", help="which of ours; engine+hosts, agent+hosts: see above")
     parser.add_argument("--other", default="", help="the command of another agent, measured beside ours")
-    parser.add_argument("--all", action="store_true", help="CNI calls while policies change, too")
+    parser.add_argument("--all", action="store_true", help="packets and CNI calls while policies change, too")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     ours = {"engine": ENGINE, "agent": AGENT}
@@ -463,19 +464,26 @@ def main() -> None:
     if chosen.other:
         contestants["other"] = shlex.split(chosen.other)
     print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    local: dict[int, list[float]] = {}
     for size in map(int, chosen.sizes.split(",")):
         found = measure(size, chosen.repeat, contestants)
         if chosen.json:
             print(json.dumps({"policies": size, **found}), flush=True)
             continue
-        apps, local, remote = SIZES[size]
-        print(f"{size} policies, {apps} apps, {local} local and {remote} remote endpoints")
+        apps, here, remote = SIZES[size]
+        local[size] = rows(found)["local put ms"]
+        print(f"{size} policies, {apps} apps, {here} local and {remote} remote endpoints")
         print(f"  {'':26}" + "".join(f"{name:>10}" for name in contestants) + "   ratios to the last")
         for figure, values in rows(found).items():
             ratios = "".join(f"{value / values[-1]:8.3f}" if values[-1] else "       -" for value in values[:-1])
             print(f"  {figure:26}" + "".join(f"{value:10.1f}" for value in values) + f"   {ratios}", flush=True)
+    if len(local) > 1:
+        small, large = min(local), max(local)
+        growth = "".join(f"{now / then:10.2f}" for now, then in zip(local[large], local[small], strict=True))
+        print(f"local put with {large} policies, as a multiple of that with {small}\n  {'':26}{growth}", flush=True)
     if chosen.all:
-        subprocess.run([sys.executable, str(Path(__file__).with_name("cni_calls.py"))], check=True)
+        programs = [Path(__file__).with_name(name) for name in ("packets.py", "cni_calls.py")]
+        sys.exit(max([subprocess.run([sys.executable, str(program)]).returncode for program in programs]))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""CNI calls while policies change: p50 and p99 of ADD and DEL with the policy engine idle and busy, in one run.
+"""CNI calls while policies change: ADD and DEL with the policy engine idle and busy, beside the yardstick, in one run.
 
     cni_calls.py [--runs 200] [--rounds 3] [--every 0.02]
 
 A node with etcd, the resident server and the engine, and a cluster of 100 policies and 1,000 remote endpoints. In each
-round the calls are made twice: with nothing else, and while a policy of ten rules comes or goes every 20 ms. Needs
-root; builds the executables first.
+round the calls are made twice: with nothing else, and while a policy of ten rules comes or goes every 20 ms; one at a
+time in turn with the reference plugin ptp, which the budgets are multiples of, and 32 at once. Prints p50 / p99 / CPU
+in ms, and the ratios to ptp. Needs root; builds the executables first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +36,8 @@ from tests.deadlines import until
 from tests.e2e.host import Node
 
 POLICIES = 100
+IDLE, BUSY = "engine idle", "policies change"
+PARTS = ("median", "p99", "cpu")  # of contest.Figures
 
 
 def fill(url: str) -> None:
@@ -93,23 +96,45 @@ def changing(node: Node, url: str, every_s: float, counts: list[int]) -> Iterato
 
 
 def measure(runs: int, rounds: int, every_s: float) -> None:
-    found: dict[tuple[str, str], list[contest.Figures]] = {}
+    one: dict[tuple[str, str], dict[str, list[contest.Figures]]] = {}
+    many: dict[str, dict[str, list[tuple[float, float]]]] = {}
     counts: list[int] = []
+
+    def take(when: str) -> None:
+        for verb, figures in contest.in_turn(node, who, runs, server.pid).items():
+            for name, figure in figures.items():
+                one.setdefault((verb, when), {}).setdefault(name, []).append(figure)
+        for name, rate in contest.burst(node, who, rounds=1).items():
+            many.setdefault(when, {}).setdefault(name, []).append(rate)
+
     with etcd_node() as node, node.server() as server:
         (url,) = node.datastore.etcd_endpoints
         subprocess.run(inside(node, __file__, "--fill", url), check=True)
-        mine = contest.ours(node)
+        who = [contest.ours(node), contest.references(node.root)[0]]
         with engine(node, url):
             for _ in range(rounds):
-                for verb, figures in contest.in_turn(node, [mine], runs, server.pid).items():
-                    found.setdefault((verb, "engine idle"), []).append(figures["ours"])
+                take(IDLE)
                 with changing(node, url, every_s, counts):
-                    for verb, figures in contest.in_turn(node, [mine], runs, server.pid).items():
-                        found.setdefault((verb, "policies change"), []).append(figures["ours"])
-    print(f"CNI, {rounds} rounds of {runs} calls, {sum(counts)} changes of policies meanwhile: ms, p50 / p99")
-    for (verb, when), figures in sorted(found.items()):
-        p50, p99 = (statistics.median(getattr(one, name) for one in figures) for name in ("median", "p99"))
-        print(f"  {verb.upper()}, {when:16} {p50:8.2f} / {p99:.2f}")
+                    take(BUSY)
+    print(f"CNI, {rounds} rounds of {runs} calls, {sum(counts)} changes of policies meanwhile")
+    print(f"  {'one at a time: p50 / p99 / CPU ms':40}{'ours':>20}{'ptp':>20}   ours : ptp, wall, CPU; p99 : p50")
+    for (verb, when), found in sorted(one.items()):
+        mine, theirs = (_median(found[each.name]) for each in who)
+        ratios = f"{mine.median / theirs.median:.2f}, {mine.cpu / theirs.cpu:.2f}; {mine.p99 / mine.median:.2f}"
+        print(f"  {f'{verb.upper()}, {when}':40}{_shown(mine):>20}{_shown(theirs):>20}   {ratios}")
+    print(f"  {'32 ADDs at once: ADDs/s / p99 ms':40}{'ours':>20}{'ptp':>20}   ours : ptp")
+    for when, rates in many.items():
+        pairs = [[statistics.median(values) for values in zip(*rates[each.name], strict=True)] for each in who]
+        shown = "".join(f"{f'{rate:.0f} / {p99:.0f}':>20}" for rate, p99 in pairs)
+        print(f"  {when:40}{shown}   {pairs[0][0] / pairs[1][0]:.2f}")
+
+
+def _median(figures: Sequence[contest.Figures]) -> contest.Figures:
+    return contest.Figures(*(statistics.median(getattr(each, name) for each in figures) for name in PARTS))
+
+
+def _shown(figures: contest.Figures) -> str:
+    return f"{figures.median:.1f} / {figures.p99:.1f} / {figures.cpu:.1f}"
 
 
 def main() -> None:
