@@ -47,6 +47,7 @@ class KubernetesAccess:
 
 
 RELAY_PORT = 5473
+ETCD_PORT = 2379
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,17 @@ def is_same_datastore(one: DatastoreConfig, other: DatastoreConfig) -> bool:
 
 def _authorities(config: DatastoreConfig) -> set[str]:
     """Host and port of each etcd endpoint, in normalised spelling."""
-    return {
-        endpoint.lower().partition("://")[2].partition("/")[0].rpartition("@")[2] for endpoint in config.etcd_endpoints
-    }
+    return {_authority(endpoint) for endpoint in config.etcd_endpoints}
+
+
+def _authority(endpoint: str) -> str:
+    """The scheme may be missing, and the port where it is etcd's usual one."""
+    text = endpoint.strip().lower()
+    text = (text.partition("://")[2] or text).partition("/")[0].rpartition("@")[2]
+    if text.count(":") > 1 and not text.startswith("["):
+        text = f"[{text}]"
+    has_port = not text.endswith("]") and ":" in text
+    return text if has_port else f"{text}:{ETCD_PORT}"
 
 
 def without_prefixes(environ: Mapping[str, str]) -> Mapping[str, str]:
