@@ -12,17 +12,17 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.deadlines import until
 from tests.e2e.kubernetes.node import KubeNode
+from tests.faults.calls import PIDS
 from tests.faults.places import Host, Lab
 from tests.faults.processes import describe
 from tests.faults.servers import Server
 
 Act = Callable[[], None]
-PIDS = Path("/sys/fs/cgroup/pids")
 JUMPS = (-86400 * 400, -3600, -1, 1, 61, 3600, 86400 * 400)
 ENDS_S = 300.0  # the longest act: a member of etcd that has to come back
 ANSWERS_S = 200.0  # calls that a server has begun wait up to a minute for a datastore
@@ -30,14 +30,22 @@ ANSWERS_S = 200.0  # calls that a server has begun wait up to a minute for a dat
 
 class Acts:
     """A context: it acts while the body runs. ``counts``: what it did; ``pace_s``: the mean time between two acts;
-    ``held``: whether to wait with the next one.
+    ``held``: whether to wait with the next one; ``also``: kinds that are done only when they are asked for.
     """
 
     def __init__(
-        self, lab: Lab, seed: int, only: str = "", *, pace_s: float = 0.85, held: Callable[[], bool] = lambda: False
+        self,
+        lab: Lab,
+        seed: int,
+        only: str = "",
+        *,
+        pace_s: float = 0.85,
+        held: Callable[[], bool] = lambda: False,
+        also: Sequence[str] = (),
     ) -> None:
-        self.lab, self.only, self.pace_s, self.held = lab, only, pace_s, held
-        self.random = random.Random(f"{seed}/acts")
+        self.lab, self.only, self.pace_s, self.held, self.also = lab, only, pace_s, held, also
+        self.seed = f"{seed}/acts"
+        self.random = random.Random(self.seed)
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
         self.doing = ""
@@ -66,14 +74,19 @@ class Acts:
             while not self._ended.wait(self.random.uniform(0.25, 1.75) * self.pace_s):
                 if self.held():
                     continue
-                host = self.random.choice(self.lab.hosts)
-                self.doing, act = self.random.choice(self._acts(host))
+                host, self.doing, act = self.choose(sum(self.counts.values()))
                 self.counts[self.doing] += 1
                 act()
                 if host.server is not None and self.random.random() < 0.7:  # else the next act may meet it starting
                     self._require_answers(host.server)
         except BaseException as e:
             self.failure = e
+
+    def choose(self, number: int) -> tuple[Host, str, Act]:
+        """What is done next; its decisions depend on its number, not on how long earlier acts took."""
+        self.random = random.Random(f"{self.seed}/{number}")
+        host = self.random.choice(self.lab.hosts)
+        return host, *self.random.choice(self._acts(host))
 
     def _require_answers(self, server: Server) -> None:
         """A server that runs answers, whatever it has gone through; one that ended is started again."""
@@ -230,6 +243,8 @@ class Acts:
         ]
         if len(self.lab.members) > 1:
             acts.append(("etcd member cut off from the others", lambda: self._isolate(index)))
+        if len(self.lab.members) > 1 and "leader" in self.also:
+            acts.append(("etcd leader cut off", self._cut_leader))
         return acts
 
     def _stop_member(self, index: int) -> None:
@@ -255,6 +270,22 @@ class Acts:
         host.node.host.run("nft", f"table inet faults {{ {chain} }}", check=False)
         self._for(2.0)
         host.node.host.run("nft", "delete table inet faults", check=False)
+
+    def _cut_leader(self) -> None:
+        """From the others and from all clients, for longer than an election takes."""
+        index = self.lab.leader()
+        if index is None:
+            self.counts["etcd leader cut off"] -= 1
+            self.counts["etcd leader cut off, none found"] += 1
+            return
+        _, ns = self.lab.members[index]
+        chains = "".join(
+            f'chain {hook} {{ type filter hook {hook} priority 0; {way} != "lo" drop; }} '
+            for hook, way in (("input", "iifname"), ("output", "oifname"))
+        )
+        ns.run("nft", f"table inet faults {{ {chains} }}", check=False)
+        self._for(6.0)
+        ns.run("nft", "delete table inet faults", check=False)
 
     def _isolate(self, index: int) -> None:
         """Clients still reach it: what it answers must not be old."""

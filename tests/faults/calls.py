@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import pkgutil
+import resource
 import select
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +26,8 @@ from cni_calico.plugin.ipam.commands import serve as serve_ipam
 SERVES = {"calico": serve_plugin, "calico-ipam": serve_ipam}
 CALLED = ("cni", "datastore", "ipam", "kernel", "model", "plugin")  # the packages that a call may need
 SLICE_S = 1.0
+MEGABYTE = 1024 * 1024
+PIDS = Path("/sys/fs/cgroup/pids")
 
 
 def load_modules() -> None:
@@ -83,7 +87,58 @@ class Patience:
         self.left_s -= min(monotonic() - began, 2 * SLICE_S)
 
 
-def begin(plugin: str, environ: Mapping[str, str], stdin: bytes, bundle: Path | None) -> Running:
+@dataclass(frozen=True)
+class Limits:
+    """What a call is short of: so many "descriptors", so many megabytes of "memory" (if it is not executed: beyond what
+    it has already), or any other "threads" and processes, in a cgroup that has room for one.
+    """
+
+    what: str
+    number: int = 0
+    group: Path | None = None
+
+    def impose(self) -> None:
+        """On this process. Root is above RLIMIT_NPROC, but not above a cgroup's limit."""
+        if self.what == "descriptors":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.number, self.number))
+        elif self.what == "memory":
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + self.number * MEGABYTE
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        else:
+            assert self.group is not None
+            (self.group / "cgroup.procs").write_text("0")
+
+    def words(self) -> list[str]:
+        """Before the command line of a call that is executed."""
+        if self.what == "descriptors":
+            return ["/usr/bin/prlimit", f"--nofile={self.number}:{self.number}"]
+        if self.what == "memory":
+            return ["/usr/bin/prlimit", f"--as={self.number * MEGABYTE}"]
+        return ["/bin/sh", "-c", f'echo 0 > {self.group}/cgroup.procs; exec "$@"', "sh"]
+
+
+@contextmanager
+def lonely_group() -> Iterator[Path | None]:
+    """A cgroup whose processes can start no thread and no process; None where there is no such controller."""
+    group = PIDS / f"cct-alone-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "pids.max").write_text("1")
+    except OSError:
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        for line in (group / "cgroup.procs").read_text().split():
+            (PIDS / "cgroup.procs").write_text(line)
+        group.rmdir()
+
+
+def begin(
+    plugin: str, environ: Mapping[str, str], stdin: bytes, bundle: Path | None, limits: Limits | None = None
+) -> Running:
     given = os.memfd_create("stdin")
     os.write(given, stdin)
     os.lseek(given, 0, os.SEEK_SET)
@@ -91,13 +146,17 @@ def begin(plugin: str, environ: Mapping[str, str], stdin: bytes, bundle: Path | 
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     if bundle is not None:
         places = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((given, writing, null))]
-        pid = os.posix_spawn(bundle / plugin, [plugin], dict(environ), file_actions=places)
+        words = [] if limits is None else limits.words()
+        argv = [*words, str(bundle / plugin)] if words else [plugin]
+        pid = os.posix_spawn(words[0] if words else bundle / plugin, argv, dict(environ), file_actions=places)
     else:
         pid = os.fork()
         if not pid:
             try:
                 for number, fd in enumerate((given, writing, null)):
                     os.dup2(fd, number)
+                if limits is not None:
+                    limits.impose()
                 _serve(plugin, environ, stdin)
             finally:
                 os._exit(99)

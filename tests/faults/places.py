@@ -69,6 +69,17 @@ class Lab:
             return records.read_etcd(ns.path, member.client_url)
         return records.read_file(Path(self.hosts[0].node.datastore.path))
 
+    def leader(self) -> int | None:
+        """Which member of etcd leads now, as one of them says; None if none answers."""
+        for member, ns in self.members:
+            told = records.read_leader(ns.path, member.client_url)
+            if told is None:
+                continue
+            for index, (each, _) in enumerate(self.members):
+                if each.name == told:
+                    return index
+        return None
+
     def heal(self) -> None:
         """Everything that acts of the run may have left behind is put right."""
         for host in self.hosts:

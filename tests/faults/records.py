@@ -73,15 +73,30 @@ def read_file(path: Path) -> Stored:
 
 def read_etcd(netns: str, url: str) -> Stored:
     """Of an etcd that answers at ``url`` in a network namespace."""
-    asked = {"key": _text(ROOT), "range_end": _text(ROOT[:-1] + "0")}
-    program = (
-        "import sys, urllib.request as u; r = u.Request(sys.argv[1], sys.argv[2].encode()); "
-        "sys.stdout.buffer.write(u.urlopen(r, timeout=20).read())"
-    )
-    argv = ["nsenter", f"--net={netns}", "python3", "-c", program, f"{url}/v3/kv/range", json.dumps(asked)]
-    answer = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=60).stdout)
+    answer = _ask_etcd(netns, f"{url}/v3/kv/range", {"key": _text(ROOT), "range_end": _text(ROOT[:-1] + "0")}, 20)
     pairs = [(base64.b64decode(kv["key"]).decode(), base64.b64decode(kv["value"])) for kv in answer.get("kvs", ())]
     return _of_pairs(pairs)
+
+
+def read_leader(netns: str, url: str) -> str | None:
+    """The name of the member that leads; None if this one cannot say."""
+    try:
+        leader = _ask_etcd(netns, f"{url}/v3/maintenance/status", {}, 1).get("leader", "0")
+        members = _ask_etcd(netns, f"{url}/v3/cluster/member/list", {}, 1).get("members", ())
+    except (subprocess.SubprocessError, ValueError):
+        return None
+    return next((str(each.get("name")) for each in members if each.get("ID") == leader), None)
+
+
+def _ask_etcd(netns: str, url: str, question: dict[str, str], timeout_s: int) -> dict[str, Any]:
+    """Raises subprocess.SubprocessError, ValueError."""
+    program = (
+        "import sys, urllib.request as u; r = u.Request(sys.argv[1], sys.argv[2].encode()); "
+        "sys.stdout.buffer.write(u.urlopen(r, timeout=float(sys.argv[3])).read())"
+    )
+    argv = ["nsenter", f"--net={netns}", "python3", "-c", program, url, json.dumps(question), str(timeout_s)]
+    done = subprocess.run(argv, capture_output=True, check=True, timeout=60)
+    return dict(json.loads(done.stdout))
 
 
 def _text(key: str) -> str:

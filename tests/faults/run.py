@@ -22,7 +22,7 @@ from tests.deadlines import until
 from tests.e2e.host import Reply
 from tests.e2e.kubernetes.node import KubeNode
 from tests.faults.acts import Acts
-from tests.faults.calls import begin, load_modules
+from tests.faults.calls import begin, load_modules, lonely_group
 from tests.faults.crew import ASKS_WHERE, Crew
 from tests.faults.history import Verdict, judge, read_history
 from tests.faults.places import PODS, Host, Lab, lab
@@ -39,7 +39,7 @@ class Asked:
     """``store``: local, etcd, kubernetes; ``mode``: one-shot, served (the CNI server alone) or agent (all of
     calico-node); ``power``: power cuts, on the embedded datastore; ``only``: a word in the names of all that happens;
     ``pace_s``: the mean time between two things that go wrong around the calls; ``hold``: nothing begins while this
-    file exists.
+    file exists; ``also``: kinds of faults that a run has only when they are asked for.
     """
 
     store: str = "local"
@@ -54,6 +54,7 @@ class Asked:
     only: str = ""
     pace_s: float = 0.85
     hold: Path | None = None
+    also: tuple[str, ...] = ()
 
     @property
     def is_held(self) -> bool:
@@ -83,7 +84,8 @@ def _run(asked: Asked, verdict: Verdict, counts: Counter[str], held: ExitStack) 
     output = str(history)
     slots = [_slots(made, held, w, made.hosts[w % hosts]) for w in range(asked.workers)]
     spares = [held.enter_context(namespace("spare")) for _ in made.hosts]
-    options = Options(output, asked.bundle, made.clock.environ, asked.hold)
+    group = held.enter_context(lonely_group()) if "limits" in asked.also else None
+    options = Options(output, asked.bundle, made.clock.environ, asked.hold, asked.also, group)
     crew = held.enter_context(
         Crew(
             [
@@ -99,7 +101,7 @@ def _run(asked: Asked, verdict: Verdict, counts: Counter[str], held: ExitStack) 
             host.server = Server(made, host, asked.mode)
             held.callback(host.server.stop)
     cuts = PowerCuts(made.hosts[0], crew.pids, history, asked.seed) if asked.power else None
-    acts = Acts(made, asked.seed, asked.only, pace_s=asked.pace_s, held=lambda: asked.is_held)
+    acts = Acts(made, asked.seed, asked.only, pace_s=asked.pace_s, held=lambda: asked.is_held, also=asked.also)
     try:
         with acts, cuts or ExitStack():
             crew.wait(lambda: _all_ready(output, asked.workers), "the workers have made their calls")
@@ -140,6 +142,7 @@ def _report(asked: Asked, verdict: Verdict, counts: Counter[str], began: float) 
         "workers": asked.workers,
         "power": asked.power,
         "pace_s": asked.pace_s,
+        "also": list(asked.also),
         "seconds": round(time.monotonic() - began),
         "operations": dict(verdict.operations),
         "outcomes": dict(sorted(verdict.outcomes.items())),

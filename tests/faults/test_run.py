@@ -12,15 +12,18 @@ from tests.conftest import ROOT
 
 SHORT = ("--operations=60", "--workers=3")
 LONG = ("--operations=600", "--workers=6")
+ALSO = ("--also=limits", "--also=host-end")
 ETCD, KUBERNETES = pytest.mark.etcd, pytest.mark.kubernetes
 slow = pytest.mark.slow
 WAYS = [
     pytest.param(SHORT, id="embedded, served"),
-    pytest.param((*SHORT, "--mode=one-shot"), id="embedded, one-shot"),
+    pytest.param((*SHORT, "--mode=one-shot", *ALSO), id="embedded, one-shot"),
     pytest.param((*LONG, "--mode=one-shot", "--power"), marks=slow, id="embedded, one-shot, with power cuts"),
-    pytest.param(LONG, marks=slow, id="embedded, served, longer"),
+    pytest.param(("--operations=800", "--workers=16", *ALSO), marks=slow, id="embedded, served, 16 processes"),
     pytest.param((*LONG, "--mode=agent", "--power"), marks=slow, id="embedded, agent, with power cuts"),
-    pytest.param((*LONG, "--store=etcd", "--members=3", "--hosts=2"), marks=[slow, ETCD], id="etcd of three"),
+    pytest.param(
+        (*LONG, "--store=etcd", "--members=3", "--hosts=2", "--also=leader"), marks=[slow, ETCD], id="etcd of three"
+    ),
     pytest.param((*LONG, "--store=etcd", "--mode=agent", "--hosts=3"), marks=[slow, ETCD], id="etcd, three agents"),
     pytest.param((*LONG, "--store=kubernetes", "--hosts=2"), marks=[slow, KUBERNETES], id="an API server"),
 ]

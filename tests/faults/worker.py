@@ -24,6 +24,7 @@ from cni_calico.kernel import netns
 from tests.deadlines import until
 from tests.e2e.host import Node
 from tests.faults import calls
+from tests.faults.calls import Limits
 from tests.faults.history import Operation
 from tests.faults.spaces import renew
 from tests.netns.namespaces import Namespace
@@ -58,19 +59,23 @@ class Slot:
 @dataclass
 class Options:
     """``clock``: the variables that move a process's time of day, for calls that are executed; ``hold``: no call begins
-    while this file exists.
+    while this file exists; ``also``: kinds of faults that were asked for; ``group``: a cgroup
+    without room for threads.
     """
 
     output: str
     bundle: Path | None = None
     clock: Mapping[str, str] = field(default_factory=dict)
     hold: Path | None = None
+    also: tuple[str, ...] = ()
+    group: Path | None = None
 
 
 class Worker:
     def __init__(self, node: Node, number: int, seed: int, slots: list[Slot], options: Options) -> None:
         self.node = node
-        self.random = random.Random(f"{seed}/{number}")
+        self.seed = f"{seed}/{number}"
+        self.random = random.Random(self.seed)
         self.name = f"{seed:x}-{number}"
         self.network = f"net{number}"
         self.slots = slots
@@ -83,10 +88,15 @@ class Worker:
 
     def run(self, operations: int) -> None:
         netns.enter(os.open(self.node.host.path, os.O_RDONLY))
-        for _ in range(operations):
+        for step in range(operations):
             if self.options.hold is not None and self.options.hold.exists():
                 until(lambda hold=self.options.hold: not hold.exists(), "the run may go on", LONGEST_S, pause_s=0.5)
-            self._step(self.random.choice(self.slots))
+            self.step(step)
+
+    def step(self, number: int) -> None:
+        """Its decisions depend on its number and on what the slots have come to, not on how long earlier steps took."""
+        self.random = random.Random(f"{self.seed}/{number}")
+        self._act(self.random.choice(self.slots))
 
     def living(self) -> list[tuple[str, tuple[str, ...]]]:
         """(container ID, addresses) of what certainly lives."""
@@ -112,7 +122,7 @@ class Worker:
                 break
         return False
 
-    def _step(self, slot: Slot) -> None:
+    def _act(self, slot: Slot) -> None:
         chance = self.random.random()
         if chance < 0.02:
             self._call("STATUS", slot, "", "")
@@ -194,9 +204,12 @@ class Worker:
         """The interface or the whole namespace goes away under a container, or has another name."""
         if slot.fixed:
             return
-        how = self.random.choice(("interface removed", "namespace removed", "interface renamed"))
+        hows = ["interface removed", "namespace removed", "interface renamed"]
+        how = self.random.choice(hows + ["host end renamed"] * ("host-end" in self.options.also))
         self._count(how)
-        if how == "interface removed":
+        if how == "host end renamed":
+            self._rename_host_end(slot)
+        elif how == "interface removed":
             subprocess.run(["ip", "-n", slot.pod_ns.name, "link", "del", "eth0"], capture_output=True)
         elif how == "interface renamed":
             for words in (("down",), ("name", "renamed"), ("up",)):
@@ -205,6 +218,11 @@ class Worker:
         else:
             self._renew(slot)
         slot.unsure = True
+
+    def _rename_host_end(self, slot: Slot) -> None:
+        name = str(slot.result["interfaces"][0]["name"]) if slot.result else ""
+        for words in ((name, "down"), (name, "name", f"renamed{self.count}"), (f"renamed{self.count}", "up")):
+            subprocess.run(["ip", "link", "set", *words], capture_output=True)
 
     def _renew(self, slot: Slot) -> None:
         renew(slot.pod_ns)
@@ -242,11 +260,14 @@ class Worker:
         about = ending if ending is not None else [name]
         self._note({"begins": about})
         began = monotonic()
-        running = calls.begin(plugin, environ, json.dumps(conf).encode(), self.options.bundle)
+        limits = self._limits() if torment else None
+        running = calls.begin(plugin, environ, json.dumps(conf).encode(), self.options.bundle, limits)
         if torment:
             self._torment(running)
         rc, out, late = running.finish(PATIENCE_S)
         ended = monotonic()
+        if limits is not None and rc not in (0, 1):
+            rc, out = None, b""  # it could not even say so
         if late:
             self.problems.append(f"{command} of {container} took {ended - began:.0f} s")
         self.document = json.loads(out) if rc is not None and out.strip() else {}
@@ -263,12 +284,26 @@ class Worker:
     def _note(self, entry: Mapping[str, Any]) -> None:
         os.write(self.output, json.dumps(entry).encode() + b"\n")
 
+    def _limits(self) -> Limits | None:
+        """Of the call's own process."""
+        if "limits" not in self.options.also or self.random.random() > 0.08:
+            return None
+        offered = [
+            Limits("descriptors", self.random.randrange(3, 40)),
+            Limits("memory", self.random.randrange(8, 400)),
+            *([Limits("threads", group=self.options.group)] if self.options.group is not None else []),
+        ]
+        chosen = self.random.choice(offered)
+        self._count(f"call short of {chosen.what}")
+        return chosen
+
     def _torment(self, running: calls.Running) -> None:
-        chance = self.random.random()
+        own = random.Random(self.random.random())  # how much of it is used depends on when the call ends
+        chance = own.random()
         if chance > 0.10:
             return
         # most calls of a server take a few milliseconds, most others a tenth of a second or more
-        if select.select([running.answer], [], [], 0.12 * self.random.random() ** 3)[0]:
+        if select.select([running.answer], [], [], 0.12 * own.random() ** 3)[0]:
             return  # it has answered already
         if chance < 0.05:
             self._count("plugin killed")
@@ -279,5 +314,5 @@ class Worker:
         else:
             self._count("plugin stopped")
             os.kill(running.pid, signal.SIGSTOP)
-            select.select([], [], [], self.random.uniform(0.05, 0.5))
+            select.select([], [], [], own.uniform(0.05, 0.5))
             os.kill(running.pid, signal.SIGCONT)
