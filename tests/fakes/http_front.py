@@ -2,8 +2,8 @@
 
 Rule: ``rule(method, path)`` is asked for every request and answers None (pass it on), ``(status, document)`` or
 ``(status, document, {header: value})`` (answer that instead), a number (pass it on after so many seconds), "close" (end
-the connection unasked), "lose" (pass it on and end the connection before the answer), or ("cut", seconds) (pass it on
-and end the answer, a watch's, after so long).
+the connection unasked), "lose" (pass it on and end the connection before the answer), "keep" (end the connection, and
+pass it on only with ``deliver``), or ("cut", seconds) (pass it on and end the answer, a watch's, after so long).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Front(TcpFake):
     def __init__(self, host: str, port: int, ca: str) -> None:
         self.rule: Rule = passing
         self.requests: list[tuple[str, str]] = []
+        self._kept: list[tuple[str, str, dict[str, str], bytes]] = []
         self._behind = (host, port, ssl.create_default_context(cafile=ca))
         self._streams: set[socket.socket] = set()
         self._closed = threading.Event()
@@ -48,6 +49,16 @@ class Front(TcpFake):
             streams = list(self._streams)
         for stream in streams:
             stream.shutdown(socket.SHUT_RDWR)
+
+    def deliver(self) -> list[int]:
+        """Pass on what was kept; the statuses of its answers."""
+        statuses = []
+        while self._kept:
+            behind, answer = self._ask(*self._kept.pop(0))
+            answer.read()
+            statuses.append(answer.status)
+            behind.close()
+        return statuses
 
     def count(self, method: str, part: str) -> int:
         """How many requests there were of a method with ``part`` in their path."""
@@ -78,6 +89,9 @@ class Front(TcpFake):
         step = self.rule(method, path)
         if step == "close":
             return False
+        if step == "keep":
+            self._kept.append((method, path, headers, body))
+            return False
         if isinstance(step, tuple) and step[0] != "cut":
             status, document, *more = step
             _answer(connection, status, more[0] if more else {}, json.dumps(document).encode())
@@ -89,11 +103,8 @@ class Front(TcpFake):
     def _pass(
         self, connection: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes, step: Any
     ) -> bool:
-        host, port, context = self._behind
-        behind = http.client.HTTPSConnection(host, port, context=context, timeout=120)
+        behind, answer = self._ask(method, path, headers, body)
         try:
-            behind.request(method, path, body=body or None, headers={**headers, "host": f"{host}:{port}"})
-            answer = behind.getresponse()
             if step == "lose":
                 answer.read()
                 return False
@@ -104,6 +115,19 @@ class Front(TcpFake):
             return True
         finally:
             behind.close()
+
+    def _ask(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[http.client.HTTPSConnection, http.client.HTTPResponse]:
+        """The connection behind, to be closed, and its answer."""
+        host, port, context = self._behind
+        behind = http.client.HTTPSConnection(host, port, context=context, timeout=120)
+        try:
+            behind.request(method, path, body=body or None, headers={**headers, "host": f"{host}:{port}"})
+            return behind, behind.getresponse()
+        except BaseException:
+            behind.close()
+            raise
 
     def _stream(self, connection: socket.socket, behind: Any, answer: http.client.HTTPResponse, step: Any) -> bool:
         timer = threading.Timer(step[1], end_connection, (behind.sock,)) if isinstance(step, tuple) else None

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from cni_calico.model.access import DatastoreConfig
-from tests.e2e import etcd_admin
 from tests.e2e.calls.test_ownership import POD, REPEATED, S1, S2, S3, require_alive, two_sandboxes
+from tests.e2e.etcd import admin
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, added, addresses, etcd_in
 from tests.fixtures.namespaces import MakeNamespace
@@ -44,11 +44,11 @@ def either_etcd_node(request: pytest.FixtureRequest, host_ns: Namespace, tmp_pat
 def require_users(target: str) -> None:
     """From now on this etcd knows its users; one of them has a right, but none to what is Calico's."""
     with grpc.insecure_channel(target) as channel:
-        etcd_admin.add_role(channel, "calico-role", "/calico/")
-        etcd_admin.add_user(channel, *RIGHT, "calico-role")
-        etcd_admin.add_role(channel, "other-role", "/other/")
-        etcd_admin.add_user(channel, *NO_RIGHT, "other-role")
-        etcd_admin.enable(channel, "r00t-w0rd")
+        admin.add_role(channel, "calico-role", "/calico/")
+        admin.add_user(channel, *RIGHT, "calico-role")
+        admin.add_role(channel, "other-role", "/other/")
+        admin.add_user(channel, *NO_RIGHT, "other-role")
+        admin.enable(channel, "r00t-w0rd")
 
 
 def secure(node: EtcdNode) -> None:

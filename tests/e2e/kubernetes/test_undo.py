@@ -141,3 +141,30 @@ def test_without_any_call_the_janitor_does(
         janitor.kill()
     _warm_up(fronted_node, pod_ns)
     until(lambda: fronted_node.leftovers() == {}, "nothing is owed any more", 20)
+
+
+def test_a_write_that_comes_after_the_undo_has_found_nothing(
+    troubled_node: KubeNode, api_front: Front, pod_ns: Namespace
+) -> None:
+    """Somebody between the node and the API server holds the endpoint's write back; what the ADD owes finds it."""
+    node = troubled_node
+    _warm_up(node, pod_ns)
+
+    def rule(method: str, path: str) -> Any:
+        return "keep" if method == "PATCH" and "/pods/web-0/status" in path else None
+
+    api_front.rule = rule
+    failed = add(node, pod_ns)
+    assert not failed.ok and pod_ns.link("eth0") is None, failed
+    api_front.rule = passing
+    assert node.annotations("web-0").get("podIP", "") == "" and len(node.intents()) == 1
+    delivered = api_front.deliver()
+    assert 200 in delivered and node.annotations("web-0")["podIP"], delivered
+
+    def is_paid() -> bool:  # within a second of a call, or not yet
+        _warm_up(node, pod_ns)
+        return not node.intents()
+
+    until(is_paid, "what is owed is paid", 90)
+    assert node.leftovers() == {}
+    assert node.annotations("web-0").get("podIP", "") == ""

@@ -1,15 +1,16 @@
 """Recorded DELs are carried out one by one: what keeps one of them does not keep those behind it."""
 
 import json
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DecodeFailure, TryAgain
+from cni_calico.errors import DecodeFailure, OutcomeUnknown, TryAgain
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -21,6 +22,7 @@ from cni_calico.nodeagent.keepers.owed import Owed
 from cni_calico.plugin import owed as records
 from cni_calico.plugin.attachment import Attachment, plan_endpoint
 from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.endpoints import apply_endpoint, remove_endpoint
 from cni_calico.plugin.pay import BATCH, LOOKED_AT, pay_after, pay_owed
 from tests.fakes.memory_store import MemoryStore
 
@@ -250,3 +252,43 @@ def test_what_is_owed_twice_is_owed_together(tmp_path):
     assert owe("10.0.0.1", uids=("b",)) == (["10.0.0.1"], ("a", "b"))
     assert owe("10.0.0.2") == (["10.0.0.1", "10.0.0.2"], ())
     assert owe(uids=("c",)) == (["10.0.0.1", "10.0.0.2"], ())
+
+
+class Late(MemoryStore):
+    """What is written while it is ``slow`` is stored only with ``deliver``; until then nobody knows of it."""
+
+    slow = False
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def commit(self, writes, deadline):
+        if not self.slow:
+            return super().commit(writes, deadline)
+        self.kept.append(writes)
+        raise OutcomeUnknown("no answer")
+
+    def deliver(self):
+        """All of it; what no longer fits is refused."""
+        for writes in self.kept:
+            with suppress(CommitConflict):
+                self.elsewhere(*writes)
+
+
+def test_a_write_that_comes_after_the_undo_has_found_nothing_is_removed_by_what_is_owed(tmp_path):
+    services, soon = OneStore(tmp_path, Late()), Deadline.after(5)
+    attachment = Attachment("net", "n1", "cni", "default", "c", "c", "eth0")
+    endpoint = plan_endpoint(
+        attachment, own=None, veth="cali1", mac="", addresses=(), now="2026-11-20T12:06:00Z", uid="u"
+    )
+    services.only.slow = True
+    with pytest.raises(OutcomeUnknown):
+        apply_endpoint(services.only, attachment.endpoint_key, None, lambda _: endpoint, soon)
+    remove_endpoint(services.only, attachment.endpoint_key, "c", soon)  # the undo: there is nothing
+    records.record(services.files, services.state_dir, records.OwedRelease(attachment, LOCAL))
+    services.only.slow = False
+    services.only.deliver()
+    assert services.only.get(attachment.endpoint_key, soon) is not None, "the test shows nothing"
+    assert pay(services).done == 1
+    assert services.only.get(attachment.endpoint_key, soon) is None
