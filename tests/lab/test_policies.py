@@ -26,7 +26,7 @@ from tests.lab.probes import Probe, flowing, hearing, probes_of, running_pods, s
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.workloads import pod
 
-pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(1800)]
 OPEN, CLOSED, DNS = 8000, 8001, 53
 PORTS = (OPEN, CLOSED, DNS)
 BURST = 100
@@ -550,7 +550,6 @@ def test_pods_that_start_while_a_policy_denies(policy_world: World) -> None:
     }
 
 
-@pytest.mark.timeout(1800)  # two loaded processors need minutes for so many pods
 def test_a_burst_of_pods_with_policies(policy_world: World) -> None:
     burst = {"matchLabels": {"app": "burst"}}
     clients = {"from": [{"podSelector": CLIENT}], "ports": OPEN_PORTS}

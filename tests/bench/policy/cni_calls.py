@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -48,7 +48,7 @@ def fill(url: str) -> None:
         endpoint(number, apps, f"n{number % 40}", "eth0x", f"10.70.{number >> 8}.{number & 255}")
         for number in range(remote)
     ]
-    with open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(url,))) as store:
+    with closing(open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(url,)))) as store:
         for at in range(0, len(writes), 50):
             store.commit(writes[at : at + 50], Deadline.after(30))
 
@@ -58,7 +58,7 @@ def change(url: str, every_s: float) -> None:
     stopping, count = threading.Event(), 0
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     removal = Write.remove(ResourceKey("GlobalNetworkPolicy", "changed"))
-    with open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(url,))) as store:
+    with closing(open_datastore(DatastoreConfig("etcdv3", etcd_endpoints=(url,)))) as store:
         while not stopping.wait(every_s):
             store.commit((removal if count % 2 else changed_policy("a1"),), Deadline.after(30))
             count += 1
