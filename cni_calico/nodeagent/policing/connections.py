@@ -2,8 +2,8 @@
 owner.
 
 Rule: the engine's thread never waits for a list of the host's connections. A kernel that can filter them is asked at
-once; if it cannot, or fails, a thread lists them, for all waiting addresses together, and tries again until it
-succeeds. An address that has an owner again is left alone.
+once, for a second at most, however many addresses there are; if it cannot, or fails, a thread lists them, for all
+waiting addresses together, and tries again until it succeeds. An address that has an owner again is left alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Connections:
 
     def remove(self, addresses: Iterable[bytes]) -> None:
         """Remove the connections of these packed addresses, which nobody has now."""
-        left = {address for address in addresses if not self._removed_at_once(address)}
+        left, deadline = set[bytes](), Deadline.after(_AT_ONCE_S)
+        for address in addresses:
+            if left or not self._removed_at_once(address, deadline):
+                left.add(address)
         if not left:
             return
         with self._guard:
@@ -55,10 +58,10 @@ class Connections:
             self._thread = threading.Thread(target=self._run, name="policy-connections", daemon=True)
             self._thread.start()
 
-    def _removed_at_once(self, address: bytes) -> bool:
+    def _removed_at_once(self, address: bytes, deadline: Deadline) -> bool:
         if self._can_choose:
             try:
-                self._can_choose = remove_entries(self._netlink, address, Deadline.after(_AT_ONCE_S))
+                self._can_choose = remove_entries(self._netlink, address, deadline)
             except CalicoError as e:
                 self._say(e)
                 return False

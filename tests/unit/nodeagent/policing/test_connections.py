@@ -107,6 +107,14 @@ def test_what_fails_at_once_is_done_later(conntrack_kernel: Kernel, removing: Co
     assert conntrack_kernel.asked == [A, B] and len(conntrack_kernel.lists) == 1
 
 
+def test_after_a_failure_the_others_are_not_asked_about(conntrack_kernel: Kernel, removing: Connections) -> None:
+    """A kernel that takes a second for each of a hundred workloads that go together must not hold up the policies."""
+    conntrack_kernel.at_once = KernelError("the deadline of this call has passed")
+    removing.remove([A, B, C])
+    assert conntrack_kernel.asked == [A]
+    until(lambda: conntrack_kernel.removed == {A, B, C}, "removed from the list")
+
+
 def test_an_address_with_an_owner_again_is_left_alone(
     conntrack_kernel: Kernel, removing: Connections, owned: set[bytes]
 ) -> None:
