@@ -1,7 +1,5 @@
 """Verdicts of the kernel about hosts, on packets, against the naive evaluator: random host endpoints and policies of
 all four stages; packets to the host, from the host, through it, with and without a translated destination.
-
-The path of a packet through the stages is written down here once more, from its definition (docs/policy.md).
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.wanted import WantedEndpoint
+from tests.netns.host_path import HostPath
 from tests.netns.policing.lab import socket_in
 from tests.netns.test_verdicts import TRIED, owners_of
 from tests.netns.wire import UPLINK, Wire, frame, open_wire
@@ -66,86 +65,20 @@ table ip6 test {
 """
 
 
-@dataclass
-class HostPath:
-    """What becomes of a packet, by definition. ``owners``: the workload that has an address."""
-
-    naive: Naive
-    owners: dict[Any, WantedEndpoint]
-
-    def interface_of(self, address: IPv4Address | IPv6Address) -> str:
-        return self.owners[address].interface if address in self.owners else UPLINK
-
-    def host_of(self, interface: str, *, with_all: bool = True) -> Any:
-        """The key of the host endpoint that an interface has."""
-        own = {str(address) for address in OWN.values()} if interface == UPLINK else set()
-        named, rest = [], []
-        for key, document in self.naive.kind("HostEndpoint"):
-            spec = document["spec"]
-            name = spec.get("interfaceName")
-            if spec["node"] != NODE:
-                continue
-            if name == "*":
-                rest.append(key)
-            elif name == interface or (not name and own & set(spec.get("expectedIPs", ()))):
-                named.append(key)
-        return min(named, default=None) or (min(rest, default=None) if with_all else None)
-
-    def decided(self, interface: str, stage: str, direction: str, packet: dict[str, Any]) -> bool | None:
-        key = self.host_of(interface, with_all=stage != "raw")
-        if key is None or (stage in ("raw", "own") and interface != UPLINK):
-            return None
-        open_port, answered = (INBOUND, OUTBOUND)[:: 1 if direction == "ingress" else -1]
-        failsafe = (packet["protocol"], packet["dport"]) == open_port
-        if stage == "raw" and packet["protocol"] != 1:
-            failsafe = failsafe or (packet["protocol"], packet["sport"]) == answered
-        if failsafe and stage != "forward":
-            return None
-        verdict: bool | None = self.naive.host_verdict(key, stage, direction, packet)
-        return verdict
-
-    def workload(self, address: Any, direction: str, packet: dict[str, Any]) -> bool:
-        key = self.owners[address].key
-        verdict: bool = self.naive.verdict((key.kind, key.namespace, key.name), direction, packet)
-        return verdict
-
-    def passes_in(self, packet: dict[str, Any]) -> tuple[str, bool]:
-        """(the interface it comes out of, "" for the host itself; whether it does)."""
-        incoming, early = self.interface_of(packet["source"]), False
-        for stage in ("raw", "beforeNat"):
-            found = None if early else self.decided(incoming, stage, "ingress", packet)
-            if found is False:
-                return "", False
-            early = early or found is True
-        packet = translated(packet, OWN)
-        if packet["destination"] in OWN.values():
-            if incoming != UPLINK:
-                return "", self.workload(packet["source"], "egress", packet)
-            return "", early or self.decided(incoming, "own", "ingress", packet) is not False
-        outgoing = self.interface_of(packet["destination"])
-        verdicts = [
-            early or self.decided(incoming, "forward", "ingress", packet) is not False,
-            incoming == UPLINK or self.workload(packet["source"], "egress", packet),
-            outgoing == UPLINK or self.workload(packet["destination"], "ingress", packet),
-            self.decided(outgoing, "forward", "egress", packet) is not False,
-        ]
-        return outgoing, all(verdicts)
-
-    def passes_out(self, packet: dict[str, Any]) -> tuple[str, bool]:
-        """The same of a packet of the host's own."""
-        first = self.decided(self.interface_of(packet["destination"]), "raw", "egress", packet)
-        packet = translated(packet, SERVICE)
-        outgoing = self.interface_of(packet["destination"])
-        if first is not None:
-            return outgoing, first
-        return outgoing, outgoing != UPLINK or self.decided(outgoing, "own", "egress", packet) is not False
-
-
-def translated(packet: dict[str, Any], from_address: dict[int, Any]) -> dict[str, Any]:
-    version = packet["source"].version
-    if (packet["protocol"], packet["dport"], packet["destination"]) != (6, NODE_PORT, from_address[version]):
-        return packet
-    return {**packet, "destination": POD[version], "dport": POD_PORT}
+def path_of(documents: dict[Any, Any], owners: dict[Any, WantedEndpoint]) -> HostPath:
+    """``owners``: the workload that has an address; all others are behind the uplink."""
+    addresses = {packet[end] for packet in PACKETS for end in ("source", "destination")} | {*POD.values()}
+    return HostPath(
+        Naive(documents),
+        NODE,
+        {UPLINK: frozenset(OWN.values())},
+        dict.fromkeys(addresses, UPLINK) | {address: owner.interface for address, owner in owners.items()},
+        {address: (owner.key.kind, owner.key.namespace, owner.key.name) for address, owner in owners.items()},
+        frozenset({INBOUND}),
+        frozenset({OUTBOUND}),
+        {(OWN[version], (6, NODE_PORT)): (POD[version], POD_PORT) for version in OWN},
+        {(SERVICE[version], (6, NODE_PORT)): (POD[version], POD_PORT) for version in OWN},
+    )
 
 
 @dataclass
@@ -221,9 +154,9 @@ def _check(hosts: HostWire, documents: dict[Any, Any]) -> None:
     owners = owners_of(sorted(wanted.endpoints.values(), key=lambda endpoint: str(endpoint.key)))
     owners = {address: endpoint for address, endpoint in owners.items() if address not in OWN.values()}
     wire.route({address: endpoint.interface for address, endpoint in owners.items()}, without=OWN.values())
-    path, tried, expected = HostPath(Naive(documents), owners), [], []
+    path, tried, expected = path_of(documents, owners), [], []
     for packet in TRIED:
-        incoming = path.interface_of(packet["source"])
+        incoming = path.routes[packet["source"]]
         outgoing, passes = path.passes_in(packet)
         if packet["source"] in OWN.values() or incoming == outgoing:
             continue

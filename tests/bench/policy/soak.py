@@ -1,16 +1,26 @@
 #!/usr/bin/env python3
 """Policies that change for a long time, under traffic: every verdict checked, nothing lost, nothing passed, no growth.
 
-    soak.py [--minutes 60] [--seed N]
+    soak.py [--minutes 120] [--seed N]
 
-One node with six workloads and the policy engine in a process of its own. A turn is some fifty random changes
-(policies, labels, network sets), now and then a SIGKILL of the engine; after each change the kernel's verdicts for some
-pairs and ports are compared with the naive evaluator's. Meanwhile new connections are made without a pause, of which a
-policy in the first tier allows half and denies half, whatever the others say. Between two turns the rules are tampered
-with, and with all policies gone the rules must be those of the start.
+One node with six workloads, two interfaces to a host outside each, a NodePort and a service, and the policy engine in a
+process of its own. A change is one to three random records: policies of workloads and hosts (ordinary, applyOnForward,
+preDNAT, doNotTrack), host endpoints (by name, by expectedIPs, `*`, an automatic one), labels, network sets, pods that
+come and go (with their interface, or only their record). During the first third of the time the engine is killed
+(SIGKILL) now and then; the one that lives then has to live to the end.
 
-Exits with 1, and the seed, at the first wrong verdict, lost or passed packet, or object that stayed, and at the end if
-the engine's resident memory is more than 20 % above that of the first tenth of the turns. Needs root.
+Every change is tried with packets between workloads, to and from the host, through it, to the NodePort and to the
+service, IPv4 and IPv6, each compared with the naive evaluator. The last records of a change are beacons: one of each
+kind of record, which turns the verdict about a port of its own. The window of a change ends when the kernel has agreed
+about them and a random choice three times running; after that every packet of another choice has to be right at once.
+Meanwhile new connections are made without a pause, from one workload to another and from outside to the host, of which
+a policy in the first tier allows half and denies half, whatever the others say. After every fifty changes the rules are
+tampered with (how many forbidden connections pass until the repair, and how many allowed ones are lost by it, is told);
+then all records are removed, and the rules must be those of the start.
+
+Exits with 1, and the seed, at the first wrong verdict, lost or passed packet, or object that stayed; and at the end if
+the engine's resident memory is more than 20 % above, or its open files are more than, at the first tenth of its life.
+The last line that it prints is its result. Needs root.
 """
 
 from __future__ import annotations
@@ -18,30 +28,56 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import random
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.netns.policing.lab import NODE, Lab, lab, traffic
-from tests.unit.policy.naive import Naive
+from tests.bench.policy.random_records import NOBODYS, WITH_ALL, RandomRecords
+from tests.bench.policy.soak_node import (
+    FIRST_HOST,
+    INTERFACES,
+    NAMES,
+    OWN,
+    TRAFFIC,
+    Presence,
+    Probe,
+    SoakNode,
+)
+from tests.netns.policing.lab import NODE, Counts, lab, traffic
 
-NAMES = [f"w{number}" for number in range(6)]
-PORTS = [81, 82, 83]
 ALLOWED, FORBIDDEN = 7000, 7001
+BEACONS = {  # the kinds of records, and the port that one of each decides about
+    "GlobalNetworkPolicy": 7101,
+    "NetworkPolicy": 7102,
+    "GlobalNetworkSet": 7103,
+    "WorkloadEndpoint": 7104,
+    "HostEndpoint": 7105,
+}
 CHANGES = 50
-LIMIT_S = 120.0  # a verdict that is wrong stays wrong; a busy machine is slow
-SELECTORS = ["all()", "x == '1'", "x == '2'", "y == '1'", "has(y)", "x == '1' && y == '2'", "set == 'yes'"]
-UDP = 17
-GROWTH = 1.2  # of the engine's resident memory, from the first tenth of the turns to the last turn
+LIMIT_S = 180.0  # a verdict that is wrong stays wrong; a busy machine is slow
+TRIED, TRIED_AGAIN = 30, 100  # packets of one look in the window of a change, and after it
+KILLING = 1 / 3  # of the time
+GROWTH = 1.2  # of the engine's resident memory, from the first tenth of its last life to the end
+Key = tuple[str, str, str]
+
+
+def never_to(kind: str) -> dict[str, Any]:
+    return {"action": "Deny", "protocol": "UDP", "destination": {"ports": [BEACONS[kind]]}}
+
+
+def beacon(selector: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"tier": "first", "order": 0, "selector": selector, "types": ["Ingress"], "ingress": rules}
 
 
 class Wrong(Exception):
@@ -54,215 +90,261 @@ class Figures:
     verdicts: int = 0
     restarts: int = 0
     tampered: int = 0
+    passed_while_tampered: int = 0
+    lost_while_tampered: int = 0
     sent: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
     in_force_ms: list[float] = field(default_factory=list)
-    resident_mb: list[float] = field(default_factory=list)
+    resident_mb: list[float] = field(default_factory=list)  # of the engine that lives to the end
+    files: list[int] = field(default_factory=list)
 
     def check_memory(self) -> None:
         """Raises Wrong if the engine has grown."""
         first = statistics.median(self.resident_mb[: max(1, len(self.resident_mb) // 10)])
         if self.resident_mb[-1] > GROWTH * first:
             raise Wrong(f"the engine's memory grew from {first:.1f} to {self.resident_mb[-1]:.1f} MB")
+        if self.files and self.files[-1] > self.files[0]:
+            raise Wrong(f"the engine's open files became more: {self.files[0]}, {self.files[-1]}")
 
 
 class Soak:
-    def __init__(self, node: Lab, seed: int) -> None:
+    def __init__(self, node: SoakNode, seed: int) -> None:
         self.node = node
-        self.random = random.Random(seed)
-        self.documents: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.made = RandomRecords(seed, OWN)
+        self.random = self.made.random
         self.figures = Figures()
-        self.policies: set[tuple[str, str, str]] = set()
+        self.policies: set[Key] = set()
+        self.hosts: set[Key] = set()
+        self.last_tampering = ""
+        self._on = False
+        self._host_labels: dict[str, str] = {}
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def put(self, kind: str, name: str, spec: dict[str, Any], namespace: str = "", **labels: str) -> None:
-        self.documents[kind, namespace, name] = {"metadata": {"labels": labels}, "spec": spec}
-        self.node.put(kind, name, spec, namespace, **labels)
-
-    def remove(self, key: tuple[str, str, str]) -> None:
-        kind, namespace, name = key
-        del self.documents[key]
-        self.node.remove(kind, name, namespace)
-
     def prepare(self) -> None:
+        put = self.node.put
         rules = [{"action": "Allow"}]
-        self.put("Profile", "kns.default", {"ingress": rules, "egress": rules, "labelsToApply": {"n": "default"}})
-        self.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
-        self.put("Tier", "first", {"order": 1, "defaultAction": "Pass"})
-        mine = {"protocol": "UDP", "destination": {"ports": [ALLOWED]}}
+        put("Profile", "kns.default", {"ingress": rules, "egress": rules, "labelsToApply": {"n": "default"}})
+        put("Profile", "open", {"ingress": rules, "egress": rules})
+        self.node.documents["Profile", "", WITH_ALL] = {"metadata": {}, "spec": {"ingress": rules, "egress": rules}}
+        put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
+        put("Tier", "first", {"order": 1, "defaultAction": "Pass"})
+        mine = {"protocol": "UDP", "destination": {"ports": [ALLOWED, *BEACONS.values()]}}
         never = {"protocol": "UDP", "destination": {"ports": [FORBIDDEN]}}
         spec = {
             "tier": "first",
             "order": 1,
             "selector": "all()",
+            "applyOnForward": True,
             "types": ["Ingress", "Egress"],
             "ingress": [{"action": "Allow", **mine}, {"action": "Deny", **never}],
             "egress": [{"action": "Allow", **mine}],
         }
-        self.put("GlobalNetworkPolicy", "first.traffic", spec)
-        for number, name in enumerate(NAMES):
-            self.node.connect(name, f"cali{name}", f"10.65.0.{number + 1}")
-            self.relabel(name)
+        put("GlobalNetworkPolicy", "first.traffic", spec)
+        self.node.connect_all()
+        by_set = {"source": {"selector": "beacon == 'set'"}}
+        by_label = [never_to("WorkloadEndpoint"), never_to("HostEndpoint")]
+        put("GlobalNetworkPolicy", "first.by-set", beacon("all()", [{**never_to("GlobalNetworkSet"), **by_set}]))
+        put("GlobalNetworkPolicy", "first.by-label", beacon("beacon == 'on'", by_label))
+        self.turn_beacons()
 
-    def relabel(self, name: str) -> None:
-        labels = {key: self.random.choice("12") for key in "xy" if self.random.random() < 0.7}
-        workload = self.node.workloads[name]
-        self.node.put_endpoint(workload, **labels)
-        key = "WorkloadEndpoint", "default", f"{NODE}-k8s-{name}-eth0"
-        self.documents[key] = {"metadata": {"labels": labels}, "spec": workload.document}
+    def turn_beacons(self) -> None:
+        """What was written before, of the same kind, is in force when these are."""
+        self._on = not self._on
+        rules = {kind: [never_to(kind)] if self._on else [] for kind in ("GlobalNetworkPolicy", "NetworkPolicy")}
+        put = self.node.put
+        put("GlobalNetworkPolicy", "first.beacon", beacon("all()", rules["GlobalNetworkPolicy"]))
+        put("NetworkPolicy", "first.beacon", beacon("all()", rules["NetworkPolicy"]), "default")
+        sender = self.node.lab.workloads[TRAFFIC[0]].address()
+        put("GlobalNetworkSet", "beacon", {"nets": [f"{sender if self._on else NOBODYS}/32"]}, "", beacon="set")
+        self.node.put_workload(TRAFFIC[1], {"beacon": "on"} if self._on else {})
+        self.relabel_host(self._host_labels)
+
+    def relabel_host(self, labels: dict[str, str]) -> None:
+        """The endpoint of the interface that the traffic uses is always there, and has the smallest name."""
+        self._host_labels = labels
+        spec = {"node": NODE, "interfaceName": INTERFACES[0], "expectedIPs": OWN[INTERFACES[0]]}
+        given = {**labels, "beacon": "on"} if self._on else labels
+        self.node.put("HostEndpoint", FIRST_HOST, spec, "", **given)
 
     def change(self) -> None:
         """One to three records."""
         for _ in range(self.random.randint(1, 3)):
-            what = self.random.random()
-            if what < 0.2:
-                self.relabel(self.random.choice(NAMES))
-            elif what < 0.3:
-                nets = self.random.sample([f"10.65.0.{number}/32" for number in range(1, 7)], 2)
-                self.put("GlobalNetworkSet", "set", {"nets": nets}, set=self.random.choice(["yes", "no"]))
-            elif what < 0.5 and self.policies:
-                key = self.random.choice(sorted(self.policies))
-                self.policies.remove(key)
-                self.remove(key)
+            kind = self.random.choices(
+                ["labels", "set", "pod", "host labels", "host", "host gone", "policy gone", "policy"],
+                [12, 6, 10, 6, 14, 6, 16, 30],
+            )[0]
+            self.figures.kinds[kind] += 1
+            if kind == "labels":
+                self.node.put_workload(self.random.choice(NAMES), self.made.labels())
+            elif kind == "set":
+                spec, labels = self.made.network_set()
+                self.node.put("GlobalNetworkSet", "set", spec, "", **labels)
+            elif kind == "pod":
+                self.node.move(self.random.choice(NAMES[2:]), self.random.choice(list(Presence)))
+            elif kind == "host labels":
+                self.relabel_host({**self.made.labels(), "host": self.random.choice(["yes", "no"])})
+            elif kind == "host":
+                name, spec, labels = self.made.host()
+                self.node.put("HostEndpoint", name, spec, "", **labels)
+                self.hosts.add(("HostEndpoint", "", name))
+            elif kind == "policy":
+                made, namespace, name, spec = self.made.policy()
+                self.node.put(made, name, spec, namespace)
+                self.policies.add((made, namespace, name))
             else:
-                self.put_policy()
+                self.remove_one(self.hosts if kind == "host gone" else self.policies)
 
-    def put_policy(self) -> None:
-        number, spec = self.random.randint(0, 11), self.policy()
-        kind, namespace = self.random.choice([("GlobalNetworkPolicy", ""), ("NetworkPolicy", "default")])
-        name = f"default.p{number}"
-        self.put(kind, name, spec, namespace)
-        self.policies.add((kind, namespace, name))
-
-    def policy(self) -> dict[str, Any]:
-        types = self.random.choice([["Ingress"], ["Egress"], ["Ingress", "Egress"]])
-        rules = {kind.lower(): [self.rule() for _ in range(self.random.randint(0, 3))] for kind in types}
-        order = self.random.choice([1, 2, 2, 3, None])
-        spec = {"tier": "default", "selector": self.random.choice(SELECTORS), "types": types, **rules}
-        return spec if order is None else {**spec, "order": order}
-
-    def rule(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"action": self.random.choice(["Allow", "Allow", "Deny", "Pass"])}
-        for end in ("source", "destination"):
-            entity: dict[str, Any] = {}
-            if self.random.random() < 0.4:
-                entity["selector"] = self.random.choice(SELECTORS)
-            if self.random.random() < 0.2:
-                entity["nets"] = [self.random.choice(["10.65.0.0/30", "10.65.0.4/31", "10.65.0.2/32"])]
-            if end == "destination" and self.random.random() < 0.6:
-                made["protocol"] = "UDP"
-                entity["ports"] = self.random.sample(PORTS, 2)
-            if entity:
-                made[end] = entity
-        return made
+    def remove_one(self, among: set[Key]) -> None:
+        if among:
+            key = self.random.choice(sorted(among))
+            among.remove(key)
+            self.node.remove(key)
 
     # -- verdicts -----------------------------------------------------------------------------------------------------
 
-    def expected(self) -> dict[tuple[str, str, int], bool]:
-        naive, verdicts = Naive(self.documents), {}
-        keys = {name: ("WorkloadEndpoint", "default", f"{NODE}-k8s-{name}-eth0") for name in NAMES}
-        for source in NAMES:
-            for destination in NAMES:
-                if source == destination:
-                    continue
-                for port in PORTS:
-                    packet = {
-                        "source": ip_address(self.node.workloads[source].address()),
-                        "destination": ip_address(self.node.workloads[destination].address()),
-                        "protocol": UDP,
-                        "sport": 40000,
-                        "dport": port,
-                        "icmp": None,
-                    }
-                    ends = ((source, "egress"), (destination, "ingress"))
-                    verdicts[source, destination, port] = all(naive.verdict(keys[n], way, packet) for n, way in ends)
-        return verdicts
-
     def check(self) -> None:
-        """Until the kernel agrees three times running: a change is several records, each of which may be in force by
-        itself for a moment.
-        """
-        expected, begun, right = self.expected(), time.monotonic(), 0
-        tried = self.random.sample(sorted(expected), 30)
+        self.turn_beacons()
+        changed, right, agreed = time.monotonic(), 0, 0.0
+        probes = self.node.probes()
+        tried = self.node.beacon_probes(BEACONS) + self.random.sample(probes, min(TRIED, len(probes)))
         while right < 3:
-            wrong = [triple for triple in tried if self.node.passes(*triple) != expected[triple]]
+            wrong = self.node.wrong(tried)
+            self.figures.verdicts += len(tried)
             right = 0 if wrong else right + 1
             if right == 1:
                 agreed = time.monotonic()
-            if time.monotonic() > begun + LIMIT_S:
-                raise Wrong(f"not what the policies say {LIMIT_S:.0f} s after the change: {wrong}")
-        self.figures.in_force_ms.append(1000 * (agreed - begun))
-        self.figures.verdicts += len(tried)
+            if time.monotonic() > changed + LIMIT_S:
+                self.fail(f"not what the policies say {LIMIT_S:.0f} s after the change", wrong)
+        self.figures.in_force_ms.append(1000 * (agreed - changed))
+        again = self.random.sample(probes, min(TRIED_AGAIN, len(probes)))
+        self.figures.verdicts += len(again)
+        if wrong := self.node.wrong(again):
+            self.fail("wrong after the window of the change", wrong)
+
+    def fail(self, what: str, wrong: list[tuple[Probe, str]]) -> None:
+        once_more = self.node.wrong([probe for probe, _ in wrong])
+        records = [(key, document["spec"]) for key, document in sorted(self.node.documents.items())]
+        raise Wrong(f"{what}: {wrong}; once more: {once_more}\n{json.dumps(records)}\n{self.node.lab.ruleset()}")
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
-    def turn(self) -> None:
-        with traffic(self.node, NAMES[0], NAMES[1], allowed=ALLOWED, forbidden=FORBIDDEN) as counts:
+    def turn(self, *, killing: bool) -> None:
+        with self.traffic() as counts:
             for _ in range(CHANGES):
                 self.change()
-                if self.random.random() < 0.04:
-                    self.node.stop(signal.SIGKILL)
+                if killing and self.random.random() < 0.04:
+                    self.node.lab.stop(signal.SIGKILL)
                     self.node.start()
                     self.figures.restarts += 1
                 self.check()
                 self.figures.changes += 1
-        self.figures.sent += counts.sent
-        if (counts.allowed_arrived, counts.forbidden_arrived) != (counts.sent, 0):
-            raise Wrong(f"traffic: {counts}")
-        self.tamper()
-        self.check()
+        for one in counts.values():
+            self.figures.sent += one.sent
+            if (one.allowed_arrived, one.forbidden_arrived) != (one.sent, 0):
+                raise Wrong(f"traffic: {counts}")
+        with self.traffic() as counts:
+            self.tamper()
+            self.check()
+        for one in counts.values():
+            self.figures.sent += one.sent
+            self.figures.passed_while_tampered += one.forbidden_arrived
+            self.figures.lost_while_tampered += one.sent - one.allowed_arrived
+
+    def traffic(self) -> TrafficOfBoth:
+        return TrafficOfBoth(self.node)
 
     def tamper(self) -> None:
-        tables = [line for line in self.node.ruleset().splitlines() if line.startswith("table ")]
+        tables = [line for line in self.node.lab.ruleset().splitlines() if line.startswith("table ")]
         table = self.random.choice(tables).removesuffix(" {").removeprefix("table ").split()
-        self.node.host.run("nft", *self.random.choice([["flush", "ruleset"], ["delete", "table", *table]]))
+        command = self.random.choice([["flush", "ruleset"], ["delete", "table", *table]])
+        self.node.lab.host.run("nft", *command)
+        self.node.translate()  # which others would repair
         self.figures.tampered += 1
+        self.last_tampering = " ".join(command)
 
     def objects(self, wanted: list[str] | None = None) -> list[str]:
         """The rules with no policy but the first tier's, a line each: once they are as wanted, or stay as they are."""
-        for key in sorted(self.policies):
-            self.remove(key)
+        for key in sorted(self.policies | self.hosts):
+            self.node.remove(key)
         self.policies.clear()
+        self.hosts.clear()
         for name in NAMES:
-            self.node.put_endpoint(self.node.workloads[name])
-            key = "WorkloadEndpoint", "default", f"{NODE}-k8s-{name}-eth0"
-            self.documents[key] = {"metadata": {"labels": {}}, "spec": self.node.workloads[name].document}
-        if ("GlobalNetworkSet", "", "set") in self.documents:
-            self.remove(("GlobalNetworkSet", "", "set"))
+            self.node.move(name, Presence.THERE)
+            self.node.put_workload(name, {})
+        self._on, self._host_labels = True, {}  # so that the next check turns them off
+        if ("GlobalNetworkSet", "", "set") in self.node.documents:
+            self.node.remove(("GlobalNetworkSet", "", "set"))
         self.check()
         limit, lines = time.monotonic() + LIMIT_S, [""]
         while time.monotonic() < limit:  # what nobody refers to any more goes a moment later, as repairs do
-            before, lines = lines, sorted(self.node.ruleset().splitlines())
+            before, lines = lines, sorted(self.node.lab.ruleset().splitlines())
             if lines == wanted or (wanted is None and before == lines):
                 break
             time.sleep(1)
         return lines
 
-    def resident_mb(self) -> float:
-        text = Path(f"/proc/{self.node.pid}/status").read_text()
-        return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+    def look(self) -> None:
+        """Of the engine that is to live to the end."""
+        process = Path(f"/proc/{self.node.lab.pid}")
+        resident = (process / "status").read_text().partition("VmRSS:")[2].split()[0]
+        self.figures.resident_mb.append(int(resident) / 1024)
+        self.figures.files.append(len(os.listdir(process / "fd")))
+
+
+class TrafficOfBoth:
+    """From one workload to another, and from outside to the host."""
+
+    def __init__(self, node: SoakNode) -> None:
+        self._node = node
+        self._stack = ExitStack()
+
+    def __enter__(self) -> dict[str, Counts]:
+        made = {}
+        for source, destination in (("t0", "t1"), ("o0", "host")):
+            running = traffic(self._node.lab, source, destination, allowed=ALLOWED, forbidden=FORBIDDEN)
+            made[f"{source} to {destination}"] = self._stack.enter_context(running)
+        return made
+
+    def __exit__(self, *_: Any) -> None:
+        self._stack.close()
 
 
 def soak(minutes: float, seed: int) -> Figures:
-    with tempfile.TemporaryDirectory(prefix="cct-soak-") as directory, lab(Path(directory)) as node:
-        made = Soak(node, seed)
-        made.prepare()
+    with (
+        tempfile.TemporaryDirectory(prefix="cct-soak-") as directory,
+        lab(Path(directory)) as made,
+        ExitStack() as stack,
+    ):
+        node = SoakNode(made, Path(directory), stack, limit_s=int(60 * minutes) + 3600)
+        running = Soak(node, seed)
+        running.prepare()
         node.start()
-        node.until_in_force()
-        baseline, end = made.objects(), time.monotonic() + 60 * minutes
-        while time.monotonic() < end:
-            made.turn()
-            if (lines := made.objects(baseline)) != baseline:
+        made.until_in_force()
+        baseline, begun = running.objects(), time.monotonic()
+        while time.monotonic() < begun + 60 * minutes:
+            killing = time.monotonic() < begun + KILLING * 60 * minutes
+            running.turn(killing=killing)
+            if (lines := running.objects(baseline)) != baseline:
                 raise Wrong("\n".join(["other rules than at the start", *difflib.ndiff(baseline, lines)]))
-            made.figures.resident_mb.append(made.resident_mb())
-            print(f"{made.figures.changes} changes, {made.figures.resident_mb[-1]:.1f} MB", file=sys.stderr, flush=True)
-        made.figures.check_memory()
-        return made.figures
+            if not killing or minutes < CHANGES / 10:
+                running.look()
+            found = running.figures
+            said = f"{found.changes} changes, {found.verdicts} verdicts, {found.restarts} restarts, {found.sent} sent"
+            grown = f"{found.resident_mb[-1]:.1f} MB, {found.files[-1]} files" if found.files else "being killed"
+            tampered = (
+                f"{running.last_tampering}: {found.passed_while_tampered} passed, {found.lost_while_tampered} lost"
+            )
+            minute = (time.monotonic() - begun) / 60
+            print(f"{minute:.1f} min: {said}; {grown}; {tampered}", file=sys.stderr, flush=True)
+        if found.files:
+            found.check_memory()
+        return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen = parser.parse_args()
     try:
@@ -272,13 +354,17 @@ def main() -> int:
         return 1
     print(json.dumps({
         "seed": chosen.seed,
+        "minutes": chosen.minutes,
         "changes": found.changes,
+        "records": dict(found.kinds),
         "verdicts": found.verdicts,
         "restarts": found.restarts,
         "tampered": found.tampered,
+        "forbidden passed while tampered": found.passed_while_tampered,
+        "allowed lost while tampered": found.lost_while_tampered,
         "connections": 2 * found.sent,
         "median ms until all in force": round(statistics.median(found.in_force_ms), 1),
-        "resident MB": [round(found.resident_mb[0], 1), round(found.resident_mb[-1], 1)],
+        "resident MB": [round(value, 1) for value in (found.resident_mb or [0])[:: max(1, len(found.resident_mb) - 1)]],
     }))  # fmt: skip
     return 0
 

@@ -93,6 +93,8 @@ class Lab:
         self._senders: dict[tuple[str, int], socket.socket] = {}
         self._count = 0
         self.pid = 0
+        self.limit_s = 300  # so long the engine lives at most
+        self.sure_ways: dict[str, tuple[Namespace, int]] = {}  # from where, and to which port, a packet always arrives
         self.tunnels = Tunnels()
         self.open_context: Callable[[Log], Context] = lambda log: Context(
             private_settings(root), LocalStore(str(root / "store.db")), log, lambda _: True
@@ -129,11 +131,18 @@ class Lab:
     def connect(self, name: str, interface: str, *addresses: str) -> Workload:
         """A workload with its interface and routes."""
         ns = self._stack.enter_context(namespace(f"w{name}"))
-        workload = Workload(name, ns, interface, addresses)
+        self.workloads[name] = Workload(name, ns, interface, addresses)
+        self.plug(name)
+        return self.workloads[name]
+
+    def plug(self, name: str) -> None:
+        """Give a workload its interface and routes, with which it begins, or which were taken away from it."""
+        workload = self.workloads[name]
+        ns = workload.ns
         self.host.do("link", "add", workload.interface, "type", "veth", "peer", "name", "eth0", "netns", ns.name)
         self.host.do("link", "set", workload.interface, "addrgenmode", "none", "address", "ee:ee:ee:ee:ee:ee", "up")
         ns.do("link", "set", "eth0", "addrgenmode", "none", "up")
-        for address in addresses:
+        for address in workload.addresses:
             plain, six = str(ip_address(address)), ":" in address
             gateway, family = (GATEWAY6, "-6") if six else (GATEWAY, "-4")
             ns.do("addr", "add", f"{plain}/{128 if six else 32}", "dev", "eth0", *(("nodad",) if six else ()))
@@ -144,8 +153,6 @@ class Lab:
             assert mac is not None
             self.host.do("neigh", "add", plain, "lladdr", mac["address"], "dev", workload.interface)
             self.host.do(family, "route", "add", plain, "dev", workload.interface)
-        self.workloads[name] = workload
-        return workload
 
     def put_endpoint(self, workload: Workload, namespace_name: str = "default", **labels: str) -> None:
         workload.document = workload.document or {
@@ -172,7 +179,7 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            _run(self.host, self.root, environ, self.open_context, self.tunnels)
+            _run(self.host, self.root, environ, self.open_context, self.tunnels, self.limit_s)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -272,6 +279,7 @@ def _run(
     environ: dict[str, str],
     open_context: Callable[[Log], Context],
     tunnels: Tunnels,
+    limit_s: int,
 ) -> None:
     """Never returns."""
     code = 99
@@ -279,7 +287,7 @@ def _run(
     try:
         stopping = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-        signal.alarm(300)
+        signal.alarm(limit_s)
         netns.enter(os.open(host.path, os.O_RDONLY))
         context = open_context(Log("debug", log_file, stderr=False))
 
@@ -328,7 +336,8 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
     arrived = socket_in(receiver.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
     arrived.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
     out = socket_in(sender.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-    own = socket_in(lab.host, socket.AF_INET, socket.SOCK_DGRAM)
+    sure_from, sure_port = lab.sure_ways.get(destination, (lab.host, 9))
+    own = socket_in(sure_from, socket.AF_INET, socket.SOCK_DGRAM)
 
     def send() -> None:
         while not ending.is_set():
@@ -346,7 +355,7 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
     finally:
         ending.set()
         thread.join()
-        own.sendto(b"last", (receiver.address(), 9))
+        own.sendto(b"last", (receiver.address(), sure_port))
         arrived.settimeout(10)
         while not (data := arrived.recv(2048)).endswith(b"last"):
             port = int.from_bytes(data[22:24], "big")
