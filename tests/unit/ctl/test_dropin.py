@@ -64,6 +64,98 @@ class TestKubespray:
             "Never",
         )
 
+    def test_what_it_configures(self, calicoctl):
+        """Each record is asked for, laid over what there is, and applied, as JSON; a second run changes nothing."""
+        for _ in range(2):
+            for document in KUBESPRAY:
+                name = document["metadata"]["name"]
+                found = calicoctl("get", document["kind"], name, "-o", "json")
+                merged = laid_over(json.loads(found.out), document) if found.code == 0 else document
+                calicoctl.ok("apply", "-f", "-", stdin=json.dumps(merged))
+        assert calicoctl.ok("get", "ippool").splitlines()[1].split()[1] == "10.233.64.0/18"
+        felix = calicoctl.read("felixconfiguration", "default")["spec"]
+        assert felix["floatingIPs"] == "Disabled" and felix["reportingInterval"] == "0s" and not felix["ipipEnabled"]
+        assert calicoctl.read("bgpconfiguration", "default")["spec"]["nodeToNodeMeshEnabled"] is False
+        assert calicoctl.read("bgppeer", "node1-10.0.0.254")["spec"]["asNumber"] == 64513
+        assert calicoctl.read("node", "node1")["spec"]["bgp"]["asNumber"] == 64514
+
+    def test_what_is_not_there_yet(self, calicoctl):
+        calicoctl.apply(pool("other", "10.1.0.0/16"))
+        found = calicoctl("get", "ippool", "default-pool", "-o", "json")
+        assert found.code == 1 and "default-pool" in found.err
+        assert calicoctl("get", "felixconfig", "default", "-o", "json").code in (0, 1)
+
+
+def laid_over(below, above):
+    """As Ansible's combine does it: objects are merged, everything else is replaced."""
+    both = {
+        name: laid_over(below[name], above[name])
+        for name in below.keys() & above.keys()
+        if isinstance(below[name], dict) and isinstance(above[name], dict)
+    }
+    return {**below, **above, **both}
+
+
+KUBESPRAY = [
+    resource(
+        "IPPool",
+        "default-pool",
+        {
+            "blockSize": 26,
+            "cidr": "10.233.64.0/18",
+            "ipipMode": "Never",
+            "vxlanMode": "Never",
+            "natOutgoing": True,
+        },
+    ),
+    resource(
+        "FelixConfiguration",
+        "default",
+        {
+            "ipipEnabled": False,
+            "reportingInterval": "0s",
+            "bpfLogLevel": "",
+            "bpfEnabled": False,
+            "bpfExternalServiceMode": "Tunnel",
+            "wireguardEnabled": False,
+            "logSeverityScreen": "Info",
+            "vxlanEnabled": False,
+            "featureDetectOverride": "",
+            "floatingIPs": "Disabled",
+        },
+    ),
+    resource(
+        "BGPConfiguration",
+        "default",
+        {
+            "listenPort": 179,
+            "logSeverityScreen": "Info",
+            "asNumber": 64512,
+            "nodeToNodeMeshEnabled": False,
+            "serviceClusterIPs": [{"cidr": "10.233.0.0/18"}],
+            "serviceExternalIPs": [],
+        },
+    ),
+    resource("BGPPeer", "global-10.0.0.253", {"asNumber": "64513", "peerIP": "10.0.0.253"}),
+    resource(
+        "BGPPeer",
+        "peer-to-rrs",
+        {
+            "nodeSelector": "!has(i-am-a-route-reflector)",
+            "peerSelector": "has(i-am-a-route-reflector)",
+        },
+    ),
+    resource("BGPPeer", "node1-10.0.0.254", {"asNumber": "64513", "node": "node1", "peerIP": "10.0.0.254"}),
+    resource(
+        "Node",
+        "node1",
+        {
+            "bgp": {"asNumber": "64514"},
+            "orchRefs": [{"nodeName": "node1", "orchestrator": "k8s"}],
+        },
+    ),
+]
+
 
 class TestProtection:
     @pytest.mark.parametrize("tier", ["default", "kube-admin", "kube-baseline"])
