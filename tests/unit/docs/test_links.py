@@ -49,3 +49,10 @@ def test_every_page_is_reachable() -> None:
         seen.add(page)
         todo += [(page.parent / path).resolve() for path, _ in targets(page) if path]
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in seen] == []
+
+
+def test_the_comparison_of_the_first_page_is_the_other_ones() -> None:
+    """Its rows are rows of docs/comparison.md, word by word."""
+    (table,) = re.findall(r"(?ms)^## Compared$.*?^\|---.*?$\n(.*?)\n\n", (ROOT / "README.md").read_text())
+    rows = table.splitlines()
+    assert len(rows) > 10 and set(rows) <= set((ROOT / "docs" / "comparison.md").read_text().splitlines())
