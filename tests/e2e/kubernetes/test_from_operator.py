@@ -20,7 +20,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kube import BIN, Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import BIN, Cluster, running_cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
