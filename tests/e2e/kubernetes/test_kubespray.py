@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.etcd_certificates import make_authority
 
 from cni_calico.model.access import DatastoreConfig
 from tests.conftest import ROOT
 from tests.contract import etcd_process
 from tests.deadlines import until
+from tests.e2e.etcd.certificates import make_authority
 from tests.e2e.kubernetes.cluster import CNI_USER, NODE_USER, Cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node
 from tests.e2e.roles import RBAC, used
