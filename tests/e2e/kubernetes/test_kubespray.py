@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from cni_calico.model.access import DatastoreConfig
+from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.conftest import ROOT
 from tests.contract import etcd_process
 from tests.deadlines import until
@@ -175,10 +176,9 @@ def test_the_agent_with_the_rights_of_its_role(kube: Cluster, host_ns: Namespace
             agent = subprocess.Popen([*command, "-felix"], cwd=ROOT, env=environ, stderr=log)
         try:
             until(
-                lambda: flag("-felix-ready").returncode == 0,
+                lambda: not why_not_ready(read_status(environ["CALICO_RUN_DIR"]), since_boot()),
                 f"the node is ready; see {tmp_path}/agent.log",
                 120,
-                pause_s=0.5,
             )
         finally:
             agent.terminate()
