@@ -23,7 +23,7 @@ from tests.deadlines import until
 from tests.netns.agents import Store
 from tests.netns.namespaces import Namespace, namespace
 from tests.netns.nodes import Node
-from tests.netns.policing import BUFFER, RCVBUFFORCE, socket_in
+from tests.netns.policing.lab import BUFFER, RCVBUFFORCE, socket_in
 
 pytestmark = pytest.mark.netns
 
