@@ -16,16 +16,16 @@ _HEAD = """\
 Made from the tables in `cni_calico/nodeagent/` (`python -m build.settings_page`); do not edit.
 
 A variable that is empty counts as not set. A wrong value of a variable in the first part stops start-up before anything
-is written, and the message names every wrong variable. What runs on a node that was set up before goes on as if that
-variable were not set, and says so; a wrong `CALICO_NETWORKING_BACKEND` or `USE_POD_CIDR` stops that too.
+is written, and the message names every wrong variable. On a node that was set up before, the agent continues as if that
+variable were not set, and reports it; but a wrong `CALICO_NETWORKING_BACKEND` or `USE_POD_CIDR` stops the agent too.
 """
 _FELIX_HEAD = """\
 ## FELIX_ parameters
 
 Each is a variable `FELIX_<NAME>` (any case) or a field of a FelixConfiguration. The variable wins over
 FelixConfiguration `node.<name>`, that over `default`, that over the built-in value. A wrong value is reported in the
-log and the next source is used. Names that nothing knows are reported too, and so are those of upstream's parameters
-that have no effect here.
+log and the next source is used. Unknown names are reported too, and so are upstream's parameters that have no effect
+here.
 """
 
 

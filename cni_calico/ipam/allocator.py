@@ -1,7 +1,7 @@
 """The allocator: addresses for handles, from the blocks of this and other nodes, on any datastore.
 
-Rule: a request gets everything it asked for, or an error with nothing allocated; a state that is already as wanted is
-success. All state is in the datastore: threads may share an allocator, and others may work at the same time.
+Rule: a request gets everything it asked for, or an error with nothing allocated; if the wanted state exists already,
+that is success. All state is in the datastore: threads may share an allocator, and others may work at the same time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Allocator:
     def assign(
         self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
     ) -> tuple[Assigned, ...]:
-        """The addresses of a request, IPv4 first; those that its handle, or its share of it, already holds count.
+        """The addresses of a request, IPv4 first; addresses that its handle (or its share of the handle) holds already
+        are counted.
 
         Raises NoPool, PoolExhausted, BlockLimit, Contention, DatastoreError, DeadlineExceeded; for named addresses what
         ``assign_address`` raises.

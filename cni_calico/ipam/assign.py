@@ -1,8 +1,8 @@
-"""One request for addresses: from what its handle already holds to what it asks for.
+"""Serves one request for addresses: adds what is missing to what the request's handle already holds.
 
 Rule: every round looks at what the handle holds in the blocks as they are now, plans what is missing and applies it. So
-a conflict, a lost answer and a repeated request are handled alike: by another round. Only blocks that are needed are
-searched for, and those of both families before the first address is taken.
+a conflict, a lost answer and a repeated request are handled alike: by another round. Blocks are searched for only as
+far as they are needed, for both families before the first address is taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddress
 
 @dataclass(frozen=True, slots=True)
 class AssignRequest:
-    """A request for exactly ``addresses``, or for that many from these pools (names or CIDRs; empty: automatic ones).
+    """A request for exactly ``addresses``, or for a number of addresses from these pools (names or CIDRs; empty:
+    automatic ones).
 
     ``attributes`` are without the timestamp; ``namespace_labels`` is None if they are unknown; with ``share`` None
     everything that the handle holds counts.
@@ -53,7 +54,7 @@ class AssignRequest:
     share: Share | None = None
 
     def select_pools(self, facts: Facts, family: int) -> tuple[IPPool, ...]:
-        """The pools that it may use. Raises NoPool."""
+        """The pools that the request may use. Raises NoPool."""
         return select_pools(
             facts.pools,
             family=family,
@@ -153,7 +154,8 @@ class Assignment:
             num6=missing.get(6, 0),
         )
         handle = self._ledger.handle(request.handle_id)
-        # blocks that are only counted give no address: an attempt may have ended between handle and block
+        # these blocks are only counted and give no address: an earlier attempt may have ended after writing the handle
+        # and before the block
         withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in (handle.blocks if handle else ())}
         withheld |= {cidr: self._withheld(source) for cidr, source in self._sources.items()}
         plan = plan_batch(
@@ -205,7 +207,9 @@ class Assignment:
         return 0 if block is None else count_free(block, self._withheld(source))
 
     def _withheld(self, source: Source) -> frozenset[int]:
-        """Ordinals not to be assigned: reserved ones, and all of a block that no longer is what it was chosen for."""
+        """Ordinals not to be assigned: the reserved ones; all of them if the block is no longer in the state in which
+        it was chosen.
+        """
         block = self._ledger.block(source.cidr)
         if block is None or not (is_borrowable(block) if source.borrowed else block.node == self._request.node):
             return frozenset(range(source.cidr.num_addresses))

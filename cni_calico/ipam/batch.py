@@ -1,9 +1,10 @@
 """PURE: computes several requests together on the same blocks: what each gets, and what must be written.
 
-Rule: the given records are complete for what they name, and each handle's counts are set to what the blocks then hold,
-so the next request of a handle corrects a count that a crash left wrong. The order of the steps leaves no address
-without its handle if they are written one at a time and the writer dies in between: handles that gain, blocks, handles
-that lose. Takes come before gives, so what is freed is never assigned again in the same write.
+Rule: the caller passes every block and handle that the requests involve. Each handle's counts are set to what the
+blocks hold afterwards, so the next request of a handle corrects a count that a crash left wrong. The steps are ordered
+so that no address is ever without its handle, even if they are written one at a time and the writer dies in between:
+handles that gain addresses, blocks, handles that lose addresses. Requests that take come before requests that release,
+so a released address is never assigned again in the same write.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A request for that many addresses of each family, and for these; all or none. ``attributes`` are stored
-    unchanged.
+    """A request for a number of addresses of each family, and for the named ones; all or none. ``attributes`` are
+    stored unchanged.
     """
 
     handle_id: str
@@ -72,7 +73,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class GiveAddresses:
-    """Release these addresses if their guards match; ``recount`` names handles that may have lost some before."""
+    """Release these addresses if their guards match; ``recount`` names handles that may have lost addresses before."""
 
     releases: tuple[Release, ...]
     recount: AbstractSet[str] = frozenset()

@@ -1,8 +1,8 @@
 """PURE: one block: which addresses are taken, by whom, and which come next.
 
 Rule: a function takes a block and returns the block to store instead; ``next_write`` increments the sequence number,
-once per stored write however many changes it carries. Linear in the block, and built-ins loop over the addresses where
-that matters: a /20 has 4096 of them. Source: tests/golden/vectors.
+once per stored write however many changes it carries. The time is linear in the size of the block, and loops over
+addresses are left to built-ins where that matters: a /20 has 4096 addresses. Source: tests/golden/vectors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def new_block(cidr: Network, node: str | None, now_ns: int, claim_time: str) -> 
 
 
 def next_write(block: Block) -> Block:
-    """The block as written over a stored one."""
+    """The block with the next sequence number, to be written over the stored one."""
     return replace(block, sequence_number=block.sequence_number + 1)
 
 

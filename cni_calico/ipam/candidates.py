@@ -1,7 +1,8 @@
 """PURE: in which order a host tries a pool's blocks, and what it may do with other nodes' blocks.
 
-Rule: the order depends only on host name and pool: from a start point derived from the host's name once around the
-pool, so that hosts spread out and each host finds its blocks again. Everything is lazy: a pool may have 2**74 blocks.
+Rule: the order depends only on host name and pool: it starts at a point derived from the host's name and goes once
+around the pool, so that hosts spread out and each host finds its blocks again. Everything is lazy: a pool may have
+2**74 blocks.
 """
 
 from __future__ import annotations

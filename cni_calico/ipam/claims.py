@@ -1,7 +1,7 @@
 """Claims blocks for a node, releases them, and repairs what a dead process left half-done.
 
 Rule: a block belongs to a node if the block says so; the affinity record announces that before and confirms it after,
-so that whoever dies in between leaves something that the next one recognises. The order of the writes is upstream's; a
+so that the next process recognises what one that died in between has left. The order of the writes is upstream's; a
 store with transactions combines them into one commit.
 """
 
@@ -44,7 +44,7 @@ def secure_block(
             continue
         if ledger.apply(_claim_steps(key, block, affinity, now_ns)):
             return True
-        ledger.refresh((key, BlockKey(cidr)))  # one conflict shows only half of it
+        ledger.refresh((key, BlockKey(cidr)))  # a conflict shows only one of the two records
 
 
 def _claim_steps(key: AffinityKey, block: Block | None, affinity: Affinity | None, now_ns: int) -> list[Step]:
@@ -86,7 +86,7 @@ def release_block(
         mine = block is not None and block.affinity == f"{kind}:{node}"
         if block is not None and mine and not _may_leave(block, require_empty, sequence_number):
             if affinity is not None and affinity.state == LEAVING:
-                secure_block(ledger, node, cidr, now_ns, kind=kind)  # we, or somebody before us, were too late
+                secure_block(ledger, node, cidr, now_ns, kind=kind)  # another process has changed it before us
             return False
         if ledger.apply(_release_steps(key, block if mine else None, affinity)):
             return True

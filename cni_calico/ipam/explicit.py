@@ -1,7 +1,7 @@
 """Assigns an address asked for by name: claims its block if nobody has it, or borrows from it.
 
-Rule: a pool must only contain the address and be usable; what it selects, serves or reserves does not matter. If the
-block would exceed the node's limit, it is made without an owner, so that a request that can be served does not fail.
+Rule: it is enough that a usable pool contains the address; the pool's selectors, its allowed uses and reservations do
+not matter. If the block would exceed the node's limit, it is made without an owner, so that the request does not fail.
 """
 
 from __future__ import annotations

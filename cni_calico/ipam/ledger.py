@@ -2,8 +2,8 @@
 
 Rule: steps say what records become; this module decides from the same steps whether they are one transaction or one
 write after the other. After ``apply`` the ledger knows what is stored, whether it was applied or not: a conflict
-returns the current records, and after an unknown outcome they are read again. So its user computes, applies, and
-computes again if ``apply`` returns False.
+returns the current records, and after an unknown outcome they are read again. So its user computes the steps, calls
+``apply``, and computes again if that returns False.
 """
 
 from __future__ import annotations
@@ -141,17 +141,17 @@ class Ledger:
             self._reread_after(e, tuple(dict.fromkeys(step.key for step in steps)))
             self._unknowns = self._unknowns + 1 if self._known == before else 0
             if self._unknowns >= UNKNOWNS_MAX:
-                raise  # nobody else changes anything: it cannot be written
+                raise  # nobody else changes the records: they cannot be written
         self._conflicts += 1
         if self._patience.wait(self._conflicts, codec.describe(steps[-1].key), self.deadline):
-            # a frequent writer has written again meanwhile: what this conflict returned would only lead to the next one
+            # another process writes so often that the records of this conflict are out of date already
             self.refresh(tuple(dict.fromkeys(step.key for step in steps)))
         return False
 
     def _groups(self, steps: Sequence[Step]) -> list[list[Step]]:
         """One commit with the final state of every record, if it fits in one; else a commit for each step.
 
-        A store that can overlap commits gets those steps together whose order among themselves does not matter.
+        A store that can carry out several commits at a time gets steps together if their order does not matter.
         """
         last = {step.key: step for step in steps}
         if len(last) <= self._store.max_commit:
@@ -171,7 +171,7 @@ class Ledger:
         self.wrote = True
         self._finish_deletions(changes)
         writes = [self._write(step) for step in changes]
-        # a record that should be unchanged must be so at the same moment: what is known of it may be old
+        # a record that must be unchanged has to be compared in the same commit: what is known of it may be old
         writes += [self._expectation(step.key) for step in steps if self._is_so(step)]
         committed = self._store.commit(writes, self.deadline)
         written = iter(committed.stored)

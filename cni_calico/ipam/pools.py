@@ -15,7 +15,7 @@ from cni_calico.errors import InvalidConfig, NoPool
 from cni_calico.model.resources import Address, IPPool, IPReservation, Network
 from cni_calico.model.selectors import parse_selector
 
-WORKLOAD, LOAD_BALANCER = "Workload", "LoadBalancer"  # in a pool's allowedUses
+WORKLOAD, LOAD_BALANCER = "Workload", "LoadBalancer"  # values of a pool's allowedUses
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ BLOCKS_AT_ONCE = 20
 
 
 def others_in(ledger: Ledger, handle_id: str, cidrs: Iterable[Network], share: Share | None) -> frozenset[Address]:
-    """What a handle holds in these blocks that is not in the share. Raises DatastoreError."""
+    """What a handle holds in these blocks besides the share. Raises DatastoreError."""
     if share is None:
         return frozenset()
     held: dict[Address, str] = {}
@@ -170,7 +170,7 @@ def leave_unselected_blocks(
 ) -> None:
     """Release the node's empty blocks whose pool no longer selects it; raises nothing except bugs.
 
-    A node without a record, and a block without a pool, are not ours to judge.
+    Blocks of a node without a record, and blocks without a pool, are left alone.
     """
     try:
         for cidr in cidrs:

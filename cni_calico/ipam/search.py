@@ -1,4 +1,4 @@
-"""The blocks of one family that a request may take addresses from, best first, found only as far as they are needed.
+"""Finds the blocks of one family that a request may take addresses from, best first, and only as many as are needed.
 
 Rule: first the node's own blocks; then a free one is claimed; then an abandoned empty one of another node is reclaimed;
 then, unless affinity is strict, single addresses are borrowed from other nodes' blocks. The search ends with an error
@@ -78,7 +78,7 @@ class BlockSearch:
                 self._owned.add(cidr)
                 yield Source(cidr)
             elif (block := self._ledger.block(cidr)) is not None:
-                self._remember(block)  # another node was faster
+                self._remember(block)  # another node has taken it
         yield from self._lent()
 
     def _require_below_limit(self) -> None:
@@ -163,7 +163,7 @@ class BlockSearch:
                 yield cidr
 
     def _is_abandoned_now(self, cidr: Network) -> bool:
-        """Take the block from its owner, if it still is as it was found."""
+        """Take the block from its owner, if it has not changed since it was found."""
         scope, ledger = self._scope, self._ledger
         block = self._reread(cidr)
         if block is None or not is_reclaimable(block, scope.node, scope.now_ns):

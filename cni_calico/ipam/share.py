@@ -1,7 +1,7 @@
 """PURE: the part of a handle that belongs to one interface of its container.
 
 Rule: an address whose attributes name an interface belongs to that interface. Addresses assigned by upstream or an
-older version name none: the caller decides whose they are, and no other interface releases them.
+older version name none: the caller decides which interface they belong to, and no other interface releases them.
 """
 
 from __future__ import annotations

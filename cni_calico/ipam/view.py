@@ -1,8 +1,9 @@
-"""What the allocator reads, and the plain implementation: a few requests to the datastore per call.
+"""The interface through which the allocator reads, and its plain implementation: a few requests to the datastore per
+call.
 
 Rule: a view returns decoded records together with what they were decoded from, so that a write can be compared against
-it. A stale answer is harmless: every write is compare-and-swap, and a conflict returns the truth. The resident server
-answers the same questions from its caches.
+it. An answer may be out of date without harm: every write is compare-and-swap, and a conflict returns the stored
+record. The resident server answers the same questions from its caches.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an assignment needs to know first; ``config`` and ``handle`` are None if there is no record."""
+    """The records that an assignment reads first; ``config`` and ``handle`` are None if there is no record."""
 
     pools: Sequence[IPPool]
     reservations: Sequence[IPReservation]
@@ -56,7 +57,9 @@ class Facts:
 
 
 class View(Protocol):
-    """Answers may be old, but never torn. All of them raise DatastoreError and DeadlineExceeded."""
+    """Answers may be out of date, but each record in them is complete. All of them raise DatastoreError and
+    DeadlineExceeded.
+    """
 
     def facts(self, node: str, handle_id: str, deadline: Deadline) -> Facts:
         """All of pools, reservations, config, node and handle, in as few round trips as possible."""
@@ -79,12 +82,12 @@ class View(Protocol):
         """The blocks that exist; for the rare case that their pool does not say which."""
 
     def blocks(self, cidrs: Sequence[Network], deadline: Deadline) -> Sequence[Stored | CorruptRecord | None]:
-        """In the order asked for. A block that cannot be read is returned as its error, so that another node's bad
-        block does not hide the others.
+        """The blocks, in the order of ``cidrs``. A block that cannot be read is returned as its error, so that another
+        node's bad block does not hide the others.
         """
 
     def handle(self, handle_id: str, deadline: Deadline) -> Stored | None:
-        """None only if it is known that there is none: a release relies on that."""
+        """The handle's record; None only if it is certain that there is none, because a release relies on that."""
 
 
 def stored(found: Versioned) -> Stored:
@@ -121,7 +124,7 @@ class DirectView:
         )
 
     def _node_if_asked(self, node: str, pools: Sequence[IPPool], deadline: Deadline) -> NodeFacts:
-        """On a store with one request per record (Kubernetes): the node's labels, only if a selector looks at them."""
+        """The node, on a store with one request per record (Kubernetes) read only if a selector looks at its labels."""
         if all(pool.node_selector.strip() in ("", "all()") for pool in pools):
             return NodeFacts(node)
         return self.node(node, deadline)

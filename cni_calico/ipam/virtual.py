@@ -80,8 +80,8 @@ class VirtualAddresses:
         deadline: Deadline,
         besides: Collection[Address] = (),
     ) -> Address:
-        """Returns an address of the family, which the handle may hold already; never one of ``besides``, which are
-        about to be released. ``pools`` are names; if empty, the automatic ones are used.
+        """Returns an address of the family (perhaps one that the handle holds already), but none of ``besides``, which
+        are about to be released. ``pools`` are names; if empty, the automatic ones are used.
 
         Raises NoPool, PoolExhausted, DatastoreError, DeadlineExceeded.
         """

@@ -38,7 +38,7 @@ AGENTS = (
     "node-services",
 )
 SERVICES = {**dict.fromkeys(AGENTS, AGENT), "bird": BIRD, "bird6": BIRD, "cni": CNI}
-WAIT_S = 7.0  # sv's own commands
+WAIT_S = 7.0  # other commands of sv
 _LOOK_S = 0.1
 _USAGE = "usage: sv status|restart|hup|up|start SERVICE..., SERVICE being one of " + ", ".join(SERVICES)
 _COMMANDS = {"s": "status", "t": "restart", "term": "restart", "h": "hup", "reload": "hup", "u": "up", "start": "up"}

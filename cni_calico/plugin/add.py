@@ -89,12 +89,14 @@ def add(task: Task) -> Mapping[str, Any]:
 
 
 class _MustReadFirst(Exception):
-    """What memory says about the attachment does not fit: read the datastore before deciding anything."""
+    """What is remembered about the attachment contradicts what is found: the datastore must be read before anything is
+    decided.
+    """
 
 
 @dataclass(slots=True)
 class _Addition:
-    """One ADD under its lock; the steps share what they have found out."""
+    """One ADD under its attachment's lock; its attributes are what the steps have found out."""
 
     task: Task
     attachment: Attachment
@@ -113,7 +115,7 @@ class _Addition:
         """Add the container. Raises _MustReadFirst once everything is undone."""
         task, attachment, recorded = self.task, self.attachment, self.recorded
         if task.conf.dataplane is not None and not self.is_stored:
-            # undo must not remove a living interface, and only the record says whether one exists
+            # undo must not remove the interface of a running container, and only the record says whether there is one
             raise _MustReadFirst
         self.facts = read_facts(task, attachment, recorded.stored)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
@@ -159,8 +161,8 @@ class _Addition:
             raise
         if not self.is_stored and not self.recorded.is_ours(self.attachment) and any(item.held for item in assigned):
             self._remove_companion()
-            raise _MustReadFirst  # a living attachment may hold them: then its addresses are not ours to release
-        if not self.recorded.is_ours(self.attachment):  # otherwise the addresses were there before this call
+            raise _MustReadFirst  # a running container may hold them: then this call must not release them
+        if not self.recorded.is_ours(self.attachment):  # otherwise the addresses were held before this call
             undo.callback(self._give_back, handle_id, tuple(item.address for item in assigned))
         undo.callback(self._remove_companion)
         if self.companion is not None:
@@ -199,7 +201,9 @@ class _Addition:
         return None if handle_id == self.attachment.own_handle_id else self.recorded.share(self.attachment)
 
     def _owe(self, uids: Sequence[str] = ()) -> None:
-        """Record what cannot be undone now; it is released when the datastore is back. ``uids`` are the endpoint's."""
+        """Record what cannot be undone now; it is released when the datastore is back. ``uids``: the UIDs that the
+        endpoint may have.
+        """
         services = self.task.services
         release = owed.OwedRelease(self.attachment, self.task.conf.datastore, uids=tuple(uids))
         try:
@@ -215,7 +219,7 @@ class _Addition:
             # reading is cheap compared with starting a program, which may hold the addresses already
             raise _MustReadFirst
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
-            # the delegate would refuse to allocate twice for one container
+            # the delegate would refuse a second allocation for the same container
             return plan_recorded(own, configured_routes(self.task.conf), self.task.conf.dns)
         undo.callback(self._release_delegated)
         return plan_delegated(assign_delegated(self.task), self.task.conf.dns)
@@ -246,10 +250,9 @@ class _Addition:
         )
 
     def _mac(self) -> bytes | None:
-        """The recorded MAC, else a random one; if no record stores it, one that a repeated ADD computes again.
-
-        None for a record without a MAC, such as one exported from Kubernetes: the interface then keeps the MAC that it
-        has.
+        """The recorded MAC, else a random one; if the datastore does not store MACs, one that a repeated ADD computes
+        again. None for a record without a MAC, such as one exported from Kubernetes: the interface then keeps the MAC
+        that it has.
         """
         if self.task.conf.datastore.type == "kubernetes":
             return random_mac(bytes.fromhex(sha1_hex(self.attachment.label)[:12]))
@@ -263,7 +266,7 @@ class _Addition:
         return mac if len(mac) == 6 else None
 
     def _make_links(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
-        """The plan as it was carried out, and the MAC of the pod's side."""
+        """Create the links. Returns the plan as it was carried out, and the MAC of the pod's side."""
         from cni_calico.plugin.network.setup import apply_addresses, create_links
 
         services, deadline, plan = self.task.services, self.task.deadline, self._plan(given)
@@ -286,13 +289,15 @@ class _Addition:
             # something of that name exists: its owner must be known for certain before it is changed
             raise _MustReadFirst from e
         self.alone = links.created
-        # without IPAM nothing confirms whose an address is: a route to it that is not ours stays
+        # without IPAM nothing confirms who has an address: a route to it that is not ours stays
         ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
         apply_addresses(plan, links, self.netns, deadline, owned=lambda _: ours, log=services.log, host=services.host)
         return plan, links.mac
 
     def _make_external_network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
-        """The plan with the host interface that the data plane made, and the MAC of the pod's side."""
+        """Have the external data plane make the interface. Returns the plan with its host interface, and the MAC of the
+        pod's side.
+        """
         from cni_calico.plugin import external
 
         task = self.task

@@ -1,4 +1,4 @@
-"""PURE: what a pod and its namespace ask of the network with annotations.
+"""PURE: what a pod and its namespace request with annotations.
 
 Rule: all of them are parsed before anything is allocated; a wrong one is an error that names the annotation, its object
 and its value. Quality-of-service annotations follow upstream: an invalid value is left out and reported.

@@ -44,8 +44,8 @@ class Attachment:
 
     @property
     def own_handle_id(self) -> str:
-        """The handle of a further interface of a container in the same network, so that DEL of one keeps the other's
-        addresses.
+        """A handle for one of several interfaces of a container in the same network, so that DEL of one interface keeps
+        the others' addresses.
         """
         return f"{self.handle_id}.{self.ifname}"
 
@@ -64,7 +64,7 @@ class Attachment:
     def veth_label(self) -> str:
         """The lock label shared by attachments that could want the same host interface name.
 
-        They take turns; otherwise one would not see yet what the other is about to record. Take its lock after that of
+        They must take turns; otherwise one would not see what the other is about to record. Take its lock after that of
         ``label``.
         """
         return f"{KUBERNETES}/{self.namespace}/{self._stem}" if self.orchestrator == KUBERNETES else self._stem
@@ -111,7 +111,7 @@ def plan_attachment(call: Call, conf: NetConf, node: str) -> Attachment:
         veth_prefix=veth_prefix_of(call),
     )
     try:
-        _ = attachment.endpoint_key  # made here to learn whether it can be
+        _ = attachment.endpoint_key  # made here only to learn whether it can be made
     except ValueError as e:
         raise InvalidEnvironment(f"cannot name the endpoint: {e}") from e
     return attachment
@@ -184,7 +184,7 @@ def plan_endpoint(
 def plan_profile(attachment: Attachment, *, now: str, uid: str) -> Resource:
     """The Profile of a network outside Kubernetes policy mode: it allows all traffic in both directions.
 
-    Upstream's profile lets in only its members' traffic; that would close published ports as soon as policies are
+    Upstream's profile admits only its members' traffic; that would close published ports as soon as policies are
     enforced. To restrict ingress, write a policy.
     """
     network = attachment.network

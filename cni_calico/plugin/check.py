@@ -138,8 +138,8 @@ def _endpoint_differences(
         "endpoint": own.endpoint,
         "ipNetworks": ",".join(sorted(map(str, own.ip_networks))),
     }
-    # a Kubernetes pod does not store the name: the kernel's follows from the pod's name, an external data plane's does
-    # not
+    # a Kubernetes pod does not store the name: it follows from the pod's name, except for an external data plane's
+    # interface
     is_named = conf.dataplane is None or conf.datastore.type != "kubernetes"
     if previous.interfaces and is_named:
         wanted["interfaceName"], found["interfaceName"] = previous.interfaces[0].name, own.interface_name

@@ -87,7 +87,7 @@ def _failure(name: str, command: str, answer: PluginAnswer) -> DelegateFailed:
 
 
 def configured_routes(conf: NetConf) -> tuple[ResultRoute, ...]:
-    """The routes that host-local and static return: those of the configuration, as far as they can be read."""
+    """The routes that host-local and static return: those of the configuration, those that can be read."""
     try:
         return parse_result({"routes": conf.ipam.raw.get("routes")}, "ipam.").routes
     except InvalidConfig:

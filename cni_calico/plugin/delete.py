@@ -52,10 +52,9 @@ DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the dat
 
 
 def delete(task: Task) -> bool:
-    """Whether everything is released; if False, the rest is recorded.
-
-    Raises TeardownIncomplete if the kernel side could not be removed (DataplaneFailed if the interface is that of an
-    external data plane), CorruptRecord, DelegateFailed, NotReady; repeating DEL finishes it.
+    """Returns whether everything is released; if not, the rest is recorded. Raises TeardownIncomplete if the kernel
+    side could not be removed (DataplaneFailed if the interface is that of an external data plane), CorruptRecord,
+    DelegateFailed, NotReady; repeating DEL finishes it.
     """
     services = task.services
     attachment = plan_attachment(task.call, task.conf, _node_or_host_name(task))
@@ -66,7 +65,7 @@ def delete(task: Task) -> bool:
             held.enter_context(services.attachment_lock(attachment.label, task.deadline))
             held.enter_context(services.attachment_lock(attachment.veth_label, task.deadline))
         except AttachmentBusy as e:
-            if services.server_is_stuck:  # the holder of the lock may never end: this call must not forget the release
+            if services.server_is_stuck:  # the lock may never become free: the release must be recorded
                 removal.owe(e)
             raise
         except KernelError as e:
@@ -75,7 +74,7 @@ def delete(task: Task) -> bool:
 
 
 def _node_or_host_name(task: Task) -> str:
-    """The node's name; a guess if its file is missing, because that must not hold up a DEL."""
+    """The node's name; if its file is missing, a guess, because a DEL must not wait for the file."""
     try:
         return task.read_nodename()
     except NodeNotSetUp:
@@ -99,9 +98,9 @@ class Removal:
 
     task: Task
     attachment: Attachment
-    paying: bool = False  # whether this repeats what an earlier DEL recorded: then errors are raised
+    paying: bool = False  # whether this carries out a release that an earlier DEL recorded; then errors are raised
     ready: bool = False  # whether the cluster is known to accept requests
-    recorded_release: owed.OwedRelease | None = None  # what an earlier DEL has recorded already
+    recorded_release: owed.OwedRelease | None = None  # what an earlier DEL has recorded
     is_nameless: bool = False  # whether the record is ours but names no container
 
     def run(self, netns: int | None) -> bool:
@@ -134,7 +133,7 @@ class Removal:
         return failure is None
 
     def _is_anothers(self, recorded: Recorded) -> bool:
-        """Whether the existing record is not the one that the owed release is about."""
+        """Whether the record is another one than the owed release is about."""
         uids = self.recorded_release.uids if self.recorded_release is not None else ()
         return bool(uids) and recorded.own is not None and recorded.own.metadata.uid not in uids
 
@@ -156,10 +155,8 @@ class Removal:
             return Recorded(None, None, ()), e
 
     def _may_be_old(self, recorded: Recorded) -> bool:
-        """Whether memory could confuse this sandbox with another one of the same pod.
-
-        Endpoint and host interface belong to the pod, not to the sandbox. (A watch keeps pods stored in Kubernetes
-        current.)
+        """Whether the remembered record could be that of another sandbox of the same pod: endpoint and host interface
+        belong to the pod, not to the sandbox. (Pods stored in Kubernetes are kept current by a watch.)
         """
         is_memory = self.task.datastore.from_memory and self.task.conf.datastore.type != "kubernetes"
         return is_memory and recorded.own is not None and bool(recorded.own.pod)
@@ -178,7 +175,8 @@ class Removal:
         self.is_nameless = True
         return replace(recorded, own=replace(own, container_id=attachment.container_id))
 
-    # -- a network that joined the endpoint of another ----------------------------------------------------------------
+    # -- a network that joined another network's endpoint
+    # ----------------------------------------------------------------
 
     def _has_joined(self, recorded: Recorded) -> bool:
         """Whether the interface belongs to another network and this one has only added its profile to it."""
@@ -210,8 +208,8 @@ class Removal:
             try:
                 claim = self._claim(RECORDED, name, self._former_networks(recorded, deadline))
             except (DatastoreError, DeadlineExceeded) as e:
-                failure = e  # whose it is will be known when the owed release is carried out
-        # after a crash the record must still exist, to say whose it is
+                failure = e  # its owner will be known when the owed release is carried out
+        # after a crash the record must still exist, to say who owns the interface
         if end is None or end.alias not in claim.aliases:
             self._remove_network(netns, recorded, claim)
             return failure or self._remove_endpoint(recorded, deadline)
@@ -252,7 +250,7 @@ class Removal:
         return {*recorded.own.profiles, *(str(item.handle_id).rpartition(end)[0] for item in held)}
 
     def _held_elsewhere(self, addresses: Collection[Address], deadline: Deadline) -> list[Release]:
-        """Releases for those of the addresses that are held under a handle of the container in any network. Raises
+        """Releases for those of the addresses that a handle of the container holds, in any network. Raises
         DatastoreError.
         """
         from cni_calico.ipam.block import Release
@@ -278,10 +276,9 @@ class Removal:
             remove_pod_network(name, netns, self.task.call.ifname, deadline, claim, host=services.host)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
-        """The recorded name; without a record every name it could have that no other endpoint has.
-
-        If the pod has a new sandbox, the recorded name is the new sandbox's: then only the old pod side is left to
-        remove.
+        """The names of the host interfaces to remove: the recorded name; without a record every possible name that no
+        other endpoint has. If the pod has a new sandbox, the recorded name is the new sandbox's: then only the old pod
+        side is left to remove.
         """
         attachment = self.attachment
         if recorded.is_ours(attachment) and recorded.own is not None and recorded.own.interface_name:
@@ -314,7 +311,7 @@ class Removal:
         return None
 
     def _release_delegated(self) -> CalicoError | None:
-        """The error of another IPAM plugin, which must not prevent the other steps."""
+        """Have the other IPAM plugin release. Returns its error, which must not prevent the other steps."""
         ipam = self.task.conf.ipam
         if ipam.is_calico or not ipam.type:
             return None
@@ -353,8 +350,8 @@ class Removal:
             allocator.release_addresses(self._held_elsewhere(mine - released, deadline), deadline)
 
     def _told_addresses(self) -> set[Address]:
-        """The addresses that an earlier DEL has recorded, and those in the result of the ADD, which the
-        runtime passes.
+        """The addresses that an earlier DEL has recorded, and those in the ADD's result, which the runtime passes to
+        DEL.
         """
         told = set(self.recorded_release.addresses) if self.recorded_release is not None else set[Address]()
         try:
@@ -363,7 +360,7 @@ class Removal:
             return told
 
     def _handles(self, allocator: Allocator, deadline: Deadline) -> tuple[str, ...]:
-        """Those of this container's handles that exist: one read instead of a release for each."""
+        """Those of this container's handles that exist; one read saves a release for each of the others."""
         names = tuple(dict.fromkeys(self.attachment.handle_ids))
         found = allocator.store.get_many([HandleKey(name) for name in names], deadline)
         return tuple(name for name, item in zip(names, found, strict=True) if item is not None)
@@ -371,7 +368,7 @@ class Removal:
     # -- what cannot be done now --------------------------------------------------------------------------------------
 
     def owe(self, failure: CalicoError, addresses: frozenset[Address] = frozenset()) -> None:
-        """Record what is to be released. Raises TeardownIncomplete if that is impossible too."""
+        """Record what is to be released. Raises TeardownIncomplete if that fails too."""
         from cni_calico.model.timestamps import rfc3339
 
         services = self.task.services
@@ -392,4 +389,4 @@ class Removal:
         try:
             owed.remove(services.files, services.state_dir, name)
         except OSError as e:
-            services.log.warning(f"cannot remove the owed release {name}: {e}; it is paid without effect")
+            services.log.warning(f"cannot remove the owed release {name}: {e}; carrying it out will have no effect")

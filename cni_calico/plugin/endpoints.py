@@ -1,4 +1,4 @@
-"""The stored side of an attachment: its WorkloadEndpoint, endpoints that compete for its interface name, its Profile.
+"""The records of an attachment: its WorkloadEndpoint, the endpoints that compete for its interface name, its Profile.
 
 Rule: an endpoint is written and removed by compare-and-swap, and removed only if its containerID is ours.
 """
@@ -42,7 +42,7 @@ class Recorded:
         return self.own is not None and self.own.container_id == attachment.container_id
 
     def addresses(self, attachment: Attachment) -> frozenset[Address]:
-        """Those of the attachment's own endpoint, if it belongs to the attachment."""
+        """The addresses of the endpoint, if it belongs to the attachment."""
         own = self.own.ip_networks if self.own is not None and self.is_ours(attachment) else ()
         return frozenset(network.network_address for network in own)
 
@@ -107,7 +107,7 @@ def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> N
 def plan_companion(
     key: ResourceKey, build: Callable[[Sequence[Address]], WorkloadEndpoint]
 ) -> tuple[Companion, Sequence[str]]:
-    """The endpoint as a record that is created together with its addresses, and the UIDs used in attempts so far."""
+    """The endpoint as a record to be created together with its addresses, and the list of the UIDs used in attempts."""
     from cni_calico.ipam.assign import Companion
 
     uids: list[str] = []
@@ -169,8 +169,8 @@ def remove_endpoint(
     stored: Versioned | None = None,
     only: Collection[str] = (),
 ) -> None:
-    """Remove an endpoint if it is this container's and, if ``only`` has any UIDs, has one of them. It is success if the
-    endpoint is absent or another one.
+    """Remove an endpoint if it is this container's and, if ``only`` has any UIDs, has one of them. If it is absent or
+    another container's, that is success.
     """
     if stored is None:
         stored = store.get(key, deadline)
@@ -189,5 +189,5 @@ def remove_endpoint(
         except OutcomeUnknown as e:
             stored, unknown = _read_again(store, key, deadline, e), e
     if unknown is not None:
-        raise unknown  # nobody else changes it: it cannot be written
+        raise unknown  # nobody else changes it: it will not become writable
     raise TryAgain(f"cannot remove WorkloadEndpoint {key.namespace}/{key.name}: it keeps changing")

@@ -49,9 +49,8 @@ def remove_interface(task: Task) -> None:
 
 
 def give_back(task: Task) -> None:
-    """Undo an ADD with any outcome: the data plane may have made the interface although we got no answer.
-
-    Never fails: the runtime's DEL repeats it.
+    """Undo an ADD whatever its outcome: the data plane may have made the interface although we got no answer. Never
+    fails: the runtime's DEL does the same again.
     """
     try:
         remove_interface(task.until(Deadline.after(UNDO_TIMEOUT_S)))

@@ -1,8 +1,8 @@
 """GC: releases what this network holds on this node for attachments that no longer exist.
 
 Rule: an attachment is resolved through its endpoint record, because network names and container IDs may both contain
-dots; a bare handle is released only if it is unambiguous (plugin/ipam/gc.py). In doubt it is kept. Nothing of another
-node or network is ever removed. All failures are reported together.
+dots; a bare handle is released only if it is unambiguous (plugin/ipam/gc.py). A doubtful handle is kept. Nothing of
+another node or network is ever removed. All failures are reported together.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Collection:
     def collect_orphans(
         self, node: str, valid: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]
     ) -> None:
-        """Collect what ADDs that died half-way left: addresses, and perhaps an interface, but no endpoint."""
+        """Remove what interrupted ADDs left: addresses, and perhaps an interface, but no endpoint."""
         known = {*valid, *recorded}
         orphans, unreadable = find_orphans(self.task.fresh_store, self.network, node, known, self.task.deadline)
         self.failures += unreadable

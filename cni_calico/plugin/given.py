@@ -50,5 +50,5 @@ def plan_recorded(own: WorkloadEndpoint, routes: tuple[ResultRoute, ...], dns: M
 
 
 def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[Network, ...]:
-    """Destinations that an IPAM plugin wants reached from the pod."""
+    """The destinations of an IPAM plugin's routes, which become routes of the pod."""
     return tuple(ip_network(route.dst, strict=False) for route in routes)

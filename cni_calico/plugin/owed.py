@@ -28,13 +28,17 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class OwedRelease:
-    """Everything that an attachment may hold in a datastore is to be released."""
+    """The task to release everything that an attachment may hold in a datastore."""
 
     attachment: Attachment
     datastore: DatastoreConfig
-    recorded: str = field(default="", compare=False)  # when, in RFC 3339
-    addresses: frozenset[Address] = frozenset()  # those of the endpoint, which may be gone by the time it is paid
-    uids: tuple[str, ...] = ()  # of the endpoint's record, when another one that is there is not meant; (): any
+    recorded: str = field(default="", compare=False)  # when it was recorded, in RFC 3339
+    addresses: frozenset[Address] = (
+        frozenset()
+    )  # the endpoint's addresses; its record may be gone by the time this is carried out
+    uids: tuple[
+        str, ...
+    ] = ()  # the UIDs that the endpoint's record may have, if another record of that name is to stay; (): any
 
 
 def file_name(attachment: Attachment) -> str:
@@ -84,7 +88,7 @@ def remove(files: Files, state_dir: str, file_name: str) -> None:
 
 
 def is_first_report(files: Files, state_dir: str, name: str) -> bool:
-    """Whether it has not been reported yet that this file cannot be read; counts as reported from now on."""
+    """Whether this file has not been reported as unreadable before; from now on it counts as reported."""
     mark = f"{directory(state_dir)}/.{name}.reported"
     if files.exists(mark):
         return False
@@ -108,7 +112,7 @@ def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
 
 
 def read_own(files: Files, state_dir: str, attachment: Attachment) -> OwedRelease | None:
-    """What is owed of this attachment, as far as it can be read."""
+    """What is still to be released for this attachment, None if nothing is or it cannot be read."""
     name = file_name(attachment)
     if not files.exists(f"{directory(state_dir)}/{name}"):
         return None

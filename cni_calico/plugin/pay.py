@@ -1,9 +1,9 @@
 """Carries out owed releases once the datastore is back: by the next successful call, or by the agent.
 
-Rule: one is paid as the DEL that it stands for, without the container's namespace: under its attachment's lock, the
-interface first, by handle and by container ID, its file last; a crash in between repeats what has no further effect.
-One that cannot be paid stays, and keeps none of the others waiting: rounds are short, but they do not all begin with
-the same one.
+Rule: an owed release is carried out as the DEL that recorded it would have been, but without the container's namespace:
+under the attachment's lock, the interface first, then what the handle holds, and the file last. After a crash in
+between everything is repeated, which does no harm. A release that fails stays recorded and does not hold up the others:
+each round carries out only a few, and the next one begins after them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.delete import Removal
 
-LOCK_NAME = "cni-replay.lock"  # in the run directory; one payer at a time
+LOCK_NAME = "cni-replay.lock"  # in the run directory; only one process at a time carries out releases
 IDLE_NAME = "cni-replay.idle"  # one per datastore; its time: when a round last found nothing owed to that one
 LOCK_PATIENCE_S = 0.05
 BATCH = 16
@@ -57,7 +57,7 @@ def pay_after(services: Services, config: DatastoreConfig) -> None:
     try:
         with file_lock(lock, Deadline.after(0)):
             deadline = Deadline.after(AFTER_CALL_S)
-            # nothing kept between calls says where the last round ended; names are hexadecimal digests
+            # a random start, because nothing says where the last round ended; names are hexadecimal digests
             report = pay_owed(services, config, deadline, after=os.urandom(20).hex())
             if not report.done + report.kept:
                 services.files.append(idle, b"")
@@ -77,7 +77,7 @@ def _idle_path(services: Services, config: DatastoreConfig) -> str:
 
 
 def _was_idle(services: Services, idle: str) -> bool:
-    """Whether a round a moment ago found only releases that are owed to other datastores, or that cannot be read."""
+    """Whether a round a moment ago found no release that this datastore is owed, only others' or unreadable ones."""
     try:
         return 0 <= time.time() - os.stat(services.files.path(idle)).st_mtime < IDLE_S
     except OSError:
@@ -89,7 +89,7 @@ def pay_owed(
 ) -> Payments:
     """Try at most ``limit`` releases of the datastore that ``config`` reaches, starting after the name ``after``.
 
-    It is reached as ``config`` says: the credentials in a record may be old. Never raises CalicoError.
+    The credentials are those of ``config``: those in a record may be old. Never raises CalicoError.
     """
     report = Payments(last=after)
     found = owed.read_all(services.files, services.state_dir, after=after)
@@ -111,7 +111,7 @@ def pay_owed(
             report.kept += 1
             services.log.warning(f"the owed release {name} is kept: {e}")
             if isinstance(e, DatastoreError | NotReady) and not isinstance(e, CorruptRecord | RecordRefused):
-                break  # the next one would meet the same datastore; a wrong record concerns only itself
+                break  # the next release would meet the same datastore; a wrong record affects only itself
     return report
 
 
@@ -126,7 +126,7 @@ def _pay(services: Services, name: str, config: DatastoreConfig, deadline: Deadl
         services.attachment_lock(attachment.veth_label, patience),
     ):
         if owed.read(services.files, services.state_dir, name) is None:
-            return  # an ADD has taken it back, or somebody else was faster
+            return  # an ADD has cancelled it, or another process has carried it out
         ipam = IpamSection(type="calico-ipam")
         conf = NetConf(attachment.network, CURRENT, "calico", config, ipam, LogSection(), {})
         call = Call("DEL", attachment.container_id, ifname=attachment.ifname)

@@ -1,7 +1,8 @@
 """PURE: ``usePodCidr`` in the configuration of a delegated IPAM plugin (host-local).
 
-Rule: the delegate only sees real networks. DEL needs valid networks but does not use them, so it gets distinct
-placeholders: equal or overlapping ones are refused, and the address would leak.
+Rule: the delegate never sees the word usePodCidr. For DEL it needs networks but does not use them, so it gets
+placeholders. They differ from each other, because the delegate refuses equal or overlapping networks, and then the
+address would leak.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Kubernetes says about an attachment: the pod, its namespace, and what they ask for.
+"""What Kubernetes knows about an attachment: the pod, its namespace, and their requests.
 
 Rule: everything is read and parsed before anything is allocated. With ``policy.type: k8s`` the pod must exist and be
 the one that the runtime calls for (K8S_POD_UID). Without it nothing is read, except the namespace for IPAM's namespace
@@ -104,7 +104,7 @@ def _require_pod(pod: Mapping[str, Any] | None, call: Call) -> Mapping[str, Any]
 
 
 def plan_pod_endpoint(pod: Mapping[str, Any], attachment: Attachment) -> WorkloadEndpoint:
-    """Labels, ports, profiles and service account of a pod's endpoint, in the form that every datastore stores."""
+    """The labels, ports, profiles and service account of a pod's endpoint, as every datastore stores them."""
     from cni_calico.model.documents.codec import decode_endpoint
     from cni_calico.model.kubernetes.pods import read_pod
 

@@ -21,7 +21,7 @@ from cni_calico.plugin.endpoints import Recorded, apply_endpoint, ensure_profile
 def is_second_network(recorded: Recorded, attachment: Attachment, conf: NetConf) -> bool:
     own = recorded.own
     if conf.datastore.type == "kubernetes":
-        return False  # a pod's profiles are derived there, so no network can be added to them
+        return False  # a pod's profiles are derived from its namespace and service account there, so none can be added
     return own is not None and recorded.is_ours(attachment) and attachment.network not in own.profiles
 
 

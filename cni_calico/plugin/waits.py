@@ -35,7 +35,7 @@ def require_features(call: Call, conf: NetConf) -> None:
 
 
 def await_gates(conf: NetConf, deadline: Deadline) -> None:
-    """Wait until every readiness gate answers. Raises NodeNotSetUp naming the one that does not."""
+    """Wait until every readiness gate has answered. Raises NodeNotSetUp naming the one that has not."""
     for gate in conf.readiness_gates:
         _await_gate(gate, deadline.sooner(GATE_PATIENCE_S))
 

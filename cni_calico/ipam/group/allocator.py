@@ -2,7 +2,7 @@
 
 Rule: the ordinary case is served from memory (the node's own blocks, the pools), and the commit's comparison detects
 when memory is wrong. Any other case (no block with room, a handle that exists, a repeated conflict, any error) is left
-to the plain allocator, which reads. So a memory that is wrong costs time, never an address.
+to the plain allocator, which reads. So what is wrong in memory costs time, never an address.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cni_calico.model.resources import Address, Block, IPPool, Network
 from cni_calico.model.timestamps import stamped
 
 BATCH_MAX = 48  # with its blocks well below the limit of one etcd transaction
-ALONE_S = 5.0  # how long a batch waits for a member that goes first on its own
+ALONE_S = 5.0  # how long a batch waits for the one request that is carried out before the others
 
 
 @dataclass(slots=True)
@@ -66,7 +66,9 @@ class GroupAllocator(Allocator):
     def assign(
         self, request: AssignRequest, deadline: Deadline, companion: Companion | None = None
     ) -> tuple[Assigned, ...]:
-        """``companion`` is created with the addresses if that is one commit anyway; its fields say whether it was."""
+        """``companion`` is created in the same commit as the addresses where that is possible; its fields say whether
+        it was.
+        """
         if request.addresses:
             return super().assign(request, deadline)
         item = Item(deadline, request.handle_id, request, companion=companion)
@@ -122,19 +124,19 @@ class GroupAllocator(Allocator):
         return tuple(item.freed)
 
     def _settle(self, item: Item, outcome: GroupOutcome) -> None:
-        """Do what a batch has left of a release for its caller."""
+        """Carry out the part of a release that the batch leaves to its caller."""
         if outcome is SLOW or (isinstance(outcome, Ending) and not self._end(outcome, item.deadline)):
             self.statistics.slow += 1
             self._release_alone(item)
 
     def _end(self, ending: Ending, deadline: Deadline) -> bool:
-        """Whether the handle is now as it must be; if not, it has changed meanwhile or could not be written."""
+        """Remove the handle; returns whether that is done. If not, it has changed meanwhile or could not be written."""
         ledger = self.ledger(deadline)
         ledger.learn(ending.step.key, ending.stored)
         try:
             return ledger.apply((ending.step,))
         except CalicoError:
-            return False  # if something is wrong, it shows when it is tried alone
+            return False  # an error will show when the release is carried out alone
 
     def _release_alone(self, item: Item) -> None:
         item.freed.update(dict.fromkeys(super().release_handle(item.handle_id, item.deadline, item.share)))
@@ -148,7 +150,7 @@ class GroupAllocator(Allocator):
             raise
 
     def _take_back(self, item: Item, error: CalicoError) -> None:
-        """Release what the request's batch may have stored, which to the allocator looked as if it had been there
+        """Release what the request's batch may have stored; the plain allocator took it for something that existed
         before.
         """
         if not item.planned and not item.begun:
@@ -181,7 +183,9 @@ class GroupAllocator(Allocator):
         groups: dict[object, list[int]] = {}
         for i, item in enumerate(items):
             groups.setdefault(_scope_of(item), []).append(i)
-        for scope in sorted(groups, key=lambda scope: scope is not None):  # an address that is released may be needed
+        for scope in sorted(
+            groups, key=lambda scope: scope is not None
+        ):  # a take may need an address that is released here
             members = groups[scope]
             unique = _first_of_each(items, members)
             group = [items[i] for i in unique]
@@ -190,7 +194,7 @@ class GroupAllocator(Allocator):
                 for i, outcome in zip(unique, self._serve(group, ledger), strict=True):
                     outcomes[i] = outcome
             except CalicoError:
-                pass  # which request has the problem shows when each is carried out alone
+                pass  # when each request is carried out alone, it shows which one has the problem
             finally:
                 self.known.learn(ledger.known())
         return outcomes
@@ -228,7 +232,7 @@ class GroupAllocator(Allocator):
                 del waiting[i]
             if alone or not waiting:
                 break
-            alone = True  # one goes first, and may claim the block that the others need
+            alone = True  # one request is carried out first, and may claim the block that the others need
             i, first = waiting.popitem()
             outcomes[i] = self._outcome_alone(first, ledger)
             if not isinstance(outcomes[i], tuple):
@@ -245,7 +249,7 @@ class GroupAllocator(Allocator):
         return given
 
     def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, GroupOutcome] | None:
-        """What each request got, without those for which there was no room; None after a conflict."""
+        """What each request got; requests for which there was no room are left out. None after a conflict."""
         planned = self._plan(ledger, facts, items)
         if planned is None:
             return {}
@@ -268,7 +272,7 @@ class GroupAllocator(Allocator):
         now_ns = self.clock()
         takes = [Take(r.handle_id, stamped(r.attributes, now_ns), num4=r.num4, num6=r.num6) for r in requests]
         handles = {take.handle_id: ledger.handle(take.handle_id) for take in takes}
-        # a block that a handle was made for and that is now full gives nothing, but its count in the handle must go
+        # if the block that a handle was made for is full now, the handle's count for it must be removed
         counted = {cidr for handle in handles.values() if handle is not None for cidr in handle.blocks}
         withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in counted.difference(sources)}
         reserved = reserved_networks(facts.reservations)

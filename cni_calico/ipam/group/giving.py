@@ -90,7 +90,7 @@ class Giving:
             gives = [Give(items[i].handle_id) for i in held]
             plan = plan_batch(blocks, {items[i].handle_id: handle for i, handle in held.items()}, gives)
             given = {i: _assigned(out) for i, out in zip(held, plan.outcomes, strict=True)}
-            # a count that does not match means that the block we know is not the stored one
+            # a count that does not match means that the remembered block is not the stored one
             doubtful = [i for i, out in given.items() if not _accounts_for(held[i], out)]
             if not doubtful:
                 for i, out in given.items():

@@ -1,7 +1,7 @@
-"""What passes between the callers of the group allocator and the one that carries out a batch for all of them.
+"""What the group allocator's callers exchange with the thread that carries out their batch.
 
-Rule: an item belongs to its caller; the batch only notes in it what may have been stored for it, so that a caller whose
-batch ended half-way can repair exactly that.
+Rule: an item belongs to its caller; the batch only notes in it what may have been stored, so that a caller whose batch
+ended half-way can repair exactly that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ ATTEMPTS = 4
 
 @dataclass(slots=True)
 class Item:
-    """One request in a batch: take if ``request`` is set, otherwise release what ``handle_id`` holds, or the ``share``.
-
-    ``handle``: made for this request before the batch; ``begun``: that was tried. ``planned``: what a commit of this
-    request may have stored, with attributes that only this request writes (they have its time). ``freed``: what it may
-    have released, including attempts that a conflict ended half-way. ``given``: the addresses of the attempt under way;
-    ``companion``: the record to be created with them.
+    """One request in a batch: to take addresses if ``request`` is set, otherwise to release those of ``handle_id`` or
+    its ``share``. ``handle``: the handle that was made for this request before the batch; ``begun``: making it was
+    tried. ``planned``: what a commit of this request may have stored, with attributes that only this request writes
+    (they have its time). ``freed``: what it may have released, including attempts that a conflict ended half-way.
+    ``given``: the addresses of the attempt under way; ``companion``: the record to be created with them.
     """
 
     deadline: Deadline

@@ -1,7 +1,7 @@
 """Blocks and handles as this process's last commits left them, and a view that answers from them.
 
-Rule: memory is never the truth, only what a commit is compared against: a conflict returns the truth. The absence of a
-record is never remembered.
+Rule: what is remembered may be wrong; every commit is compared with the stored records, and a conflict returns those.
+The absence of a record is never remembered.
 """
 
 from __future__ import annotations

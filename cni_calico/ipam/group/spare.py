@@ -1,8 +1,8 @@
 """Claims one more block for a node before its last one is full, so that no request has to wait for the claim.
 
-Rule: never one of a small pool's last blocks, because others may need them. A claimed block that another node needs is
-not lost: an empty block older than a minute may be reclaimed. If there was no spare block, nobody looks again for a
-while.
+Rule: never one of a small pool's last blocks, because others may need them. Another node that needs the claimed block
+can still get it: an empty block older than a minute may be reclaimed. If there was no spare block, nobody looks again
+for a while.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_short(pools: Sequence[IPPool], left: int) -> bool:
 
 
 class SpareBlocks:
-    """Claims made beside the requests, one at a time; ``claimed`` counts them."""
+    """Claims blocks in the background, one at a time; ``claimed`` counts them."""
 
     def __init__(self, allocator: Allocator) -> None:
         self.claimed = 0

@@ -1,7 +1,7 @@
-"""What caches show of addresses and their owners: enough to suspect, not to release.
+"""Addresses and their owners according to the caches: enough to suspect an address, not to release it.
 
 Rule: records are reduced while they are read to the part that is looked at, and pods to a few bytes, because a cache of
-all pods of a large cluster must fit in memory. What a cache does not show does not exist, as far as this module knows.
+all pods of a large cluster must fit in memory. For this module, what no cache shows does not exist.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class CachedClusterState:
         return seen.pod if seen is not None and seen.node == node else None
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
-        """Without the pod its endpoint counts for nothing here: both are suspected from the same moment on."""
+        """Without the pod its endpoint does not count either: both are suspected from the same moment on."""
         pod = self._pod(namespace, name, node)
         endpoints = self._seen(self._caches.endpoints, namespace, name) if pod is not None else []
         return next((seen.pod for seen in endpoints if seen.node == node), pod)

@@ -1,9 +1,9 @@
-"""PURE: what in address management has no owner any more, as far as is known: addresses, blocks, handles, endpoints.
+"""PURE: which addresses, blocks, handles and endpoints have no owner any more, as far as is known.
 
-Rule: only what can be nothing else is called lost. An address belongs to a pod if its attributes say so and nothing
-besides, to a tunnel if they say that; an address that was taken for anything else (podman, a load balancer, a virtual
-machine, a person) is not ours to judge. Looking lost is only a suspicion; ipam/lost/reclaim.py checks again before it
-acts.
+Rule: something is called lost only if there is no other explanation. An address belongs to a pod if its attributes say
+that and nothing else, to a tunnel if they say that; an address that was taken for anything else (podman, a load
+balancer, a virtual machine, a person) is not ours to judge. Looking lost is only a suspicion; ipam/lost/reclaim.py
+checks again before it acts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _OF_TUNNELS = frozenset(("node", "type", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An address that a block records as taken, by its ordinal. ``foreign``: taken for something that is not ours to
-    judge.
+    """An address that a block records as taken, by its ordinal. ``foreign``: taken for something that is not judged
+    here.
     """
 
     ordinal: int
@@ -71,7 +71,7 @@ class LostBlock:
 
 @dataclass(frozen=True, slots=True)
 class SurplusBlock:
-    """An empty block of a node that is there and has others."""
+    """An empty block of an existing node that has other blocks."""
 
     node: str
     cidr: Network
@@ -82,7 +82,7 @@ class SurplusBlock:
 
 @dataclass(frozen=True, slots=True)
 class IdleHandle:
-    """A handle without addresses; ``revision`` is the revision it has had for as long as it has been suspected."""
+    """A handle without addresses; ``revision``: its revision, unchanged since it was first suspected."""
 
     handle_id: str
     revision: str
@@ -117,8 +117,8 @@ class LostNode:
 
 @dataclass(frozen=True, slots=True)
 class DepartedNode:
-    """A node that existed here but not in Kubernetes any more, where Kubernetes is the datastore too: its peers, host
-    endpoints and configuration remain. A node that has yet to join is not one, because nobody has seen it.
+    """A node that is gone from Kubernetes, where Kubernetes is the datastore too: its peers, host endpoints and
+    configuration remain. A node that has yet to join is not one of these, because it was never seen.
     """
 
     name: str
@@ -129,7 +129,7 @@ class DepartedNode:
 
 Subject = Holding | LostBlock | SurplusBlock | IdleHandle | LostEndpoint | LostNode | DepartedNode
 KINDS: Mapping[type[Any], str] = {
-    DepartedNode: "configuration",  # before its blocks, which prove that the node was here
+    DepartedNode: "configuration",  # before its blocks, which prove that the node existed
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
@@ -160,7 +160,7 @@ class Pod:
 
 
 class Known(Protocol):
-    """What is known; it may be a while old."""
+    """What is known of the cluster; it may be out of date."""
 
     @property
     def knows_pods(self) -> bool:
@@ -174,7 +174,7 @@ class Known(Protocol):
     def has_kubernetes_node(self, name: str) -> bool: ...
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
-        """The same with what is known of it, also from its endpoint record; None if there is neither."""
+        """What is known of that pod, from its own object or its endpoint record; None if there is neither."""
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
 
 
 def judge_surplus(surplus: SurplusBlock, known: Mapping[Network, BlockFacts]) -> str:
-    """Why a node can do without an empty block; "" while it is the only one of its family, or the one to keep of
-    several that are all empty. ``known`` has all blocks of the node.
+    """Why a node does not need an empty block; "" while the block is the node's only one of its family, or the one to
+    keep of several that are all empty. ``known`` has all blocks of the node.
     """
     family = {
         cidr: facts

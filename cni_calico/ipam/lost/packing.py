@@ -11,7 +11,7 @@ from cni_calico.ipam.lost.leaks import Pod
 from cni_calico.model.resources import Address
 
 _LET_GO, _HEX, _SIZED = 1, 2, 4
-_ID_BYTES = 32  # of a container ID in hexadecimal, as containerd and CRI-O have them
+_ID_BYTES = 32  # the length of a container ID in hexadecimal, as containerd and CRI-O make them
 
 
 def pack(pod: Pod) -> bytes:

@@ -1,9 +1,9 @@
 """Releases what is lost: checks it again, then writes over exactly what it has read.
 
-Rule: a suspicion proves nothing here: pod, node and records are read again right before the write, and the write
-compares. An address is released only if it is still held under the same handle and sequence number, a block only if
-nobody wrote it since it was read, a handle and an endpoint only if unchanged. On a store with transactions the same
-transaction also checks that the node is gone. In doubt everything is kept.
+Rule: a suspicion proves nothing: pod, node and records are read again right before the write, and the write succeeds
+only if they are unchanged. An address is released only if it is still held under the same handle and sequence number, a
+block only if nobody wrote it since it was read, a handle and an endpoint only if unchanged. On a store with
+transactions the same transaction also checks that the node is gone. In doubt everything is kept.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, HandleKey
 from cni_calico.model.names import endpoint_name
 from cni_calico.model.resources import Block, Network, WorkloadEndpoint
 
-_OF_NO_BLOCK = -1  # a sequence number: a block that exists at the end was made meanwhile
+_OF_NO_BLOCK = -1  # used as a sequence number: a block that still exists afterwards was made meanwhile
 
 
 class Kubernetes(Protocol):
-    """Its objects as they are now; see datastore.kubernetes.objects.KubernetesObjects. Raises DatastoreError."""
+    """Kubernetes' objects as they are now; see datastore.kubernetes.objects.KubernetesObjects. Raises
+    DatastoreError.
+    """
 
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
 
@@ -129,7 +131,9 @@ class FreshFacts:
 
 @dataclass(slots=True)
 class ReclaimOutcome:
-    """What became of suspects; ``kept`` says why, ``at`` is the one that was being worked on if it ended early."""
+    """What became of the suspects; ``kept`` says why some were kept, ``at`` is the suspect at which an early end
+    came.
+    """
 
     at: Subject | None = None
     confirmed: list[tuple[Subject, str]] = field(default_factory=list)
@@ -301,7 +305,7 @@ class Reclaimer:
         return self._delete(found, deadline)
 
     def _remove_configuration(self, departed: DepartedNode, deadline: Deadline) -> bool:
-        """Keeps what was made after the node left: it is meant for a new node of the same name.
+        """Remove it, except for what was made after the node left, which is meant for a new node of the same name.
 
         Raises Overtaken, also where this process has no right to delete it.
         """
@@ -331,7 +335,7 @@ class Reclaimer:
 
 
 class _Gone:
-    """Facts in which every node is gone: that has been checked before."""
+    """Facts in which every node is gone; the caller has checked that this one is."""
 
     knows_pods = False
 

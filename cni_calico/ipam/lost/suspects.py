@@ -1,4 +1,4 @@
-"""What has looked lost and for how long, updated change by change.
+"""Which subjects look lost, and since when, updated change by change.
 
 Rule: nothing is listed: ``refresh`` gets the records that changed, and looks only at what depends on those. A suspicion
 lasts only as long as nothing contradicts it; if it comes back, it starts again.
@@ -30,7 +30,7 @@ from cni_calico.model import names
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 
-BOTH_GONE_S = 60.0  # how long node and pod must have been gone, whatever the grace
+BOTH_GONE_S = 60.0  # how long node and pod must have been gone, whatever the grace period
 _NOTHING = BlockFacts(None, ())
 SeenKey = TypeVar("SeenKey")
 SeenMember = TypeVar("SeenMember")
@@ -40,11 +40,9 @@ Hanging = Holding | LostEndpoint | LostNode
 
 
 class _Index:
-    """What depends on each anchor.
-
-    Anchors are known by their hash, and most have one subject, which is then not in a tuple: with a pod for each
-    address this is a quarter of the memory. Two anchors with one hash are one; their subjects are then judged more
-    often than necessary, and correctly.
+    """The subjects that depend on each anchor. To save memory (three quarters, with one pod for each address) it has
+    only the anchors' hashes, and a single subject is not put into a tuple. Two anchors with the same hash count as one:
+    their subjects are then judged more often than necessary, but still correctly.
     """
 
     def __init__(self) -> None:
@@ -113,7 +111,9 @@ class Suspects:
         self._on = _Index()
         self._nodes: dict[str, LostNode] = {}
         self._endpoints: dict[ResourceKey, LostEndpoint] = {}
-        self._owned: dict[str, set[Network]] = {}  # node -> blocks that are, or are recorded as, its own
+        self._owned: dict[
+            str, set[Network]
+        ] = {}  # node -> the blocks that name it as their owner, or to which it has an affinity
         self._owners: dict[Network, set[str]] = {}
         self._used: dict[str, int] = {}  # folded handle -> the number of blocks in which it has addresses
         self._spelled: dict[str, str] = {}  # folded -> as in the record, if that is different
@@ -127,7 +127,9 @@ class Suspects:
             self._look(key, now)
 
     def due(self, now: float, grace_s: float) -> list[Subject]:
-        """Those suspected for at least that long: nodes, endpoints, addresses, blocks, handles."""
+        """The subjects that have been suspected for at least the grace period: nodes, endpoints, addresses, blocks,
+        handles.
+        """
         found = [
             subject
             for subject, what in self.all.items()
@@ -139,7 +141,7 @@ class Suspects:
         return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
 
     def _grace_s(self, subject: Subject, grace_s: float, now: float) -> float:
-        """What a pod had that is gone together with its node does not wait for the node's restart."""
+        """The grace period of a subject: short for what belonged to a pod that is gone together with its node."""
         if not isinstance(subject, LostEndpoint | Holding) or (isinstance(subject, Holding) and subject.tunnel):
             return grace_s
         gone_s = 0.0 if self._state.has_node(subject.node) else now - self._gone.get(subject.node, now)
@@ -166,7 +168,7 @@ class Suspects:
             suspicion.not_before = until
 
     def looked_after(self, departed: DepartedNode) -> None:
-        """Forget the node: what is made from now on is for a new node of the same name."""
+        """Forget the node: configuration that is made from now on is for a new node of the same name."""
         self.all.pop(departed, None)
         self._met.discard(departed.name)
 
@@ -273,11 +275,13 @@ class Suspects:
             self._look_at_handle(self._spelled.get(folded, folded), now)
 
     def _claim(self, node: str, cidr: Network, now: float) -> None:
-        """Remember, or forget, that a block is, or is recorded as, a node's."""
+        """Remember that a block belongs to a node, by the block itself or by the node's affinity; forget it if neither
+        says so.
+        """
         facts = self._blocks.get(cidr)
         if (facts is not None and facts.node == node) or self._state.has_affinity(AffinityKey(node, cidr)):
             if cidr not in self._owned.get(node, ()):
-                self._met.add(node)  # a node that has never been here has no block
+                self._met.add(node)  # a node with a block has existed
                 self._judge_departed(node, now)
             self._owned.setdefault(node, set()).add(cidr)
             self._owners.setdefault(cidr, set()).add(node)
@@ -288,7 +292,7 @@ class Suspects:
         _discard(self._owners, cidr, node)
 
     def _missed(self, node: str, now: float) -> float:
-        """Since when a node has been missing, so that the things it leaves behind need not wait one after the other."""
+        """Since when a node has been missing; what it leaves behind is suspected from then on, all at the same time."""
         if self._state.has_node(node):
             self._gone.pop(node, None)
             return now

@@ -38,7 +38,7 @@ def read_custom(confd_dir: str) -> tuple[Fragments, tuple[BgpProblem, ...]]:
 
 
 def read_marks(confd_dir: str) -> tuple[tuple[str, int, int, int], ...]:
-    """Path, inode, size and time of every file that ``read_custom`` looks at: a file that changes has other marks."""
+    """Path, inode, size and time of every file that ``read_custom`` looks at; they differ once a file has changed."""
     marks = []
     directories = (f"{confd_dir}/{CUSTOM}", f"{confd_dir}/{TEMPLATES}")
     for path in (f"{directory}/{name}" for directory in directories for name in _names(directory)):

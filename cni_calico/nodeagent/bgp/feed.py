@@ -1,4 +1,4 @@
-"""The BGP records as this node last could read them, and what they name: Secrets and services.
+"""The BGP records, in the versions that this node last could read, and the Secrets and services that they name.
 
 Rule: a record that cannot be read never counts as absent: its last readable version counts, and one that this process
 has never read is ``unread``. It follows the records from its start until ``stop``.
@@ -63,19 +63,19 @@ class BgpFeed:
 
     def read(self) -> tuple[BgpRecords, tuple[LocalBlock, ...]]:
         """The records, and this node's blocks. Raises CorruptRecord if the node's configuration was never readable:
-        without it a node would make a mesh without a password, with the wrong AS, and no BGP is better.
+        without it a node would make a mesh without a password or with the wrong AS, which is worse than no BGP.
         """
         resources = [self._kept.records(cache).values() for cache in self._resources.values()]
         affinities = self._kept.records(self._affinities).items()
         for key in self.unread(CONFIGURATION):
-            raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: what was in force before stays")
+            raise CorruptRecord(f"cannot read BGPConfiguration {key.name}: the configuration in force stays as it is")
         configurations, peers, filters = resources
         unread = [key.name for key in self.unread(FILTER)]
         blocks = select_blocks(((k, v) for k, v in affinities if isinstance(k, AffinityKey)), self._node)
         return parse_records(self._node, configurations, peers, filters, unread), blocks
 
     def services(self, deadline: Deadline, *, wanted: bool) -> tuple[tuple[Service, ...], list[BgpProblem]]:
-        """They are followed only while they are wanted."""
+        """The services, which are followed only while they are wanted."""
         if wanted:
             return self._services.read(deadline)
         self._services.stop()

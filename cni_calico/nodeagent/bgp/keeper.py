@@ -81,7 +81,7 @@ class BgpKeeper:
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False
         self._said = Said(context.log)
-        self._rendered = False  # the configuration in force is ours, so it contains no record that we could never read
+        self._rendered = False  # the configuration in force was made by this process, from records that it could read
         self._feed = BgpFeed(context, node, self._wake.set)
 
     def follow(self, snapshot: Snapshot) -> None:
@@ -124,8 +124,8 @@ class BgpKeeper:
             self.controller.close()
 
     def run_once(self, deadline: Deadline) -> bool:
-        """Render and put in force once, leaving BIRD running; returns whether that is what runs now. Raises
-        DatastoreError.
+        """Render the configuration and put it into force once, leaving BIRD running; returns whether BIRD runs with it
+        now. Raises DatastoreError.
         """
         from cni_calico.nodeagent.view.sources import Sources
 
@@ -143,7 +143,7 @@ class BgpKeeper:
         return self._snapshot is not None and self._feed.synced
 
     def _apply(self) -> bool:
-        """Whether BIRD runs with what is wanted (or is not wanted at all)."""
+        """Whether BIRD now runs with the wanted configuration, or is stopped as wanted."""
         snapshot = self._snapshot
         assert snapshot is not None
         deadline = Deadline.after(APPLY_S)
@@ -181,7 +181,9 @@ class BgpKeeper:
         self.facts["bgp_unmet"] = [f"{needed}, and BIRD does not run: {why}; {ways_out}"] if needed else []
 
     def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
-        """Whether BIRD runs with the previous configuration, because that may contain what cannot be read now."""
+        """Whether BIRD is left with the previous configuration, which may contain the records that cannot be read
+        now.
+        """
         unread = [*snapshot.unread_of("Node", "IPPool"), *self._feed.all_unread()]
         if not unread or self._environment.backend != "bird" or not self.controller.keep(deadline):
             return False
@@ -199,7 +201,7 @@ class BgpKeeper:
     def _build(self, snapshot: Snapshot, deadline: Deadline) -> BgpSnapshot:
         records, blocks = self._feed.read()
         if snapshot.own is None and snapshot.incomplete:
-            raise CorruptRecord(f"cannot read Node {self._node}: what was in force before stays")
+            raise CorruptRecord(f"cannot read Node {self._node}: BIRD's configuration stays as it is")
         secrets, no_secrets = self._feed.secrets.read(records.secrets, deadline)
         announces = bool(self._environment.advertise_cluster_ips) or records.announces_services
         services, no_services = self._feed.services(deadline, wanted=announces)
@@ -238,9 +240,8 @@ class BgpKeeper:
 
 
 def what_needs_bird(snapshot: Snapshot, config: BirdConfig | None) -> tuple[str, str]:
-    """In words, and how to do without it; "" twice for a node that is alone, or reaches the others by VXLAN.
-
-    ``config`` None: unknown.
+    """Two texts: what needs BIRD, and how to do without it. Both are "" for a node that is alone or reaches the others
+    by VXLAN. ``config`` None: it is unknown.
     """
     for pool in snapshot.pools:
         if pool.vxlan_mode != "Never":

@@ -19,7 +19,7 @@ _SOURCES = (("kernel", "Kernel"), ("static", "Static"), ("direct", "Direct"), ("
 
 
 def parse_period_s(spec: Mapping[str, Any]) -> int:
-    """How often a resource wants to be filled; 0: never again, also for something that is not a number."""
+    """How often a resource is to be filled; 0 (also for something that is not a number): never again."""
     period = spec.get("updatePeriodSeconds", DEFAULT_PERIOD_S)
     return period if isinstance(period, int) and not isinstance(period, bool) and period > 0 else 0
 

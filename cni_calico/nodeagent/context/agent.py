@@ -36,8 +36,8 @@ class Context:
     files: Files = field(default_factory=Files)
     fresh: Fresh = field(default_factory=Fresh)
     kubernetes: KubernetesNode | None = None
-    kubernetes_store: KubernetesStore | None = None  # whatever the datastore is: for Secrets and services
-    relayed: RelayedStore | None = None  # the same records, as far as all nodes read them, from a relay
+    kubernetes_store: KubernetesStore | None = None  # for Secrets and services, with every datastore
+    relayed: RelayedStore | None = None  # the records that all nodes read, received from a relay
     ipv6_support: bool = True
     is_kubernetes_datastore: bool = False
     troubles: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,9 @@ class Context:
 
     @property
     def followed(self) -> Datastore:
-        """What the cluster's records are followed through. Whoever decides about addresses uses ``store``."""
+        """The datastore through which the cluster's records are followed. Code that decides about addresses uses
+        ``store``.
+        """
         return self.relayed or self.store
 
     @property

@@ -117,7 +117,7 @@ class FelixSettings:
         "IptablesBackend",
         choice("auto", "nft", "legacy"),
         "auto",
-        "Which rules the host's iptables are: decides where natOutgoing is done.",
+        "The kind of rules that the host's iptables makes; decides where natOutgoing is done.",
         section="Packet filter",
     )
     nftables_mode: str = setting("NFTablesMode", choice("Auto", "Enabled", "Disabled"), "Auto", "Use nftables.")
@@ -235,11 +235,15 @@ class FelixSettings:
     route_refresh_s: float = setting(
         "RouteRefreshInterval", SECONDS, 90.0, "How often routes are compared with the wanted ones.", section="Resync"
     )
-    interface_refresh_s: float = setting("InterfaceRefreshInterval", SECONDS, 90.0, "The same for interfaces.")
-    iptables_refresh_s: float = setting(
-        "IptablesRefreshInterval", SECONDS, 180.0, "The same for legacy iptables rules."
+    interface_refresh_s: float = setting(
+        "InterfaceRefreshInterval", SECONDS, 90.0, "How often interfaces are compared."
     )
-    nftables_refresh_s: float = setting("NftablesRefreshInterval", SECONDS, 180.0, "The same for nftables rules.")
+    iptables_refresh_s: float = setting(
+        "IptablesRefreshInterval", SECONDS, 180.0, "How often legacy iptables rules are compared."
+    )
+    nftables_refresh_s: float = setting(
+        "NftablesRefreshInterval", SECONDS, 180.0, "How often nftables rules are compared."
+    )
     reporting_interval_s: float = setting(
         "ReportingIntervalSecs",
         SECONDS,
@@ -247,13 +251,15 @@ class FelixSettings:
         "How often this host's status is written to etcd; 0: never (what start-up stores for the cluster).",
         section="Health, metrics, logs",
     )
-    reporting_ttl_s: float = setting("ReportingTTLSecs", SECONDS, 90.0, "How long that status lasts unless renewed.")
+    reporting_ttl_s: float = setting(
+        "ReportingTTLSecs", SECONDS, 90.0, "How long that status stays in etcd unless it is renewed."
+    )
     health_enabled: bool = setting("HealthEnabled", FLAG, False, "Serve /liveness and /readiness.")
-    health_host: str = setting("HealthHost", TEXT, "localhost", "Address they are served on.")
-    health_port: int = setting("HealthPort", PORT, 9099, "Port they are served on.")
+    health_host: str = setting("HealthHost", TEXT, "localhost", "Address of the health pages.")
+    health_port: int = setting("HealthPort", PORT, 9099, "Port of the health pages.")
     metrics_enabled: bool = setting("PrometheusMetricsEnabled", FLAG, False, "Serve Prometheus metrics.")
-    metrics_host: str = setting("PrometheusMetricsHost", TEXT, "", "Address they are served on.")
-    metrics_port: int = setting("PrometheusMetricsPort", PORT, 9091, "Port they are served on.")
+    metrics_host: str = setting("PrometheusMetricsHost", TEXT, "", "Address of the metrics.")
+    metrics_port: int = setting("PrometheusMetricsPort", PORT, 9091, "Port of the metrics.")
     log_severity: str = setting("LogSeverityScreen", SEVERITIES, "info", "Log level on stderr.")
 
     @property
@@ -266,22 +272,25 @@ class FelixSettings:
         "TyphaAddr",
         RELAY,
         "",
-        "A relay (calico-typha) to follow the cluster through, host:port. These only in the environment.",
+        "host:port of the relay (calico-typha) through which the cluster is followed. Relay parameters are read from "
+        "the environment only.",
         section="Relay",
     )
     relay_service: str = setting(
-        "TyphaK8sServiceName", TEXT, "", "The Service of the relays; none or empty: follow the API server itself."
+        "TyphaK8sServiceName", TEXT, "", "The relays' Service; none or empty: the API server itself is followed."
     )
     relay_namespace: str = setting("TyphaK8sNamespace", TEXT, "kube-system", "The Service's namespace.")
-    relay_ca: str = setting("TyphaCAFile", TEXT, "", "The authority of the relays' certificates; needed.")
+    relay_ca: str = setting("TyphaCAFile", TEXT, "", "The certificate authority of the relays; required.")
     relay_certificate: str = setting(
-        "TyphaCertFile", TEXT, "", "Our certificate for the relays; empty: the service account's token is shown."
+        "TyphaCertFile", TEXT, "", "The agent's client certificate; empty: the service account's token is sent."
     )
     relay_key: str = setting("TyphaKeyFile", TEXT, "", "The certificate's key.")
     relay_common_name: str = setting(
         "TyphaCN", TEXT, "", "Common name of the relays' certificates; empty: their host or Service must be in them."
     )
-    relay_uri: str = setting("TyphaURISAN", TEXT, "", "The same as a URI among their alternative names.")
+    relay_uri: str = setting(
+        "TyphaURISAN", TEXT, "", "A URI that must be among the alternative names of the relays' certificates."
+    )
 
 
 # Names in a FelixConfiguration of parameters whose FELIX_ variable is spelled differently.
@@ -359,7 +368,7 @@ def _parse(item: Setting, text: str) -> Any:
 
 def _stranger(label: str, lower: str) -> list[str]:
     if lower in ACCESS or lower.startswith("usagereporting"):
-        return []  # read before (legacy.py); nothing is ever reported to anybody
+        return []  # legacy.py has read the former; no usage is ever reported to anybody
     if lower in _NOT_ENFORCED:
         return [f"{label}: {_NOT_ENFORCED[lower]}"]
     if lower.startswith(ELSEWHERE):

@@ -76,7 +76,7 @@ def require_supported(environ: Mapping[str, str]) -> None:
 
 
 def unmet_driver(environ: Mapping[str, str], node_spec: Mapping[str, Any], default_spec: Mapping[str, Any]) -> str:
-    """Why the data plane may not be this agent's, as a FelixConfiguration says; "" if it is."""
+    """Why a FelixConfiguration keeps this agent from running the data plane; "" if none does."""
     if any(name.upper() == f"FELIX_{_EXTERNAL.upper()}" and text.strip() for name, text in environ.items()):
         return ""  # it wins over every resource, and start-up has refused any value but true
     for name, spec in (("node.<name>", node_spec), ("default", default_spec)):

@@ -1,7 +1,7 @@
 """PURE: which relay the agent follows the cluster through, from its parameters.
 
-Rule: without a certificate authority there is no relay: what is not verified is not believed, and nobody is shown a
-token.
+Rule: without a certificate authority there is no relay: a relay that cannot be verified is not trusted, and no token is
+sent to it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _parse_selector_text(text: str) -> str:
 
 def _parse_backend(text: str) -> str:
     if text.lower() == "gobgp":
-        raise ValueError("gobgp is gone (upstream's too): use bird")
+        raise ValueError("gobgp is not supported any more (nor by upstream): use bird")
     if text.lower() not in ("bird", "vxlan", "none"):
         raise ValueError("expected one of bird, vxlan, none")
     return text.lower()
@@ -91,7 +91,12 @@ class NodeSettings:
         "File into which -shutdown writes the time; start-up removes it once it has succeeded.",
         shown_default=f"{STATE_DIR}/{SHUTDOWN_FILE}",
     )
-    hostname: str = setting("HOSTNAME", TEXT, "", "Name used, in lower case, if there is no other; then the OS's.")
+    hostname: str = setting(
+        "HOSTNAME",
+        TEXT,
+        "",
+        "Name used, in lower case, if no other is set; without it the operating system's host name is used.",
+    )
     ip: AddressSetting = setting(
         "IP",
         _IP,
@@ -145,7 +150,10 @@ class NodeSettings:
         "bird: BGP and tunnels; vxlan: VXLAN only; none: no networking between nodes.",
     )
     networking: str = setting(
-        "CALICO_NETWORKING", TEXT, "", "Older form of the above, which wins over it: false means none, all else bird."
+        "CALICO_NETWORKING",
+        TEXT,
+        "",
+        "Older form of CALICO_NETWORKING_BACKEND, which it overrides: false means none, anything else bird.",
     )
     disable_felix: bool = setting(
         "CALICO_DISABLE_FELIX", FLAG, False, "Run no data plane part here (another agent does)."
@@ -176,16 +184,28 @@ class NodeSettings:
         shown_default="kubeadm's podSubnet, else the first of 192.168.0.0/16, 172.16.0.0/16 ... 172.31.0.0/16 that "
         "holds no address of the host",
     )
-    v4_block_size: int = setting("CALICO_IPV4POOL_BLOCK_SIZE", number(20, 32), 26, "Its block size.")
+    v4_block_size: int = setting(
+        "CALICO_IPV4POOL_BLOCK_SIZE", number(20, 32), 26, "Block size of the default IPv4 pool."
+    )
     v4_ipip: str = setting(
-        "CALICO_IPV4POOL_IPIP", choice("Always", "CrossSubnet", "Never", spellings=_MODE), "Never", "Its IPIP mode."
+        "CALICO_IPV4POOL_IPIP",
+        choice("Always", "CrossSubnet", "Never", spellings=_MODE),
+        "Never",
+        "IPIP mode of the default IPv4 pool.",
     )
     v4_vxlan: str = setting(
-        "CALICO_IPV4POOL_VXLAN", choice("Always", "CrossSubnet", "Never", spellings=_MODE), "Never", "Its VXLAN mode."
+        "CALICO_IPV4POOL_VXLAN",
+        choice("Always", "CrossSubnet", "Never", spellings=_MODE),
+        "Never",
+        "VXLAN mode of the default IPv4 pool.",
     )
-    v4_nat: bool = setting("CALICO_IPV4POOL_NAT_OUTGOING", FLAG, True, "Its natOutgoing.")
-    v4_no_export: bool = setting("CALICO_IPV4POOL_DISABLE_BGP_EXPORT", FLAG, False, "Its disableBGPExport.")
-    v4_selector: str = setting("CALICO_IPV4POOL_NODE_SELECTOR", _SELECTOR, "all()", "Its nodeSelector.")
+    v4_nat: bool = setting("CALICO_IPV4POOL_NAT_OUTGOING", FLAG, True, "natOutgoing of the default IPv4 pool.")
+    v4_no_export: bool = setting(
+        "CALICO_IPV4POOL_DISABLE_BGP_EXPORT", FLAG, False, "disableBGPExport of the default IPv4 pool."
+    )
+    v4_selector: str = setting(
+        "CALICO_IPV4POOL_NODE_SELECTOR", _SELECTOR, "all()", "nodeSelector of the default IPv4 pool."
+    )
     v6_cidr: Network | str | None = setting(
         "CALICO_IPV6POOL_CIDR",
         pool_cidr(6),
@@ -193,7 +213,9 @@ class NodeSettings:
         'IPv6 pool to create if there is no IPv6 pool; "none": create none.',
         shown_default="kubeadm's podSubnet, else a random unique local /48",
     )
-    v6_block_size: int = setting("CALICO_IPV6POOL_BLOCK_SIZE", number(116, 128), 122, "Its block size.")
+    v6_block_size: int = setting(
+        "CALICO_IPV6POOL_BLOCK_SIZE", number(116, 128), 122, "Block size of the default IPv6 pool."
+    )
     v6_ipip: str = setting(
         "CALICO_IPV6POOL_IPIP",
         choice("Never", spellings=_MODE | {"crosssubnet": "CrossSubnet", "always": "Always"}),
@@ -201,11 +223,18 @@ class NodeSettings:
         "There is no IPIP for IPv6; any other value is refused.",
     )
     v6_vxlan: str = setting(
-        "CALICO_IPV6POOL_VXLAN", choice("Always", "CrossSubnet", "Never", spellings=_MODE), "Never", "Its VXLAN mode."
+        "CALICO_IPV6POOL_VXLAN",
+        choice("Always", "CrossSubnet", "Never", spellings=_MODE),
+        "Never",
+        "VXLAN mode of the default IPv6 pool.",
     )
-    v6_nat: bool = setting("CALICO_IPV6POOL_NAT_OUTGOING", FLAG, False, "Its natOutgoing.")
-    v6_no_export: bool = setting("CALICO_IPV6POOL_DISABLE_BGP_EXPORT", FLAG, False, "Its disableBGPExport.")
-    v6_selector: str = setting("CALICO_IPV6POOL_NODE_SELECTOR", _SELECTOR, "all()", "Its nodeSelector.")
+    v6_nat: bool = setting("CALICO_IPV6POOL_NAT_OUTGOING", FLAG, False, "natOutgoing of the default IPv6 pool.")
+    v6_no_export: bool = setting(
+        "CALICO_IPV6POOL_DISABLE_BGP_EXPORT", FLAG, False, "disableBGPExport of the default IPv6 pool."
+    )
+    v6_selector: str = setting(
+        "CALICO_IPV6POOL_NODE_SELECTOR", _SELECTOR, "all()", "nodeSelector of the default IPv6 pool."
+    )
 
     # -- the CNI plugin
     use_pod_cidr: bool = setting(
@@ -265,21 +294,21 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("ETCD_CERT_FILE", "path", "", "Client certificate."),
     ("ETCD_CA_CERT_FILE", "path", "", "Certificates of the authorities to trust."),
     ("ETCD_USERNAME", "text", "", "etcd user."),
-    ("ETCD_PASSWORD", "text", "", "Password of that user."),
+    ("ETCD_PASSWORD", "text", "", "Password of ETCD_USERNAME."),
     ("KUBECONFIG", "path", "", "kubeconfig file; without one the pod's service account is used."),
     ("K8S_API_ENDPOINT", "URL", "", "Kubernetes API server."),
-    ("K8S_CERT_FILE", "path", "", "Client certificate for it."),
-    ("K8S_KEY_FILE", "path", "", "Private key of that certificate."),
+    ("K8S_CERT_FILE", "path", "", "Client certificate for the API server."),
+    ("K8S_KEY_FILE", "path", "", "Private key of K8S_CERT_FILE."),
     ("K8S_CA_FILE", "path", "", "Certificate authority of the API server."),
     ("HTTPS_PROXY", "URL", "", "HTTP proxy for the API server; `https_proxy` too."),
-    ("NO_PROXY", "hosts", "", "Hosts that are reached without that proxy (docs/configuration.md); `no_proxy` too."),
+    ("NO_PROXY", "hosts", "", "Hosts that are reached without HTTPS_PROXY (docs/configuration.md); `no_proxy` too."),
     (
         "KUBERNETES_SERVICE_HOST",
         "text",
         "",
         "API server as given to pods, with `KUBERNETES_SERVICE_PORT`.",
     ),
-    ("K8S_API_TOKEN", "text", "", "Bearer token for it; K8S_TOKEN is read too."),
+    ("K8S_API_TOKEN", "text", "", "Bearer token for the API server; K8S_TOKEN is read too."),
     ("K8S_CURRENT_CONTEXT", "text", "the kubeconfig's own", "Context of the kubeconfig."),
     ("CALICO_API_GROUP", API_GROUP, API_GROUP, "Any other value is refused."),
 )
@@ -316,7 +345,7 @@ def parse_running_settings(environ: Mapping[str, str]) -> tuple[NodeSettings, tu
     """The settings for the services of a node that was set up before, and what is wrong with them.
 
     A wrong variable counts as not set, which mostly means that the stored value stays. Raises InvalidConfig for the few
-    whose wrong guess would change what other nodes rely on.
+    where a wrong guess would change what other nodes rely on.
     """
     values, wrong = parse_each(NodeSettings, environ)
     settings = NodeSettings(**values)
@@ -336,7 +365,7 @@ def _refusal(problems: Sequence[str]) -> InvalidConfig:
 def _contradictions(settings: NodeSettings) -> list[str]:
     found = []
     if settings.no_default_pools and (settings.v4_cidr is not None or settings.v6_cidr is not None):
-        found.append("NO_DEFAULT_POOLS=true cannot stand together with CALICO_IPV4POOL_CIDR or CALICO_IPV6POOL_CIDR")
+        found.append("NO_DEFAULT_POOLS=true cannot be combined with CALICO_IPV4POOL_CIDR or CALICO_IPV6POOL_CIDR")
     if settings.v4_ipip != "Never" and settings.v4_vxlan != "Never":
         found.append("CALICO_IPV4POOL_IPIP and CALICO_IPV4POOL_VXLAN cannot both be other than Never")
     if settings.v6_ipip != "Never":

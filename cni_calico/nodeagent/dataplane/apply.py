@@ -38,7 +38,7 @@ def data_plane(
 
     ``upstream_goes``: whether what upstream's agent left may be removed now. Masquerading takes over a table of the
     name that upstream uses, so it waits too, but only while upstream's chains are in it. ``lost``: what upstream
-    enforces and we would not, which keeps both.
+    enforces and we would not; while there is any, both wait.
     """
     takeover = Takeover(log, lost)
     return [

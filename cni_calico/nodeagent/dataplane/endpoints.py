@@ -27,7 +27,7 @@ def select_present(endpoints: Iterable[WorkloadEndpoint], interfaces: Collection
 
 
 def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:
-    """One per address, on the interface; only IPv4 without IPv6 support.
+    """One route per address, on the endpoint's interface; only for IPv4 if there is no IPv6 support.
 
     A network larger than a single address gets none: a default route into a pod would take the host's traffic.
     """
@@ -84,7 +84,7 @@ class Unsigned:
 def select_unsigned(
     present: Mapping[str, WorkloadEndpoint], interfaces: Iterable[HostInterface]
 ) -> tuple[Unsigned, ...]:
-    """The interfaces of recorded endpoints that have no alias. One that is down may just be being created."""
+    """The interfaces of recorded endpoints that have no alias. An interface that is down may still be in the making."""
     found = []
     for interface in interfaces:
         endpoint = present.get(interface.name)
@@ -97,7 +97,7 @@ def select_unsigned(
 
 
 def select_proven(unsigned: Iterable[Unsigned], actual: Iterable[HostRoute]) -> tuple[Unsigned, ...]:
-    """Those for which the host routes every address of their endpoint."""
+    """The interfaces to which the host routes every address of their endpoint."""
     routed = {(route.device, route.dst) for route in actual}
     return tuple(item for item in unsigned if all((item.device, network) in routed for network in item.networks))
 

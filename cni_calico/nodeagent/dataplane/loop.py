@@ -42,7 +42,7 @@ from cni_calico.nodeagent.view.sources import FelixSpec, Sources
 
 PASS_S = 60.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
-# the rest, as a multiple of the pass's duration: while dozens of pods come and go, the processors are for them
+# the pause as a multiple of the pass's duration: while dozens of pods come and go, they need the processors
 REST = 9
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
@@ -170,7 +170,7 @@ class DataplaneLoop:
             self._shrink()
 
     def _shrink(self) -> None:
-        """The memory that a burst of changes needed is free again, but the C library would keep it."""
+        """Return free memory to the kernel: the C library would keep what a burst of changes needed."""
         if memory.resident_bytes() > self._resident + GROWN_BYTES:
             memory.trim_memory()
             self._resident = memory.resident_bytes()

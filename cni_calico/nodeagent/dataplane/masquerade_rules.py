@@ -55,7 +55,7 @@ def _out(nat: Nat) -> str:
 
 
 def _verdicts(nat: Nat) -> list[str]:
-    """Ports can be chosen for TCP and UDP only; other protocols do without."""
+    """Ports can be chosen for TCP and UDP only; other protocols are masqueraded without."""
     plain = "masquerade fully-random" if nat.to is None else f"snat to {nat.to} fully-random"
     if nat.ports is None:
         return [plain]

@@ -29,7 +29,7 @@ _REQUEST_S = 20.0
 def start_counting(context: Context, tell: Callable[[int, int], None], stopping: threading.Event) -> None:
     """Count in a separate thread, until ``stopping``; does nothing without Kubernetes.
 
-    ``tell`` is given the number of all policies, and of those among them that are of UNREAD_KINDS.
+    ``tell`` is given the number of all policies, and how many of them are of UNREAD_KINDS.
     """
     node = context.kubernetes
     if not isinstance(node, ApiNode):
@@ -72,7 +72,7 @@ class PolicyCount:
 
 
 def render_unread(count: int) -> tuple[str, ...]:
-    """The warning that so many policies of UNREAD_KINDS deserve."""
+    """The warning for this number of policies of UNREAD_KINDS."""
     if not count:
         return ()
     return (

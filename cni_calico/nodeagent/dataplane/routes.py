@@ -111,7 +111,7 @@ def _route_to(fabric: Fabric, pool: IPPool, dst: Network, holder: str) -> HostRo
     same_subnet = end.address in own.network
     if kind == "none" or (mode == "CrossSubnet" and same_subnet):
         if not same_subnet or not fabric.parent:
-            return None  # a gateway in between would not know the way: that is what BGP is for
+            return None  # a gateway between the nodes would have no route: for that there is BGP
         return HostRoute(dst, fabric.parent, end.address, protocol=PROTO_CALICO)
     if kind == "ipip":
         if IPIP not in fabric.devices:

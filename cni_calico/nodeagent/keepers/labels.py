@@ -1,7 +1,8 @@
 """Labels the node's block affinities that an older version wrote, when the agent starts.
 
-Rule: at every start and whatever a file says, because that version may have run on this node since the last one.
-Start-up does the same; this is for an agent that is run without it (``calico-node -felix``).
+Rule: this is done at every start, and no file is trusted to say that it was done, because that version may have run on
+this node since the last start. Start-up does the same; this is for an agent that is run without it (``calico-node
+-felix``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class AffinityLabels:
     done: bool = False
 
     def look(self) -> None:
-        """Until it has succeeded once. Raises DatastoreError, DeadlineExceeded, TryAgain."""
+        """Label them, once. Raises DatastoreError, DeadlineExceeded, TryAgain."""
         if self.done:
             return
         for what in label_affinities(self.context, self.node):

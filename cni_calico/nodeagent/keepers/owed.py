@@ -1,7 +1,7 @@
 """Carries out releases that the CNI plugin recorded while the datastore was down, if no call does it.
 
-Rule: only those owed to the agent's own datastore: a path in a record means the caller's file, which may not be ours.
-The plugin's locks are taken, so each release is carried out by one process, whichever is faster.
+Rule: only releases owed to the agent's own datastore: a path in a record names a file as the caller saw it, which may
+not be ours. The plugin's locks are taken, so that only one process carries out each release.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAY_S = 20.0
 
 
 class _Once(Log):
-    """Passes a text on only if it is new: what cannot be carried out is tried again and again."""
+    """Passes on a text only if it is new: a release that cannot be carried out is tried again and again."""
 
     def __init__(self, log: Log) -> None:
         super().__init__("none", stderr=False)
@@ -58,7 +58,7 @@ class Owed:
         self._log = _Once(self.context.log)
 
     def look(self) -> None:
-        """Raises TryAgain while something has to wait."""
+        """Raises TryAgain while a release has to wait."""
         settings, files = self.context.settings, self.context.files
         own = self.context.config
         if own is None or not files.names(owed.directory(settings.state_dir)):

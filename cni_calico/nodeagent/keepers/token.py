@@ -64,7 +64,9 @@ def keep_token(
     random: Callable[[], float] = lambda: os.urandom(1)[0] / 255,
     tell: Callable[[str], None] = lambda why: None,
 ) -> None:
-    """Refresh the token until ``wait(seconds)`` is true; ``tell`` is called each time with the failure, "" for none."""
+    """Refresh the token until ``wait(seconds)`` is true. ``tell`` is called after each attempt with the reason of its
+    failure, "" for success.
+    """
     failures = 0
     while True:
         try:

@@ -155,7 +155,7 @@ def _bring_in_order(
 def _tell_static(
     context: Context, kind: TunnelKind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
 ) -> list[str]:
-    """Addresses that host-local gives to no pod: the first of the pod CIDR for VXLAN, the second for IPIP."""
+    """Publish addresses that host-local gives to no pod: the first of the pod CIDR for VXLAN, the second for IPIP."""
     cidr = next((cidr for cidr in pod_cidrs if cidr.version == kind.family), None)
     if cidr is None:
         return []
@@ -170,7 +170,9 @@ def _in_pools(address: Address, pools: Sequence[IPPool]) -> bool:
 def _take(
     allocator: Allocator, kind: TunnelKind, node: str, told: Address | None, pools: Sequence[IPPool], deadline: Deadline
 ) -> Address:
-    """The address that the Node has already, if nobody holds it (IPAM may have been restored without it), else any."""
+    """Allocate the address that the Node has already, if nobody holds it (IPAM may have been restored without it), else
+    any.
+    """
     from cni_calico.ipam.allocator import AssignRequest
 
     handle, attributes = kind.handle_of(node), {"node": node, "type": kind.type}
@@ -206,7 +208,7 @@ def _tell(context: Context, kind: TunnelKind, name: str, address: Address | Netw
 
 @dataclass(slots=True)
 class TunnelKeeper:
-    """Checks again when something changed that tunnel addresses depend on: pools, this node's labels and published
+    """Checks again when something has changed on which tunnel addresses depend: pools, this node's labels and published
     addresses.
     """
 

@@ -22,7 +22,7 @@ def describe_policing(
         groups.setdefault(endpoint.class_id, []).append(endpoint.workload or endpoint.interface)
     lines = sorted(f"{_some(sorted(names))}: {_rules(classes[name])}" for name, names in groups.items())
     whole = f"calicoctl policy show --all --node {node}"
-    head = f"this node enforces policies from now on, for {len(endpoints)} workloads; all of it: {whole}"
+    head = f"this node enforces policies from now on, for {len(endpoints)} workloads; details: {whole}"
     left = len(lines) - _GROUPS
     return [head, *lines[:_GROUPS], *([f"and {left} more groups of workloads"] if left > 0 else [])]
 

@@ -1,8 +1,8 @@
-"""The full comparison of the kernel's tables with what we left there, in slices, between everything else.
+"""The full comparison of the kernel's tables with what we put there, in slices, between other work.
 
 Rule: no slice takes much longer than its budget, however many rules and members there are. If our own transactions
-touch an object while it is being read, it is read again, and after a few times left to the next comparison. A finding
-is only a doubt; whoever repairs reads again.
+touch an object while it is being read, it is read again; after a few such reads it is left to the next comparison. A
+finding is only a suspicion: the code that repairs reads again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SETS, _CHAINS = " sets", " chains"  # stands for the lists of a table; no objec
 
 
 class Audit:
-    """Compares the tables that ``held`` returns, as they are at that moment. ``ended``: the number of finished
+    """Compares the tables that ``held`` returns at that moment with the kernel's. ``ended``: the number of finished
     comparisons.
     """
 
@@ -131,7 +131,7 @@ class Audit:
         yield _difference(f"chains of table {table}", dict(held), found)
 
     def _repeated(self, table: TableId, name: str, read: Callable[[TableId, str], Iterator[str]]) -> Iterator[str]:
-        """Repeat until nothing of ours came in between; ``read`` yields its finding last."""
+        """Repeat until no transaction of ours came in between; ``read`` yields its finding last."""
         for _ in range(_ATTEMPTS):
             self._changed.clear()
             found = ""
@@ -201,8 +201,8 @@ def _difference(what: str, held: dict[str, object], found: dict[str, object]) ->
 
 
 def _objects_of(operation: Operation) -> tuple[str, ...]:
-    """What it touches in its table; lists are read by position, so an added or removed object touches the
-    whole list.
+    """The objects that an operation touches in its table. Lists are read by position, so an added or removed object
+    touches the whole list.
     """
     match operation:
         case AddTable() | DropTable():

@@ -1,5 +1,5 @@
-"""Removes connections of workloads that are gone: established ones would pass forever, even for an address's next
-owner.
+"""Removes connections of workloads that are gone: packets of established ones would pass forever, even to the address's
+next owner.
 
 Rule: the engine's thread never waits for a list of the host's connections. A kernel that can filter them is asked at
 once, for a second at most, however many addresses there are; if it cannot, or fails, a thread lists them, for all
@@ -27,8 +27,8 @@ _END_S = 1.0
 class Connections:
     """For the network namespace of the thread that calls ``remove``; ``netlink`` is that thread's.
 
-    ``may_go`` says whether nobody has an address; the other thread calls it too. ``trouble`` says why some may still
-    pass, "" if none does.
+    ``may_go`` says whether an address has no owner; the other thread calls it too. ``trouble`` says why such
+    connections may still pass, "" if none may.
     """
 
     def __init__(self, netlink: Nfnetlink, may_go: Callable[[bytes], bool], log: Log) -> None:
@@ -39,7 +39,7 @@ class Connections:
         self._can_choose = True
         self._guard = threading.Condition()
         self._waiting: set[bytes] = set()
-        self._busy: set[bytes] = set()  # what the thread is about
+        self._busy: set[bytes] = set()  # for the thread
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -1,9 +1,10 @@
-"""Workloads that are gone, and their connections: also of those that went while the agent was not running.
+"""Removes the connections of workloads that are gone, including workloads that went while the agent was not running.
 
-Rule: an address is in the list of policed addresses, a file, before a policy of its workload is in force, and leaves it
-only once its connections are removed, or somebody else has it. What the list of an earlier run has and nobody owns now
-belonged to a workload that went meanwhile. The file is in the run directory and not synced: connections do not outlive
-a reboot either. Before the first list (an older version, upstream's agent) endpoints' status files tell the same.
+Rule: a file lists the policed addresses. An address is added to it before a policy of its workload is in force, and
+removed only once its connections are removed or another workload has it. An address in the list of an earlier run that
+no workload has now belonged to a workload that went in between. The file is in the run directory and not synced:
+connections do not outlive a reboot either. Where no such file has been written yet (an older version or upstream's
+agent ran before), the endpoints' status files are read instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _UNKNOWN = frozenset[bytes]()
 
 
 def parse_addresses(text: str) -> set[bytes]:
-    """One address on each line; a line that is none is left out."""
+    """The addresses in the file's text, one on each line; lines that are not addresses are skipped."""
     found = set()
     for line in text.split():
         try:
@@ -47,7 +48,7 @@ def _line(address: bytes) -> str:
 
 
 def addresses_in_status(content: bytes) -> set[bytes]:
-    """The addresses in an endpoint's status file; none if it is not one."""
+    """The addresses in an endpoint's status file; none if ``content`` is not a status file's."""
     try:
         fields = json.loads(content)
         nets = [*(fields.get("ipv4Nets") or ()), *(fields.get("ipv6Nets") or ())]
@@ -57,7 +58,9 @@ def addresses_in_status(content: bytes) -> set[bytes]:
 
 
 class Departures:
-    """For the engine's thread. ``netlink`` None: connections are left alone. ``trouble``: why some may still pass."""
+    """For the engine's thread. ``netlink`` None: connections are left alone. ``trouble``: why their connections may
+    still pass.
+    """
 
     def __init__(self, node: str, netlink: Nfnetlink | None, files: Files, log: Log, run_dir: str) -> None:
         self.owners = Owners(node)
@@ -65,7 +68,7 @@ class Departures:
         self._files = files
         self._log = log
         self._directory, self._path = run_dir, f"{run_dir}/{FILE}"
-        self._listed: set[bytes] | None = None  # what the file has; None: not known
+        self._listed: set[bytes] | None = None  # the addresses in the file; None: not known
         self._version = -1  # of the owners, when the file was last compared
         self._owed = _UNKNOWN
         self._unwritten = ""
@@ -79,13 +82,15 @@ class Departures:
         self.owners.put(key, endpoint)
 
     def begin(self, statuses: Iterable[bytes]) -> None:
-        """Learn whom an earlier run policed. ``statuses``: the contents of the status files that it left."""
+        """Learn which addresses an earlier run policed. ``statuses``: the contents of the status files that it left."""
         try:
             self._listed = parse_addresses(self._files.read_bytes(self._path).decode("ascii", "replace"))
         except FileNotFoundError:
             self._listed = set()
         except OSError as e:
-            self._log.warning(f"cannot read {self._path}: {e.strerror}: connections of workloads that went may pass")
+            self._log.warning(
+                f"cannot read {self._path}: {e.strerror}: connections of workloads that are gone may still pass"
+            )
             self._listed = set()
         for content in statuses:
             self._listed |= addresses_in_status(content)
@@ -97,8 +102,8 @@ class Departures:
             self._write(self._listed | self.owners.local_addresses())
 
     def after_change(self) -> None:
-        """What is gone is gone in the kernel too: remove its connections. Otherwise established ones would pass
-        forever.
+        """The kernel no longer has rules for the workloads that are gone: remove their connections, because established
+        ones would pass forever.
         """
         gone = self.owners.take_let_go()
         if self._connections is not None:
@@ -128,7 +133,9 @@ class Departures:
         except OSError as e:
             if not self._unwritten:
                 self._log.warning(f"cannot write {self._path}: {e.strerror}; trying again")
-            self._unwritten = f"{self._path}: {e.strerror}: a restart will not know who went meanwhile"
+            self._unwritten = (
+                f"{self._path}: {e.strerror}: after a restart the agent will not know which workloads went meanwhile"
+            )
             self._version = -1
         else:
             self._listed, self._unwritten = addresses, ""

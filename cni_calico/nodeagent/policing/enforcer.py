@@ -1,13 +1,13 @@
-"""Puts the goal into force: transactions in three phases, and what happens if one fails.
+"""Puts the goal into force, by transactions in three phases, and handles their failures.
 
 Rule: the last goal that could be applied is in force; a failed change never opens anything. After a failure, or if
 another program changed our tables, they are read back and compared before anything else is done.
 
-A refused transaction is tried once more, based on what is really there. If it is refused again, what the kernel refuses
-is found (faultfinder.py) and done without: something that policies do not need is left out (Goal.lack), with every
-policy in force already; of everything else whoever depends on it is denied (without.py). It is reported, everything
-else is in force, and it is tried again later. RulesRefused goes to the caller if the reason is a transient one, or if
-policies cannot be relied on without what was refused.
+A refused transaction is tried once more, based on what is really there. If it is refused again, faultfinder.py finds
+what the kernel refuses, and the goal is made without that: a feature that policies do not need is left out (Goal.lack),
+while every policy is in force already; for anything else, the endpoints that depend on it are denied (without.py). The
+refusal is reported, everything else is in force, and the refused part is tried again later. The caller gets
+RulesRefused if the reason is a transient one, or if policies cannot be relied on without what was refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ FaultSuspects = Counter[FilterObject | OptionalFeature]
 
 
 class Enforcer:
-    """For one thread, whose network namespace ``kernel`` works in. ``held``: what its tables hold, as far as known."""
+    """For one thread, whose network namespace ``kernel`` works in. ``held``: what the kernel's tables hold, as far as
+    known.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Enforcer:
         return bool(self.held)
 
     def count(self) -> dict[str, dict[str, int]]:
-        """Of each family ("4", "6") that is there: chains, rules and sets."""
+        """The numbers of chains, rules and sets of each family ("4", "6") that is there."""
         tables = {str(family): self.held[table] for family, table in FILTER.items() if table in self.held}
         return {
             family: {
@@ -178,7 +180,7 @@ class Enforcer:
     def _find_fault(
         self, error: RulesRefused, transaction: Transaction, suspects: FaultSuspects, deadline: Deadline
     ) -> bool:
-        """At the second refusal do without what was refused; returns whether anything is suspected.
+        """At the second refusal make the goal without what was refused; returns whether anything is suspected.
 
         Raises RulesRefused, RulesUnknown, DeadlineExceeded.
         """
@@ -213,8 +215,9 @@ class Enforcer:
         return any(changed)
 
     def _apply_in_parts(self, operations: Sequence[Operation], deadline: Deadline) -> list[RefusedOperation]:
-        """Apply what can be, object by object if need be, where the kernel does not even say in advance what it
-        refuses; returns that. Raises RulesRefused for a transient reason, RulesUnknown, DeadlineExceeded.
+        """For a kernel that does not say in advance what it refuses: apply as much as possible, object by object if
+        need be. Returns the operations that it refused. Raises RulesRefused for a transient reason, RulesUnknown,
+        DeadlineExceeded.
         """
         try:
             self._apply(operations, deadline)
@@ -231,7 +234,9 @@ class Enforcer:
         return []
 
     def let_go(self) -> None:
-        """Nothing is applied for now: the comparison before the next time finds what changes meanwhile."""
+        """Nothing is applied for now; before the next change the tables are compared, which finds what others changed
+        meanwhile.
+        """
         self.goal.tables.take_touched()
         self._doubted = True
 

@@ -1,4 +1,4 @@
-"""The policy engine's thread: waits for records and for the kernel, and does a round when something has come.
+"""The policy engine's thread: waits for changes of records and of the kernel, and does a round when there are any.
 
 Rule: this loop does nothing else: a change is applied at once if the loop is idle, and what comes meanwhile is
 collected. Nothing is written before every listing has been read once; losing the datastore, and stopping, leave

@@ -16,7 +16,7 @@ from cni_calico.errors import RulesRefused
 from cni_calico.kernel.netlink.nftables import PacketFilter
 from cni_calico.model.netfilter import AddVerdicts, Operation
 
-TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # refused, but not because of what was requested
+TRANSIENT = (0, ENOMEM, ENOBUFS, EAGAIN, EINTR, EPERM)  # errors whose reason is not the request
 
 RefusedOperation = tuple[Operation, str]  # with the reason
 
@@ -24,10 +24,9 @@ RefusedOperation = tuple[Operation, str]  # with the reason
 def find_refused(
     kernel: PacketFilter, operations: Sequence[Operation], error: RulesRefused, deadline: Deadline
 ) -> list[RefusedOperation]:
-    """At least one of those that the kernel refuses; of a map's new entries those that are refused alone.
-
-    Empty if it accepts all of them when it is only asked. Raises RulesRefused for a transient reason, RulesUnknown,
-    DeadlineExceeded.
+    """At least one of the operations that the kernel refuses; of a map's new entries those that are refused by
+    themselves. Empty if the kernel, when only asked, accepts all of them. Raises RulesRefused for a transient reason,
+    RulesUnknown, DeadlineExceeded.
     """
 
     def accepts(some: Sequence[Operation]) -> bool:
@@ -52,7 +51,7 @@ def find_refused(
 
 
 def _first(most: int, holds: Callable[[int], bool]) -> int:
-    """The smallest number from 1 to ``most`` for which it holds; it holds for all above that, too."""
+    """The smallest number from 1 to ``most`` for which ``holds`` is true, as it is for all numbers above that one."""
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2

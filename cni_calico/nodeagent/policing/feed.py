@@ -44,7 +44,7 @@ _DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A record exists but cannot be read. ``first``: what was known before, and has not been taken yet."""
+    """A record exists but cannot be read. ``first``: the version known before, if it has not been taken yet."""
 
     why: str
     first: tuple[GraphRecord | None, ...] = ()
@@ -96,7 +96,7 @@ class RecordFeed:
         self._own_prefix = endpoints_of_node(node).name_prefix
         self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
         self._has_slices = False
-        with self._guard:  # it exists on every datastore; one that is stored may have come already
+        with self._guard:  # it exists on every datastore; a stored version of it may have come already
             self._pending.setdefault(_DEFAULT_ALLOW, DEFAULT_ALLOW)
 
     def need(self, *, endpoints: bool, services: bool) -> bool:
@@ -166,7 +166,7 @@ class RecordFeed:
             raise
         except Wrong as e:
             return _Fed(Refusal(str(e)))
-        except Exception as e:  # an unforeseen record must not hold up all others of its listing
+        except Exception as e:  # one malformed record must not hold up all others of its listing
             return _Fed(Refusal(f"cannot be understood: {type(e).__name__}: {e}"))
 
     def _reduced(self, endpoint: WorkloadEndpoint) -> Labelled | None:
@@ -266,5 +266,5 @@ class RecordFeed:
 
 
 def _absent(key: Key) -> GraphRecord | None:
-    """What there is while a record is not stored."""
+    """The value that counts while a record is not stored."""
     return DEFAULT_ALLOW if key == _DEFAULT_ALLOW else None

@@ -3,12 +3,12 @@
 Rule: an update must not cut anybody off. While something that policies need is missing, no policy is enforced, and that
 is reported; a node that has enforced policy continues, even if the reasons for the decision change.
 
-- PolicyEnforcement is Disabled: no, loudly.
+- PolicyEnforcement is Disabled: no, and that is reported.
 - Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before a
   namespace's profile (``kns.``) has been seen, and every profile that this node's workloads name; until then the node
   is not ready.
-- No Kubernetes: while there is a policy. Networks' profiles let in only their own members, so published ports would
-  close on the day of the update.
+- No Kubernetes: yes, while there is a policy. The networks' profiles admit only their own members, so without that
+condition published ports would close with the update.
 - Otherwise: yes.
 """
 
@@ -23,7 +23,7 @@ _NAMED = 5  # the number of missing things listed in a sentence
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """``policies``: the number of policies that are enforced anywhere, and of this node's host endpoints.
+    """``policies``: how many policies are enforced anywhere, plus how many host endpoints this node has.
 
     ``is_policing``: our tables are in the kernel.
 
@@ -41,7 +41,7 @@ class GateFacts:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """``why`` says why not, "" while policy is enforced. ``ready``: not enforcing it is all right.
+    """``why`` says why not, "" while policy is enforced. ``ready``: the node may be ready without enforcing policy.
 
     ``upstream_goes``: what upstream's agent left may be removed although no policy is enforced.
     """

@@ -1,7 +1,7 @@
 """The interfaces of this node that host endpoints depend on.
 
-Rule: they are read only while this node has a host endpoint, and again only when the kernel mentions one that is not a
-workload's. Until they have been read once, nothing may be put into force.
+Rule: they are read only while this node has a host endpoint, and again only when the kernel reports a change of one
+that is not a workload's. Until they have been read once, nothing may be put into force.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from cni_calico.policy.lifelines import KUBELET_PORT, Lifeline, describe_cuts, p
 from cni_calico.policy.wanted import WantedChanges
 
 _READ_S = 5.0
-_NODES = 20  # so many are asked whether one of them reaches the kubelet
+_NODES = 20  # at most this many nodes are judged by whether they reach the kubelet
 _KUBELET = "the kubelet (kubectl logs, exec)"
 
 
 class HostSide:
-    """For the engine's thread, in whose network namespace it looks. ``watch``: have changes of addresses reported."""
+    """For the engine's thread; it reads the interfaces of that thread's network namespace. ``watch`` is called to ask
+    the kernel for notifications about addresses.
+    """
 
     def __init__(self, watch: Callable[[], None], lifelines: tuple[Lifeline, ...], log: Log) -> None:
         self.cuts: tuple[str, ...] = ()  # which host endpoints cut which lifelines
@@ -42,13 +44,13 @@ class HostSide:
         self._has_read = False
 
     def notice(self, happened: Happened, prefixes: tuple[str, ...]) -> None:
-        """``prefixes``: of the names of workloads' interfaces."""
+        """Note what the kernel reported. ``prefixes``: with what the names of workloads' interfaces begin."""
         links = happened.links
         ours = links is None or any(not name.startswith(prefixes) for name in links)
         self._unsure = self._unsure or ours or happened.addresses
 
     def follow(self, goal: Goal) -> None:
-        """Raises KernelError if the interfaces could never be read."""
+        """Read the interfaces again if they may have changed. Raises KernelError if they could never be read."""
         if not goal.hosts.all or not self._unsure:
             return
         self._watch()
@@ -57,19 +59,19 @@ class HostSide:
         except KernelError:
             if not self._has_read:
                 raise
-            return  # as far as is known; read again in the next round
+            return  # the last known interfaces count; they are read again in the next round
         self._unsure, self._has_read = False, True
         self._owners = {one.ip: link.name for link in links for one in link.addresses}
         goal.follow_interfaces({link.name: frozenset(one.ip.packed for one in link.addresses) for link in links})
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
-        """Other nodes have to reach the kubelet here."""
+        """Note which nodes have to reach the kubelet here."""
         nodes = sorted((net for net in tunnels.nodes if net.prefixlen == net.max_prefixlen), key=str)[:_NODES]
         self._nodes = tuple(Lifeline(_KUBELET, "ingress", net.network_address, KUBELET_PORT) for net in nodes)
 
     def look_for_cuts(self, goal: Goal, graph: Graph, changes: WantedChanges, *, kubelet: bool) -> None:
-        """Say which lifelines are cut, before that is put into force. The cost is proportional to all there is, so it
-        is only done if something about host endpoints has changed.
+        """Report which lifelines host endpoints cut, before they are put into force. The cost grows with all policies,
+        so this is done only if something about host endpoints has changed.
         """
         touched = {policy for group in goal.hosts.classes.values() for policy in group.policy_ids()}
         if not (changes.hosts or changes.host_classes or not touched.isdisjoint(changes.policies)):
@@ -102,7 +104,7 @@ def parse_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:
 
 
 def describe_idle(goal: Goal, missing_profiles: tuple[str, ...]) -> Iterator[str]:
-    """What about this node's host endpoints is not as one would expect from their records."""
+    """What differs, for this node's host endpoints, from what their records suggest."""
     hosts = goal.hosts
     for key, why in hosts.interfaces.idle.items():
         yield f"HostEndpoint {key.name} is not in force: {why}"

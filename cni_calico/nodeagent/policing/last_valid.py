@@ -1,9 +1,9 @@
 """The last valid versions of records that became unreadable, in a file, so that a restart of the agent keeps them.
 
-Rule: the file has what is in force although its record cannot be read now, and nothing else: a record that is valid
-again, or gone, is not in it. A damaged file is never used, and the status says so for as long as the agent runs. The
-file is replaced as a whole, has mode 0600 and a limited size: what does not fit is named, and stays in force until the
-restart.
+Rule: the file has exactly the versions that are in force although their records cannot be read now: a record that is
+valid again, or gone, is not in it. A damaged file is never used, and the status says so for as long as the agent runs.
+The file is replaced as a whole, has mode 0600 and a limited size: records that do not fit are named in the log, and
+stay in force until the restart.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LastVersions = Mapping[ResourceKey, GraphRecord]
 
 
 def render_versions(versions: LastVersions) -> tuple[bytes, tuple[ResourceKey, ...]]:
-    """(the file's content, the records that do not fit or have no form)."""
+    """The file's content, and the records that do not fit or cannot be written."""
     records, left, size = [], [], 0
     for key in sorted(versions, key=_rank):
         try:
             entry = [key.kind, key.namespace, key.name, render_value(versions[key])]
-        except TypeError:  # a value without a form here must not end the policies of all
+        except TypeError:  # a value that cannot be written must not end the policies of all
             left.append(key)
             continue
         more = len(json.dumps(entry)) + 2
@@ -48,7 +48,7 @@ def render_versions(versions: LastVersions) -> tuple[bytes, tuple[ResourceKey, .
 
 
 def parse_versions(content: bytes) -> dict[ResourceKey, GraphRecord]:
-    """Raises BadPreserved: then nothing in it is to be trusted."""
+    """Raises BadPreserved if nothing in the file can be trusted."""
     try:
         document = json.loads(content)
         records = document["records"]
@@ -94,7 +94,7 @@ class LastValid:
         return self._stored.pop(key, None)
 
     def drop(self, key: ResourceKey) -> None:
-        """There is a valid version again, or no record: an earlier run's does not count any more."""
+        """The record has a valid version again, or is gone: the version of an earlier run does not count any more."""
         if self._stored:
             self._stored.pop(key, None)
 

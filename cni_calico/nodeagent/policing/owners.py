@@ -55,7 +55,7 @@ class Owners:
         return {address for key in self._local for address in self._addresses.get(key, ())}
 
     def is_free(self, address: bytes) -> bool:
-        """Whether nobody has it; may be called from any thread."""
+        """Whether no endpoint has the address; may be called from any thread."""
         return address not in self._held
 
     def let_go(self, addresses: Iterable[bytes]) -> None:

@@ -1,4 +1,6 @@
-"""PURE: what of the goal is not as the records say, and how much there is of everything, for the status."""
+"""PURE: for the status: which policies are not in force as their records say and why, and the counts of what is in
+force.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from cni_calico.policy.graph import Graph
 
 
 def describe_problems(graph: Graph, goal: Goal) -> tuple[str, ...]:
-    """In words, sorted."""
+    """Sentences, sorted."""
     found = goal.left_out()
     for key, why in graph.problems.items():
         is_absent = graph.last_valid(key) is None
@@ -20,7 +22,9 @@ def describe_problems(graph: Graph, goal: Goal) -> tuple[str, ...]:
 
 
 def count_goal(goal: Goal, records: int, policies: int) -> dict[str, int]:
-    """``records`` of policies, and how many ``policies`` of them are in the goal."""
+    """The counts for the status. ``records``: how many policy records there are; ``policies``: how many of them are in
+    the goal.
+    """
     return {
         "records": records,
         "policies": policies,

@@ -1,4 +1,4 @@
-"""One round of the policy engine: input is processed, decided upon, put into force and reported.
+"""One round of the policy engine: it takes in changes, decides, puts the result into force and reports it.
 
 Rule: all rounds run in one thread, and nothing here waits for a datastore. If a round fails, what was in force stays,
 and the round is tried again, soon at first and then less often.
@@ -216,8 +216,8 @@ class Rounds:
         """Put what is known into force, if it is to be enforced. Only call it once everything has been read.
 
         ``unread`` says what could not be read that rules have needed since then; it does not hold up the rest, but
-        policies that could open without it deny (``unread_kinds``: its kinds).
-        ``everybody``: the endpoints of all nodes are known.
+        policies that could allow too much without it deny (``unread_kinds``: its kinds). ``everybody``: the endpoints
+        of all nodes are known.
         """
         self._left_out = left_out
         self._goal.wait_for(self._graph.sets_of(unread_kinds), f"its rules need what is not known: {unread}")
@@ -246,7 +246,7 @@ class Rounds:
         self._report(gate)
 
     def patience_s(self) -> float:
-        """How long nothing has to be done unless something happens."""
+        """How long the thread may wait if nothing happens."""
         if self._enforcer.audit.is_running:
             return min(SLICE_S, max(0.0, self._next_retry - self._now()))  # as long as a slice: half a processor
         return max(0.0, min(self._next_retry, self._next_full) - self._now())

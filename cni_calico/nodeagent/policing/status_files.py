@@ -39,7 +39,7 @@ def render_status(endpoint: WantedEndpoint) -> bytes:
 
 
 class StatusFiles:
-    """In ``<prefix>/endpoint-status``; with an empty prefix none are written. For one thread."""
+    """The files in ``<prefix>/endpoint-status``; with an empty prefix none are written. For one thread."""
 
     def __init__(
         self, files: Files, log: Log, prefix: str, endpoints: Callable[[], Mapping[ResourceKey, WantedEndpoint]]
@@ -53,7 +53,9 @@ class StatusFiles:
         self._directory = f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
 
     def update(self, up: Callable[[str], bool]) -> bool:
-        """Write and remove what has changed; returns whether everything succeeded. ``up``: of an interface's name."""
+        """Write and remove what has changed; returns whether everything succeeded. ``up`` says whether the interface
+        with a name is up.
+        """
         if not self._directory:
             return True
         endpoints = self._endpoints()
@@ -104,7 +106,7 @@ class StatusFiles:
         self._begun = True
 
     def _carry_out(self, wanted: Mapping[str, bytes]) -> str:
-        """What failed; a file that cannot be written does not stop the others."""
+        """Returns what failed; a file that cannot be written does not stop the others."""
         failed = ""
         try:
             self._begin()

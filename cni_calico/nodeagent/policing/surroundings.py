@@ -1,6 +1,6 @@
 """Conditions of this node, other than records, that affect its policies: a sentence for each, while it holds.
 
-Rule: interfaces are read again only when the kernel mentions the one that is looked for.
+Rule: interfaces are read again only when the kernel reports a change of the interface in question.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IPVS_INTERFACE = "kube-ipvs0"
 _READ_S = 5.0
 _IPVS = (
     f"kube-proxy runs in mode ipvs (interface {IPVS_INTERFACE} is there), which is not supported: connections to "
-    "services go through the host itself, where the policies of the pods behind them are not asked; use its mode "
+    "services go through the host itself, where the policies of the pods behind them are not applied; use its mode "
     "nftables or iptables"
 )
 _LEGACY = (
@@ -27,7 +27,7 @@ _LEGACY = (
 
 
 class Surroundings:
-    """For the engine's thread, in whose network namespace it looks."""
+    """For the engine's thread; it looks in that thread's network namespace."""
 
     def __init__(self) -> None:
         self._has_ipvs = False

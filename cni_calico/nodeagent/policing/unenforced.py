@@ -3,8 +3,8 @@
 Rule: while there is any of it, what upstream's agent left stays, unless FELIX_TAKEOVERWITHOUTPOLICIES is set: its
 rules go on denying, and nobody is let in by an update.
 
-With PolicyEnforcement Disabled that is every policy, and each HostEndpoint of this node that a policy selects, or that
-has no profile that allows everything: upstream denies what nothing allows there. Otherwise it is nothing.
+With PolicyEnforcement Disabled these are all policies, and each HostEndpoint of this node that a policy selects or that
+has no profile that allows everything (upstream denies there what nothing allows). Otherwise there is nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Unenforced:
         self._hosts: dict[ResourceKey, Labelled] = {}  # of this node
 
     def put(self, key: ResourceKey, record: object) -> None:
-        """Any record, when it changes; None: it is gone."""
+        """Note a changed record; None: it is gone."""
         if key.kind == "HostEndpoint":
             self._hosts.pop(key, None)
             if isinstance(record, HostRecord) and record.node == self._node:

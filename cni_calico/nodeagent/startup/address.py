@@ -2,9 +2,9 @@
 
 Rule: one family at a time. A fixed address wins; "autodetect" always detects; "none" and an empty IP6 keep what is
 stored; an empty IP detects only if nothing is stored. A stored address stays while an interface of the host has it,
-also one that is down, until the method is changed: neither a new card, nor another route to a can-reach target, nor
-another InternalIP moves a node. A method that finds nothing falls back to what is stored; IPv4 without either is an
-error, IPv6 without either is a node without IPv6 and a warning.
+also one that is down, until the method is changed: a new network card, another route to a can-reach target or another
+InternalIP does not change a node's address. A method that finds nothing falls back to what is stored; IPv4 without
+either is an error, IPv6 without either is a node without IPv6 and a warning.
 """
 
 from __future__ import annotations

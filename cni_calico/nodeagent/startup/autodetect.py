@@ -1,9 +1,9 @@
 """PURE: which address of the host is the node's, given a list of its interfaces and a method.
 
 Rule: of several candidates, the one on the default route's interface comes first, then the Kubernetes InternalIP, then
-the newest interface (upstream uses only the last, and two cards are a classic cause of outages). The built-in patterns
-are anchored at the start of a name, users' patterns match anywhere in it. Only global unicast addresses of an interface
-that is up can be chosen.
+the newest interface (upstream looks only for the newest interface, and hosts with two network cards often lose their
+routes by that). The built-in patterns are anchored at the start of a name, users' patterns match anywhere in it. Only
+global unicast addresses of an interface that is up can be chosen.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 away.
 
 Rule: the condition NetworkUnavailable keeps ordinary pods off the node; it becomes False once the node is ready. After
-five minutes it becomes False in any other case too, because otherwise the node would be lost for good; but not while
-its pods would lack a tunnel, BIRD or a packet filter, because they could not reach other nodes.
+five minutes it becomes False although the node is not ready, because otherwise the node might never be used; but not
+while its pods would lack a tunnel, BIRD or a packet filter, because they could not reach other nodes.
 """
 
 from __future__ import annotations

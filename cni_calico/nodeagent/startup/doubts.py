@@ -1,7 +1,8 @@
 """PURE: reasons to doubt that the node's address is the right one of several.
 
-Rule: a doubt never changes the choice; it is logged, counted and shown by "calicoctl node status". The reason are hosts
-with two network cards: the Node has eth1's address, the top-of-rack router peers with eth0's, and nothing is routed.
+Rule: a doubt never changes the choice; it is logged, counted and shown by "calicoctl node status". The typical case is
+a host with two network cards: the Node has eth1's address, the top-of-rack router peers with eth0's, and nothing is
+routed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def select_doubts(
     internal_ips: Iterable[Address] = (),
     peers: Iterable[PeerAddress] = (),
 ) -> tuple[Doubt, ...]:
-    """Everything that speaks against ``found`` for one family."""
+    """All reasons to doubt ``found``, for one family."""
     if found.address is None:
         return ()
     chosen = f"the node's IPv{family} address {found.address} ({found.interface or 'on no interface'})"

@@ -1,4 +1,4 @@
-"""PURE: this node's record: what start-up wants in it, and which other nodes have its addresses.
+"""PURE: this node's record: what start-up writes into it, and which other nodes have its addresses.
 
 Rule: fields that start-up does not decide stay as they are; a record that needs no change is returned equal.
 """

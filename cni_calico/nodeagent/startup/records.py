@@ -46,7 +46,9 @@ def read_methods(context: Context) -> dict[str, str]:
 
 
 def write_methods(context: Context) -> None:
-    """Remember the methods: a changed method may move the node, a new card may not. A failure is only logged."""
+    """Store the methods: a changed method may change the node's address, a new network card may not. A failure is only
+    logged.
+    """
     settings = context.settings
     methods = {"4": settings.ip_method.text, "6": settings.ip6_method.text}
     if read_methods(context) == methods:

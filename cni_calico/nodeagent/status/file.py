@@ -1,6 +1,6 @@
 """The agent's status, in a file that probes, ``calicoctl node status`` and metrics read.
 
-While start-up, which runs before the agent, fails, it leaves a file with the reason.
+If start-up, which runs before the agent, fails, it writes its reason into a second file.
 
 Rule: imports almost nothing, because probes are started often and have one second. Times are seconds since boot, which
 all processes of the host share. A file that is missing, old or unreadable means: not running.

@@ -34,7 +34,7 @@ MAIN_TABLE = 254
 
 
 class Metrics:
-    """``snapshot`` is what the agent last saw, None before that."""
+    """``snapshot`` returns the agent's newest snapshot, None before the first."""
 
     def __init__(self, numbers: Numbers, run_dir: str, state_dir: str) -> None:
         self.snapshot: Snapshot | None = None

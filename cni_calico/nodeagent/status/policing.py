@@ -17,11 +17,10 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 class Standing:
     """``decided``: everything has been read, or the reason why it cannot be read is known.
 
-    ``in_force``: the newest state is in force, or the last one that could be applied (then ``failing`` says why not the
-    newest). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be removed.
-    ``lost``: in words, what upstream enforces here and this agent would not.
-    ``problems``: records and policies that are not in force as written; ``warnings``: parts of policies that are
-    ignored.
+    ``in_force``: the newest state is in force, or the last one that could be applied (then ``failing`` says why the
+    newest could not). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be
+    removed. ``lost``: in words, what upstream enforces here and this agent would not. ``problems``: records and
+    policies that are not in force as written; ``warnings``: parts of policies that are ignored.
     """
 
     decided: bool = False
@@ -56,7 +55,7 @@ class Standing:
             hosts = self.counts.get("hosts", 0)
             also = f" and {hosts} host endpoints" if hosts else ""
             said = f"{policies} policies are in force for {endpoints} workloads{also}"
-            return f"{said}; changes are NOT: {self.failing}" if self.failing else said
+            return f"{said}; newer changes are NOT in force: {self.failing}" if self.failing else said
         return f"no policy is enforced on this node: {self.failing or self.why_not}"
 
 
@@ -91,9 +90,9 @@ class PolicyFigures:
 
     ``refused``: transactions; ``failures``: failed attempts to put a change into force. ``compared``: full comparisons
     with the kernel; ``found_changed``: those that found a difference; ``repairs``: those of them that another program
-    was seen to cause. ``apply``: changes put into force, from the first look; ``change``: from the datastore's event to
-    the last commit; ``calculation``: of what changes that came at the same time mean. ``workload_endpoints``: of all
-    nodes, None while only this node's are followed. ``in_kernel``: chains, rules and sets of each family ("4", "6")
+    was seen to cause. ``apply``: the time to put changes into force; ``change``: the time from the datastore's event to
+    the last commit; ``calculation``: the time to calculate what simultaneous changes mean. ``workload_endpoints``: of
+    all nodes, None while only this node's are followed. ``in_kernel``: chains, rules and sets of each family ("4", "6")
     now; ``records``: the number of known records of each kind.
     """
 

@@ -51,14 +51,14 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
     for name, text, value in (
         ("felix_nft_calls", "Transactions of the packet filter.", figures.transactions + figures.refused),
         ("felix_nft_errors", "Transactions that the kernel refused.", figures.refused),
-        ("felix_int_dataplane_failures", "Attempts to bring a change into force that failed.", figures.failures),
+        ("felix_int_dataplane_failures", "Failed attempts to put a change into force.", figures.failures),
     ):
         yield UnknownMetricFamily(name, text, value=value)
-    text = "To calculate what changes that came at the same time mean."
+    text = "Time to calculate what simultaneous changes mean."
     yield _summary("felix_calc_graph_update_time_seconds", text, figures.calculation)
-    yield _summary("felix_int_dataplane_apply_time_seconds", "To bring a change into force.", figures.apply)
-    yield _histogram("calico_policy_apply_seconds", "To bring a change into force.", figures.apply)
-    yield _histogram("calico_policy_change_seconds", "From the datastore's word to the kernel.", figures.change)
+    yield _summary("felix_int_dataplane_apply_time_seconds", "Time to put a change into force.", figures.apply)
+    yield _histogram("calico_policy_apply_seconds", "Time to put a change into force.", figures.apply)
+    yield _histogram("calico_policy_change_seconds", "Time from the datastore's event to the kernel.", figures.change)
     yield GaugeMetricFamily(
         "calico_policy_in_force", "1 while policies are in force on this node.", value=standing.in_force
     )

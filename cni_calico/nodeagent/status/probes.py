@@ -1,7 +1,7 @@
 """The exec probes: one process start, one check, one line.
 
 Rule: older manifests give a probe one second, including its process start, so almost nothing is imported before it is
-known what to check, and nothing is waited for longer than a fraction of that second.
+known what to check, and no wait is longer than a fraction of that second.
 """
 
 from __future__ import annotations

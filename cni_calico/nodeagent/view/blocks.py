@@ -1,9 +1,9 @@
-"""What this node follows of IPAM, and the blocks that it knows from that.
+"""The part of IPAM's records that this node follows, and the blocks that it knows from them.
 
 Rule: every block is followed only while this node makes routes to addresses that may be on another node than their
-block. Otherwise the affinities suffice, of which one changes for 64 pods, with a few whole blocks: this node's own, and
-those in which a pod of this node says that it has an address. What was known before counts until what replaces it has
-been read.
+block. Otherwise it follows the affinities, of which one changes for 64 pods, and only a few whole blocks: this node's
+own, and those in which a pod of this node says that it has an address. What was known before counts until what replaces
+it has been read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList
 from cni_calico.model.resources import IPAMConfig, Network
 from cni_calico.nodeagent.view.snapshot import BlockRoute, reduce_block, with_own_parts
 
-# what an affinity says of its block: a claim that is not decided has none, one that is being released may have it
+# states of an affinity that may own its block: an undecided claim does not, one that is being released may
 CLAIMING, OWNING, LEAVING = "claiming", "owning", "leaving"
 
 
@@ -39,13 +39,15 @@ def _config(item: Versioned) -> IPAMConfig:
 
 
 def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
-    """Also compares which pods of this node have addresses of it: an endpoint may be waiting for confirmation."""
+    """Whether two versions of a block mean the same here; includes which pods of this node have addresses in it,
+    because an endpoint may be waiting for that confirmation.
+    """
     return before == after and (before is None or after is None or before.held == after.held)
 
 
 class FollowedBlocks:
     """For one thread. ``spread``: how long to wait before a list that all nodes may ask for in one moment. ``partial``:
-    the list of all blocks has only a part of each, and there is one of this node's blocks.
+    the list of all blocks has only a part of each, and there is a second list of this node's blocks.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class FollowedBlocks:
         self._may_read_config = True
         self._single: dict[Network, Cache[BlockRoute | None]] = {}
         self._owners: dict[Network, str] = {}
-        self._lost: set[Network] = set()  # blocks whose affinity has gone meanwhile
+        self._lost: set[Network] = set()  # blocks whose affinity has been removed meanwhile
         self._seen_all = False  # every block, and since then every affinity that went
         self._ready = False
 
@@ -109,7 +111,8 @@ class FollowedBlocks:
             return False
         if not self._is_strict():
             return True
-        # no node borrows addresses; those that were borrowed before, or whose block has lost its node, are exceptions
+        # no node borrows addresses now; addresses that were borrowed before, or whose block has lost its node, are
+        # exceptions
         if self._all is not None:
             self._seen_all = self._all.synced and not self._any_lent(self._all)
             return not self._seen_all

@@ -26,7 +26,7 @@ class LocalEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Endpoints with the addresses that count; ``unproven`` are the others, by host interface."""
+    """Endpoints with the addresses that count; ``unproven``: the addresses that do not, by host interface."""
 
     endpoints: tuple[WorkloadEndpoint, ...]
     unproven: Mapping[str, frozenset[Network]]

@@ -1,4 +1,4 @@
-"""Every new view of the datastore, for commands that run without the data plane's loop."""
+"""Follows the datastore for commands that run without the data plane's loop."""
 
 from __future__ import annotations
 

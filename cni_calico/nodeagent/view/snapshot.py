@@ -37,9 +37,9 @@ class BlockRoute:
 class Snapshot:
     """``endpoints`` are this node's; ``policies`` counts the policies that are not enforced here.
 
-    ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that exist but were never readable. What
-    they ask for may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that
-    only a pod's annotation names; they are in no endpoint.
+    ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that exist but were never readable. Their
+    effects may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that only a
+    pod's annotation names; they are in no endpoint.
     """
 
     node: str
@@ -119,7 +119,9 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
 
 
 def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
-    """A block, completed with what only its own node is told; ``own`` None: nothing is known of that."""
+    """A block as a relay sends it to all nodes, completed from the full version that only its own node gets; ``own``
+    None: there is no full version.
+    """
     if not block.partial or own is None:
         return block
     return replace(block, used=own.used, held={**own.held, **block.held}, partial=False)

@@ -2,8 +2,8 @@
 
 Rule: nothing is applied before every listing has been read once; afterwards an outage freezes the view (``healthy`` is
 then False). Changes only call ``on_change``, which gets no details: the snapshot has everything. A change that makes no
-difference to the view, such as a heartbeat of a node, causes no call. A record that becomes unreadable keeps its last
-readable version; one that was never readable is left out, and ``unread`` names it.
+difference to the view, such as a heartbeat of a node, causes no call. If a record becomes unreadable, its last readable
+version counts; one that was never readable is left out, and ``unread`` names it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ class Sources:
         self._blocks = FollowedBlocks(kept, node, self._spread, partial=partial_blocks)
 
     def _spread(self, stopped: threading.Event) -> float:
-        """Up to a second for every 100 nodes: when a cluster starts, not all of them list the blocks in one moment."""
+        """A random wait of up to a second for every 100 nodes, so that they do not all list the blocks at once when a
+        cluster starts.
+        """
         until = time.monotonic() + NODES_S
         while not self._nodes.synced and time.monotonic() < until and not stopped.wait(0.02):
             continue

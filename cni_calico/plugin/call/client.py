@@ -69,7 +69,9 @@ def call_server(path: str, executable: str, environ: Mapping[str, str], stdin: b
 
 
 def _is_trusted(connection: _socket.socket) -> bool:
-    """Whether root or this process's own user listens: nobody else may see what a call carries."""
+    """Whether the listening process belongs to root or to this process's user: nobody else may see what a call
+    carries.
+    """
     peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # struct ucred: pid, uid, gid
     return int.from_bytes(peer[4:8], byteorder) in (0, os.geteuid())
 
@@ -118,7 +120,9 @@ def receive_exactly(connection: _socket.socket, count: int) -> bytes:
 
 
 def _receive_answer(connection: _socket.socket) -> tuple[int, bytes] | None:
-    """None for the answer of a server one version older, which refuses what it cannot know: the call then runs here."""
+    """Returns None if a server of the previous version refuses a request that it does not know: the call then runs
+    here.
+    """
     version, length = protocol.parse_header(receive_exactly(connection, protocol.HEADER_BYTES))
     answer = protocol.parse_answer(protocol.parse_fields(receive_exactly(connection, length)))
     return None if version == protocol.VERSION - 1 else answer

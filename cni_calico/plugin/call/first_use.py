@@ -1,8 +1,8 @@
 """Repairs that a datastore needs before a node's first ADD takes addresses, done once per boot.
 
-Rule: the file that records that it was done is also upstream's, so where both run in turn it is done once. Without the
-file the work is repeated without effect, so the call does not fail if the file cannot be written. Only the Kubernetes
-datastore needs this: an ADD would not find block affinities of older versions.
+Rule: a file records that this was done; upstream uses the same file, so where both run in turn it is done once.
+Repeating the work has no effect, so a call does not fail if the file cannot be written. Only the Kubernetes datastore
+needs this: an ADD would not find block affinities of older versions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def label_once(
     *,
     has_started: bool = False,
 ) -> Sequence[Versioned]:
-    """Returns the node's block affinities that this call labelled. Raises DatastoreError, DeadlineExceeded, TryAgain.
+    """Label the node's block affinities that have no labels, and return those. Raises DatastoreError, DeadlineExceeded,
+    TryAgain.
 
     A server that has just started ignores the file: an older version may have run on the node meanwhile.
     """

@@ -1,10 +1,10 @@
 """The name under which Calico knows this node.
 
 Rule: nodename > contents of nodename_file > hostname > the OS host name; trimmed; only the OS host name is lower-cased.
-For calico the file must exist unless nodename_file_optional is set; at node boot ADD waits a little for it. A
-configuration that has a nodename and names no file needs none, because such a host may have no agent to write it.
-calico-ipam by itself, as the IPAM plugin of macvlan or bridge, works on a node that is not set up: it never waits for
-the file.
+For calico the file must exist unless nodename_file_optional is set; at node boot ADD waits a little for it. If the
+configuration has a nodename and names no nodename_file, no file is needed, because such a host may have no agent to
+write it. calico-ipam by itself, as the IPAM plugin of macvlan or bridge, works on a node that is not set up: it never
+waits for the file.
 """
 
 from __future__ import annotations

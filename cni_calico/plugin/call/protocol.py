@@ -8,7 +8,7 @@ body; a body is fields, each 4 bytes of length + content. Descriptors are sent w
 from __future__ import annotations
 
 VERSION = 1
-# the versions that a server serves; it answers others with a refusal that carries its own version
+# the versions that a server serves; it refuses others with an answer that has its own version
 ACCEPTED = (VERSION - 1, VERSION)
 MAGIC = b"ccn"
 HEADER_BYTES = 8

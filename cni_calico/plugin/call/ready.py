@@ -1,10 +1,10 @@
 """Whether the cluster accepts requests now, and whether it ever did since this node started.
 
 Rule: ClusterInformation says ``datastoreReady: false`` while the datastore is migrated or upgraded; then nothing is
-written. For calico a cluster without the record is not ready either, as in upstream: the datastore is empty, or is not
-the one that the configuration means. calico-ipam by itself does not require the record, and the embedded store is
-always a cluster of its own. A ClusterInformation that cannot be read is an error that names it; it never counts as
-ready.
+written. For calico a cluster without that record is not ready either, as in upstream: the datastore is empty, or is
+another one than the configuration's author meant. calico-ipam by itself does not require the record, and the embedded
+store is always a cluster of its own. A ClusterInformation that cannot be read is an error that names it; it never
+counts as ready.
 """
 
 from __future__ import annotations

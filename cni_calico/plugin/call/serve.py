@@ -26,7 +26,9 @@ CALL_TIMEOUT_S = 60.0
 
 
 class Declined(Exception):
-    """``services.begin`` found that this process cannot serve the call exactly as its caller would: the caller must."""
+    """``services.begin`` found that this process cannot serve the call exactly as its caller would; so the caller must
+    serve it.
+    """
 
 
 Handler = Callable[[Task], Mapping[str, Any] | None]

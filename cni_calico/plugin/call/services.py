@@ -1,6 +1,4 @@
-"""What a call needs from the process that serves it: open datastores, an allocator on each, the caller's
-files, a log.
-"""
+"""What a call needs from the process that serves it: datastores, their allocators, the caller's files, a log."""
 
 from __future__ import annotations
 
@@ -29,16 +27,14 @@ if TYPE_CHECKING:
 
     ActResult = TypeVar("ActResult")
 
-IPAM_LOCK_S = 1.0  # if a DEL waited until its deadline, it would fail for no reason
+IPAM_LOCK_S = 1.0  # a DEL that waited until its deadline would fail for no reason
 STUCK_LOCK_S = 3.0  # a stuck server that holds the lock will hardly release it now
 BESIDE_MAX = 1024 * 1024  # bytes; the socket of a server that will not come back also stays there
 
 
 class CallDatastore(Protocol):
-    """The datastore of a call's configuration, as the process that serves the call knows it.
-
-    ``from_memory``: ``store`` may not yet know what another process has just written. Methods that open the datastore
-    raise InvalidConfig, DatastoreError.
+    """The datastore of a call's configuration, as the serving process sees it. ``from_memory``: ``store`` may not yet
+    know what another process has just written. Methods that open the datastore raise InvalidConfig, DatastoreError.
     """
 
     config: DatastoreConfig
@@ -63,7 +59,7 @@ class CallDatastore(Protocol):
         """A record that a call reads but does not write; from the cache if there is one."""
 
     def remember(self, stored: Versioned) -> None:
-        """Note what was written without going through ``store``."""
+        """Note a record that was written without going through ``store``."""
 
     def before_addresses(self, node: str, deadline: Deadline) -> None:
         """Called before an ADD takes addresses: repairs records of older versions, once per boot.
@@ -157,8 +153,8 @@ class OwnDatastore:
 
 
 class Services:
-    """The services of a one-shot process. The resident server's class inherits them, and overrides what uses what the
-    server keeps between calls.
+    """The services of a one-shot process. The resident server has a subclass, which uses the datastores and records
+    that the server keeps between calls.
     """
 
     def __init__(
@@ -193,13 +189,12 @@ class Services:
         """Called with the configuration once it is parsed."""
 
     def note_failure(self, error: Exception) -> None:
-        """Called with every error that answers a call; the server judges its own state by them."""
+        """Called with the error of every call that fails; the server judges its own state by these errors."""
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
-        """Upstream's host-wide IPAM lock, so that both can run on one node.
-
-        Without it requests only slow each other down, so it is not a failure if the lock cannot be taken in time.
+        """Upstream's host-wide IPAM lock, so that upstream's plugin and this one can run on one node. Without the lock
+        requests only slow each other down, so it is not a failure if it cannot be taken in time.
         """
         from cni_calico.kernel.lock import file_lock
 
@@ -227,7 +222,7 @@ class Services:
                 self.meet_others()
 
     def nothing_removed(self, what: str, failure: KernelError) -> TeardownIncomplete:
-        """The error of a DEL that cannot lock what it is to remove."""
+        """The error of a DEL that cannot take the lock of its attachment."""
         return TeardownIncomplete(
             f"cannot begin to delete {what}: {failure.message}",
             details=f"nothing has been removed: make {self.run_dir} writable (is its disk full, or read-only?), "
@@ -240,9 +235,8 @@ class Services:
         return f"{self.run_dir}/cni-beside"
 
     def meet_others(self) -> None:
-        """Called after an attachment's lock has been taken and before it is released.
-
-        A resident server's memory must not outlive what this process does.
+        """Called after an attachment's lock has been taken and before it is released: tells a resident server that what
+        it remembers may be out of date.
         """
         if not self.files.exists(f"{self.run_dir}/{CNI_SOCKET}"):
             return
@@ -263,7 +257,7 @@ class Services:
         outcomes.append(act())
 
     def require_caller(self) -> None:
-        """Raises TryAgain if nobody waits for the answer any more: what is done now would belong to nobody."""
+        """Raises TryAgain if nobody waits for the answer any more: what the call did now would have no owner."""
 
     def open_netns(self, path: str) -> int:
         """A descriptor of the network namespace that the call names; the caller closes it. Raises NetnsGone."""

@@ -1,4 +1,4 @@
-"""The start of ``calico`` and ``calico-ipam`` in Python, where milliseconds count.
+"""The start of the Python executables ``calico`` and ``calico-ipam``, where milliseconds count.
 
 Rule: import nothing that the frozen interpreter has not loaded already, except what the case at hand needs. VERSION and
 -v are answered here; a call goes to the resident server if one is listening; otherwise it runs in this process.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 SUPPORTED = '["' + '","'.join(VERSIONS) + '"]'
 CURRENT = "1.1.0"
-SERVE_HERE, SERVE_HERE_STUCK = "-one-shot", "-one-shot-server-stuck"  # the front has asked for a server already
+SERVE_HERE, SERVE_HERE_STUCK = "-one-shot", "-one-shot-server-stuck"  # the front has already tried to reach a server
 STUCK_TIMEOUT_S = 20.0  # for a call that a server has held up already: the runtime does not wait forever
 
 
@@ -74,7 +74,7 @@ def run(executable: str, arguments: list[str], load: Load, flags: Flags | None =
 
 
 def _is_no_flag(argument: str) -> bool:
-    """As upstream reads its command line, which stops at the first such argument."""
+    """Whether an argument ends the flags: upstream stops reading its command line at the first such argument."""
     return not argument.startswith("-") or argument in ("-", "--")
 
 
@@ -119,7 +119,7 @@ def socket_path(environ: Mapping[str, str]) -> str:
 
 
 def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> tuple[tuple[int, bytes] | None, bool]:
-    """(the server's answer if there is one, whether a server has the call and does not answer)."""
+    """The server's answer (None if there is none), and whether a server has taken the call without answering."""
     path = socket_path(environ)
     try:
         os.stat(path)
@@ -130,7 +130,7 @@ def _serve_there(executable: str, environ: Mapping[str, str], stdin: bytes) -> t
     try:
         return call_server(path, executable, environ, stdin), False
     except ServerStuck:
-        return None, True  # the attachment's lock decides who continues
+        return None, True  # whoever gets the attachment's lock continues
 
 
 def serve_here(load: Load, environ: Mapping[str, str], stdin: bytes, *, server_is_stuck: bool) -> tuple[int, bytes]:

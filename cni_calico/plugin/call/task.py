@@ -1,6 +1,6 @@
 """One call under way: its request, configuration, services and deadline.
 
-Rule: a verb and its steps get this one value; what they find out is returned and never stored here.
+Rule: a verb and its steps get this one value; their results are returned, never stored here.
 """
 
 from __future__ import annotations

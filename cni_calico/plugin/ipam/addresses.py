@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from cni_calico.ipam.assign import AssignRequest, Companion
 
 
-FIRST_IFNAME = "eth0"  # of an address whose interface was not recorded
+FIRST_IFNAME = "eth0"  # of the container's first interface, which has the addresses that name none
 UNDO_TIMEOUT_S = 5.0  # the time that undoing may take after the call's own deadline
 
 
 def plan_request(conf: NetConf, call: Call, node: str) -> AssignRequest:
-    """The request of a call, from the call alone; whoever has read the pod adds what annotations say."""
+    """The request of a call, from the call alone; the caller adds what the pod's annotations ask for."""
     from cni_calico.ipam.assign import AssignRequest
 
     attributes = {"node": node, INTERFACE: call.ifname}
@@ -102,8 +102,8 @@ def plan_share(
 
     ``own`` are the addresses that the interface's endpoint records, ``others`` those that the endpoints of the
     container's other interfaces record. An address that names no interface and is in no record belongs to the first
-    interface; or, with ``first_known`` (the others' records have everything that the first one has), to the interface
-    that asks.
+    interface; but with ``first_known`` (the other interfaces' records include all the first one's addresses) it belongs
+    to the interface that asks.
     """
 
     def claim(unnamed: frozenset[Address]) -> frozenset[Address]:

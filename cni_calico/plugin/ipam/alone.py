@@ -1,4 +1,5 @@
-"""For calico-ipam by itself: decides who owns an address that names no interface (calico knows from its records).
+"""For calico-ipam by itself: decides which interface owns an address that names none (calico learns this from its
+records).
 
 Rule: endpoints are read only if there is such an address: upstream's, or an older version's.
 """

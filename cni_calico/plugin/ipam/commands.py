@@ -1,8 +1,8 @@
 """calico-ipam's verbs: an allocator behind the CNI contract.
 
-Rule: ADD and DEL use plugin/ipam/addresses.py, as calico does in its own process, and add only the CNI result; so both
-give identical results. Only one process at a time changes what is held under a handle: in calico the attachment lock
-ensures that, here a lock of the handle itself.
+Rule: ADD and DEL use plugin/ipam/addresses.py, as calico itself does, and add only the CNI result; so both assign the
+same addresses. Only one process at a time changes what is held under a handle: in calico the attachment lock ensures
+that, here a lock of the handle itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """GC's part of address management: releases addresses of containers that no longer exist.
 
 Rule: a handle is released only if it can mean nothing but a container of this network on this node, because network
-names and container IDs may both contain dots; in doubt it is kept. A record that cannot be read is kept and reported.
+names and container IDs may both contain dots; a doubtful one is kept. A record that cannot be read is kept and
+reported.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def collect_addresses(task: Task) -> None:
 
 
 def share_of(orphan: Orphan) -> Share:
-    """What of its handle an orphan holds: its interface's addresses, or those that name no interface."""
+    """The orphan's share of its handle: its interface's addresses, or those that name no interface."""
     return Share(orphan.interface, lambda unnamed: () if orphan.interface else unnamed)
 
 

@@ -48,9 +48,8 @@ def parse_reservation(file: str, content: bytes) -> Reservation | None:
 
 
 def other_ipam(template: str) -> str:
-    """The IPAM plugin that a network configuration still names, if it is not calico-ipam; else "".
-
-    The text is a template, with placeholders that are not JSON.
+    """The IPAM plugin that a network configuration names, "" for calico-ipam. The text is a template, with placeholders
+    that are not JSON.
     """
     begin = re.search(r'"ipam"\s*:\s*\{', template)
     depth, flat = 1, ""
@@ -64,7 +63,7 @@ def other_ipam(template: str) -> str:
 
 
 def is_bookkeeping(file: str) -> bool:
-    """Whether host-local keeps the file besides its reservations, so that it is no longer needed."""
+    """Whether the file is one that host-local keeps besides its reservations; it is no longer needed then."""
     return file == LOCK or file.startswith(LAST_RESERVED)
 
 

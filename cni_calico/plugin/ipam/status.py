@@ -29,7 +29,7 @@ from cni_calico.plugin.call.services import CallDatastore
 from cni_calico.plugin.call.task import Task
 
 DATASTORE_PATIENCE_S = 3.0
-STORE_ROOM = 128 * 1024  # bytes; a commit writes some pages of 4 KiB, preceded by their log
+STORE_ROOM = 128 * 1024  # bytes; a commit writes some pages of 4 KiB, first to the log
 
 
 def require_available(task: Task, *, for_ipam: bool = False) -> None:

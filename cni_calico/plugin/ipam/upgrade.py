@@ -49,8 +49,8 @@ LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Upgrade:
-    """``root`` is put in front of every path (for trying it without a container); ``kubernetes`` is None if there is
-    none.
+    """``root`` is put in front of every path, for running it outside of its container; ``kubernetes`` is None if there
+    is none.
     """
 
     services: Services
@@ -118,7 +118,7 @@ class Upgrade:
         return parse_routes(*texts)
 
     def _settled_pods(self, reservations: Sequence[Reservation]) -> dict[Address, tuple[str, str]] | None:
-        """The pods, once each address has its pod or has had enough time to get one."""
+        """Wait until each address has its pod or has had enough time to get one; returns the pods."""
         until = self.deadline.sooner(self.wait_s)
         while True:
             pods = self._pods()

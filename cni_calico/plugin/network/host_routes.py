@@ -1,7 +1,7 @@
 """Host routes to pods: one per address, and what to do if the same address already has another route.
 
-Rule: a route through a living pod's interface is never replaced, whatever IPAM says: its store may have been lost. If
-IPAM says that the address now belongs to this attachment, a route that our agent made or that leads to a dead
+Rule: a route through a living pod's interface is never replaced, whatever IPAM says: its datastore may have been lost.
+If IPAM says that the address now belongs to this attachment, a route that our agent made or that leads to a dead
 workload's interface is removed, and the log says which interface it led to. Otherwise the call fails and names both
 interfaces.
 """
@@ -86,7 +86,7 @@ def ensure_route(
                 details=f"find out whose interface {holder} is; delete the route if nobody needs it; if it is a living "
                 "pod's, the datastore has lost its address: run 'calicoctl ipam check'",
             )
-        log.warning(f"removing the route {route.dst} through {holder}: the address was given to {label}")
+        log.warning(f"removing the route {route.dst} through {holder}: the address is now assigned to {label}")
         _remove(rtnl, route, holder, deadline)
     if not any(route.oif == index for route in main):
         rtnl.run((add_request(address, index, label),), deadline)
@@ -98,7 +98,7 @@ def _remove(rtnl: Rtnl, route: Route, holder: str, deadline: Deadline) -> None:
     except KernelError as e:
         if e.errno != ESRCH:
             raise
-        # gone meanwhile, or has a next-hop object, and then it cannot be matched by interface
+        # removed meanwhile, or it has a next-hop object and cannot be matched by interface
         found = rtnl.submit((routes.delete_route(route._replace(oif=0, gateway=None), holder),), deadline)[0]
         if found.error is not None and found.error.errno != ESRCH:
             raise found.error from e

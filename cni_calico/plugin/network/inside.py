@@ -1,7 +1,7 @@
 """The pod's side of phase 2: interface up, addresses, routes, the permanent neighbour.
 
-Rule: one exchange on the pod's socket if nothing is in the way; what is already right stays, and a route that leads
-elsewhere is not ours to replace.
+Rule: one exchange on the pod's socket if nothing conflicts; what is right already stays, and a route that leads
+elsewhere is never replaced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PURE: who owns a host interface: the alias on the interface that proves it, and what may be removed without one.
 
-Rule: an interface whose alias names another attachment is never removed, whatever a name or a record says: under
-Kubernetes both belong to the pod, and the pod may have a new sandbox. An interface without an alias is removed only if
-a record says that it is this attachment's, or if it was never up: then the process that made it died before it could
-set the alias.
+Rule: an interface whose alias names another attachment is never removed, whatever its name or a record says: under
+Kubernetes name and record belong to the pod, and the pod may have a new sandbox. An interface without an alias is
+removed only if a record says that it is this attachment's, or if it was never up: then the process that made it died
+before it could set the alias.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def may_remove(host_end: Link, claim: Claim) -> bool:
 def may_remove_pod_end(host_end: Link | None, claim: Claim) -> bool:
     """Whether the interface in the namespace that a call names is the claim's.
 
-    That may be the namespace of another container by now, so a record speaks only for the other end that it names.
-    ``host_end`` is the other end, None if that is not in the host's namespace: then nothing shows whose it is. If the
-    records cannot be read, an interface of ours without an alias is removed together with the namespace that the
-    runtime names.
+    That may be the namespace of another container by now, so a record proves something only about the host interface
+    that it names. ``host_end`` is the other end of the veth, None if that is not in the host's namespace: then nothing
+    shows whose interface it is. If the records cannot be read, an interface of Calico's without an alias is removed
+    together with the namespace that the runtime names.
     """
     if host_end is None:
         return False

@@ -69,9 +69,10 @@ def create_links(
 ) -> Links:
     """Create the veth and set the sysctls of both sides; nothing is up and no address exists yet.
 
-    ``may_replace``: an existing host interface of that name is this attachment's or nobody's. ``may_keep``: a pair that
-    already joins host and pod is what the plan describes. ``named_after_pod``: the interface of an earlier sandbox has
-    the same name. ``netns_fd`` stays open until ``undo`` has run. Raises LinkConflict, KernelError, DeadlineExceeded.
+    ``may_replace``: an existing host interface of that name belongs to this attachment or to nobody. ``may_keep``: an
+    existing veth between host and pod is the one that the plan describes. ``named_after_pod``: the interface of an
+    earlier sandbox has the same name. ``netns_fd`` stays open until ``undo`` has run. Raises LinkConflict, KernelError,
+    DeadlineExceeded.
     """
     with Borrowed(host) as host:
         creation = _Creation(plan, netns_fd)
@@ -143,7 +144,9 @@ class _Creation:
 def _settle_links(
     creation: _Creation, host: Host, deadline: Deadline, may_replace: bool, named_after_pod: bool, log: Log
 ) -> Link:
-    """One of the two names exists: keep the pair if it is complete, replace what may be replaced, refuse the rest."""
+    """An interface with one of the two names exists: keep it if both ends are there, replace it if that is allowed,
+    otherwise refuse.
+    """
     plan = creation.plan
     pair = read_pair(host, plan, creation.netns_fd, deadline)
     if pair.joined and pair.host is not None:
@@ -220,10 +223,10 @@ def apply_addresses(
     log: Log = SILENT,
     host: Host | None = None,
 ) -> None:
-    """Do everything that puts the addresses into use; call it only once they are committed.
+    """Put the addresses into use; call this only once they are committed.
 
     ``plan`` may have other addresses than at creation (of the same families). ``owned(address)`` says whether IPAM
-    allocated the address to this attachment: only then is another route to it a stale one. Raises RouteConflict,
+    allocated the address to this attachment: only then is any other route to it stale. Raises RouteConflict,
     KernelError, DeadlineExceeded.
     """
     with Borrowed(host) as host:

@@ -1,9 +1,9 @@
-"""Removes a pod's network: what is gone already is success, a failure does not stop the rest, all failures are
+"""Removes a pod's network. What is gone already counts as removed; a failure does not stop the rest; all failures are
 reported.
 
 Rule: deleting the veth is enough, because the kernel removes every address, neighbour and route of both ends with it.
 The kernel waits about 18 ms for each deletion, so a resident server deletes many together. An interface that does not
-belong to the claim (ownership.py) stays, and that is success too.
+belong to the claim (ownership.py) stays, and that is no failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     from cni_calico.tuples import NamedTuple
 
-_FIRST_GROUP = 65537  # numbers below this are the groups that people name in /etc/iproute2/group
+_FIRST_GROUP = 65537  # numbers below this are for groups that administrators name in /etc/iproute2/group
 
 
 class LinkRemoval(NamedTuple):

@@ -20,8 +20,8 @@ CONNECT = faults.declare("bird.connect")
 COMMAND = faults.declare("bird.command")
 
 OK_CONFIGURATION = 20
-OK_RECONFIGURED = (3, 4)  # 4: sessions change, and work continues after the reply
-_OUR_PROTOCOLS = ("Mesh_*", "Global_*", "Node_*", "static_v*")  # those whose routes are in the kernel
+OK_RECONFIGURED = (3, 4)  # 4: sessions change; BIRD replies before it has finished
+_OUR_PROTOCOLS = ("Mesh_*", "Global_*", "Node_*", "static_v*")  # the protocols whose routes are in the kernel
 _WITHDRAW_S = 2.0
 _POLL_S = 0.02
 _REPLY_MAX_BYTES = 64 * 1024 * 1024  # a router with a full table prints a lot

@@ -1,4 +1,4 @@
-"""Puts configurations in force: files, check, ``configure``, and the BIRD process that they are for.
+"""Puts configurations into force: writes the files, has BIRD check and read them, and keeps the BIRD process running.
 
 Rule: BIRD never reads a configuration that it has not accepted before. A refused one is kept aside with the reason, and
 the one in force stays in force; the same text twice causes no work.
@@ -79,9 +79,8 @@ class BirdController:
         return applied
 
     def keep(self, deadline: Deadline) -> bool:
-        """Have BIRD run with the configuration that it last accepted; returns whether there is one that it accepts.
-
-        For when it is unknown what to put in its place. Raises as ``apply`` does.
+        """Have BIRD run with the configuration that it last accepted; returns whether it accepts it. For times when the
+        wanted configuration is not known. Raises as ``apply`` does.
         """
         with self._lock:
             if not self.process.adopt():
@@ -113,7 +112,7 @@ class BirdController:
         try:
             removed = remove_leftovers(self.paths.socket, deadline)
         except CalicoError as e:
-            self.log.warning(f"routes of BIRD's with an old metric may be left in the kernel: {e}")
+            self.log.warning(f"routes that BIRD made with an old metric may be left in the kernel: {e}")
             return
         if removed:
             self.log.info(f"removed {removed} routes that BIRD had left in the kernel with an old metric")

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.bgp.bird.process import RTPROT_BIRD
 
 _LABEL = "BIRD"
 _ATTRIBUTE = "Kernel.metric:"
-_ABSENT = (2, 3, 101)  # ENOENT, ESRCH, ENETUNREACH: another program was faster
+_ABSENT = (2, 3, 101)  # ENOENT, ESRCH, ENETUNREACH: another program has removed it already
 
 
 def select_several(routes: Iterable[Route]) -> dict[IPv4Network, list[Route]]:
@@ -34,7 +34,7 @@ def select_several(routes: Iterable[Route]) -> dict[IPv4Network, list[Route]]:
 
 
 def select_leftovers(several: Mapping[IPv4Network, list[Route]], wanted: Mapping[IPv4Network, int]) -> list[Route]:
-    """The routes to remove; destinations that BIRD does not want at all are left to its own scan."""
+    """The routes to remove; BIRD's own scan removes those of destinations that it does not want at all."""
     return [
         route
         for dst, routes in several.items()

@@ -63,7 +63,10 @@ def probe_tcp(peer: PeerStatus, deadline: Deadline) -> str:
         try:
             probe.connect((peer.address, peer.port))
         except TimeoutError:
-            return f"TCP port {peer.port} does not answer (nor would it without the session's password)"
+            return (
+                f"TCP port {peer.port} does not answer (a port that requires the session's password does not answer a "
+                "probe either)"
+            )
         except OSError as e:
             return f"TCP port {peer.port}: {e.strerror or e}"
     return f"TCP port {peer.port} answers"

@@ -24,7 +24,7 @@ from cni_calico.nodeagent.bgp.bird.control import BirdControl
 BINARIES = ("/usr/sbin/bird", "/usr/local/sbin/bird", "/sbin/bird", "/usr/bin/bird")
 OLDEST = (2, 0, 12)
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 30.0
-STEADY_S = 60.0  # a BIRD that ran for so long is restarted after a short pause
+STEADY_S = 60.0  # a BIRD that ran at least this long is restarted after a short pause
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _START_S, _STOP_S = 10.0, 3.0
 _POLL_S = 0.02
@@ -34,7 +34,7 @@ _WATCH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BirdPaths:
-    """``binary`` "" searches the distribution's places."""
+    """``binary`` "": BIRD is searched for where distributions install it."""
 
     config_directory: str
     socket: str

@@ -1,8 +1,8 @@
 """PURE: bird_aggr.cfg: this node's blocks as blackhole routes, and the function that announces blocks instead of pods.
 
-Rule: a confirmed block is announced as a whole, and nothing of this node inside it except routes with a raised priority
-(a pod that has just moved here). A block that is being claimed or released keeps its blackhole and is not announced:
-its pods, if any, are announced one by one, so that the loser of a claim attracts no traffic.
+Rule: a confirmed block is announced as a whole; of this node's routes inside it, only those with a raised priority are
+announced too (a pod that has just moved here). A block that is being claimed or released keeps its blackhole and is not
+announced: its pods, if any, are announced one by one, so that the loser of a claim attracts no traffic.
 """
 
 from __future__ import annotations

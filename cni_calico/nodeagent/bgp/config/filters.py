@@ -27,8 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PREFERENCE, PREFERENCE_RAISED = 100, 200  # of BGP routes; with 200 a route replaces a route of this node
-LOCAL_PREF_TOP = 2147483647  # local preference = this - priority
+PREFERENCE, PREFERENCE_RAISED = 100, 200  # of BGP routes; one with 200 replaces a route of this node
+LOCAL_PREF_TOP = 2147483647  # a route's local preference is this number less its priority
 _OPERATORS = {"Equal": "=", "NotEqual": "!=", "In": "~", "NotIn": "!~"}
 
 
@@ -160,7 +160,7 @@ def _read_rule(reader: SpecReader, version: int) -> Rule:
 
 
 def parse_filter(resource: Resource) -> tuple[BgpFilter | None, tuple[BgpProblem, ...]]:
-    """The value of a BGPFilter, None if a rule is wrong; and the problems found in it."""
+    """Returns the filter (None if one of its rules is wrong) and the problems found in it."""
     reader = SpecReader(f"BGPFilter {resource.metadata.name}", resource.spec)
     rules: dict[tuple[str, int], tuple[Rule, ...]] = {}
     for direction in ("import", "export"):

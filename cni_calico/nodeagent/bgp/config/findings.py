@@ -87,6 +87,6 @@ class SpecReader:
         return tuple(out)
 
     def done(self, ignored: Iterable[str] = ()) -> None:
-        """Warn about fields that were not read; ``ignored`` are known but not for us."""
+        """Warn about fields that were not read, except for those in ``ignored``, which mean nothing here."""
         for name in sorted(set(self.spec) - self.known - set(ignored)):
             self.warn(f"field {self.at}{name} is not known to this version and has no effect")

@@ -34,7 +34,7 @@ def render_symbol(prefix: str, name: str, suffix: str) -> str:
     room = SYMBOL_MAX - len(prefix) - len(suffix)
     safe = "".join(c if c in _SYMBOL else "_" for c in name)
     if safe != name or len(safe) > room:
-        # BIRD's symbols may contain ":", which no unchanged name does; JSON may have lone surrogates
+        # ":" is allowed in BIRD's symbols and never part of an unchanged name. JSON may have lone surrogates.
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         safe = f"{safe[: room - _HASH_LENGTH - 1]}:{digest[:_HASH_LENGTH]}"
     return f"'{prefix}{safe}{suffix}'"

@@ -218,7 +218,7 @@ class _PeerDecision:
                 peer = self.towards(NODE, spec.about, node, version)
                 if peer is not None:
                     peer = replace(peer, as_number=spec.local_as or peer.as_number)
-                    # settings for the far end's own view of the peering are not ours to copy
+                    # these settings describe the far end's side of the session, so they are not copied
                     shared = replace(
                         spec, local_as=0, allow_local_as=0, reachable_by=None, keep_external_next_hop=False
                     )
@@ -276,7 +276,7 @@ class _PeerDecision:
         out = []
         for name in spec.filters:
             if name not in self.snapshot.filters:
-                text = f"peer {peer.address}: there is no BGPFilter {name}; the session goes without it"
+                text = f"peer {peer.address}: there is no BGPFilter {name}; the session is made without it"
                 self.problems.append(BgpProblem(spec.about, text, WARNING))
                 continue
             value = self.snapshot.filters[name]
@@ -295,7 +295,7 @@ class _PeerDecision:
         return node is None or node.route_reflector_cluster_id != cluster
 
     def warn_other_network(self, spec: PeerSpec, address: Address) -> None:
-        """A peer on a network of this host other than the node address's: the classic mistake on hosts with
+        """Warn of a peer on a network of this host that the node's address is not in: a common mistake on hosts with
         two NICs.
         """
         own = self.own.ipv4 if address.version == 4 else self.own.ipv6

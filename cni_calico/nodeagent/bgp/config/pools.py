@@ -93,7 +93,9 @@ def _render_tunnel(pool: IPPool, own_network: Network | None) -> str:
 def render_kernel_filter(
     pools: Sequence[IPPool], services: ServiceRoutes, own_network: Network | None, version: int, normal: int
 ) -> list[str]:
-    """What goes into the kernel's table: not what is there anyway, nor what belongs to kube-proxy or the agent."""
+    """What BIRD puts into the kernel's table: no route that is there anyway, and none that belongs to kube-proxy or the
+    agent.
+    """
     ours = [pool for pool in pools if pool.cidr.version == version]
     vxlan = [pool.cidr for pool in ours if pool.vxlan_mode != "Never"]
     ipip = [pool for pool in ours if pool.ipip_mode != "Never" and isinstance(pool.cidr, IPv4Network)]

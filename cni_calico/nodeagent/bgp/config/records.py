@@ -1,4 +1,4 @@
-"""PURE: the BGP records of the cluster, parsed once: those that concern this node.
+"""PURE: the cluster's BGP records that concern this node, parsed once.
 
 Rule: a record that cannot be understood is left out here and reported in the problems; parsing never fails.
 """

@@ -187,7 +187,7 @@ def _select_cluster_id(snapshot: BgpSnapshot) -> tuple[str, tuple[BgpProblem, ..
     text = snapshot.own.route_reflector_cluster_id if snapshot.own is not None else ""
     parsed = parse_cluster_id(text) if text else None
     if text and parsed is None:
-        why = f"routeReflectorClusterID {text[:40]!r} is no IPv4 address: the router ID stands in for it"
+        why = f"routeReflectorClusterID {text[:40]!r} is no IPv4 address: the router ID is used instead"
         return "", (BgpProblem(f"Node {snapshot.node_name}", why, WARNING),)
     return "" if parsed is None else str(parsed), ()
 

@@ -50,7 +50,7 @@ def render_template(version: int, severity: str, fragments: Fragments) -> list[s
 
 
 def _close(block: list[str]) -> list[str]:
-    """A block that BIRD wants a semicolon after."""
+    """A block, with the semicolon that BIRD wants after it."""
     return [*block[:-1], block[-1] + ";"]
 
 

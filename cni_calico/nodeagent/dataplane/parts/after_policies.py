@@ -1,8 +1,8 @@
 """A part that waits until policies are in force, or until it is decided that none will be.
 
-Rule: what upstream's agent left is removed only once our own rules exist: two enforcers only make it stricter, but none
-would open a secured cluster. The same holds for its table ``calico``, which masquerading takes over, while upstream's
-chains are in it.
+Rule: what upstream's agent left is removed only once our own rules exist: with two enforcers policy is only stricter,
+but with none a secured cluster would be open. The same holds for its table ``calico``, which masquerading takes over,
+while upstream's chains are in it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Routes:
                 return False
             if route in removed:
                 return True
-            # another workload's: one of the two records is out of date
+            # it is another workload's now: one of the two records is out of date
             holder = held.get((route.dst, route.metric), "")
             return holder != route.device and is_workload_interface(holder, felix)
 

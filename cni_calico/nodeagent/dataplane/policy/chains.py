@@ -2,8 +2,8 @@
 
 Rule: no verdict marks. Allow is ``accept``, which ends the base chain only, and the next stage is a base chain of its
 own (stages.py); Deny is ``drop``. The one mark bit says "passed on to the next tier": set by a policy, it skips the
-rest of the tier, at whose end it is cleared. If each tier's chain jumped to the next tier's, no mark tests were needed;
-but the kernel follows at most 16 jumps, and there may be more tiers.
+rest of the tier, at whose end it is cleared. Mark tests would not be needed if each tier's chain jumped to the next
+tier's; but the kernel follows at most 16 jumps, and there may be more tiers.
 
     to-CLASS     invalid? drop. tier after tier: jump to each policy, end of tier. profiles. drop
     from-CLASS   the same, but tunnels' packets are dropped before the tiers
@@ -106,7 +106,7 @@ def _action(
 
 
 def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[Expression, ...]:
-    """What policies that come before the others add to Allow: the stages of hosts behind them are skipped."""
+    """What Allow means in addition for doNotTrack and preDNAT policies: later stages of hosts are skipped."""
     if policy.reach in ("own", "forward"):
         return ()
     return (*set_mark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
@@ -169,7 +169,9 @@ def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
 
 
 def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops: bool = False) -> Immediate:
-    """Continue in the policy's chain; one of ``denied`` has none, and what would reach it is dropped."""
+    """Continue in the policy's chain. A policy in ``denied`` has no chain, and packets that would reach it are
+    dropped.
+    """
     return DROP if policy in denied else jump(policy_chain(policy, ingress, drops=drops))
 
 

@@ -1,10 +1,10 @@
-"""PURE: from what a table holds to what it should hold: operations in three phases.
+"""PURE: the operations, in three phases, that turn what a table holds into what it should hold.
 
 Rule: each phase is one transaction. (1) New objects that nothing refers to yet: sets with their members, chains. (2)
 The switch: rules of chains in use, members of sets in use, maps, base chains. (3) Removal of what nothing refers to any
-more. Measured under load, this order neither lets a forbidden packet pass nor loses an allowed one. A new chain and the
-map element that refers to it in one transaction would, because a packet that has begun with the old rules finds the new
-element and an empty chain.
+more. Measured under load, this order neither lets a forbidden packet pass nor loses an allowed one. Making a chain and
+the map element that refers to it in one transaction would let packets pass, because a packet that has begun with the
+old rules finds the new element and an empty chain.
 
 The next comparison finds whatever a failed phase left behind.
 """
@@ -71,16 +71,14 @@ def plan_table(goal: NftTable, held: NftTable | None, touched: Touched | None, p
 
 
 def cannot_become(goal: NftTable, held: NftTable) -> bool:
-    """Another program has turned a set or base chain with one of our names into something that no change
-    can turn back.
-    """
+    """Whether another program has made a set or base chain of ours into something that no change can turn back."""
     if any(held.sets.get(name, spec) != spec for name, spec in goal.sets.items()):
         return True
     return any(held.chains[name].hook != chain.hook for name, chain in goal.chains.items() if name in held.chains)
 
 
 def _remade(goal: NftTable, table: TableId) -> list[Operation]:
-    """The whole table in one transaction: this loses a few packets, but lets none pass."""
+    """Make the whole table again in one transaction: this loses a few packets, but lets none pass."""
     phases = Phases()
     plan_table(goal, None, None, phases)
     return [AddTable(table), DropTable(table), *phases.new, *phases.switch]
@@ -99,7 +97,7 @@ def _plan_sets(table: TableId, goal: NftTable, held: NftTable, touched: Touched,
         spec = goal.sets.get(name)
         if spec is None:
             if name in held.sets:
-                if held.verdicts.get(name):  # what they lead to may go, too
+                if held.verdicts.get(name):  # the chains that they lead to may be removed, too
                     keys = frozenset(held.verdicts[name])
                     phases.switch.append(DropElements(table, held.sets[name], keys))
                 phases.removals.append(DropSet(table, name))

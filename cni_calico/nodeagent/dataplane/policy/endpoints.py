@@ -1,7 +1,7 @@
 """PURE: single endpoints in our tables: the entries that lead packets to their class, limits, spoofing, own addresses.
 
 Rule: an endpoint is a few elements of maps, and has its own chains only for limits and allowed sources. In each change
-all removals come before all additions, so an interface that moves from one endpoint to another keeps what the new one
+all removals come before all additions, so that an interface that moves to another endpoint keeps what that endpoint
 wants.
 """
 

@@ -4,8 +4,8 @@ Rule: after any sequence of changes the tables equal those that the resulting ``
 a change depends only on what it touches.
 
 A policy that cannot be rendered, or that the kernel refused (``give_up``), is replaced by a chain that drops, listed in
-``problems``, and tried again when its record changes; what else the kernel refused is in ``refused``. Features beyond
-policies that the kernel does not support (``lack``) are left out.
+``problems``, and tried again when its record changes; what else the kernel refused is in ``refused``. Features that
+policies do not need and the kernel does not support (``lack``) are left out.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from cni_calico.policy.wanted import (
 )
 
 _BOTH = tuple((family, ingress) for family in (4, 6) for ingress in (True, False))
-# (family, ingress, whether Deny drops where it would reject): the forms in which a policy may be needed
+# (family, ingress, whether Deny drops instead of rejecting): the forms in which a policy may be needed
 _FORMS = tuple((family, *form) for family in (4, 6) for form in ((True, False), (False, False), (False, True)))
-_STAGES = ""  # stands for the base chains where lists are counted by the chain that uses them
+_STAGES = ""  # the base chains' name where lists are counted by the chain that uses them
 
 
 class Goal:
@@ -157,7 +157,7 @@ class Goal:
                 self._render_policy(policy)
 
     def wait_for(self, sets: frozenset[str], why: str) -> None:
-        """The members of these sets are not known yet: policies that could open without them deny."""
+        """The members of these sets are not known yet: policies that could allow too much without them deny."""
         before, self._incomplete = self._incomplete, (sets, why)
         if before != self._incomplete:
             for policy in self.policies.values():
@@ -233,7 +233,7 @@ class Goal:
     # -- policies -----------------------------------------------------------------------------------------------------
 
     def _update_policies(self, changed: Mapping[PolicyId, WantedPolicy | None], again: set[PolicyId]) -> set[PolicyId]:
-        """Render them; returns those after which tiers now have to check the mark, or no longer."""
+        """Render them; returns the policies after which tiers now have to check the mark, or no longer have to."""
         passed = set()
         for policy_id in again:
             before = self.policies.get(policy_id)

@@ -3,8 +3,8 @@
 Rule: a packet that the rule describes matches exactly one of them if the action is Log, otherwise at least one, and no
 other packet matches any. Cheap tests come first: protocol, ports, networks, then sets.
 
-What nf_tables cannot express in one rule (a port in a list OR a set; an address among single ones OR in a network)
-becomes alternatives: one rule for each combination.
+What nf_tables cannot express in one rule (a port in a list OR in a set; an address in a set of addresses OR in a
+network) becomes alternatives: one rule for each combination.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cni_calico.nodeagent.dataplane.policy.naming import digest
 from cni_calico.policy.wanted import WantedRule, WantedSide
 
 Match = tuple[Expression, ...]
-NETWORKS = "/n"  # appended to the name of a set: the set of its networks
+NETWORKS = "/n"  # appended to a set's name: the name of the set of its networks
 _FEW_PORTS = 64  # up to this number, a list is kept port by port, in a set with direct lookup
 ICMP = {4: 1, 6: 58}
 ADDRESS_TYPE = {4: "ipv4_addr", 6: "ipv6_addr"}
@@ -48,7 +48,7 @@ class CannotRender(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ListSet:
-    """A set with what one or several rules list; its name is derived from its content, which never changes."""
+    """A set of the values that one or several rules list; its name is derived from its content, which never changes."""
 
     spec: NftSet
     elements: frozenset[bytes]

@@ -1,4 +1,5 @@
-"""PURE: features in our tables beyond policies, which a kernel may lack that has everything policies need.
+"""PURE: the features in our tables that policies do not need, and that a kernel may lack although it has everything
+policies need.
 
 Rule: none of these features prevents a policy from being in force. Each is changed in its own transactions, after the
 policies'; one that the kernel refuses is left out and reported, and tried again at the next full comparison.
@@ -46,7 +47,7 @@ _MAPS = {
 
 
 def feature_of(operation: Operation) -> OptionalFeature | None:
-    """None: policies need it."""
+    """The feature that an operation is for; None: policies need it."""
     if operation.table == ARP:
         return OptionalFeature.ARP_ANSWERS
     match operation:
@@ -73,7 +74,7 @@ def refused_feature(feature: OptionalFeature, operation: Operation | None) -> Op
 
 
 def transactions(phases: Phases) -> Iterator[Transaction]:
-    """In the order in which they are carried out: the policies' (None), then each feature's."""
+    """The transactions in the order in which they are carried out: first the policies' (None), then each feature's."""
     apart: dict[OptionalFeature | None, Phases] = {feature: Phases() for feature in (None, *OptionalFeature)}
     for operation in phases.new:
         apart[feature_of(operation)].new.append(operation)

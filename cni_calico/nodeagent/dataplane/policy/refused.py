@@ -1,10 +1,10 @@
 """PURE: what the kernel refused, and what is in force instead.
 
-Rule: nothing opens and nothing waits. A refused policy denies, and so does every policy with a refused set; endpoints
-whose class is refused are denied in that direction; an endpoint whose entry is refused is denied. What has nothing to
-take its place is withheld: it stays as it is in the kernel, and everything else is put into force without it. If
-policies cannot be relied on without it (``essential``), they do not count as in force. All of it is wanted again from
-time to time.
+Rule: a refusal opens nothing and holds up nothing. A refused policy denies, and so does every policy with a refused
+set; endpoints whose class is refused are denied in that direction; an endpoint whose entry is refused is denied. An
+object for which there is no such substitute is withheld: it stays as it is in the kernel, and everything else is put
+into force. If policies cannot be relied on without it (``essential``), they do not count as in force. What was refused
+is tried again from time to time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SPARE = ("service-loops", NODES, *TUNNEL_CHAINS)  # policies hold without them
 
 
 def object_of(operation: Operation) -> FilterObject:
-    """What it makes, changes or removes."""
+    """The object that an operation makes, changes or removes."""
     match operation:
         case AddTable() | DropTable():
             name = ""
@@ -57,7 +57,7 @@ class RefusedParts:
     classes: dict[tuple[str, bool], str] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
     withheld: dict[FilterObject, str] = field(default_factory=dict)
-    spare: set[FilterObject] = field(default_factory=set)  # those withheld that policies do not depend on
+    spare: set[FilterObject] = field(default_factory=set)  # the withheld objects that policies do not depend on
 
     def __bool__(self) -> bool:
         return any((self.policies, self.sets, self.classes, self.interfaces, self.withheld))
@@ -77,12 +77,14 @@ class RefusedParts:
         return "; ".join(f"{_named(one)}: {why}" for one, why in self.withheld.items() if one not in self.spare)
 
     def texts(self) -> list[tuple[str, str]]:
-        """(the interface that a text is about, or "", in words), without policies and classes."""
+        """One (interface, text) for each refused endpoint entry, and ("", text) for each withheld object. Policies and
+        classes are reported elsewhere.
+        """
         found = [(name, f"the endpoint at {name} is denied everything: {why}") for name, why in self.interfaces.items()]
-        return found + [("", f"{_named(one)} is not as it should be: {why}") for one, why in self.withheld.items()]
+        return found + [("", f"{_named(one)} could not be updated: {why}") for one, why in self.withheld.items()]
 
     def without(self, phases: Phases) -> Phases:
-        """What can be done without what is withheld."""
+        """The phases without the operations on withheld objects."""
         if not self.withheld:
             return phases
         return Phases(*(list(filter(self._allows, phase)) for phase in (phases.new, phases.switch, phases.removals)))

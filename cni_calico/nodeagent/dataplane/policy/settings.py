@@ -26,7 +26,7 @@ class FilterSettings:
     ``to_host``: DROP, RETURN or ACCEPT, for packets to the host itself that the policies of a workload let through.
     ``spoofing``: workloads may send from the prefixes they ask for. ``service_networks``: packets to these must not be
     forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` and
-    ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that are no host endpoint's.
+    ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that never get a host endpoint.
     """
 
     prefixes: tuple[str, ...] = ("cali",)

@@ -1,7 +1,7 @@
 """PURE: our tables as they should be, and which of their objects were touched.
 
-Rule: every change of an object goes through here, so that no difference from the kernel is forgotten; putting an object
-that is already the same touches nothing.
+Rule: every change of an object goes through here, so that no difference from the kernel is forgotten; an object that is
+put again unchanged is not touched.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TABLES = (FILTER[4], FILTER[6], ARP)
 
 @dataclass(slots=True)
 class Touched:
-    """The objects of one table that may differ now. ``elements``: (added, removed) of a set; None: compare
-    all of it.
+    """The objects of one table that may now differ from the kernel's. ``elements``: (added, removed) of a set; None:
+    compare all of it.
     """
 
     chains: set[str] = field(default_factory=set)

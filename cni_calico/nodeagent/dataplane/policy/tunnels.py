@@ -1,6 +1,7 @@
 """PURE: tunnels' packets between nodes: accepted only from known nodes, and kept out of connection tracking.
 
-Rule: only if this node has such a tunnel. An unknown node is cut off, so while one cannot be read, all are known.
+Rule: only if this node has such a tunnel. An unknown node is cut off; so while a node cannot be read, every address
+counts as a node's.
 
     input        2     tunnels       VXLAN and IPIP from an address that is no node's: drop
     prerouting  -299   notrack-in    VXLAN from a node: not tracked

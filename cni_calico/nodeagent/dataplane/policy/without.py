@@ -1,7 +1,7 @@
-"""PURE: from an operation that the kernel refused to the goal without it.
+"""PURE: the goal without an operation that the kernel refused.
 
-Rule: each step makes the goal smaller, so that any sequence of refusals ends: a policy becomes a deny, a class a deny,
-an endpoint's entry a drop, and what is refused even then is withheld.
+Rule: each step makes the goal smaller, so that any sequence of refusals ends: a policy or a class becomes a deny, an
+endpoint's entry a drop, and what is refused even then is withheld.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
     policy, classes = _policy_of(goal.policies, name), _classes_of(goal, name)
     if policy is not None and goal.give_up(policy, why):
         return True
-    if policy is not None:  # its deny is refused, too: nobody must get as far as its chain
+    if policy is not None:  # its deny is refused, too: no packet may reach its chain
         using = sorted(one.id for one in goal.classes.values() if policy in one.policy_ids())
         classes = [(one, ingress) for one in using for ingress in (True, False)]
         if _deny_in_hosts(goal, policy):
@@ -57,7 +57,7 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
 
 
 def _classes_of(goal: Goal, chain: str) -> list[tuple[str, bool]]:
-    """(class, whether ingress) whose chain that is: one or none."""
+    """The class, and whether ingress, to which the chain belongs; at most one."""
     both = ((class_id, ingress) for class_id in goal.classes for ingress in (True, False))
     return [(class_id, ingress) for class_id, ingress in both if class_chain(class_id, ingress) == chain]
 

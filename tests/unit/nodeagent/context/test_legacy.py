@@ -103,7 +103,7 @@ def test_calico_networking(environ: dict[str, str], backend: str) -> None:
 
 
 def test_gobgp_is_told_where_to_go() -> None:
-    with pytest.raises(InvalidConfig, match=r"gobgp is gone .*: use bird"):
+    with pytest.raises(InvalidConfig, match=r"gobgp is not supported any more .*: use bird"):
         parse_settings({"CALICO_NETWORKING_BACKEND": "gobgp"})
 
 

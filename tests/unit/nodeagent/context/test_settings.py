@@ -110,7 +110,7 @@ def test_what_runs_already_goes_on_without_what_is_wrong():
     assert [text.partition("=")[0] for text in wrong] == ["IP", "AS", "CALICO_IPV4POOL_BLOCK_SIZE"]
     assert parse_running_settings({"AS": "1"}) == (parse_settings({"AS": "1"}), ())
     _, wrong = parse_running_settings({"NO_DEFAULT_POOLS": "true", "CALICO_IPV6POOL_CIDR": "fd00::/48"})
-    assert len(wrong) == 1 and "NO_DEFAULT_POOLS=true cannot stand together" in wrong[0]
+    assert len(wrong) == 1 and "NO_DEFAULT_POOLS=true cannot be combined" in wrong[0]
 
 
 @pytest.mark.parametrize("variable", ["CALICO_NETWORKING_BACKEND", "USE_POD_CIDR"])

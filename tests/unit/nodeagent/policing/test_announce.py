@@ -25,7 +25,7 @@ def endpoint(name: str, group: WantedClass) -> WantedEndpoint:
 def test_one_line_for_those_that_share_their_policies() -> None:
     endpoints = [endpoint("b", OPEN), endpoint("db", CLOSED), endpoint("a", OPEN)]
     assert describe_policing("n1", endpoints, {"open": OPEN, "closed": CLOSED}) == [
-        "this node enforces policies from now on, for 3 workloads; all of it: calicoctl policy show --all --node n1",
+        "this node enforces policies from now on, for 3 workloads; details: calicoctl policy show --all --node n1",
         "shop/a, shop/b: ingress: profile kns.shop; egress: profile kns.shop",
         "shop/db: ingress: tier first (GlobalNetworkPolicy watch; the rest continues), then tier default "
         "(NetworkPolicy shop/deny, GlobalNetworkPolicy watch; the rest denied), then profile kns.shop; "

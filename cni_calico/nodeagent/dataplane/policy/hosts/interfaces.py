@@ -1,8 +1,8 @@
 """PURE: which interface gets which host endpoint.
 
 Rule: an interface gets the host endpoint that names it, or that names none and expects one of its addresses; if there
-are several, the one with the smallest name. The rest get the one that says "*". A name counts before its interface
-exists, so that an interface that appears is policed from its first packet.
+are several, the one with the smallest name. All other interfaces get the host endpoint whose interfaceName is "*". A
+name counts before its interface exists, so that an interface that appears is policed from its first packet.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.hosts import ALL_INTERFACES
 from cni_calico.policy.wanted import Packed, WantedHost
 
-InterfaceAddresses = Mapping[str, frozenset[Packed]]  # by the names of those there are
+InterfaceAddresses = Mapping[str, frozenset[Packed]]  # by the names of the existing interfaces
 
 
 @dataclass(frozen=True, slots=True)
 class HostInterfaces:
-    """``everywhere``: for all interfaces without one of their own; ``excluded`` ones, which are there, get none.
+    """``everywhere``: the host endpoint of all interfaces without one of their own; ``excluded``: existing interfaces
+    that get none.
 
     ``idle``: why a host endpoint has no interface, or not yet.
     """

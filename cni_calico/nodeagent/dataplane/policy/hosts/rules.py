@@ -1,7 +1,7 @@
 """PURE: this node's host endpoints in our tables, kept up to date.
 
 Rule: there are few of them, so after each change all their chains are rendered again, and only what differs is touched.
-Without any of them nothing of theirs is in the tables.
+Without a host endpoint none of this is in the tables.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ V = TypeVar("V")
 
 
 class HostRules:
-    """``interfaces``: who has which. ``dropping``: policies whose egress is needed in a form that drops. ``denied``:
-    policies that the kernel refuses in any form; what reaches them is dropped.
+    """``interfaces``: which interface has which host endpoint. ``dropping``: policies whose egress is needed in a form
+    that drops. ``denied``: policies that the kernel refuses in any form; what reaches them is dropped.
     """
 
     def __init__(self, tables: GoalTables, has_networks: Callable[[int], bool], passes: Passes) -> None:

@@ -1,8 +1,8 @@
 """PURE: host endpoints as base chains of one family's table, maps and chains of their classes.
 
-Rule: a stage exists only while a host endpoint has something to say in it. Failsafe ports, what tunnels carry between
-nodes, and what finds neighbours on a link come before any policy, in the same chain or base chain: there is no moment
-in which a policy is in force without them.
+Rule: a stage exists only while a host endpoint needs it. Failsafe ports, what tunnels carry between nodes, and
+neighbour discovery on a link come before any policy, in the same chain or base chain: no policy is ever in force
+without them.
 
     prerouting  -298  host-raw-in           doNotTrack, before connection tracking; not for "*"
                 -150  host-before-nat       preDNAT, before anybody translates the destination
@@ -114,7 +114,7 @@ class HostView:
 
 @dataclass(slots=True)
 class RenderedHosts:
-    """``chains`` may hold one twice. ``leads``: for each map, interfaces and the chains they lead to."""
+    """``chains`` may hold a chain twice. ``leads``: for each map, interfaces and the chains they lead to."""
 
     chains: list[NftChain] = field(default_factory=list)
     leads: dict[NftSet, dict[str, str]] = field(default_factory=dict)
@@ -190,7 +190,7 @@ def _dispatch(stage: HostStage, view: HostView) -> Iterator[NftRule]:
 
 
 def _mark(stage: HostStage, stages: tuple[HostStage, ...], settings: FilterSettings) -> Iterator[NftRule]:
-    """The first stage of a packet clears the bit, whatever somebody set it for; the later ones skip what has it."""
+    """The first stage of a packet clears the bit, whoever set it; later stages skip packets that have it."""
     if _is_first(stage, stages):
         yield NftRule(clear_mark(settings.host_mark))
     else:
@@ -200,7 +200,7 @@ def _mark(stage: HostStage, stages: tuple[HostStage, ...], settings: FilterSetti
 
 
 def _is_first(stage: HostStage, stages: tuple[HostStage, ...]) -> bool:
-    """Whether packets come to no stage before this one that sets the bit."""
+    """Whether no stage that packets pass before this one sets the bit."""
     if stage.reach == "raw":
         return True
     return (stage is BEFORE_NAT and RAW_IN not in stages) or (stage is OUT and RAW_OUT not in stages)
