@@ -1,6 +1,5 @@
-"""What to do about a datastore that cannot be used, in terms of what people have who call calicoctl.
-
-Rule: the datastores' own hints are for the CNI plugin, which has a network configuration; nobody has one here.
+"""Hints for users of calicoctl about a datastore that cannot be used. Rule: they replace the datastores' own hints,
+which name the CNI plugin's network configuration: calicoctl has none.
 """
 
 from __future__ import annotations

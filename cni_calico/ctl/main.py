@@ -154,7 +154,7 @@ def _read_stdin(is_export: bool) -> str:
 
 
 def _print(text: str, file: TextIO) -> None:
-    """Characters that the terminal's encoding lacks are escaped."""
+    """Print a text; characters that the terminal's encoding lacks are escaped."""
     encoding = file.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), end="", file=file, flush=True)
 
@@ -202,7 +202,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
     failing = 1
     try:
         arguments = parse_arguments(argv, prog)
-        failing = 2 if arguments.command == "diff" else 1  # there 1 means that something would change, as kubectl's
+        failing = (
+            2 if arguments.command == "diff" else 1
+        )  # for diff 1 means that something would change, as for kubectl's
         words = (arguments.command, vars(arguments).get("subcommand"))
         arguments.stdin = _read_stdin(words[1] == "import") if vars(arguments).get("filename") == "-" else ""
         arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say

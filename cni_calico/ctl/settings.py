@@ -1,7 +1,7 @@
 """Which datastore calicoctl talks to: its configuration file, else the environment, else what this host has.
 
 Rule: if the configuration file exists, only the file counts, as in upstream; otherwise the environment does. Where
-neither names a datastore: the embedded store if there is one, else Kubernetes as it is reached from here.
+neither names a datastore: the embedded store if there is one, else Kubernetes as it can be reached from this process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def is_configured(path: str, environ: Mapping[str, str]) -> bool:
 
 
 def _completed(config: DatastoreConfig, environ: Mapping[str, str]) -> DatastoreConfig:
-    """With a type, and with what the environment adds to whatever names the datastore."""
+    """The configuration with a type, and completed from the environment."""
     if not config.type:
         here = not _has_embedded(config.path) and _reaches_kubernetes(environ)
         config = replace(config, type="kubernetes" if here else "local")
@@ -94,7 +94,7 @@ def _reaches_kubernetes(environ: Mapping[str, str]) -> bool:
 
 
 def _has_embedded(path: str) -> bool:
-    """Whether the embedded store is there, or was and is lost."""
+    """Whether the embedded store exists, or existed and is lost."""
     return os.path.exists(path) or os.path.exists(f"{path}.was-made")
 
 
@@ -109,7 +109,7 @@ def require_present(config: DatastoreConfig) -> None:
 
 def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
     """A CalicoAPIConfig document; its type is "" if it names no datastore. Raises InvalidConfig."""
-    from cni_calico.ctl.input.manifests import parse_documents  # with a parser of YAML
+    from cni_calico.ctl.input.manifests import parse_documents  # imports a parser of YAML
 
     documents = parse_documents(text, path)
     document = documents[0] if len(documents) == 1 else {}

@@ -1,4 +1,4 @@
-"""``calicoctl version``: of this program, and of the data in the datastore.
+"""``calicoctl version``: the versions of this program and of the data in the datastore.
 
 Rule: the first lines are printed before any datastore is looked for. Tools take the third word of the line "Client
 Version:" and compare it with Calico's versions, so it names the version of Calico that this is compatible with.
@@ -45,12 +45,12 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
             said = text
         except CalicoError as e:
             arguments.note(f"unable to retrieve Cluster Version or Type: {e}")
-            said = ""  # reported again once it is known again
+            said = ""  # the version is printed again once it is known again
         time.sleep(arguments.poll)
 
 
 def _document(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Once, whatever --poll says. Raises DatastoreError."""
+    """The versions as a document, made once even with --poll. Raises DatastoreError."""
     found: dict[str, object] = {"client": {"version": UPSTREAM_VERSION, "cniCalico": f"v{__version__}{BUILD}"}}
     if not arguments.client and (_is_asked_for(arguments) or is_configured(arguments.config, environ)):
         with open_session(arguments, environ) as session:

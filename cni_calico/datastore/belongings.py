@@ -1,6 +1,6 @@
 """Finds and removes the records that belong to a deleted node.
 
-Rule: each is removed only if unchanged since it was read, so one that was given to another node meanwhile stays.
+Rule: a record is removed only if it is unchanged since it was read, so one that now belongs to another node stays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A listing kept in memory: list once, then watch; the resident server and the agent read it instead of the store.
 
 Rule: a record never goes back to an older revision, in whatever order our own commits, watch events and lists arrive.
-During an outage the last snapshot is kept (``healthy`` is then False); what was missed is watched afterwards or, if it
-has been compacted, listed again. A record that cannot be decoded exists (``get``) but has no ``record``. Lists are
-decoded page by page, and nothing else of a page stays in memory.
+During an outage the last snapshot is kept (``healthy`` is then False); afterwards the watch continues where it ended
+or, if these revisions have been compacted, everything is listed again. For a record that cannot be decoded ``get``
+returns the document and ``record`` returns None. Lists are decoded page by page, and nothing else of a page stays in
+memory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NO_DOCUMENT: Mapping[str, Any] = {}  # one for all: a listing may have a hundre
 
 
 def order_of(revision: Revision) -> int:
-    """A number by which revisions of one store can be ordered: the number that the revision is or begins with."""
+    """A number by which revisions of one store can be ordered: the revision itself, or the number at its beginning."""
     if isinstance(revision, int):
         return revision
     digits = revision[: len(revision) - len(revision.lstrip("0123456789"))]
@@ -49,13 +50,12 @@ def _nothing(_: object, __: object = None) -> None:
 class Cache(Generic[CachedRecord]):
     """``decode(versioned)`` makes a CachedRecord or raises CorruptRecord, which is passed to ``corrupt(key, why)``.
 
-    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it; with ``same`` only
-    after changes that matter, not if the decoded record is the ``same`` as before. Without ``keep_documents`` only the
-    records are kept (``get`` then returns empty documents, and revisions that only have their order). ``hand_over(key,
-    record)`` is called with every record that is taken, which is then not kept here; between such calls, in order,
-    ``gone(key)`` for every record that is removed.
-
-    ``decode`` may be called for records of a list that fails later; that must do no harm.
+    ``on_change(keys)`` is called after every change, outside the lock, by the thread that made it; if ``same(before,
+    after)`` is given, only for records that it does not call the same. Without ``keep_documents`` only the decoded
+    records are kept (``get`` then returns empty documents, with revisions that only have their order). If
+    ``hand_over(key, record)`` is given, it is called with every new record, which is then not kept here, and
+    ``gone(key)`` with every removed one, in the order of the changes. ``decode`` may be called for records of a list
+    that fails later; that must do no harm.
 
     ``delay(stopped)`` is how many seconds to wait before the first list; with ``cached`` the server's own cache may
     answer that list, and the watch then brings what it lacks. Safe with threads.
@@ -90,7 +90,7 @@ class Cache(Generic[CachedRecord]):
         self._changed = threading.Condition()
         self._entries: dict[
             Key, tuple[Revision, CachedRecord | None, Versioned | None]
-        ] = {}  # the last entry: only if documents are kept
+        ] = {}  # the last entry only if documents are kept
         self._removed: dict[Key, int] = {}  # deleted by our own commits, until the watch has passed them
         self._revision: Revision | None = None
         self._error: CalicoError | None = None
@@ -161,7 +161,7 @@ class Cache(Generic[CachedRecord]):
         with self._changed:
             revision = order_of(committed.revision)
             if self._revision is not None and revision <= order_of(self._revision):
-                return  # the watch has reported it, and perhaps what came after it
+                return  # the watch has reported it already, and perhaps later changes
             changed = [v.key for v in committed.stored if self._covered(v.key) and self._take(v)]
             for write in writes:
                 if write.op in ("delete", "remove") and self._covered(write.key) and self._drop(write.key, revision):
@@ -178,7 +178,7 @@ class Cache(Generic[CachedRecord]):
     # -- changes, under the lock ----------------------------------------------------------------------------------
 
     def _take(self, versioned: Versioned) -> bool:
-        """Take a record, unless the one we know is at least as new. Returns whether the change is to be reported."""
+        """Take a record, unless the known version is at least as new. Returns whether the change is to be reported."""
         revision = order_of(versioned.revision)
         entry = self._entries.get(versioned.key)
         known = order_of(entry[0]) if entry is not None else self._removed.get(versioned.key, -1)
@@ -226,18 +226,20 @@ class Cache(Generic[CachedRecord]):
     def _replace(
         self, listing: Listing, decoded: Mapping[Key, CachedRecord | CorruptRecord] | None = None
     ) -> list[Key]:
-        """Take a list: it is the truth, except for what we wrote after it was made.
-
-        ``decoded`` has its records, as far as they were decoded while it was read.
+        """Replace the contents by a list, except for our own later writes. ``decoded`` has those of its records that
+        were decoded while it was read.
         """
         decoded = decoded or {}
         at = order_of(listing.revision)
         if self._revision is not None and at < order_of(self._revision):
-            self._entries, self._removed = {}, {}  # another store has taken the place of ours: nothing known counts
+            self._entries, self._removed = (
+                {},
+                {},
+            )  # this is another store than before: what was known does not count any more
         newer = {key for key, entry in self._entries.items() if order_of(entry[0]) > at}
         newer.update(key for key, removed in self._removed.items() if removed > at)
         changed = []
-        # a first list leaves nothing out; that of a large cluster would make this set a large one
+        # no record is missing in the first list, which may be long
         listed = {versioned.key for versioned in listing.items} if self._entries else None
         for versioned in listing.items:
             key = versioned.key
@@ -285,7 +287,7 @@ class Cache(Generic[CachedRecord]):
             try:
                 self._list()
                 self._follow_watch()
-            except CalicoError as e:  # also Compacted: until the next list we do not know what we missed
+            except CalicoError as e:  # also Compacted: until the next list it is unknown what was missed
                 self._blind(e)
             except Exception as e:  # a thread that dies would leave a snapshot that looks current
                 self._blind(InternalError(f"cannot keep {self.listing} up to date: {type(e).__name__}: {e}"))
@@ -338,7 +340,7 @@ class Cache(Generic[CachedRecord]):
         stop_caches((self,))
 
     def dismiss(self) -> None:
-        """Have the thread end, without waiting for it."""
+        """Tell the thread to end, without waiting for it."""
         self._stopped.set()
         with self._changed:
             watch = self._watch
@@ -357,9 +359,7 @@ def error_of(caches: Iterable[Cache[Any]]) -> str:
 
 
 def stop_caches(caches: Iterable[Cache[Any]]) -> None:
-    """End the threads of all caches, waiting WATCH_S for all of them together: one that hangs costs no more
-    than that.
-    """
+    """End the threads of all caches and wait for them, at most WATCH_S in total even if one hangs."""
     caches = tuple(caches)
     for cache in caches:
         cache.dismiss()

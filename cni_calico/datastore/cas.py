@@ -2,8 +2,8 @@
 
 Rule: the function may be called several times, each time with what is stored then; a conflict returns the new value, so
 it costs no read. After a lost answer the record is read again: the write counts as done if the record is as wanted. If
-others have changed it since, it is unknown whether our write came first: the function must then recognise its own
-effect in its input, so make it idempotent ("this address is mine", not "one more").
+others have changed it meanwhile, it is unknown whether our write was applied before that: the function must then
+recognise its own effect in its input, so make it idempotent ("this address is mine", not "one more").
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def plan_write(key: Key, current: Versioned | None, wanted: Document | None) -> 
 
 
 def read_again(store: Datastore, key: Key, deadline: Deadline, unknown: OutcomeUnknown) -> Versioned | None:
-    """What is stored after a write of which nobody knows whether it came first. Raises ``unknown`` if that fails."""
+    """What is stored after a write of which it is unknown whether it was applied. Raises ``unknown`` if that fails."""
     try:
         return store.get(key, deadline)
     except DatastoreUnavailable as e:

@@ -26,7 +26,7 @@ class ChangedKeys:
             self.any.set()
 
     def take(self) -> Set[Key]:
-        """Everything noted since the last call; nobody else changes it."""
+        """The keys noted since the last call, in a set that belongs to the caller."""
         with self._lock:
             noted, self._noted = self._noted, set()
             self.any.clear()

@@ -1,8 +1,8 @@
 """Leader election: which process does the work that a cluster needs done only once, decided in the datastore.
 
 Rule: the holder of the lease knows until when it certainly holds it, counted from before the request that confirmed it;
-after that moment nothing is written, whoever asks. Losing the lease makes the write fail, so there is never a write too
-many.
+after that moment nothing is written, whoever asks. A write fails if the lease is lost, so nothing is ever written
+without it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Clock = Callable[[], float]
 class Terms:
     """How long a lease lasts without renewal, how often it is renewed, how often others check whether it is free.
 
-    Every agent of a cluster checks: often enough for work that can wait minutes, rarely enough for a thousand nodes. A
-    holder without ``priority`` hands the lease to a candidate that has it.
+    Every agent of a cluster checks, so the numbers suit work that can wait for minutes and clusters of a thousand
+    nodes. A holder without ``priority`` hands the lease to a candidate that has it.
     """
 
     lasts_s: float = 60.0
@@ -83,7 +83,7 @@ class SoleElection:
         return float("inf")
 
     def resign(self, deadline: Deadline) -> None:
-        """Nobody waits for it, so there is nothing to do."""
+        """Do nothing: there is no other candidate."""
 
     def fenced(self, store: Datastore) -> Datastore:
         return store

@@ -1,7 +1,8 @@
 """Combines single writes of several threads into one commit.
 
-Rule: a problem of one member (a conflict, a deadline, a record that the store refuses) is its own error, and the others
-are tried again; a lost answer affects all. A commit with more than one member goes to the store unchanged.
+Rule: a problem of one write (a conflict, a deadline, a record that the store refuses) is an error of that write alone,
+and the others are tried again; a lost answer affects all. A commit with more than one member goes to the store
+unchanged.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class GroupedStore(ForwardingStore):
         return [outcomes[i] for i in range(len(entries))]
 
     def _commit(self, entries: Sequence[Entry]) -> Sequence[Committed | BaseException]:
-        """One commit, and its outcome for each entry; AGAIN for entries that another entry's problem held up."""
+        """One commit, and its outcome for each entry; AGAIN for entries that were not written because of another
+        entry's problem.
+        """
         try:
             committed = self.store.commit([write for write, _ in entries], Deadline(min(d.at for _, d in entries)))
         except CommitConflict as e:

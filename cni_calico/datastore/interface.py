@@ -1,8 +1,7 @@
-"""PURE: the datastore door: what every backend offers, and the values that pass through it.
-
-Rule: records cross this door as ``Key`` and JSON document (a dict in etcd's form, whatever the backend); a backend
-translates its client's errors into cni_calico.errors and never lets them through. Every backend passes tests/contract/.
-Backends declare fault points ``<backend>.<operation>``.
+"""PURE: the interface of every datastore backend, and the values that pass through it. Rule: records pass through this
+interface as ``Key`` and JSON document (a dict in etcd's form, whatever the backend); a backend translates its client's
+errors into cni_calico.errors and never lets them through. Every backend passes tests/contract/. Backends declare fault
+points ``<backend>.<operation>``.
 
 Never change a document in place: ``copy`` it first.
 """
@@ -57,7 +56,7 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A consistent list; a watch from ``revision``, which is the store's, misses nothing.
+    """A consistent list; a watch from ``revision`` (the store's) misses no change.
 
     ``unreadable``: (key, why) of the records left out because they are not JSON objects, on backends that report them.
     """
@@ -177,10 +176,8 @@ class Watch(Protocol):
     """An open watch; a context manager. Thread: one reader; ``cancel`` from any thread wakes it."""
 
     def next(self, timeout_s: float) -> Sequence[Event]:
-        """Changes in order, all members of one commit in one batch; () after ``timeout_s`` without any.
-
-        Raises Compacted (list again), DatastoreUnavailable (open again), Cancelled is an empty answer with
-        ``cancelled`` set.
+        """Changes in order, all members of one commit in one batch; () after ``timeout_s`` without any, and after
+        ``cancel`` (then ``cancelled`` is set). Raises Compacted (list again), DatastoreUnavailable (open again).
         """
 
     @property

@@ -1,8 +1,8 @@
 """Caches that keep the last readable version of a record that becomes unreadable.
 
-Rule: a record that cannot be read never counts as absent. While we run, the last good version counts, even if only
-garbage is left under its key; a record that was never readable is ``unread``: users of these caches then remove nothing
-that depends on it.
+Rule: a record that cannot be read never counts as absent. As long as this process runs, the last good version counts,
+whatever is stored under its key now. A record that was never readable is ``unread``: users of these caches then remove
+nothing that depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ListKey
 
-IN_FORCE = "what it said before stays in force"
+IN_FORCE = "its last valid version stays in force"
 
 
 class KeptCaches:
@@ -32,7 +32,7 @@ class KeptCaches:
         self._store = store
         self._on_change = on_change
         self._corrupt: dict[Key, str] = {}
-        self._missing: set[Key] = set()  # those of them of which no version is known
+        self._missing: set[Key] = set()  # the unreadable records of which no version is known
         self._before: dict[ListKey, dict[Key, Any]] = {}
         self._no_documents = Unreadable(store, lambda key, why: self._note(key, f"{describe(key)}: {why}"))
         listen(store, self._no_documents.note)  # a cache treats them as absent
@@ -79,7 +79,7 @@ class KeptCaches:
         return cache
 
     def _record_before(self, cache: Cache[CachedRecord] | None, key: Key) -> CachedRecord | None:
-        """The last readable version of a record, even if it has not been a document at all since then."""
+        """The last readable version of a record, even if what is stored now is not a document at all."""
         if cache is None:
             return None
         record = cache.record(key)

@@ -1,7 +1,6 @@
-"""Runs several commits at the same time, for a store with one record per commit, so that a batch does not wait for all
-of them one after the other.
-
-Rule: every item is done, whatever happens to the others, and has its own outcome; the number of threads is limited.
+"""Runs several commits at the same time, for a store with one record per commit, so that a batch does not have to wait
+for one after the other. Rule: every item is carried out, whatever happens to the others, and has its own outcome; the
+number of threads is limited.
 """
 
 from __future__ import annotations

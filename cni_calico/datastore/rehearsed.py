@@ -26,7 +26,9 @@ from cni_calico.model.keys import Key, ListKey, covers, etcd_path
 
 
 class RehearsedStore(ForwardingStore):
-    """A dry run over another Datastore. ``written`` has what each key would hold now; None is a deleted record."""
+    """A dry run over another Datastore. ``written`` has the document that each written key would have; None for a
+    deleted record.
+    """
 
     def __init__(self, store: Datastore) -> None:
         super().__init__(store)

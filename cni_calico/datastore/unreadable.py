@@ -1,8 +1,8 @@
 """The records that caches leave out because they cannot be read.
 
-Rule: while there is one, the caches do not show the whole truth: the resident server's calls ask the store, which names
-the record, and the agent removes nothing. Whether it has been repaired or removed is found out by asking again from
-time to time.
+Rule: while there is one, the caches are incomplete: the resident server's calls read from the store, whose error names
+the record, and the agent removes nothing. Such a record is read again from time to time, to learn whether it has been
+repaired or removed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Unreadable:
             self._report(key, why)
 
     def is_noted(self, key: Key) -> bool:
-        """Whether it could not be read at the last look; makes no request."""
+        """Whether the record could not be read when it was last tried; makes no request."""
         return key in self._asked
 
     def any_of(self, listings: Iterable[ListKey]) -> bool:
@@ -92,7 +92,7 @@ class Unreadable:
             if found is not None:
                 codec.decode(key, found.value)
         except CalicoError:
-            return True  # CorruptRecord, or a store that has reported nothing new
+            return True  # CorruptRecord, or no answer from the store
         with self._guard:
             self._asked.pop(key, None)
         return False

@@ -175,8 +175,7 @@ class Removal:
         self.is_nameless = True
         return replace(recorded, own=replace(own, container_id=attachment.container_id))
 
-    # -- a network that joined another network's endpoint
-    # ----------------------------------------------------------------
+    # -- a network that joined another network's endpoint -------------------------------------------------------------
 
     def _has_joined(self, recorded: Recorded) -> bool:
         """Whether the interface belongs to another network and this one has only added its profile to it."""

@@ -298,7 +298,8 @@ def test_a_stale_route_is_repaired(host_ns: Namespace, pod_ns: Namespace) -> Non
     host_ns.do("-6", "route", "add", str(V6), "via", "2001:db8::1", "metric", "32", "proto", "80")  # better than ours
     _, _, notes = host_ns.call(add, PLAN, pod_ns.path)
     assert notes == [
-        f"warning: removing the route {address}/{address.max_prefixlen} through uplink: the address is now assigned to {NAME}"
+        f"warning: removing the route {address}/{address.max_prefixlen} through uplink: "
+        f"the address is now assigned to {NAME}"
         for address in DUAL
     ]
     assert host_routes(host_ns) == {str(V4): NAME, str(V6): NAME}

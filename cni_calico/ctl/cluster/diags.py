@@ -62,7 +62,7 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     with open_session(arguments, environ) as session:
         session.store.get(CLUSTER, session.deadline)  # an archive of failures would help nobody
         count = write_archive(target, name, _items(session, arguments), secrets)
-        session.take_damaged()  # they are in the archive
+        session.take_damaged()  # its failures are named in the archive
     return (
         f"Diagnostics saved to {target} ({count} files).\n"
         "What looks like a secret is hidden in it; addresses and names are not: see who gets it.\n"

@@ -28,7 +28,7 @@ AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What was read. ``unready``: why, by node, of those that Kubernetes knows; None where nobody knows."""
+    """What was read. ``unready``: by the name of each Kubernetes node, why it is not ready; None without Kubernetes."""
 
     spec: Mapping[str, Any]
     records: Records
@@ -37,7 +37,9 @@ class ClusterView:
 
 
 def show(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed, with the screen, when something is not well; with --wait once the time is over."""
+    """The screen. Raises CommandFailed, with the screen, if something is wrong; with --wait only when the time is
+    over.
+    """
     while True:
         try:
             text, wrong = _render(read_view(session), arguments)
@@ -98,7 +100,7 @@ def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def describe_view(view: ClusterView) -> tuple[dict[str, Any], list[str]]:
-    """(everything as a document, what is not well)."""
+    """Everything as a document, and a list of what is wrong."""
     wrong: list[str] = []
     if view.spec.get("datastoreReady") is False:
         wrong.append("the datastore is locked (calicoctl datastore migrate unlock)")
@@ -119,7 +121,7 @@ def describe_view(view: ClusterView) -> tuple[dict[str, Any], list[str]]:
 
 
 def _describe_nodes(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]:
-    """``ready`` is None where nobody knows."""
+    """``ready`` is None if that is not known here."""
     found = []
     names = {node.metadata.name: node for node in view.records.nodes}
     for name in sorted({*names, *(view.unready or ())}):

@@ -52,7 +52,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
         action="store_const",
         const="version",
         dest="show_version",
-        help="the version, and the data's",
+        help="show the versions of this program and of the cluster's data",
     )
     commands = Commands(parser, prog, dest="command")
     _add_resources(commands, common)
@@ -62,11 +62,11 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands.below("node", lambda group: _add_node(group, common))
     commands.below("cluster", lambda group: _add_cluster(group, common))
     show = commands.add("show", common, output_option())
-    show.add_argument("--html", default="", metavar="FILE", help="write it as one page for a browser")
+    show.add_argument("--html", default="", metavar="FILE", help="write the picture as one HTML page")
     completion = commands.add("completion", common)
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
     version = commands.add("version", common, output_option())
-    version.add_argument("--client", action="store_true", help="of this program only")
+    version.add_argument("--client", action="store_true", help="show only this program's version")
     version.add_argument(
         "--poll", type=duration_s, default=0.0, metavar="DURATION", help="ask again every 1s, 10m, 2h, ..."
     )
@@ -82,9 +82,9 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
         "go-template-file=... (default ps)"
     )
     get.add_argument("-o", "--output", default="ps", metavar="FORMAT", help=outputs)
-    get.add_argument("-a", "-A", "--all-namespaces", action="store_true", help="of all namespaces")
-    get.add_argument("-w", "--watch", action="store_true", help="then show each change until interrupted")
-    get.add_argument("--export", action="store_true", help="without metadata of this cluster (uid, ...)")
+    get.add_argument("-a", "-A", "--all-namespaces", action="store_true", help="in all namespaces")
+    get.add_argument("-w", "--watch", action="store_true", help="then print each change, until interrupted")
+    get.add_argument("--export", action="store_true", help="leave out this cluster's metadata (uid, ...)")
     writing = (*resource, writing_options(), dry_run_option(), manifest_options(required=True))
     create = commands.add("create", *writing)
     create.add_argument("--skip-exists", action="store_true", help="leave existing resources as they are")
@@ -94,9 +94,7 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
         commands.add(name, *resource, writing_options(), manifest_options(required=True))
     delete = commands.add("delete", *resource, dry_run_option(), manifest_options(required=False))
     _add_words(delete, "KIND NAME... or KIND/NAME...; kinds and names may be lists with commas")
-    delete.add_argument(
-        "-s", "--skip-not-exists", action="store_true", help="do not fail for resources that do not exist"
-    )
+    delete.add_argument("-s", "--skip-not-exists", action="store_true", help="ignore resources that do not exist")
     delete.add_argument("--force", action="store_true", help="delete a pool even if workloads use its addresses")
     patch = commands.add("patch", *resource, writing_options(), dry_run_option())
     _add_words(patch, "KIND NAME or KIND/NAME")
@@ -111,18 +109,18 @@ def _add_resources(commands: Commands, common: CommandParser) -> None:
     )
     label = commands.add("label", *resource, writing_options(), dry_run_option())
     _add_words(label, "KIND NAME or KIND/NAME, then KEY=VALUE, or KEY with --remove")
-    label.add_argument("--overwrite", action="store_true", help="change a label that has another value")
+    label.add_argument("--overwrite", action="store_true", help="replace the label's value if it has one")
     label.add_argument("--remove", action="store_true", help="remove the label")
 
 
 def _add_ipam(commands: Commands, common: CommandParser) -> None:
     show = commands.add("show", common, output_option())
-    show.add_argument("--ip", default="", metavar="ADDRESS", help="who has this address")
-    show.add_argument("--show-blocks", action="store_true", help="each block, too")
+    show.add_argument("--ip", default="", metavar="ADDRESS", help="show who has this address")
+    show.add_argument("--show-blocks", action="store_true", help="show the blocks, too")
     show.add_argument(
-        "--show-borrowed", action="store_true", help="addresses that a node took from another node's block"
+        "--show-borrowed", action="store_true", help="show addresses that a node took from another node's block"
     )
-    show.add_argument("--show-configuration", action="store_true", help="strict affinity and the like")
+    show.add_argument("--show-configuration", action="store_true", help="show the configuration (strict affinity, ...)")
     check = commands.add("check", common, output_option("--format"))
     check.add_argument("-o", "--output", dest="report", default="", metavar="FILE", help="write a report (JSON)")
     check.add_argument("--show-all-ips", action="store_true", help="name every address that is in use")
@@ -136,7 +134,7 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
         metavar="FILE",
         help="the leaked addresses of this report of 'ipam check'",
     )
-    release.add_argument("--force", action="store_true", help="with reports, though the datastore is not locked")
+    release.add_argument("--force", action="store_true", help="use the reports although the datastore is not locked")
     configure = commands.add("configure", common)
     configure.add_argument(
         "--strict-affinity",
@@ -144,14 +142,14 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
         type=flag,
         default=None,
         metavar="true|false",
-        help="whether nodes use addresses of their own blocks only",
+        help="true: nodes use addresses of their own blocks only",
     )
     configure.add_argument(
         "--max-blocks-per-host",
         type=int,
         default=None,
         metavar="N",
-        help="how many blocks a node may have; 0: any number",
+        help="the number of blocks that a node may have; 0: any number",
     )
     configure.add_argument(
         "--kubevirt-ip-persistence",
@@ -159,32 +157,39 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
         metavar="Enabled|Disabled",
         help="whether KubeVirt's virtual machines keep their addresses (stored for upstream)",
     )
-    configure.add_argument("--force", action="store_true", help="even if addresses are borrowed")
+    configure.add_argument("--force", action="store_true", help="set it even if addresses are borrowed")
     split = commands.add("split", common)
     split.add_argument("number", type=int, metavar="NUMBER", help="number of new pools, a power of two")
     split.add_argument("--name", default="", metavar="POOL", help="name of the pool to split")
-    split.add_argument("--cidr", default="", metavar="CIDR", help="of the pool to split")
+    split.add_argument("--cidr", default="", metavar="CIDR", help="CIDR of the pool to split")
 
 
 def _add_policy(commands: Commands, common: CommandParser) -> None:
     overlay = CommandParser(add_help=False)
     overlay.add_argument(
-        "--with", dest="overlay", action="append", default=[], metavar="FILE", help="as if this were applied"
+        "--with",
+        dest="overlay",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="answer as if this file were applied",
     )
     parents = (common, namespace_option(), overlay, output_option())
     explain = commands.add("explain", *parents)
-    ends = (("source", "from", "where the connection begins"), ("destination", "to", "where it goes"))
+    ends = (("source", "from", "source of the connection"), ("destination", "to", "destination of the connection"))
     for name, to, what in ends:
         explain.add_argument(f"--{to}", dest=name, required=True, metavar="POD|NS/POD|ADDRESS", help=what)
     explain.add_argument(
         "--protocol", default="tcp", metavar="NAME|NUMBER", help="the connection's protocol (default tcp)"
     )
-    explain.add_argument("--port", type=int, default=None, metavar="PORT", help="of the destination")
-    explain.add_argument("--source-port", type=int, default=0, metavar="PORT", help="the source's port (default 49152)")
+    explain.add_argument("--port", type=int, default=None, metavar="PORT", help="port of the destination")
+    explain.add_argument(
+        "--source-port", type=int, default=0, metavar="PORT", help="port of the source (default 49152)"
+    )
     show = commands.add("show", *parents)
     show.add_argument("endpoint", nargs="?", default="", metavar="POD|NS/POD|ADDRESS", help="the workload")
-    show.add_argument("--all", action="store_true", help="of every workload")
-    show.add_argument("--node", default="", metavar="NODE", help="with --all: of this node's workloads")
+    show.add_argument("--all", action="store_true", help="show every workload")
+    show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
 
 
 def _add_datastore(commands: Commands, common: CommandParser) -> None:
@@ -200,8 +205,13 @@ def _add_datastore(commands: Commands, common: CommandParser) -> None:
         subcommand="rebuild", recursive=False, skip_empty=False, namespace="", allow_unknown_fields=False
     )
     rebuild.add_argument("-f", "--filename", default="", metavar="FILE", help="pools and other resources: file or -")
-    rebuild.add_argument("--node", default="", metavar="NAME", help="default: as calico-node wrote it")
-    rebuild.add_argument("--yes", action="store_true", help="do it; without this, only show what would be done")
+    rebuild.add_argument(
+        "--node",
+        default="",
+        metavar="NAME",
+        help="name of this host's node (default: the name that calico-node stored)",
+    )
+    rebuild.add_argument("--yes", action="store_true", help="make the changes; without this option they are only shown")
 
 
 def _add_migrate(commands: Commands, common: CommandParser) -> None:
@@ -209,7 +219,7 @@ def _add_migrate(commands: Commands, common: CommandParser) -> None:
     commands.add("unlock", common)
     export = commands.add("export", common)
     export.add_argument(
-        "-o", "--output", dest="file", default="", metavar="FILE", help="write it there (default stdout)"
+        "-o", "--output", dest="file", default="", metavar="FILE", help="file to write (default stdout)"
     )
     export.add_argument(
         "--format",
@@ -230,9 +240,7 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
         "-o", "--output", dest="archive", default="", metavar="FILE", help="the archive (default in /tmp)"
     )
     check = commands.add("checksystem", common, output_option())
-    check.add_argument(
-        "-f", "--kernel-config", default="", metavar="FILE", help="the kernel's configuration to look at"
-    )
+    check.add_argument("-f", "--kernel-config", default="", metavar="FILE", help="the kernel's configuration file")
     run = commands.add("run", common)
     for name in _NODE_RUN_OPTIONS:
         run.add_argument(f"--{name}", default="", help=SUPPRESS)
@@ -242,20 +250,25 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
 
 def _add_cluster(commands: Commands, common: CommandParser) -> None:
     status = commands.add("status", common, output_option())
-    status.add_argument("--wait", action="store_true", help="until all is well, or --timeout is over")
+    status.add_argument("--wait", action="store_true", help="wait until nothing is wrong, or until --timeout is over")
     check = commands.add("check", common, output_option())
-    check.add_argument("--nodes", default="", metavar="NODE,NODE", help="between these nodes (default any two)")
+    check.add_argument("--nodes", default="", metavar="NODE,NODE", help="test between these nodes (default any two)")
     check.add_argument(
-        "--image", default="", metavar="IMAGE", help="of the pods, which the nodes must have (default calico-node's)"
+        "--image",
+        default="",
+        metavar="IMAGE",
+        help="image of the pods, which the nodes must have already (default calico-node's)",
     )
     check.add_argument(
-        "--host", action="store_true", help="between two network namespaces of this host, even if there is a cluster"
+        "--host",
+        action="store_true",
+        help="test between two network namespaces of this host, even if there is a cluster",
     )
     check.add_argument(
         "--network",
         default=CNI_NET_DIR,
         metavar="FILE|DIR",
-        help=f"on a host: the CNI network to try (default the first of Calico in {CNI_NET_DIR})",
+        help=f"on a host: the CNI network to test (default Calico's first one in {CNI_NET_DIR})",
     )
     check.add_argument(
         "--plugins",
@@ -266,10 +279,14 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
     check.add_argument("--as-pod", default="", metavar="TASK", help=SUPPRESS)
     check.set_defaults(defaults={"timeout": 180.0})
     diags = commands.add("diags", common)
-    diags.add_argument("--since", type=duration_s, default=0.0, metavar="DURATION", help="logs no older than 5s, 2h")
-    diags.add_argument("--max-logs", type=int, default=5, metavar="N", help="pods of a kind whose logs are taken")
-    diags.add_argument("--max-parallelism", type=int, default=10, metavar="N", help="requests at once")
-    diags.add_argument("--focus-nodes", default="", metavar="NODE,...", help="nodes whose pods are taken first")
+    diags.add_argument(
+        "--since", type=duration_s, default=0.0, metavar="DURATION", help="take only log lines newer than 5s, 2h, ..."
+    )
+    diags.add_argument(
+        "--max-logs", type=int, default=5, metavar="N", help="take the logs of at most N pods of each kind"
+    )
+    diags.add_argument("--max-parallelism", type=int, default=10, metavar="N", help="number of simultaneous requests")
+    diags.add_argument("--focus-nodes", default="", metavar="NODE,...", help="prefer the pods on these nodes")
     diags.add_argument("-o", "--output", dest="archive", default="", metavar="FILE", help="the archive (default in .)")
 
 
@@ -306,7 +323,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
 
 
 def _take_rest(arguments: Namespace, rest: Sequence[str], leaf: ArgumentParser) -> None:
-    """Names of resources after an option. Raises InvalidConfig for words that no command knows."""
+    """Parse names of resources that follow an option. Raises InvalidConfig for words that no command knows."""
     unknown = [word for word in rest if word.startswith("-") and word != "-"]
     if unknown or "words" not in arguments:
         word = (unknown or rest)[0]

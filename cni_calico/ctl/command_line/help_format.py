@@ -1,7 +1,7 @@
-"""How help is laid out: as wide as the terminal, texts as they are written.
+"""The layout of help: as wide as the terminal, texts as they are written.
 
-Rule: importing this costs nothing, because argparse makes one for every argument; its own way to the terminal's width
-imports modules that no command needs.
+Rule: importing this costs nothing, because argparse makes a formatter for every argument, and its own way to learn the
+terminal's width imports modules that no command needs.
 """
 
 from __future__ import annotations

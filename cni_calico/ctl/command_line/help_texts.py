@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """``summary`` is a line of the list of commands; ``examples`` are (command line without the program, what for)."""
+    """``summary`` is the command's line in the list of commands; ``examples`` are (command line without the program,
+    its purpose).
+    """
 
     summary: str
     text: str = ""
@@ -41,8 +43,8 @@ PROGRAM = Help(
 COMMANDS: Mapping[str, Help] = {
     "get": Help(
         "show resources",
-        "A name that does not exist is an error; those found are shown all the same. A kind of which there is nothing "
-        "is no error, and standard error says so.",
+        "A name that does not exist is an error; the resources that were found are shown nevertheless. A kind without "
+        "any resource is no error; a line on standard error says that there is none.",
         (
             ("get ippools -o wide", "every pool, with more columns"),
             ("get node/a node/b -o yaml", "two nodes, completely"),
@@ -70,11 +72,12 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "replace": Help(
         "replace resources",
-        "Each must exist; fields that its file lacks are removed. It stops at the first error.",
+        "Each resource must exist; fields that the file does not have are removed. The command stops at the first "
+        "error.",
         (
-            ("replace -f pool.yaml", "a pool by what the file says"),
+            ("replace -f pool.yaml", "replace a pool by the one in the file"),
             ("replace -f policies/ -R -n shop --skip-empty", "all files below a directory"),
-            ("replace -f pool.yaml --dry-run=server", "whether it could be done"),
+            ("replace -f pool.yaml --dry-run=server", "check whether it would succeed"),
             ("replace -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
     ),
@@ -84,7 +87,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("apply -f pool.yaml", "create or change a pool"),
             ("apply -f policies/ -R -n shop --skip-empty", "all files below a directory"),
-            ("apply -f pool.yaml --dry-run=server", "whether it could be done"),
+            ("apply -f pool.yaml --dry-run=server", "check whether it would succeed"),
             ("apply -f new.yaml --allow-unknown-fields", "with fields that only a newer version knows"),
         ),
     ),
@@ -112,8 +115,11 @@ COMMANDS: Mapping[str, Help] = {
         (
             ("delete ippool old", "one pool"),
             ("delete networkpolicy/a,networkpolicy/b -n shop", "two policies of a namespace"),
-            ("delete -f policies/ -R --skip-empty --skip-not-exists", "what these files name, as far as it exists"),
-            ("delete ippool old --dry-run=server", "whether it could be done"),
+            (
+                "delete -f policies/ -R --skip-empty --skip-not-exists",
+                "the resources that these files name, if they exist",
+            ),
+            ("delete ippool old --dry-run=server", "check whether it would succeed"),
             ("delete ippool old --force", "even while workloads have its addresses"),
         ),
     ),
@@ -123,7 +129,7 @@ COMMANDS: Mapping[str, Help] = {
         (
             ('patch ippool default-ipv4-ippool -p \'{"spec":{"natOutgoing":true}}\'', "set one field"),
             ('patch np/web -n shop -t json -p \'[{"op":"remove","path":"/spec/order"}]\'', "a list of operations"),
-            ("patch node/a --dry-run=server -p 'spec: {}'", "whether it could be done"),
+            ("patch node/a --dry-run=server -p 'spec: {}'", "check whether it would succeed"),
             (
                 "patch node/a --allow-unknown-fields -p 'spec: {newer: 1}'",
                 "with a field that only a newer version knows",
@@ -137,7 +143,7 @@ COMMANDS: Mapping[str, Help] = {
             ("label node a rack=r1", "set a label that is not there yet"),
             ("label networkset/web -n shop zone=b --overwrite", "change a label"),
             ("label node a rack --remove", "remove a label"),
-            ("label node a rack=r1 --dry-run=server", "whether it could be done"),
+            ("label node a rack=r1 --dry-run=server", "check whether it would succeed"),
             ("label node a rack=r1 --allow-unknown-fields", "keep fields that this version does not know"),
         ),
     ),
@@ -193,7 +199,8 @@ COMMANDS: Mapping[str, Help] = {
     "policy": Help("what policies do to connections"),
     "policy explain": Help(
         "whether a connection is allowed, and why",
-        "Names the tier, policy and rule that decide, at both ends. Decided from what is stored; no agent is asked.",
+        "Names the tier, policy and rule that decide, at both ends. The answer is computed from what is stored; no "
+        "agent is asked.",
         (
             ("policy explain --from shop/web --to shop/db --port 5432", "between two pods"),
             ("policy explain --from web --to db --port 80 -o 'jsonpath={.allowed}'", "true or false, for a script"),
@@ -214,7 +221,7 @@ COMMANDS: Mapping[str, Help] = {
             ("policy show shop/web --with new.yaml", "as if the file were applied"),
         ),
     ),
-    "datastore": Help("move all data; look after the embedded datastore's file"),
+    "datastore": Help("move all data; check and repair the embedded datastore's file"),
     "datastore migrate": Help("move all data to another datastore"),
     "datastore migrate lock": Help(
         "stop ADD and DEL while data is moved", "", (("datastore migrate lock", "before an export"),)
@@ -232,12 +239,12 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "datastore migrate import": Help(
         "write exported data into an empty datastore",
-        "Reads this program's exports and upstream's. One that was interrupted can be repeated.",
+        "Reads this program's exports and upstream's. An import that was interrupted can be repeated.",
         (("-c other.cfg datastore migrate import -f all.json", "into the datastore that other.cfg names"),),
     ),
     "datastore migrate-policy-names": Help(
         "rename the policies that versions before 3.32 stored as default.NAME",
-        "With etcd only: drops the prefix of the names of policies in tier default. It can be repeated.",
+        "With etcd only: drops the prefix of the names of policies in tier default. The command can be repeated.",
         (("datastore migrate-policy-names", "after the last node has been upgraded"),),
     ),
     "datastore check": Help(
@@ -255,7 +262,7 @@ COMMANDS: Mapping[str, Help] = {
         "The addresses of running containers stay allocated. Without --yes it only shows what it would do.",
         (
             ("datastore rebuild -f pools.yaml", "what would be done"),
-            ("datastore rebuild -f pools.yaml --node a --yes", "do it, under this node's name"),
+            ("datastore rebuild -f pools.yaml --node a --yes", "make it, for this node"),
         ),
     ),
     "node": Help("inspect this host"),

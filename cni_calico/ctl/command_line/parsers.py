@@ -1,6 +1,6 @@
 """What the commands of calicoctl have in common: how their parsers are made, fail, and show their examples.
 
-Rule: errors are raised, never printed; they name what was probably meant.
+Rule: errors are raised, never printed; they suggest the word that was probably meant.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cni_calico.ctl.output.values import TABLE, require_value_format
 from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.errors import InvalidConfig
 
-# its words stay English: looking for a catalogue of translations for each of them takes 3 ms
+# argparse's words stay English: looking for translations of them takes 3 ms
 vars(argparse)["_"] = str
 
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "info", "debug")
 
 
 class CommandParser(ArgumentParser):
-    """Raises its errors, so that main decides how the program ends, and says what was probably meant.
-
-    What takes time waits until it is needed: ``fill`` adds a group's commands, ``text`` becomes the help.
+    """An argparse parser that raises its errors, so that main decides how the program ends, and suggests the word that
+    was probably meant. What takes time is deferred until it is needed: ``fill`` adds a group's commands, ``text``
+    becomes the help.
     """
 
     def __init__(self, *, text: Help | None = None, program: str = "", **options: Any) -> None:
@@ -107,7 +107,7 @@ def description(text: Help) -> str:
 
 
 def render_examples(text: Help, program: str) -> str:
-    """The examples as help shows them: what for, and below it the command line."""
+    """The examples as help shows them: the purpose, and below it the command line."""
     lines = [f"  # {what}\n  {program} {line}" for line, what in text.examples]
     return "examples:\n" + "\n".join(lines) if lines else ""
 
@@ -135,7 +135,7 @@ def common_options() -> CommandParser:
     common.add_argument("--kubeconfig", default=SUPPRESS, metavar="FILE", help="use this cluster's datastore")
     common.add_argument("--context", default=SUPPRESS, metavar="CONTEXT", help="the kubeconfig's context to use")
     common.add_argument(
-        "--timeout", type=float, default=SUPPRESS, metavar="SECONDS", help="give up after so long (default 60)"
+        "--timeout", type=float, default=SUPPRESS, metavar="SECONDS", help="give up after this time (default 60)"
     )
     common.add_argument(
         "-l",
@@ -156,7 +156,7 @@ def common_options() -> CommandParser:
 
 
 def output_option(*names: str) -> CommandParser:
-    """For commands whose findings are a table, or a document. ``names`` in place of -o and --output."""
+    """The option -o for commands whose findings are a table or a document. ``names`` replace -o and --output."""
     options = CommandParser(add_help=False)
     options.add_argument(
         *(names or ("-o", "--output")),
@@ -208,6 +208,6 @@ def manifest_options(*, required: bool) -> CommandParser:
     options.add_argument(
         "-f", "--filename", required=required, default="", metavar="FILE", help="a file, a directory, or - (stdin)"
     )
-    options.add_argument("-R", "--recursive", action="store_true", help="also the directories below a directory")
+    options.add_argument("-R", "--recursive", action="store_true", help="also read the directories below a directory")
     options.add_argument("-e", "--skip-empty", action="store_true", help="do not fail when there are no resources")
     return options

@@ -1,8 +1,6 @@
-"""``calicoctl datastore check, salvage, rebuild``: for the embedded store's file if it is damaged or lost.
-
-Rule: nothing is replaced that can still be read. ``rebuild`` is for a host whose store is lost while its containers
-run: in the new store every address is allocated that a route of this host leads to a container, so that none is
-assigned again.
+"""``calicoctl datastore check, salvage, rebuild``: for an embedded store's file that is damaged or lost. Rule: a file
+that can still be read is never replaced. ``rebuild`` is for a host whose store is lost while its containers run: it
+allocates, in a new store, every address for which this host has a route to a container, so that none is assigned again.
 """
 
 from __future__ import annotations
@@ -75,12 +73,15 @@ def rescue(arguments: Namespace, environ: Mapping[str, str]) -> str:
         f"To use it, stop calico-node, move {path}, {path}-wal and {path}-shm away, and put it in their place."
     )
     if found.lost:
-        lines.append("Then run 'calicoctl datastore rebuild --yes': running containers keep the addresses it lacks.")
+        lines.append(
+            "Then run 'calicoctl datastore rebuild --yes': it allocates the addresses of running containers that the "
+            "new file lacks."
+        )
     return "\n".join(lines) + "\n"
 
 
 def select_addresses(routes: Iterable[HostRoute], prefixes: Iterable[str]) -> list[HostRoute]:
-    """PURE: the routes to single addresses through interfaces of containers."""
+    """PURE: the routes to single addresses through containers' interfaces."""
     starts = tuple(prefixes)
     return [
         route for route in routes if route.dst.prefixlen == route.dst.max_prefixlen and route.device.startswith(starts)
@@ -96,14 +97,18 @@ def rebuild(arguments: Namespace, environ: Mapping[str, str]) -> str:
     is_there = os.path.exists(path) and os.path.getsize(path) > 0
     if not arguments.yes:
         shown = [f"  {route.dst.network_address} through {route.device}" for route in routes]
-        what = "stays; it lacks what follows" if is_there else "is gone; a new one would hold what follows"
+        what = (
+            "exists; --yes would allocate these addresses in it"
+            if is_there
+            else "is gone; --yes would make a new one with these addresses allocated"
+        )
         raise InvalidConfig(
-            "\n".join([f"datastore {path} {what}, where no pool is missing:", *shown]),
+            "\n".join([f"datastore {path} {what}, as far as there are pools for them:", *shown]),
             details="repeat this with --yes, and with -f FILE for the pools and other resources of a new one",
         )
     if not is_there and not arguments.filename:
         raise InvalidConfig(
-            "cannot make a new datastore without its pools: the addresses of running containers are taken in them",
+            "cannot make a new datastore without its pools: the running containers' addresses are allocated from them",
             details="name a file with the IPPools and whatever else was configured: -f FILE",
         )
     target = path if is_there else f"{path}.rebuilding"
@@ -146,26 +151,26 @@ def _fill(
         handle, address = f"{HANDLE}{route.device}", route.dst.network_address
         handles.add(handle)
         if any(item.address == address for item in allocator.addresses_of(handle, deadline)):
-            continue  # taken by an earlier run
+            continue  # allocated by an earlier run
         try:
             allocator.assign_address(address, handle, {"node": node, "interface": route.device}, node, deadline)
-            lines.append(f"Took {address}, which {route.device} has.")
+            lines.append(f"Allocated {address}, which {route.device} has.")
         except AddressInUse:
-            continue  # recorded
+            continue  # it is allocated already
         except IPAMError as e:
             failed.append(f"{address} of {route.device}: {e}")
     for item in store.list(HandleList(), deadline).items:
         name = item.key.handle_id if isinstance(item.key, HandleKey) else ""
         if name.startswith(HANDLE) and name not in handles:
             allocator.release_handle(name, deadline)
-            lines.append(f"Released what {name.removeprefix(HANDLE)} had: the interface is gone.")
+            lines.append(f"Released the addresses of {name.removeprefix(HANDLE)}: the interface is gone.")
     if failed:
         raise CalicoError(
-            "cannot take every address that is in use:\n" + "\n".join(f"  {each}" for each in failed),
-            details="apply the pools that they are from, then run this again; until then do not start containers",
+            "cannot allocate every address that is in use:\n" + "\n".join(f"  {each}" for each in failed),
+            details="apply the pools that contain them, then run this again; until then do not start containers",
         )
     lines.append(
-        "When the containers that run now are gone, run this again: it releases what they had."
+        "When the containers that run now are gone, run this again: it releases their addresses."
         if handles
         else "No container of this host has an address."
     )

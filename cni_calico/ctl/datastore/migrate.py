@@ -2,7 +2,7 @@
 
 Rule: an export is a JSON document with every record in etcd's form under its etcd key, so that nothing is lost between
 backends; upstream's form is made on request (upstream_export.py). A record that cannot be read stops the export: an
-address that it lacked would be assigned twice after the import.
+address missing in the export would be assigned twice after the import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import CLUSTER, EverythingList, etcd_path
 
 FORMAT = "cni-calico/datastore-export/v1"
-IMPORTING = "cni-calico/importing"  # annotation of ClusterInformation: the digest of an export that is being imported
+IMPORTING = "cni-calico/importing"  # annotation of ClusterInformation: the digest of the export that is being imported
 
 
 def lock(session: Session, arguments: Namespace) -> str:

@@ -39,14 +39,14 @@ def migrate(session: Session, arguments: Namespace) -> str:
 
 def _old_policies(session: Session) -> list[Versioned]:
     if session.store.kind == "kubernetes":
-        session.store.get(CLUSTER, session.deadline)  # one that does not answer is an error here, too
+        session.store.get(CLUSTER, session.deadline)  # a datastore that does not answer is an error here, too
         return []
     found = [item for kind in TIERED_KINDS for item in session.store.list(ResourceList(kind), session.deadline).items]
     return [item for item in found if _is_old(item)]
 
 
 def _is_old(item: Versioned) -> bool:
-    """Whether its name has the prefix and its tier is that of the prefix, which older versions did not store."""
+    """Whether the policy's name has the prefix and its tier is the prefix's (older versions stored no tier)."""
     name, spec = _key(item).name, item.value.get("spec")
     tier = spec.get("tier") if isinstance(spec, Mapping) else None
     return name.startswith(PREFIX) and len(name) > len(PREFIX) and tier in (None, "", "default")

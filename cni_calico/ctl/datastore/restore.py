@@ -28,7 +28,7 @@ _CHUNK = 50
 
 
 def parse_export(text: str, source: str) -> ExportedRecords:
-    """The records of an export, ours or upstream's, each of which can be read. Raises InvalidConfig, CorruptRecord."""
+    """The records of an export, ours or upstream's; all of them can be read. Raises InvalidConfig, CorruptRecord."""
     if is_upstreams(text):
         found = parse_upstream(text, source)
         for named, value in found.items():
@@ -148,7 +148,7 @@ def _chunks(items: Sequence[tuple[Key, Document]], size: int) -> Iterator[Sequen
         yield items[at : at + size]
 
 
-# -- what Kubernetes has objects of its own for -----------------------------------------------------------------------
+# -- records that are Kubernetes' own objects -------------------------------------------------------------------------
 
 
 def _is_derived(key: Key) -> bool:
@@ -184,7 +184,7 @@ def _plan_node(current: Versioned, document: Document) -> Document:
     spec = {**(document.get("spec") or {}), "orchRefs": current.value["spec"]["orchRefs"]}
     status = {**(current.value.get("status") or {}), **(document.get("status") or {})}
     metadata, there = document.get("metadata") or {}, current.value["metadata"]
-    inherited = inherited_labels(document)  # only once, from what was then the Kubernetes node
+    inherited = inherited_labels(document)  # stored once, from the Kubernetes node as it was then
     labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name not in inherited}
     annotations = {**(metadata.get("annotations") or {}), **(there.get("annotations") or {})}
     merged = {**there, "labels": {**labels, **(there.get("labels") or {})}, "annotations": annotations}

@@ -1,6 +1,6 @@
 """Reads the files that a user names.
 
-Rule: a size limit for each, and an error that says which file it is and what is wrong with it.
+Rule: each has a size limit; an error says which file it is and what is wrong with it.
 """
 
 from __future__ import annotations

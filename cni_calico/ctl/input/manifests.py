@@ -39,7 +39,7 @@ def parse_documents(text: str, source: str) -> list[dict[str, Any]]:
 
 
 def _parse(text: str, source: str) -> list[Any]:
-    """Texts that look like JSON are read as JSON: that is faster, and YAML knows no surrogate pairs."""
+    """Texts that look like JSON are read as JSON: that is faster, and YAML does not have JSON's surrogate pairs."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return [parse_json(text, source, _object)]

@@ -31,7 +31,7 @@ def parse_targets(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]
 def _parse_pair(word: str) -> tuple[str, str]:
     kind, slash, name = word.partition("/")
     if not slash:
-        raise InvalidConfig(f"cannot read {word!r}: after a KIND/NAME every resource is named as KIND/NAME")
+        raise InvalidConfig(f"cannot read {word!r}: after KIND/NAME every resource must be named as KIND/NAME")
     if not name:
         raise InvalidConfig("resource name may not be empty")
     return parse_kind(kind), name

@@ -1,8 +1,9 @@
 """What the janitor would release, and why; nothing is written.
 
-Rule: everything is listed once and judged by that. Only the first hundred are checked again one by one, as the janitor
-does before it releases, because each takes a request. How long something has been lost is unknown here; the janitor
-waits for that. If Kubernetes is not the datastore its pods are unknown, and their addresses are not judged.
+Rule: everything is listed once and judged by these lists. Only the first hundred suspects are checked again one by one,
+as the janitor does before it releases, because each check takes a request. How long something has been lost is unknown
+here, while the janitor waits for its grace period. If Kubernetes is not the datastore, its pods are unknown here, and
+their addresses are not judged.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def find_lost(session: Session, items: Iterable[Versioned]) -> list[LostSubject]
 
 
 def _kind_of(key: Key) -> str:
-    """One of _KINDS, or another text. Blocks' virtual affinities belong to no node."""
+    """The kind of a record: one of _KINDS, or another text. (Virtual affinities of blocks belong to no node.)"""
     if isinstance(key, ResourceKey):
         return key.kind
     if isinstance(key, AffinityKey):

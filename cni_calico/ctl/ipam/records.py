@@ -1,6 +1,6 @@
 """Reads and decodes everything that is stored about addresses.
 
-Rule: a record that cannot be read is reported and the rest is used, because users need that to repair it.
+Rule: a record that cannot be read is reported and the rest is used, because users need the rest to repair it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_items(session: Session) -> list[Versioned]:
 
 
 def read_records(session: Session, items: Iterable[Versioned] | None = None) -> Records:
-    """The records, of ``items`` if they have been read already. Raises DatastoreError."""
+    """The decoded records, made from ``items`` if these have been read already. Raises DatastoreError."""
     blocks, handles, affinities = {}, {}, {}
     kinds: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
     corrupt: list[tuple[str, str]] = []

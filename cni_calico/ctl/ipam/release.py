@@ -1,8 +1,7 @@
-"""``calicoctl ipam release``: single addresses, and the leaked ones of reports.
-
-Rule: an address is released only if its handle and sequence number are still those in the report; if several reports
-are given, only if it is leaked in all of them. Because a new pod's address is allocated before its endpoint is written,
-reports made while the cluster runs need --force.
+"""``calicoctl ipam release``: single addresses, and those that reports name as leaked. Rule: an address is released
+only if its handle and sequence number are still those in the report, and, if several reports are given, only if it is
+leaked in all of them. Because a new pod's address is allocated before its endpoint is written, reports made while the
+cluster runs need --force.
 """
 
 from __future__ import annotations

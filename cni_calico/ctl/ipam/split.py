@@ -1,8 +1,8 @@
 """``calicoctl ipam split``: one pool becomes several of the same kind that cover the same addresses.
 
-Rule: blocks and addresses stay as they are, only the pools around them change; so the datastore must be locked, and no
-block may span two of the new pools. After an interruption (on Kubernetes, which has no transactions) the command can be
-repeated.
+Rule: blocks and addresses stay as they are, only the pools that contain them change; so the datastore must be locked,
+and no block may span two of the new pools. After an interruption (on Kubernetes, which has no transactions) the command
+can be repeated.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def _find_pool(session: Session, name: str, cidr: str) -> Versioned:
         return read_resource(session, ResourceKey("IPPool", name))
     wanted = _network(cidr)
     if wanted is None:
-        raise InvalidConfig(f"cannot split a pool: --cidr {cidr} is no CIDR")
+        raise InvalidConfig(f"cannot split a pool: --cidr {cidr} is not a CIDR")
     for item in session.store.list(ResourceList("IPPool"), session.deadline).items:
         if _network(str((item.value.get("spec") or {}).get("cidr") or "")) == wanted:
             return item
-    raise CommandFailed(f"cannot split a pool: there is none with the CIDR {cidr}")
+    raise CommandFailed(f"cannot split a pool: no pool has the CIDR {cidr}")
 
 
 def _network(cidr: str) -> Network | None:
-    """The network in any spelling; None if the text is not one."""
+    """The network that a text names, in any spelling; None if the text is not a network."""
     try:
         return ip_network(cidr, strict=False) if "/" in cidr else None
     except ValueError:

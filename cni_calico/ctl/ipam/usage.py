@@ -1,6 +1,6 @@
 """PURE: how full pools and blocks are, as values from which tables and documents are made.
 
-Rule: a block belongs to the pool that contains it, whatever pool its addresses were asked from.
+Rule: a block belongs to the pool that contains it, from whichever pool its addresses were requested.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def _type(found: Allocation) -> str:
 
 
 def find_holder(blocks: Sequence[Block], address: Address) -> Mapping[str, Any]:
-    """``{"ip", "assigned"}``, and ``handle``, ``attributes``, ``block`` and ``affinity`` of one that is assigned."""
+    """``{"ip", "assigned"}``, and for an assigned address also ``handle``, ``attributes``, ``block`` and
+    ``affinity``.
+    """
     for block in blocks:
         if address.version == block.cidr.version and address in block.cidr:
             holder = holder_of(block, address)

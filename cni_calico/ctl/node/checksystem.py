@@ -1,7 +1,7 @@
 """``calicoctl node checksystem``: whether this host can be a node, and which features it lacks.
 
-Rule: only reads, changes nothing and loads no module. What every node needs is required; what only some clusters need
-(IPIP, VXLAN, WireGuard, BGP) is listed with its purpose and is no failure.
+Rule: it only reads, changes nothing and loads no module. A missing feature is a failure if every node needs it; one
+that only some clusters need (IPIP, VXLAN, WireGuard, BGP) is listed with its purpose.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _items(environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str
     yield "config/environment", _environment(run_dir)
 
 
-# -- one thing each; none of them fails -------------------------------------------------------------------------------
+# -- each of these collects one thing, and none fails -----------------------------------------------------------------
 
 
 def _status(environ: Mapping[str, str]) -> str:
@@ -147,7 +147,7 @@ def _read(path: str) -> str:
 
 
 def _environment(run_dir: str) -> str:
-    """Those of the agent's environment variables that it reads."""
+    """The environment variables that the agent reads, with the agent's values."""
     pid = agent_status.read_status(run_dir).get("pid")
     if not isinstance(pid, int):
         return "the agent has written no status\n"

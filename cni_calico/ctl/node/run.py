@@ -1,7 +1,7 @@
 """``calicoctl node run``: upstream starts a container with docker; this only prints how to run calico-node.
 
-Rule: starts nothing and always fails, so that no script believes that it did. The options that upstream has become the
-variables with the same meaning.
+Rule: it starts nothing and always fails, so that no script believes that a node was started. Upstream's options are
+translated into the variables with the same meaning.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ _TOPICS = (
 
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises CommandFailed, with what could be found out, if this node is not ready or its agent does not run."""
+    """The status. Raises CommandFailed, with as much of the status as is known, if this node is not ready or its agent
+    does not run.
+    """
     run_dir = directories.run_dir(environ)
     fields = {
         **agent_status.read_status(run_dir),
@@ -64,7 +66,9 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def describe(fields: Mapping[str, Any], bird: BirdStatus | str, now: float) -> dict[str, Any]:
-    """Everything as a document: what the agent reports, and ``bird`` with its peers, or why it does not answer."""
+    """Everything as a document: what the agent reports, and and ``bird`` with its peers, or why BIRD does not
+    answer.
+    """
     why = agent_status.why_not_ready(fields, now)
     if isinstance(bird, str):
         said: dict[str, Any] = {"error": bird}

@@ -1,6 +1,7 @@
 """Writes one archive of texts, without secrets.
 
-Rule: created exclusively and readable only by its owner; complete or absent. Every text passes through redaction.
+Rule: the archive never replaces a file, only its owner can read it, and it is complete or absent. Every text passes
+through redaction.
 """
 
 from __future__ import annotations

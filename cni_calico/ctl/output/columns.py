@@ -25,7 +25,7 @@ def _field(document: JSON, path: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """As Go's templates print it, with which upstream's tables are made."""
+    """A value as Go's templates print it: upstream's tables are made with these."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -47,12 +47,12 @@ def _default(path: str, value: Any) -> Column:
 
 
 def _pointer(path: str) -> Column:
-    """A value that may be absent: then "<nil>"."""
+    """A value that may be absent; it is then shown as "<nil>"."""
     return lambda document: "<nil>" if _field(document, path) is None else _field(document, path)
 
 
 def _number(path: str) -> Column:
-    """A number that is 0 if it is not given."""
+    """A number, 0 if it is absent."""
     return lambda document: _field(document, path) or 0
 
 
@@ -144,7 +144,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "StagedNetworkPolicy": _POLICY,
     "NetworkSet": {"NAME": "metadata.name", "NETS": "spec.nets"},
 }
-# the columns of the short table, if it does not have all
+# the columns of the short table, where it does not have all columns
 _SHORT: Mapping[str, Sequence[str]] = {
     "Node": ("NAME",),
     "IPPool": ("NAME", "CIDR", "SELECTOR"),
@@ -192,7 +192,7 @@ def _chosen(kind: str, headings: Sequence[str]) -> Columns:
 
 
 def parse_columns(kind: str, text: str) -> Columns:
-    """Of ``NAME,CIDR``, or with paths ``NAME:.metadata.name,CIDR:.spec.cidr`` as kubectl has them.
+    """The columns that ``NAME,CIDR`` names, or with paths ``NAME:.metadata.name,CIDR:.spec.cidr`` as kubectl has them.
 
     Raises InvalidConfig for a column that the kind does not have.
     """
@@ -214,7 +214,7 @@ def parse_columns(kind: str, text: str) -> Columns:
 def _selected(path: str) -> Column:
     from cni_calico.ctl.output.jsonpath import select_values
 
-    select_values(path, {})  # raises for what is no path
+    select_values(path, {})  # raises if it is not a path
     return lambda document: select_values(path, document) or "<none>"
 
 

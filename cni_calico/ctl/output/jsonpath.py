@@ -1,7 +1,7 @@
 """PURE: kubectl's JSONPath templates: ``{range .items[*]}{.metadata.name} {end}``.
 
-Rule: the paths are the library's (RFC 9535); here is what kubectl adds: text around braces, ``range``, names with
-escaped dots, and ``$`` that may be left out. What does not exist is empty.
+Rule: a library evaluates the paths (RFC 9535); this module adds what kubectl has in addition: text around braces,
+``range``, names with escaped dots, and paths without ``$``. A path to nothing gives an empty text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def render_jsonpath(template: str, value: Any) -> str:
 
 def select_values(path: str, value: Any) -> list[Any]:
     """Everything that one path, such as ``.metadata.name``, selects. Raises InvalidConfig."""
-    import jsonpath  # only for those who ask for it: its import takes a while
+    import jsonpath  # imported only if it is needed: that takes a while
 
     try:
         found: list[Any] = jsonpath.findall(_standard(path), value)
@@ -118,7 +118,7 @@ def _append_text(into: list[_Piece], text: str) -> None:
 
 
 def _words(action: str) -> list[str]:
-    """Separated by spaces that are neither in brackets nor in quotes."""
+    """The words of an action, separated by spaces that are neither in brackets nor in quotes."""
     words, depth, open_word = [""], 0, False
     for match in re.finditer(rf"{_QUOTED}|.", action, re.DOTALL):
         text = match[0]

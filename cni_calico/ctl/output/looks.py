@@ -1,6 +1,6 @@
 """PURE: how tables and single words look: plain, for pipes and files, or as terminal.py shows them.
 
-Rule: what a look changes is colours and line breaks, never what is said; in a pipe everything is plain.
+Rule: a look changes colours and line breaks, never words; in a pipe everything is plain.
 """
 
 from __future__ import annotations

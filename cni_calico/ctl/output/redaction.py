@@ -1,8 +1,8 @@
 """PURE: texts without their secrets, for what people send to others.
 
-Rule: whatever looks like a secret by its name or form is replaced, in any kind of text; too much is better than too
-little, so the paths of key files are hidden as well. Known secrets (``secrets_in`` a configuration) are replaced
-wherever they occur.
+Rule: whatever looks like a secret by its name or form is replaced, in any kind of text. Hiding too much is better than
+hiding too little, so the paths of key files are hidden as well. Known secrets (``secrets_in`` a configuration) are
+replaced wherever they occur.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _WITH_MORE = {
     TEMPLATE: "a template",
     TEMPLATE_FILE: "a template file",
 }
-_ORDER = ("kind", "apiVersion", "metadata", "spec", "status", "items")  # as Go's types have them
+_ORDER = ("kind", "apiVersion", "metadata", "spec", "status", "items")  # in the spelling of Go's types
 _METADATA = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
 _CLUSTER_SPECIFIC = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation", "managedFields")
 

@@ -24,7 +24,7 @@ _EMBEDDED = {"objectmeta": "metadata", "listmeta": "metadata"}
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A range or if with its two bodies, or a value to print; ``words`` are its action's words."""
+    """A range or an if with its two bodies, or a value to print; ``words`` are the words of its action."""
 
     words: Sequence[str]
     body: list[_Block | str] = field(default_factory=list)
@@ -129,7 +129,7 @@ def _value(word: str, value: Any) -> Any:
 
 def _field(value: Any, name: str) -> Any:
     if not isinstance(value, Mapping):
-        raise InvalidConfig(f"cannot use template: .{name} of what has no fields")
+        raise InvalidConfig(f"cannot use template: .{name} is used on a value that has no fields")
     if name in value:
         return value[name]
     wanted = _EMBEDDED.get(name.lower(), name.lower())
@@ -143,7 +143,7 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """As Go prints it."""
+    """A value as Go prints it."""
     if value is None:
         return "<no value>"
     if isinstance(value, bool):

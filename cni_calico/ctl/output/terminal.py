@@ -1,7 +1,7 @@
 """Tables on a terminal: bold headings, colours for what is well and what is not, cells wrapped to the terminal's width.
 
-Rule: rich lays out a table that does not fit; one that fits is the plain one with colours, because importing rich takes
-as long as everything else that ``get`` does.
+Rule: the library rich lays out only a table that does not fit the terminal; one that fits is the plain table with
+colours, because importing rich takes as long as everything else that ``get`` does.
 """
 
 from __future__ import annotations

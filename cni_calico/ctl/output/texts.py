@@ -14,10 +14,12 @@ def render_json(value: Any) -> str:
 
 
 def render_yaml(value: Any) -> str:
-    """Sorted; repeated values in full instead of with anchors, which not every reader of manifests supports."""
+    """YAML with sorted keys; repeated values are written in full instead of as anchors, which not every reader of
+    manifests supports.
+    """
     if value is None:
         return "null\n"
-    import yaml  # for those who ask for it: its import takes a while
+    import yaml  # imported only if it is needed: that takes a while
 
     class Plain(yaml.CSafeDumper):
         def ignore_aliases(self, data: object) -> bool:

@@ -1,6 +1,5 @@
-"""What a command found out as a document: JSON, YAML or what a JSONPath selects of it.
-
-Rule: one list of formats for every command that has something to say; the tables are the commands' own.
+"""A command's findings as JSON, as YAML, or what a JSONPath selects of them. Rule: all commands have the same formats;
+their tables they make themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def require_value_format(output: str) -> None:
 
 
 def render_value(value: Any, output: str) -> str:
-    """``value``, which JSON has, in a format other than TABLE. Raises InvalidConfig."""
+    """``value``, which consists of JSON's types, in a format other than TABLE. Raises InvalidConfig."""
     if is_jsonpath(output):
         return render_selected(value, output)
     return render_json(value) if output == "json" else render_yaml(value)

@@ -1,6 +1,7 @@
 """PURE: the style and the script of the picture's page.
 
-Rule: light or dark as the reader's system is; every colour is a variable, and nothing is loaded from anywhere.
+Rule: the page is light or dark as the reader's system is; every colour is a variable, and nothing is loaded from
+anywhere.
 """
 
 STYLE = """

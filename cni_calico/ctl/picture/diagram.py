@@ -1,6 +1,7 @@
 """PURE: nodes on a circle, or in a disc when they are many; routers in a row above; sessions as lines; drawn as SVG.
 
-Rule: what nobody could read is drawn as one: a large mesh as an area, many sessions of a router as one thick line.
+Rule: lines too many to tell apart are drawn as one shape: a large mesh as an area, many sessions of a router as one
+thick line.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def render_diagram(picture: Picture, hues: Mapping[str, int]) -> str:
 
 
 def _place(number: int, count: int, middle: Point) -> Point:
-    """On a circle; many are spread over a disc, like the seeds of a sunflower."""
+    """The place of a node: on a circle, or, if there are many, in a disc, like the seeds of a sunflower."""
     if count <= _ROUND:
         radius, angle = (_RADIUS if count > 1 else 0.0), 2 * math.pi * number / count - math.pi / 2
     else:
@@ -69,7 +70,7 @@ def _mesh(picture: Picture, points: Mapping[str, Point], middle: Point) -> list[
 
 
 def _sessions(sessions: Sequence[PicturedSession], points: Mapping[str, Point]) -> list[str]:
-    """Those between nodes."""
+    """The sessions between nodes."""
     return [
         _line("session", points[session.node], points[session.other])
         for session in sessions
@@ -81,7 +82,9 @@ def _sessions(sessions: Sequence[PicturedSession], points: Mapping[str, Point]) 
 
 
 def _routers(sessions: Sequence[PicturedSession]) -> dict[str, list[str]]:
-    """The nodes of each router outside; of too many routers only those with most nodes."""
+    """The nodes that each router outside has a session with; if there are too many routers, only those with most
+    nodes.
+    """
     found: dict[str, list[str]] = {}
     for session in sessions:
         if not session.is_node:
@@ -91,7 +94,7 @@ def _routers(sessions: Sequence[PicturedSession]) -> dict[str, list[str]]:
 
 
 def _tops(routers: Mapping[str, Sequence[str]], points: Mapping[str, Point]) -> dict[str, Point]:
-    """Evenly in a row, ordered by the middle of their nodes, so that few lines cross."""
+    """Places for the routers, evenly in a row, ordered by the middle of their nodes, so that few lines cross."""
     middles = {name: sum(points[node][0] for node in nodes) / len(nodes) for name, nodes in routers.items()}
     ordered = sorted(routers, key=lambda name: (middles[name], name))
     step = _WIDTH / (len(ordered) + 1)
@@ -116,7 +119,7 @@ def _line(kind: str, one: Point, other: Point) -> str:
 
 
 def _label(name: str, point: Point, middle: Point, away: float) -> str:
-    """Outside of its point, as seen from the middle."""
+    """A label beside its point, on the side away from the middle."""
     angle = math.atan2(point[1] - middle[1], point[0] - middle[0]) if point != middle else math.pi / 2
     x, y = point[0] + away * math.cos(angle), point[1] + away * math.sin(angle)
     side = math.cos(angle)

@@ -1,4 +1,4 @@
-"""PURE: a cluster as its picture shows it: pools with their blocks, nodes with their tunnels, BGP sessions.
+"""PURE: the facts in a cluster's picture: pools with their blocks, nodes with their tunnels, BGP sessions.
 
 Rule: everything follows from the stored records; sessions are those that each node's agent would configure from them.
 """
@@ -192,7 +192,7 @@ def _nodes(
 
 
 def _mesh_members(records: Records, configurations: Sequence[Resource]) -> set[str]:
-    """The nodes that are in the mesh with one another: those that the first of them would have sessions with."""
+    """The nodes of the full mesh: the first one, and those that it would have sessions with."""
     for node in records.nodes:
         name = node.metadata.name
         found = desired_peers(snapshot_of(parse_records(name, configurations), name, nodes=records.nodes)).peers

@@ -1,6 +1,6 @@
 """``calicoctl show``: a picture of the cluster, as text or as one HTML page.
 
-Rule: everything comes from the datastore; what only the nodes know (whether a session is up) is not shown.
+Rule: everything comes from the datastore; what only the nodes know is not shown, such as whether a session is up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PURE: the picture of a cluster as text for a terminal.
 
-Rule: one screen for a small cluster; of a large one the fullest nodes and a count of the others.
+Rule: a small cluster fits on one screen; of a large one only the fullest nodes are listed, and the others are counted.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def explain(session: Session, arguments: Namespace) -> str:
 
 
 def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
-    """POD, NAMESPACE/POD, the name of a WorkloadEndpoint, or an address."""
+    """One end of the connection. ``text`` is POD, NAMESPACE/POD, the name of a WorkloadEndpoint, or an address."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -112,7 +112,7 @@ def _endpoint_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
 def _packet(source: TrafficEnd, destination: TrafficEnd, arguments: Namespace) -> Packet:
     pairs = [(a, b) for a in source.addresses for b in destination.addresses if a.version == b.version]
     if not pairs:
-        raise CommandFailed(f"cannot explain: {source.shown} and {destination.shown} have no family in common")
+        raise CommandFailed(f"cannot explain: {source.shown} and {destination.shown} have no IP family in common")
     try:
         protocol = parse_protocol(arguments.protocol, "--protocol")
     except Wrong as e:
@@ -138,12 +138,12 @@ def _shown(packet: Packet) -> str:
 def _judged(
     records: PolicyRecords, graph: Graph, end: TrafficEnd, direction: Direction, packet: Packet
 ) -> tuple[list[str], bool]:
-    """(lines, whether the packet passes this end)."""
+    """The lines about one end, and whether the packet passes it."""
     title = f"{direction} of {end.shown}"
     if end.is_host:
-        return [], True  # its host endpoints are judged with all others
+        return [], True  # a host's endpoints are judged with all others
     if end.key is None:
-        return [f"  {title}: not policed, it is no workload"], True
+        return [f"  {title}: not policed, it is not a workload"], True
     wanted = graph.wanted()
     if end.key not in wanted.endpoints:
         return [f"  {title}: DENIED, another workload has its interface"], False
@@ -177,7 +177,7 @@ def _host_document(records: PolicyRecords, graph: Graph, host: HostVerdict) -> d
 
 
 def _reason(records: PolicyRecords, found: Decision) -> str:
-    """Why; "" if it was the end of everything that decided."""
+    """The reason for the verdict; "" if nothing decided before the end."""
     if found.policy is not None and found.rule is not None:
         where = f" in tier {found.tier}" if found.tier else ""
         note = " (not applied yet)" if _key(found.policy) in records.overlaid else ""

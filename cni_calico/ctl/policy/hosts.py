@@ -1,7 +1,6 @@
-"""Host endpoints in the answers of ``calicoctl policy``: which of them a connection passes, and what they say.
-
-Rule: routes are not known here, so a node's host endpoint is the one that expects the address, then the first that is
-not for all interfaces, then the one that is; answers name it.
+"""Host endpoints in the answers of ``calicoctl policy``: which of them a connection passes, and what they decide. Rule:
+routes are not known here, so it is assumed that a connection passes the node's host endpoint that expects the address;
+if none does, the first one for a single interface; if there is none, the one for all interfaces. Answers name it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
 from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
 
-HOST_PREFIX = "hostendpoint:"  # names a host endpoint where a workload is expected
+HOST_PREFIX = "hostendpoint:"  # a text that begins with this names a host endpoint instead of a workload
 STAGES: tuple[PolicyReach, ...] = ("raw", "beforeNat", "forward", "own")
 _STAGE_TEXT = {"raw": "doNotTrack", "beforeNat": "preDNAT", "forward": "forwarded", "own": "the host itself"}
 Failsafes = tuple[tuple[FailsafePort, ...], tuple[FailsafePort, ...]]  # (inbound, outbound)
@@ -28,8 +27,8 @@ Failsafes = tuple[tuple[FailsafePort, ...], tuple[FailsafePort, ...]]  # (inboun
 
 @dataclass(frozen=True, slots=True)
 class TrafficEnd:
-    """One side of the connection; ``key`` is None for an address that no workload has. ``node``: where it is, "" for an
-    address outside; a host has a node and no key.
+    """One end of the connection; ``key`` is None for an address that no workload has. ``node`` is the end's node, ""
+    for an address outside; a host has a node and no key.
     """
 
     shown: str
@@ -68,19 +67,19 @@ class HostVerdict:
 
 
 def host_records(records: PolicyRecords) -> dict[ResourceKey, HostRecord]:
-    """Those that can be understood, sorted by name."""
+    """The valid host endpoints, sorted by name."""
     found = {}
     for key, record in sorted(records.records.items(), key=lambda item: item[0].name):
         if key.kind == "HostEndpoint" and isinstance(record, Resource):
             try:
                 found[key] = parse_host(record)
             except ValueError:
-                continue  # the graph says why
+                continue  # the graph reports why it is not valid
     return found
 
 
 def host_at(records: PolicyRecords, address: Address) -> TrafficEnd | None:
-    """The host that has an address, as far as host endpoints say."""
+    """The host that has an address according to its host endpoints."""
     for host in host_records(records).values():
         if address.packed in host.labelled.addresses:
             return TrafficEnd(f"host {host.node}", (address,), None, host.node)
@@ -88,16 +87,16 @@ def host_at(records: PolicyRecords, address: Address) -> TrafficEnd | None:
 
 
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:
-    """Raises CommandFailed."""
+    """The HostEndpoint of a name. Raises CommandFailed if there is none or it is not valid."""
     key = ResourceKey("HostEndpoint", name)
     found = host_records(records).get(key)
     if found is None:
-        raise CommandFailed(f"there is no HostEndpoint {name} that can be understood")
+        raise CommandFailed(f"there is no valid HostEndpoint {name}")
     return key, found
 
 
 def gates(records: PolicyRecords, source: TrafficEnd, destination: TrafficEnd) -> list[HostGate]:
-    """In the order in which the connection's first packet passes them."""
+    """The host endpoints' stages, in the order in which the connection's first packet passes them."""
     if source.node and source.node == destination.node:
         return [] if source.is_host or destination.is_host else _between_workloads(records, source.node)
     found: list[HostGate] = []
@@ -142,7 +141,7 @@ def _uplink(records: PolicyRecords, end: TrafficEnd) -> ResourceKey | None:
 
 
 def judge(wanted: Wanted, path: list[HostGate], packet: Packet, failsafes: Failsafes) -> list[HostVerdict]:
-    """What decides, in order; a stage that decides nothing is left out."""
+    """The verdicts of the stages, in order; a stage that decides nothing is left out."""
     found: list[HostVerdict] = []
     skipped: set[tuple[ResourceKey, Direction]] = set()
     for gate in path:
@@ -167,7 +166,7 @@ def _is_idle(gate: HostGate, interface: str) -> bool:
 
 
 def read_failsafes(session: Session, node: str) -> Failsafes:
-    """As the FelixConfigurations have them; a node's environment may say something else."""
+    """The failsafe ports in the FelixConfigurations; a node's environment may set others."""
     from cni_calico.nodeagent.context.felix import parse_felix
 
     specs: list[Any] = []

@@ -1,6 +1,5 @@
-"""All records that policy depends on, as stored, overlaid with files that are not applied yet.
-
-Rule: read once, decided offline: calicoctl's answer is that of the agents' own calculation for the same records.
+"""All records that policy depends on, as stored, with those of files that are not applied yet in their place. Rule: the
+records are read once and judged without further requests, by the same calculation as the agents'.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``calicoctl policy show``: which policies apply to a workload or a host endpoint, in the order of their turn."""
+"""``calicoctl policy show``: which policies apply to a workload or a host endpoint, in their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cni_calico.policy.wanted import PolicyReach, Wanted, WantedTier
 
 def show(session: Session, arguments: Namespace) -> str:
     if bool(arguments.endpoint) == bool(arguments.all):
-        raise InvalidConfig("cannot show policies: name a workload, or say --all")
+        raise InvalidConfig("cannot show policies: name a workload, or give --all")
     records = load(session, arguments)
     if arguments.all:
         keys = [key for key, record in records.endpoints.items() if arguments.node in ("", record.node)]

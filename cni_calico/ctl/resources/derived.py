@@ -1,7 +1,6 @@
-"""PURE: changes of what Kubernetes holds itself: a Pod's WorkloadEndpoint, a Node.
-
-Rule: Calico can store only a few fields of those. Any other change is refused, naming the command that makes it: the
-datastore would accept it and keep nothing. The datastore itself refuses changes of profiles.
+"""PURE: changes of records that are stored in Kubernetes' own objects: a Pod's WorkloadEndpoint, a Node. Rule: Calico
+can store only a few fields of them. Any other change is refused with an error that names the command for it, because
+the datastore would accept the change and store nothing. The datastore itself refuses changes of profiles.
 """
 
 from __future__ import annotations

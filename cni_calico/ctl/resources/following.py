@@ -1,6 +1,7 @@
 """``calicoctl get --watch``: shows what is there, and then every change, until it is interrupted.
 
-Rule: an outage of the datastore is reported and survived; what changed meanwhile is shown once it is back.
+Rule: an outage of the datastore is reported and does not end the command; changes during the outage are shown once it
+is over.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import Key
 
 LOOK_S = 1.0
-INTERRUPTED = 130  # as a shell says SIGINT
+INTERRUPTED = 130  # a shell's exit status for SIGINT
 WIDTHS = (9, 40, 20)  # of the table's first columns: later rows cannot widen earlier ones
 
 
@@ -57,7 +58,7 @@ class _Shown:
             self._show(key)
 
     def _show_trouble(self) -> None:
-        """Reported once, and again when it changes."""
+        """Report why the resources are not up to date: once, and again when the reason changes."""
         why = str(self.cache.error or "")
         if why and why != self.said:
             self.arguments.note(f"Not up to date: {why}")

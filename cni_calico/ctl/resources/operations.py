@@ -59,7 +59,9 @@ PLAIN = Checks()
 
 
 def require_changeable(operation: str, key: ResourceKey) -> None:
-    """Raises OperationNotSupported for what only calico-node may write, and what is never stored (upstream's words)."""
+    """Raises OperationNotSupported, in upstream's words, for resources that only calico-node may write, and for those
+    that are never stored.
+    """
     if key.kind == "ClusterInformation":
         reason = "resource is readonly" if operation == "apply" else ""
         raise OperationNotSupported(_UNCHANGEABLE[operation], "ClusterInformation", reason)
@@ -251,7 +253,7 @@ def create(session: Session, key: ResourceKey, document: Mapping[str, Any], chec
     def change(current: Versioned | None) -> Document:
         if current is None:
             return new
-        if current.value == new:  # ours: the answer was lost
+        if current.value == new:  # our own write, whose answer was lost
             return current.value
         raise ResourceExists(key)
 
@@ -284,7 +286,7 @@ def _write(
 
     def change(current: Versioned | None) -> Document:
         if current is not None and any(current.value == wanted for wanted in done):
-            return current.value  # ours: the answer was lost
+            return current.value  # our own write, whose answer was lost
         if current is None:
             if not may_create:
                 raise ResourceMissing(key)

@@ -1,6 +1,6 @@
 """What ``calicoctl delete`` refuses: things that the cluster needs, and things that are still in use.
 
-Rule: only checks; removal.py asks here before it changes anything.
+Rule: this module only checks; removal.py calls it before it changes anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``--dry-run`` and ``calicoctl diff``: what would be done, without doing it.
 
-Rule: with ``server`` the command itself runs, on a store that keeps all writes to itself; with ``client`` there is no
+Rule: with ``server`` the command itself runs, on a store that keeps all writes in memory; with ``client`` there is no
 datastore at all.
 """
 
@@ -20,7 +20,7 @@ from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.rehearsed import RehearsedStore
 from cni_calico.errors import InvalidConfig
 
-CHECKED = "Nothing was changed: --dry-run=client, no datastore was asked.\n"
+CHECKED = "Nothing was changed: --dry-run=client, no datastore was used.\n"
 
 
 def rehearse(session: Session) -> Session:

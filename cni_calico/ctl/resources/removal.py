@@ -1,8 +1,8 @@
 """Deletes resources that others depend on: a node's endpoints, addresses, blocks and configuration, a pool's blocks.
 
-Rule: what depends on it goes first, so that a deletion that failed half-way can be repeated. On Kubernetes a node
-belongs to Kubernetes: the datastore refuses to delete it, and nothing of it is changed; for a node that Kubernetes no
-longer has, its peers, host endpoints and configuration are removed.
+Rule: dependent records are deleted first, so that a deletion that failed half-way can be repeated. In the Kubernetes
+datastore a node belongs to Kubernetes: the datastore refuses to delete it, and none of its records is changed; of a
+node that Kubernetes no longer has, the peers, host endpoints and configuration are removed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def _node_of(key: ResourceKey) -> str:
 
 
 def _holdings_of(session: Session, node: str) -> Iterator[tuple[BlockKey, list[Release]]]:
-    """The node's blocks, and others with addresses whose attributes name the node (leaked, other plugins', ...)."""
+    """The node's blocks, and other blocks with addresses whose attributes name the node (leaked, other plugins',
+    ...).
+    """
     for item in session.store.list(BlockList(), session.deadline).items:
         assert isinstance(item.key, BlockKey)
         try:
@@ -113,14 +115,16 @@ def _leave_node(session: Session, key: ResourceKey) -> None:
 
 
 def _leave_gone_node(session: Session, key: ResourceKey) -> bool:
-    """Whether Kubernetes has no such node, and something of it was left and has been removed."""
+    """Remove what is left of a node that Kubernetes no longer has; returns whether there was anything."""
     if session.store.get(key, session.deadline) is not None:
         return False
     return remove_belongings(session.store, key.name, session.deadline) > 0
 
 
 def _host_affinities(session: Session, node: str = "") -> list[AffinityKey]:
-    """Found by their content: on Kubernetes those of older versions have no labels to select them by."""
+    """The node's affinities, found by their content: on Kubernetes older versions wrote them without the labels that
+    select them.
+    """
     keys = [item.key for item in session.store.list(AffinityList(), session.deadline).items]
     return [key for key in keys if isinstance(key, AffinityKey) and node in ("", key.node)]
 

@@ -1,10 +1,9 @@
-"""Treats the members of an etcd cluster as one: chooses one that answers, authenticates, gives up in time.
-
-Rule: one member serves all calls until it fails. The search for another starts with the first in the order written and
-continues with the next if there is no answer for STAGGER_S, so a dead member costs that time once and is asked last for
-the next MEMORY_S. If none answers within CONNECT_S the call fails, naming all of them; threads that wait for an attempt
-that began after they came fail with it instead of starting their own. Do not use it in a forked child: gRPC's threads
-do not exist there.
+"""Treats the members of an etcd cluster as one server: chooses a member that answers, authenticates, gives up in time.
+Rule: one member serves all calls until it fails. The search for another one asks the members in the configured order,
+the next one if there is no answer for STAGGER_S; so a dead member costs that time once, and for MEMORY_S it is asked
+last. If none answers within CONNECT_S, the call fails and names all of them. Threads share one search: those that were
+waiting when it began fail with it instead of starting their own. Do not use it in a forked child: gRPC's threads do not
+exist there.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ FILES_S = 1.0  # between checks of the TLS files
 
 
 class Search:
-    """The answers of the members asked at one time."""
+    """One search: the answers of the members that it asks."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.asked: list[EtcdLink] = []
-        self.answers: dict[EtcdLink, str] = {}  # "" or why not
+        self.answers: dict[EtcdLink, str] = {}  # "": usable; else why not
 
     def ask(self, link: EtcdLink, timeout_s: float) -> None:
         with self.changed:
@@ -172,7 +171,7 @@ class EtcdCluster:
         return DatastoreUnavailable(f"cannot {doing}: {why}")
 
     def metadata(self, link: EtcdLink, timeout_s: float) -> CallMetadata:
-        """The metadata sent with every call: our identity. Raises CallFailed."""
+        """The metadata sent with every call: the token of our login. Raises CallFailed."""
         if not self._config.username:
             return REQUIRE_LEADER
         token = self._token
@@ -181,7 +180,7 @@ class EtcdCluster:
         return (*REQUIRE_LEADER, ("token", token)) if token else REQUIRE_LEADER
 
     def forget_login(self) -> None:
-        """The token has expired, or the member that issued it was restarted."""
+        """Log in again at the next call: the token has expired, or the member that issued it was restarted."""
         self._token = None
 
     def _authenticate(self, link: EtcdLink, timeout_s: float) -> str:
@@ -228,7 +227,7 @@ class EtcdCluster:
         now = time.monotonic()
         if self._link is not None and self._link.broken:
             self._retire(self._link)
-        if self._link is None:  # perhaps because of what is wrong with the old files
+        if self._link is None:  # perhaps because the old files were wrong
             self._looked_at_files = now
             if self._is_outdated():
                 self._credentials = None

@@ -1,7 +1,7 @@
-"""Compaction of etcd, shared with Kubernetes' API servers on the same etcd: their protocol, their key.
-
-Rule: the key's version is the lock: whoever increments it compacts to the revision that etcd had when the key was read
-before. So in each round only one participant compacts, and nothing younger than a round is compacted.
+"""Compaction of etcd, by the same protocol and key as Kubernetes' API servers, which may share the etcd. Rule: a key's
+version serves as the lock: the participant that increments it compacts to the revision that etcd had when the
+participant read the key in the round before. So in each round only one participant compacts, and only revisions older
+than a round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EtcdCompaction:
         try:
             self._cluster.read("Compact", pb.CompactionRequest(revision=before), "compact etcd", deadline)
         except Compacted:
-            return 0  # somebody has compacted further, by hand or through etcd's own setting
+            return 0  # compacted further already, by hand or by etcd's own setting
         return before
 
 

@@ -1,6 +1,6 @@
 """PURE: where an etcd cluster is, and the identity we use there.
 
-Rule: what cannot be an endpoint is an InvalidConfig before anything is contacted; texts never contain the password.
+Rule: an invalid endpoint raises InvalidConfig before anything is contacted; error texts never contain the password.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _SERVICES = (("_etcd-client-ssl._tcp", True), ("_etcd-client._tcp", False))
 
 
 def make_resolver() -> Resolver:
-    """It asks resolv.conf(5)'s name servers, or the local one if there are none."""
+    """A resolver that asks the name servers in resolv.conf(5), or the local one if it names none."""
     from dns.resolver import NoResolverConfiguration, Resolver
 
     try:
@@ -51,7 +51,7 @@ def lookup_srv(name: str, resolver: Resolver, deadline: Deadline) -> list[tuple[
         raise DatastoreUnavailable(f"cannot look up {name}: {' '.join(str(e).split())[:300]}") from e
     records = [
         record for record in answer if isinstance(record, SRV) and len(record.target) > 1
-    ]  # the root: not offered
+    ]  # the root as the target: the service is not offered
     records.sort(key=lambda r: (r.priority, -r.weight, r.target, r.port))
     return [(record.target.to_text(omit_final_dot=True), record.port) for record in records]
 

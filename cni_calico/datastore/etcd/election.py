@@ -1,8 +1,8 @@
 """An election with an etcd lease: a key that disappears if its lease is not renewed.
 
 Rule: the holder is the creator of the key. Every transaction of the holder compares the key's create revision, so etcd
-itself refuses what comes too late. The key is in Calico's tree, where every role for Calico may write, but is not a
-record: only other candidates read it.
+itself refuses a write that comes after the lease was lost. The key is in Calico's tree, where every role for Calico may
+write, but is not a record: only other candidates read it.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class EtcdElection:
         return bool(self._cluster.read("Range", pb.RangeRequest(key=self._asked), doing, deadline).kvs)
 
     def _ask(self, deadline: Deadline) -> None:
-        """Write a key that lasts as long as a lease without renewal: a candidate that asked and died keeps nobody out
-        longer.
+        """Write a key that lasts as long as a lease without renewal: a candidate that asked and died does not delay
+        others for longer.
         """
         doing = f"ask for lease {self._name}"
         if self._is_asked_for(deadline):
@@ -96,11 +96,11 @@ class EtcdElection:
         self._write(request, doing, deadline)
 
     def resign(self, deadline: Deadline) -> None:
-        """The key disappears with its lease."""
+        """Revoke the lease, which removes the key."""
         self._give_up(deadline)
 
     def _renew(self, deadline: Deadline) -> bool:
-        """Get or renew a lease that lasts from now; False: the one we had has expired."""
+        """Get a lease, or renew ours; False: ours has expired."""
         if self._lease:
             request: Any = pb.LeaseKeepAliveRequest(ID=self._lease)
             answer = self._cluster.read("LeaseKeepAlive", request, f"renew lease {self._name}", deadline)
@@ -124,7 +124,7 @@ class EtcdElection:
         return int(answer.header.revision) if answer.succeeded else 0
 
     def _remove(self, found: Any, deadline: Deadline) -> None:
-        """A key without a lease (from a mirror or a copy of the datastore) would never expire."""
+        """Remove a key that has no lease (from a mirror or a copy of the datastore): it would never expire."""
         request = pb.TxnRequest()
         request.compare.add(
             result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=found.mod_revision

@@ -1,6 +1,6 @@
-"""PURE: what an error of an etcd call means: whether it was applied, whether another member helps, who has to act.
-
-Rule: only what certainly has not reached the store counts as "not applied"; everything unknown is LOST.
+"""PURE: what the error of an etcd call means: whether the call was applied, whether another member may succeed, and
+which error to raise. Rule: a call counts as "not applied" only if it certainly has not reached the store; everything
+unknown is LOST.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A host's status keys in etcd, as other programs watch them: one that expires unless renewed, one that stays."""
+"""A host's status keys in etcd, which other programs watch: one key that expires unless renewed, and one that stays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITE = faults.declare("etcd.host-status")
 
 
 class HostStatusKeys:
-    """``write`` raises DatastoreError, DeadlineExceeded; one thread."""
+    """The two keys of one host; for one thread. ``write`` raises DatastoreError, DeadlineExceeded."""
 
     def __init__(self, store: EtcdStore, host: str) -> None:
         self._cluster = store.cluster

@@ -58,7 +58,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     "Compact": ("/etcdserverpb.KV/Compact", pb.CompactionResponse),
     "LeaseGrant": ("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse),
     "LeaseRevoke": ("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse),
-    # a stream to etcd; a unary request and answer on it look the same on the wire
+    # etcd sees a stream; on the wire a unary call looks the same
     "LeaseKeepAlive": ("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse),
     "Authenticate": ("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse),
     "Status": ("/etcdserverpb.Maintenance/Status", pb.StatusResponse),
@@ -129,7 +129,7 @@ def _system_cas(reach: Reach) -> bytes | None:
             return _content(reach(path))
         except OSError:
             continue
-    return None  # gRPC's own
+    return None  # gRPC's default
 
 
 def _target(endpoint: EtcdEndpoint) -> str:
@@ -209,8 +209,10 @@ class EtcdLink:
             raise CallFailed(LOST, f"this host is short of {lacking}") from e
 
     def probe(self, timeout_s: float, done: Callable[[EtcdLink, str], None]) -> None:
-        """Connect and ask for the member's status; ``done(self, "" or why not)`` is called once, from any thread."""
-        # a thread of our own: gRPC is left in a state that cannot be closed if it cannot start one
+        """Connect and ask for the member's status. ``done(self, why)`` is called once, from any thread; ``why`` is ""
+        if the link is usable.
+        """
+        # started here: if gRPC cannot start a thread, it is left in a state that cannot be closed
         thread = threading.Thread(target=self._probe, args=(timeout_s, done), name="etcd-probe", daemon=True)
         try:
             thread.start()
@@ -245,7 +247,7 @@ class EtcdLink:
         return stream
 
     def end_watches(self) -> None:
-        """Wake the watchers on this link: it is silent, and they would believe that nothing happens."""
+        """Wake the watchers on this link: it has become silent, and they would take that for a time without changes."""
         for stream in list(self._streams):
             stream.cancel()
 

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 OPEN_S = 5.0
 LOGIN_S = 2.0
-FAILURES = 2  # in a row, without an opened stream
-LOGINS = 3  # refused in a row, as for calls
-# Events not taken yet; beyond this the member has to wait. A decoded document takes about ten times its bytes.
+FAILURES = 2  # failures in a row without an opened stream
+LOGINS = 3  # refusals in a row, as for calls
+# The size of events that are not taken yet; beyond it the member has to wait. A decoded document takes about ten times
+# its bytes.
 BACKLOG = 1000  # commits
 BACKLOG_BYTES = 2 * 1024 * 1024
 
@@ -110,7 +111,7 @@ class EtcdWatch:
                 self._opened = False
                 failed = self._follow(link)
                 if self._cancelled:
-                    return  # our own doing: the link is still good
+                    return  # we ended the stream ourselves: the link is still good
                 if self._opened:
                     failures = logins = 0
                 failures += failed.meaning in (LOST, ELSEWHERE) and not self._opened

@@ -1,6 +1,5 @@
-"""What an API server's answers mean, as errors of our tree. No effects.
-
-Rule: an error keeps the server's own sentence, which names user, verb and resource.
+"""Translates an API server's answers into errors of cni_calico.errors. No effects. Rule: an error contains the server's
+own sentence, which names user, verb and resource.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApiReply:
-    """An answer below 400, or one of the statuses that the caller expects. ``document`` is {} for an empty body."""
+    """An answer with a status below 400, or with one that the caller expects. ``document`` is {} for an empty body."""
 
     status: int
     document: Mapping[str, Any]
@@ -43,7 +42,7 @@ class ApiReply:
 
 
 def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
-    """The error for an answer of 400 to 499."""
+    """The error for an answer with a status from 400 to 499."""
     text = f"cannot {doing}: {message_of(answer)}"
     if answer.status == 401:
         return DatastoreDenied(text, details="the token or certificate is not, or no longer, valid at this API server")
@@ -59,7 +58,7 @@ def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
 
 
 def _fields_of(answer: HttpAnswer) -> list[str]:
-    """What an answer is about in particular: the fields of its causes."""
+    """The fields that an answer complains about."""
     try:
         causes = json.loads(answer.body)["details"]["causes"]
         return [cause["field"] for cause in causes if isinstance(cause["field"], str)]

@@ -1,8 +1,8 @@
 """The door to a Kubernetes API server: authenticated requests, repeated when that is safe, with errors of our tree.
 
 Rule: an answer of the server is either returned or raised as one of cni_calico.errors, with the server's own sentence
-(which names user, verb and resource). A write is repeated only if the server cannot have applied it, or has itself said
-when to come back; ``ApiReply.repeated`` then says that an earlier attempt may have been applied after all.
+(which names user, verb and resource). A write is repeated only if the server cannot have applied it, or has asked to
+repeat it later; ``ApiReply.repeated`` then says that an earlier attempt may have been applied after all.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class KubernetesAPI:
         return answer.body.decode("utf-8", "replace")
 
     def _settled(self, attempt: _Attempt, expect: tuple[int, ...]) -> tuple[HttpAnswer, bool]:
-        """The final answer, and whether an attempt before it may have been applied."""
+        """The final answer, and whether an earlier attempt may have been applied."""
         while (answer := attempt.run()) is None or (answer.status >= 400 and answer.status not in expect):
             if answer is not None:
                 attempt.settle(answer)
@@ -141,10 +141,8 @@ class KubernetesAPI:
         accept: str = "",
         packed: bool = False,
     ) -> Mapping[str, Any]:
-        """Read a list, calling ``take`` for each item as it arrives; returns the rest of its document. ``packed``: it
-        may come compressed.
-
-        It may fail after some items. Raises DatastoreError, DeadlineExceeded.
+        """Read a list, calling ``take`` for each item as it arrives; returns the rest of its document. ``packed``: the
+        answer may be compressed. The call may fail after some items. Raises DatastoreError, DeadlineExceeded.
         """
         attempt = _Attempt(self, "GET", path, b"", "", deadline, doing, accept)
         attempt.packed = packed

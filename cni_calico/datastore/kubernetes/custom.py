@@ -1,8 +1,8 @@
 """Records that are custom resources of ``crd.projectcalico.org``: one object each, compare-and-swap by resourceVersion.
 
 Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only if unchanged (UID and
-resourceVersion). A marked object counts as gone: whoever reads it treats it as absent and finishes its deletion, so
-nobody has to wait for the deletion of a handle, of which every pod has one.
+resourceVersion). A marked object counts as gone: every reader treats it as absent and finishes its deletion. So no call
+has to wait until a handle is deleted, of which every pod has one.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CustomRecords:
             current = self._read_object(key, deadline, doing)
             if current is not None:
                 raise self._contradiction(reply, key, versioned(key, current), doing)
-        raise TryAgain(f"cannot {doing}: it comes and goes")
+        raise TryAgain(f"cannot {doing}: it is created and deleted again and again")
 
     def update(self, key: Key, value: Document, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned:
         """Raises CommitConflict, DatastoreError."""
@@ -130,7 +130,7 @@ class CustomRecords:
     def finish(self, key: Key, obj: JSON, deadline: Deadline) -> bool:
         """Try to delete an object that is marked; returns whether it could be tried.
 
-        It counts as gone already, so a failure here is no failure: the next reader tries again.
+        A failure does no harm: the object counts as gone already, and the next reader tries again.
         """
         metadata = obj["metadata"]
         try:
@@ -166,7 +166,7 @@ class CustomRecords:
         return self._api.request("DELETE", object_path(key), deadline, doing, body=body, expect=(404, 409))
 
     def _contradiction(self, reply: ApiReply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
-        """What a failed comparison means: after a repeated request the stored record may be our own write."""
+        """The error for a failed comparison: after a repeated request the stored record may be our own write."""
         if reply.repeated:
             return OutcomeUnknown(f"cannot {doing}: an earlier attempt failed and may have been applied")
         return conflict(key, current)

@@ -1,9 +1,9 @@
 """From a host's name to a connected socket, with every wait limited.
 
 Rule: the C library's resolver takes no timeout and can hang for minutes, so a name is looked up in its own thread, one
-thread per name however many callers wait for it; a literal address needs none. A slow answer is remembered for a while,
-or a call with less time than the resolver needs would never get one. A host's addresses are tried in the resolver's
-order, each with a fair share of the remaining time.
+thread per name however many callers wait for it; a literal address needs none. A slow answer is remembered for a while;
+otherwise a call that has less time than the resolver needs would never get one. A host's addresses are tried in the
+resolver's order, each with a fair share of the remaining time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def resolve(host: str, port: int) -> Resolved:
 
 
 class _Lookup:
-    """One lookup under way; everybody who asks the same meanwhile waits for its answer."""
+    """One lookup under way; all callers that ask for the same name meanwhile wait for its answer."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -62,7 +62,7 @@ def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = reso
         if under_way is None:
             under_way = _Lookup()
             try:
-                # it cannot end before it is pending, because that needs the guard
+                # it cannot end before it is in _pending: its end needs the guard, too
                 threading.Thread(target=_run, args=(question, under_way, resolver), daemon=True).start()
             except RuntimeError as e:
                 raise OSError(f"cannot resolve {host}: {e}") from e

@@ -18,7 +18,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.model.timestamps import micro_time
 
 _ROOT = "/apis/coordination.k8s.io/v1"
-# annotations of the Lease: who asks a holder without priority for it; that the holder has priority
+# annotations of the Lease: the candidate that asks a holder without priority for it; whether the holder has priority
 ASKED, PRIORITY = "cni-calico.io/asked-by", "cni-calico.io/priority"
 
 
@@ -70,7 +70,7 @@ class KubernetesElection:
         """Whether to leave the lease to a candidate with priority that asks for it: give it up, or not take it at the
         first look.
 
-        A candidate that asked and died keeps nobody out for longer.
+        A candidate that asked and died does not delay others for longer.
         """
         if not asked_by:
             self._left_to = ""
@@ -129,11 +129,11 @@ class KubernetesElection:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _write(self, method: str, path: str, lease: Mapping[str, Any], asked_at: float, deadline: Deadline) -> bool:
-        # a lease that is gone was somebody else's; one that cannot be created because its namespace is missing is an
-        # error
+        # the lease was another candidate's and is gone; but if it cannot be created because its namespace is missing,
+        # that is an error
         expect = (409,) if method == "POST" else (404, 409)
         reply = self._api.request(method, path, deadline, f"write lease {self._name}", body=lease, expect=expect)
-        if reply.status >= 400:  # another candidate was faster; the next look shows which
+        if reply.status >= 400:  # another candidate has taken it; the next look shows which
             self._held.give_up()
             return False
         spec = reply.document.get("spec") or {}

@@ -1,4 +1,5 @@
-"""Which record an unreadable object is, judging by its name. PURE: for messages and for leaving it alone.
+"""PURE: which record an unreadable object probably is, judging by its name; used for messages, and to leave that record
+alone.
 
 Rule: a guess is never written to; if the name does not say enough, the key has the object's own kind and name.
 """

@@ -44,7 +44,8 @@ class Lost(HTTPFailure):
 class Server:
     """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT.
 
-    ``peer``: the common name and the URI of which the server's certificate must have one; ("", ""): its host counts.
+    ``peer``: a common name and a URI; the server's certificate must have one of them. ("", ""): it must have the host's
+    name.
     """
 
     __slots__ = ("base", "host", "peer", "port", "proxy", "proxy_authorization", "server_name", "tls")
@@ -120,7 +121,7 @@ class Connection:
             pass
 
     def interrupt(self) -> None:
-        """Let another thread's read end: it finds the connection lost."""
+        """End another thread's read, to which the connection then looks lost."""
         try:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would take its state from the reader
         except OSError:
@@ -357,7 +358,7 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
         wrapped = server.tls.wrap_socket(raw, server_hostname=server.server_name)
         if any(server.peer) and not names_peer(wrapped.getpeercert(), *server.peer):
             wrapped.close()
-            raise OSError(f"the server's certificate has not the name {' or '.join(filter(None, server.peer))}")
+            raise OSError(f"the server's certificate does not have the name {' or '.join(filter(None, server.peer))}")
         return wrapped
     except BaseException:
         raw.close()

@@ -36,7 +36,7 @@ def unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _More(Exception):
-    """The text ends in the middle of something."""
+    """The text received so far ends inside an item or a member."""
 
 
 class ItemParser:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     DecodedObject = tuple[Key, dict[str, Any]] | None
 
 CORE_ROOT = "/api/v1"
-# the Kubernetes object itself, which no other backend has: its annotations control what its pods get
+# the Kubernetes Namespace itself, which no other backend has: its annotations decide what its pods get
 NAMESPACE = "Namespace"
 # likewise; only listed and watched: BGP announces services' addresses
 SERVICE, ENDPOINT_SLICE = "Service", "EndpointSlice"
@@ -203,7 +203,7 @@ def _block_query(listing: BlockList) -> str:
 
 
 def _affinity_query(listing: AffinityList) -> str:
-    """All affinities of one node: by the labels that upstream uses too."""
+    """The query for all affinities of one node, by the labels that upstream uses too."""
     if not listing.node:
         return ""
     labels = {
@@ -216,7 +216,7 @@ def _affinity_query(listing: AffinityList) -> str:
 
 
 def unlabelled_affinities() -> Collection:
-    """Those written by older versions, which no listing of one node finds."""
+    """The affinities without labels, which older versions wrote and no listing of one node finds."""
     return _custom("blockaffinities", query="labelSelector=" + quote(f"!{HOSTNAME_HASH}"))
 
 

@@ -36,7 +36,7 @@ HINT = "the file named by kubernetes.kubeconfig in the network configuration is 
 class Login:
     """A server and credentials as they were at one moment, as PEM texts; ``ca`` None means the system's authorities.
 
-    ``peer``: the common name and the URI of which the server's certificate must have one, whatever its host is called.
+    ``peer``: a common name and a URI; the server's certificate must have one of them, whatever its host is called.
     """
 
     url: str
@@ -73,7 +73,7 @@ def read_login(
 
 
 def is_outdated(login: Login, read_again: Callable[[], Login]) -> bool:
-    """Whether there are other credentials now than ``login``; False while that is unknown."""
+    """Whether the credentials are now others than those in ``login``; False while that is unknown."""
     try:
         return read_again() != login
     except (DatastoreDenied, DeadlineExceeded):

@@ -37,7 +37,9 @@ class KubernetesObjects:
 
 
 def count_objects(api: KubernetesAPI, path: str, deadline: Deadline, doing: str) -> int:
-    """The number of objects in a collection, at the cost of fetching one. Raises DatastoreError, DeadlineExceeded."""
+    """The number of objects in a collection, counted by fetching only one of them. Raises DatastoreError,
+    DeadlineExceeded.
+    """
     reply = api.request("GET", f"{path}?limit=1", deadline, doing)
     metadata = reply.document.get("metadata") or {}
     return len(reply.document.get("items") or ()) + int(metadata.get("remainingItemCount") or 0)

@@ -1,8 +1,8 @@
 """PURE: the token in a kubeconfig's ``auth-provider`` section.
 
 Rule: of the providers only ``oidc`` is left, as in Kubernetes' own clients since 1.26. A token is used while it is
-valid and never renewed here: the identity provider may accept a refresh token only once, and kubectl, which owns the
-file, stores what it gets for it.
+valid and never renewed here: an identity provider may accept a refresh token only once, and only kubectl, which owns
+the file, can store the new one.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ PAGE = 500
 class Pages:
     """The records of ``listing`` in one collection; ``items`` and ``unreadable`` are set by ``read``.
 
-    ``corrupt(key, why)`` is called for records left out; ``custom`` finishes the deletion of objects marked as deleted,
-    None: nobody does here.
+    ``corrupt(key, why)`` is called for records left out; ``custom`` finishes the deletion of objects marked as deleted;
+    None: they stay.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class KubernetesStore:
         self.api.close()
 
     def finish_by(self, later: Callable[[Callable[[], object]], object]) -> None:
-        """Let ``later`` finish the deletion of handles that are marked as deleted and so count as gone."""
+        """Have ``later`` finish the deletion of handles that are marked as deleted, which count as gone already."""
         self._custom.later = later
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class KubernetesStore:
         raise self._profiles.refuse(key)
 
     def _delete(self, write: Write, deadline: Deadline) -> Committed:
-        """``stored`` afterwards has a pod without its endpoint; nothing for the other kinds."""
+        """The ``stored`` of the result has the pod without its endpoint; for other kinds it is empty."""
         key = write.key
         if is_custom(key):
             return Committed(self._custom.delete(key, write.revision, write.uid, write.was, deadline))
@@ -238,8 +238,8 @@ def listing_of(parts: Sequence[Pages], standing: Sequence[str]) -> Listing:
 
 
 def _listing_revision(standing: Sequence[str]) -> str:
-    """Where to watch from so that nothing is missed: the position in each collection, and the earliest of
-    them for all.
+    """The revision from which a watch misses nothing: the position in each collection, and the earliest of them for
+    all.
     """
     known = [version for version in standing if version]
     earliest = min(known, key=lambda version: (len(version), version)) if known else ""

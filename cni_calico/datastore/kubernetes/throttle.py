@@ -1,6 +1,6 @@
 """How often an API server is asked: k8s_client_qps and k8s_client_burst, and pauses limited by the call's deadline.
 
-Rule: no pause is begun that would end after the deadline.
+Rule: a pause that would end after the deadline is an error at once.
 """
 
 from __future__ import annotations

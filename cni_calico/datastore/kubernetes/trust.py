@@ -1,4 +1,4 @@
-"""From a login to a server that connections can be opened to: its certificates, its proxy.
+"""Makes from a login the server that connections can be opened to: with its certificates and its proxy.
 
 Rule: keys are passed to OpenSSL through memory that no other process can open, never through a file on disk.
 """
@@ -62,7 +62,9 @@ def _tls_of(login: Login) -> SSLContext:
 
 
 def _load_certificate(context: SSLContext, login: Login) -> None:
-    """OpenSSL's interface needs a file: this one is in memory, and no other process can open it."""
+    """Load the certificate through a file in memory, because OpenSSL's interface needs a file and no other process may
+    open it.
+    """
     fd = os.memfd_create("certificate")
     try:
         data = login.certificate.rstrip() + b"\n" + login.key

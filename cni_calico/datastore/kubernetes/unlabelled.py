@@ -1,8 +1,8 @@
 """Finds block affinities that older versions of Calico wrote without labels, and writes them again with labels.
 
 Rule: the affinities of one node are selected by their labels, so those without labels are invisible until this has been
-done. They are found without reading all others, and written unchanged otherwise; one that somebody changes meanwhile is
-looked at again.
+done. They are found without reading all others, and nothing else in them is changed; one that another process changes
+meanwhile is read again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Watches of the Kubernetes API: one stream per collection, resumed from the last resourceVersion seen.
 
 Rule: a stream that ends is opened again at its position, with growing pauses while it keeps ending at once; one that
-cannot be resumed is Compacted. Within a collection the order is the server's; across collections it follows the
-resourceVersions of events that arrive within a few milliseconds of each other.
+cannot be resumed is Compacted. Within a collection the order is the server's; events of different collections that
+arrive within a few milliseconds of each other are ordered by their resourceVersions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Told = Callable[[Key, str], None]
 
     class Readable(Protocol):
-        """What can be waited for."""
+        """Something with a file descriptor that can be waited for."""
 
         def fileno(self) -> int: ...
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 OPEN_TIMEOUT_S = 10.0
-READ_TIMEOUT_S = 30.0  # to finish reading a chunk that has begun to arrive
+READ_TIMEOUT_S = 30.0  # the time to finish reading a chunk whose beginning has arrived
 SHORT_LIFE_S = 5.0
 # the wait before a watch of a type that the cluster does not know is tried again; at most twice that
 TYPE_RETRY_S = 30.0
@@ -116,7 +116,7 @@ class Stream:
         self._rest = b""
 
     def _delay(self) -> None:
-        """Decide when to open it again if it fails this time, or ends soon."""
+        """Decide when to open the stream again, should this attempt fail or the stream end soon."""
         self._short += 1
         self.not_before = time.monotonic() + backoff_s(self._short)
 

@@ -206,7 +206,7 @@ def _require_made_by_us(path: str, status: os.stat_result) -> None:
 
 
 def _may_have_been_made(path: str) -> bool:
-    """Whether anything shows that the file once had content: an earlier release made no marker."""
+    """Whether the file may once have had content: an earlier release wrote no marker."""
     return any(os.path.exists(name) for name in (marker_path(path), f"{path}-wal", f"{path}-journal"))
 
 

@@ -1,4 +1,4 @@
-"""The embedded store's connections: one user each at a time, then returned or closed.
+"""The embedded store's connections: each has one user at a time, who returns it afterwards.
 
 Rule: a connection is never used across a fork (SQLite's locks belong to the process that took them), nor after the file
 it was opened for was replaced: addresses written into a file that no longer has a name would be lost.
@@ -64,7 +64,7 @@ class SqlitePool:
                     self._mark(before)
                 try:
                     return self._idle.pop(), self._file
-                except IndexError:  # another thread was faster
+                except IndexError:  # another thread has done it
                     pass
             connection = open_connection(self.path, deadline, create=create)
             if connection is None:

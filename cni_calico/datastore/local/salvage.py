@@ -1,7 +1,7 @@
 """Writes what can still be read of a damaged store into a new one.
 
 Rule: works on a copy; the damaged file is never opened for writing. A page that cannot be read costs only the records
-in it: the rest is read around it, by halving ranges. Lost records are named.
+in it: all others are read by halving the ranges that fail. Lost records are named.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _changes(connection: sqlite3.Connection, first: int, last: int) -> Iterator[
 
 
 def _heads(connection: sqlite3.Connection) -> dict[str, int]:
-    """The keys recorded as existing, as far as they can be read from either end."""
+    """The keys of existing records, read from both ends up to what cannot be read."""
     found: dict[str, int] = {}
     for query in ("SELECT key, id FROM head ORDER BY key", "SELECT key, id FROM head ORDER BY key DESC"):
         try:

@@ -169,7 +169,7 @@ class LocalStore:
     ) -> StepResult:
         """Run ``step`` on one snapshot of the store."""
         deadline.require(doing)
-        if operation != "changes":  # a watch that looks for its events asks nothing that a caller waits for
+        if operation != "changes":  # a watch reading its events is no request of a caller
             self.round_trips.count(operation)
         with self._connection(doing, deadline) as connection:
             faults.before(READ)

@@ -39,7 +39,7 @@ _OWN_MAX = 512  # the number of our own commits whose keys are remembered
 
 
 class Feed:
-    """``latest`` is the newest revision known; ``error`` is set once no more will be noticed, and says why."""
+    """``latest`` is the newest revision known; ``error`` says why no further commits are noticed, once that is so."""
 
     def __init__(self, pool: SqlitePool, poll_s: float) -> None:
         self.changed = threading.Condition()

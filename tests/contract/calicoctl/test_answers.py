@@ -81,7 +81,7 @@ def test_resources_are_named_as_with_kubectl(calicoctl):
     assert (every["kind"], every["apiVersion"]) == ("List", "v1")
     assert [item["kind"] for item in every["items"]] == ["IPPool"] * 2 + ["Tier"] * 3
     assert calicoctl("get", "ippools,tiers").count("NAME ") == 2
-    assert "every resource is named as KIND/NAME" in calicoctl("get", "ippool/a", "b", code=1)
+    assert "every resource must be named as KIND/NAME" in calicoctl("get", "ippool/a", "b", code=1)
     calicoctl("label", "ippool/a", "team=x", "--overwrite")
     calicoctl("patch", "ippool/b", "-p", '{"spec":{"disabled":true}}')
     assert json.loads(calicoctl("get", "ippool/a", "-o", "json"))["metadata"]["labels"] == {"team": "x"}
@@ -153,11 +153,11 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be_wrong(calicoctl, store
     wrong = json.dumps(pool("a", "nonsense"))
     for line, stdin, code, said in (
         ("apply -f -", wrong, 1, "spec.cidr"),
-        ("apply -f -", changed, 0, "no datastore was asked"),
-        ("delete ippool nobody", "", 0, "no datastore was asked"),
+        ("apply -f -", changed, 0, "no datastore was used"),
+        ("delete ippool nobody", "", 0, "no datastore was used"),
         ("delete ippool", "", 1, "at least one resource"),
         ("patch ippool a -p [", "", 1, "patch"),
-        ("label ippool a x=y", "", 0, "no datastore was asked"),
+        ("label ippool a x=y", "", 0, "no datastore was used"),
     ):
         assert said in calicoctl(*line.split(), "--dry-run=client", stdin=stdin, code=code), line
         assert stored() == before, line

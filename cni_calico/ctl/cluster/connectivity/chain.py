@@ -1,6 +1,6 @@
 """A host's installed CNI network, called as a runtime calls it: each plugin of its list, one after the other.
 
-Rule: it is the installed configuration and the installed executables that are tried, not this program's own modules.
+Rule: the installed configuration and the installed executables are tried, not this program's own modules.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class Attached:
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def add(self, deadline: Deadline) -> list[str]:
-        """The addresses it got. Raises CommandFailed, KernelError."""
+        """Attach the container; returns its addresses. Raises CommandFailed, KernelError."""
         result: Mapping[str, Any] = {}
         for plugin in self.network.plugins:
             result = self._call("ADD", plugin, result, deadline)
         return [str(ip.get("address")).partition("/")[0] for ip in result.get("ips") or ()]
 
     def delete(self, deadline: Deadline) -> None:
-        """Raises CommandFailed, KernelError."""
+        """Detach the container. Raises CommandFailed, KernelError."""
         for plugin in reversed(self.network.plugins):
             self._call("DEL", plugin, {}, deadline)
 

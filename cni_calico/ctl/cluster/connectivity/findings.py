@@ -1,6 +1,5 @@
-"""PURE: what a check of the network tries, what it finds, and both as texts.
-
-Rule: a finding is what was tried, how it went, and one sentence; what could not be tried is named with the reason.
+"""PURE: what a check of the network tries, what it finds, and the texts for both. Rule: a finding says what was tried,
+the result, and one sentence about it; what could not be tried is named with the reason.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ def render_finding(finding: Trial, look: PlainLook = PLAIN) -> str:
 
 
 def render_sum(findings: Sequence[Trial]) -> str:
-    """What is not well, "" if all is."""
+    """A sentence about everything that does not work, "" if everything does."""
     failed = [finding.what for finding in findings if finding.outcome == FAILED]
     return f"the network is not well: {', '.join(failed)}" if failed else ""
 
 
 def missing_families(addresses: Sequence[str]) -> list[Trial]:
-    """A family that the pods have no address of is not tried."""
+    """The findings for families of which the pods have no address: these are not tried."""
     have = {family_of(address) for address in addresses}
     return [Trial(name, SKIPPED, f"pods get no {name} address") for name in ("IPv4", "IPv6") if name not in have]

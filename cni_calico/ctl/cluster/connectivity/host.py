@@ -135,7 +135,7 @@ class HostCheck:
         return f"calico-node does not run on this host: {not_live}" if not_live else ""
 
     def _forbid(self, undo: ExitStack) -> None:
-        """Label the endpoint of the one that answers, and write a policy for that label."""
+        """Label the endpoint of the container that answers, and write a policy for that label."""
         endpoint = self._endpoint_of(self._name(_SERVER))
 
         def labelled(document: Document) -> dict[str, object]:

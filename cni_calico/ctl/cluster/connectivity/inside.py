@@ -1,4 +1,5 @@
-"""What runs inside the pods of ``calicoctl cluster check``: one answers, the other one tries and says what it finds.
+"""What runs inside the pods of ``calicoctl cluster check``: one pod answers, the other one tries connections and
+reports its findings.
 
 Rule: each line that is printed is a JSON object, which the check outside reads from the pod's log.
 """
@@ -45,7 +46,7 @@ class Progress:
         self.findings: list[Trial] = []
         self.wants_policy = False
         self.is_done = False
-        self.others: list[str] = []  # lines that are not ours: why it failed
+        self.others: list[str] = []  # other lines of the log, which say why the pod failed
         for line in log.splitlines():
             self._read(line)
 

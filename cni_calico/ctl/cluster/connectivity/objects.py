@@ -12,7 +12,7 @@ from cni_calico.ctl.cluster.connectivity.findings import CLOSED_PORT, OPEN_PORT
 
 LABEL = "cni-calico.io/check"
 SERVER, CLIENT = "server", "client"
-LONGEST_S = 600  # then the kubelets end the pods of a check that was killed
+LONGEST_S = 600  # if a check is killed, the kubelets end its pods after this time
 _NOBODY = 65534
 
 
@@ -71,7 +71,7 @@ def service() -> dict[str, Any]:
 
 
 def policy() -> dict[str, Any]:
-    """Lets nothing in but what goes to OPEN_PORT."""
+    """A policy that allows only OPEN_PORT."""
     ports = [{"port": OPEN_PORT, "protocol": protocol} for protocol in ("TCP", "UDP")]
     return {
         "apiVersion": "networking.k8s.io/v1",

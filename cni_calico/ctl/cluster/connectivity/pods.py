@@ -57,7 +57,7 @@ class PodCheck:
         self.note = note
 
     def run(self, wanted: list[str], image: str) -> Iterator[Trial]:
-        """On the nodes ``wanted``, or any two that are ready; ``image`` is another one than calico-node's.
+        """Check between the nodes ``wanted``, or any two that are ready; ``image`` replaces calico-node's image.
 
         Raises CommandFailed, DatastoreError.
         """
@@ -93,7 +93,7 @@ class PodCheck:
         return {_API: str(api["spec"].get("clusterIP") or "")}, None
 
     def _follow(self) -> Iterator[Trial]:
-        """The findings in the client's log; when the client asks for the policy, it is made."""
+        """Yield the findings in the trying pod's log; when that pod asks for the policy, create it."""
         seen, forbidden = 0, False
         self._await_pod(objects.CLIENT, _has_run)
         while True:
@@ -128,7 +128,9 @@ class PodCheck:
         self.api.request("POST", path, self.deadline, what, body=document, expect=(_EXISTS,))
 
     def _create_pod(self, document: Mapping[str, Any]) -> None:
-        """A new namespace gets its service account a moment after it was made; until then pods are refused."""
+        """Create the pod, again if need be: a new namespace gets its service account only after a moment, and until
+        then pods are refused.
+        """
         path, what = self._path("pods"), f"create Pod {document['metadata']['name']}"
         end = Deadline.after(_START_S)
         while True:
@@ -159,7 +161,7 @@ class PodCheck:
         time.sleep(min(_LOOK_S, self.deadline.require(doing)))
 
     def _remove(self) -> None:
-        """Returns when the namespace, and with it everything of the check, is gone."""
+        """Remove the namespace, and with it everything of the check; returns when it is gone."""
         deadline = Deadline.after(_REMOVAL_S)
         path = f"{_NAMESPACES}/{self.namespace}"
         with undisturbed():

@@ -1,7 +1,7 @@
 """What is tried between two pods: connections, packets of full size, names, and a policy that forbids a port.
 
 Rule: every socket comes from ``make``, so the same code runs inside of a pod and, on a host, from outside in a pod's
-namespace. What may come a moment after the pods (routes, services, policies) is tried until it works.
+namespace. What may become ready a moment after the pods (routes, services, policies) is tried until it works.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LISTENERS = ((socket.SOCK_STREAM, OPEN_PORT), (socket.SOCK_STREAM, CLOSED_PORT)
 
 
 def own_socket(family: int, kind: int) -> socket.socket:
-    """A socket where this process is."""
+    """A socket in this process's own network namespace."""
     return socket.socket(family, kind)
 
 
@@ -55,7 +55,7 @@ def _family(address: str) -> int:
 
 
 def open_listeners(make: MakeSocket) -> list[socket.socket]:
-    """On every address of the families that exist there. The caller closes them. Raises OSError."""
+    """Sockets that listen on all addresses of the families that exist there. The caller closes them. Raises OSError."""
     opened: list[socket.socket] = []
     for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         for kind, port in _LISTENERS:
@@ -91,14 +91,16 @@ def answer(listeners: Sequence[socket.socket], stop: threading.Event) -> None:
                     data, peer = listener.recvfrom(65536)
                     listener.sendto(data, peer)
             except OSError:
-                continue  # the other end is gone, or its packet does not fit here
+                continue  # the other end is gone, or the answer is larger than this end's MTU
 
 
 # -- the pod that tries -----------------------------------------------------------------------------------------------
 
 
 def try_all(plan: TrialPlan, make: MakeSocket, forbid: Callable[[], None]) -> Iterator[Trial]:
-    """``forbid`` has the policy made that keeps the other pod's CLOSED_PORT closed, and OPEN_PORT open."""
+    """Try everything in the plan. ``forbid`` has a policy created that forbids the other pod's CLOSED_PORT and allows
+    its OPEN_PORT.
+    """
     reached = []
     for address in plan.addresses:
         name = family_of(address)
@@ -146,7 +148,7 @@ def try_packet_size(make: MakeSocket, address: str) -> Trial:
         mtu = probe.getsockopt(level, mtu_option)
         if _returns(probe, mtu - headers, _ECHOES):
             return Trial(what, OK, f"packets of {mtu} bytes pass")
-        least, most = headers, mtu  # the first is taken to pass, the second does not
+        least, most = headers, mtu  # the first size is assumed to pass, the second does not
         while most - least > 1:
             middle = (least + most) // 2
             least, most = (middle, most) if _returns(probe, middle - headers, 1) else (least, middle)
@@ -168,12 +170,12 @@ def _returns(probe: socket.socket, size: int, attempts: int) -> bool:
                 if probe.recv(65536) == sent:
                     return True
         except OSError:
-            continue  # no answer in time, or an error that an earlier packet brought
+            continue  # no answer in time, or an error caused by an earlier packet
     return False
 
 
 def try_name(name: str, address: str) -> Trial:
-    """Whether the pod's name service knows ``name`` as ``address``; "" is any."""
+    """Whether the pod's name service resolves ``name`` to ``address`` ("": to any address)."""
     found: list[str] = []
     why: list[str] = ["no answer"]
 

@@ -1,4 +1,4 @@
-"""How a command that must tidy up is interrupted: its work at once, its tidying up not at all.
+"""Signals in a command that has to clean up: they interrupt its work at once, and its cleaning up never.
 
 Rule: SIGTERM and SIGHUP are like Ctrl-C; the former handlers come back at the end.
 """
@@ -16,14 +16,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In here each of the signals raises KeyboardInterrupt."""
+    """Inside this context each of the signals raises KeyboardInterrupt."""
     with _handling(_interrupt):
         yield
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """In here none of the signals has an effect."""
+    """Inside this context none of the signals has an effect."""
     with _handling(signal.SIG_IGN):
         yield
 

@@ -1,10 +1,11 @@
-"""The one connection to a relay over which this process follows all collections, and when to do without it.
+"""The one connection to a relay over which this process follows all collections, and the decision when to use the API
+server instead.
 
 Rule: whatever happens, a follower resumes at the resourceVersion that it has seen, at the same relay, another one, or
-the API server; it lists again only if nobody remembers so far back. Without any relay for DIRECT_AFTER_S the link waits
-a random time, longer in a larger cluster; then its followers use the API server until a relay answers again. A relay
-that says it is cut off is left only for one that is ready or, after the same time, for an API server that answers: if
-that one is away for all, everybody stays, and nobody has to come back.
+the API server; it lists again only if neither of them has the changes since then. Without any relay for DIRECT_AFTER_S
+the link waits a random time, longer in a larger cluster; then its followers use the API server until a relay answers
+again. A relay that reports that it is cut off from the API server is left only for a relay that is ready or, after the
+same time, for the API server if that answers: if the API server is down for everybody, the agents stay at their relays.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NODES_A_SECOND = 50.0
 SILENCE_S = 35.0  # a relay sends bookmarks every 10 s
 OPEN_S = 25.0  # a relay that has just started may have to ask the API server what happened before
 PROBE_S = 30.0
-LOOK_S = 3.0  # for something better than a relay that is cut off
+LOOK_S = 3.0  # between searches for something better than a relay that is cut off
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SETTLE_S = 0.2  # several followers begin together
 BACKLOG_BYTES = 16 * 1024 * 1024
@@ -40,7 +41,7 @@ UPSTREAM = "if this is upstream's Typha: it speaks another protocol; set FELIX_T
 
 
 class Followed:
-    """What one follower gets: it is used like a connection that events are read from."""
+    """The events for one follower, which reads them as from a connection."""
 
     def __init__(self, link: RelayLink, name: str, position: str) -> None:
         self.name = name
@@ -67,7 +68,7 @@ class Followed:
         self._wake()
 
     def take(self) -> list[Mapping[str, Any]]:
-        """All that has arrived."""
+        """Everything that has arrived since the last call."""
         try:
             os.eventfd_read(self._ready)
         except BlockingIOError:
@@ -98,7 +99,9 @@ class Followed:
 
 
 class RelayLink:
-    """``tell(why)``: what is wrong now, "" if nothing is. ``nodes()``: how many the cluster has, as far as known."""
+    """``tell(why)`` is called with what is wrong now, "" if nothing is. ``nodes()`` returns how many nodes the cluster
+    has, as far as known.
+    """
 
     def __init__(
         self,
@@ -120,12 +123,12 @@ class RelayLink:
         self._guard = threading.Condition(threading.RLock())
         self._followed: dict[str, Followed] = {}
         self._used_directly: WeakSet[Connection] = WeakSet()
-        self._stale = False  # something is followed that the connection does not bring
+        self._stale = False  # a collection is followed that the connection does not include
         self._connection: Connection | None = None
         self._stopped = threading.Event()
         self._good_at = time.monotonic()
         self._wait_s: float | None = None
-        self._cut_off: str | None = None  # what the relay has just said of it
+        self._cut_off: str | None = None  # what the relay last reported about itself
         self._better_since = 0.0  # since when the API server has answered while the relay is cut off; 0: it has not
         self._thread = threading.Thread(target=self._run, name="relay-link", daemon=True)
         self._thread.start()
@@ -161,11 +164,11 @@ class RelayLink:
                 connection.interrupt()
 
     def list_target(self, deadline: Deadline) -> tuple[str, KubernetesAPI] | None:
-        """Where to list now; None: at the API server. Raises DatastoreError, DeadlineExceeded."""
+        """The relay to list from now; None: the API server. Raises DatastoreError, DeadlineExceeded."""
         return None if self.direct or self._stopped.is_set() else self._targets.next(deadline)
 
     def failed(self, shown: str, error: CalicoError) -> None:
-        """A list has failed there."""
+        """Note that a list from this relay has failed."""
         if shown:
             self._targets.failed(shown)
         self._note_failure(error)
@@ -228,7 +231,9 @@ class RelayLink:
             self._go_direct(f"{text}; following the API server itself ({UPSTREAM})")
 
     def _patience_s(self) -> float:
-        """Drawn once, so that the nodes of a cluster do not turn to the API server together."""
+        """How long to wait for a relay: a random time, chosen once, so that the nodes of a cluster do not turn to the
+        API server all at once.
+        """
         if self._wait_s is None:
             self._wait_s = random.SystemRandom().uniform(0, self._nodes() / NODES_A_SECOND)
         return self._direct_after_s + self._wait_s
@@ -242,7 +247,7 @@ class RelayLink:
                 followed.end("direct")
 
     def _leaves(self, shown: str, why: str) -> bool:
-        """Whether there is something better than a relay that cannot follow the API server."""
+        """Whether to leave a relay that is cut off from the API server, because there is something better."""
         if not why:
             self._note_success()
             return False
@@ -322,7 +327,7 @@ class RelayLink:
             connection.close()
 
     def _end_expired(self, error: CalicoError, wanted: Mapping[str, Followed]) -> bool:
-        """Tell followers that nobody remembers so far back; returns whether there are some."""
+        """Tell the followers whose position is too old that they must list again; returns whether there are any."""
         if not isinstance(error, Compacted):
             return False
         gone = (error.details or "").split("\n")
@@ -331,7 +336,7 @@ class RelayLink:
         return True
 
     def _read(self, connection: Connection, wanted: Mapping[str, Followed], shown: str) -> None:
-        """Until something better is to be used. Raises Lost."""
+        """Read events until another source is to be used. Raises Lost."""
         rest = b""
         for piece in connection.chunks(lambda: Deadline.after(SILENCE_S), None):
             self._good_at = time.monotonic()
@@ -358,14 +363,14 @@ class RelayLink:
             raise Lost(f"cannot {doing}: an event cannot be read") from e
 
     def _wait_for_followers(self, wanted: Mapping[str, Followed]) -> None:
-        """What is not read waits at the relay, not here."""
+        """Wait until the followers have taken their events: those that are not read yet stay at the relay, not here."""
         with self._guard:
             self._guard.wait_for(
                 lambda: self._stopped.is_set() or sum(each.bytes for each in wanted.values()) < BACKLOG_BYTES
             )
 
     def _interrupt(self) -> None:
-        """Let the connection be opened again with all that is followed now."""
+        """Have the connection opened again, for everything that is followed now."""
         with self._guard:
             connection = self._connection
         if connection is not None:

@@ -14,10 +14,12 @@ from cni_calico.model.access import API_GROUP, CRD_ROOT
 
 WATCH_PATH = "/relay/v1/watch"
 READY_PATH = "/relay/v1/ready"
-CUT_OFF_PATH = "/relay/v1/cut-off"  # the path of an event that says why nothing more may come for now; "": it is over
+CUT_OFF_PATH = (
+    "/relay/v1/cut-off"  # the path of an event that says why there may be no events for now; "": that is over
+)
 BLOCKS = f"{CRD_ROOT}/ipamblocks"
 AFFINITY_FIELD = "spec.affinity"
-# a reduced block has this field in its spec: it lacks what only its own node needs
+# a field in the spec of a reduced block, which lacks what only its own node needs
 PARTIAL = "partial"
 
 

@@ -1,7 +1,8 @@
-"""The Kubernetes datastore as an agent follows it: what all nodes read comes from a relay, everything else does not.
+"""The Kubernetes datastore as an agent follows it: records that all nodes read come from a relay, all others from the
+API server.
 
-Rule: only lists and watches of whole collections are relayed. What belongs to this node, single records and writes go
-to the API server, so that nothing is decided by what a relay knows.
+Rule: only lists and watches of whole collections are relayed. This node's own records, single records and writes go to
+the API server, so that no decision depends on a relay's knowledge.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RelayedStore(KubernetesStore):
     ) -> None:
         super().__init__(access, read=read_file, veth_prefix=veth_prefix)
         self._veth_prefix = veth_prefix
-        self._node_count = 100  # until it is known
+        self._node_count = 100  # until the number of nodes is known
         self._seen: dict[str, int] = {}
         times = {"direct_after_s": direct_after_s, "probe_s": probe_s}
         given = {name: seconds for name, seconds in times.items() if seconds is not None}
@@ -57,7 +58,7 @@ class RelayedStore(KubernetesStore):
         super().close()
 
     def relays(self, listing: ListKey) -> bool:
-        """Whether a relay has it."""
+        """Whether a relay serves the listing."""
         if isinstance(listing, ResourceList) and (listing.namespace or listing.name_prefix):
             return False
         return all(each.path in SERVED and not each.query for each in select_collections(listing, self._veth_prefix))
@@ -89,7 +90,7 @@ class RelayedStore(KubernetesStore):
                     raise
                 time.sleep(PAUSE_S)
         if isinstance(listing, BlockList) and listing.owner:
-            return Listing([], "0")  # without a relay the list of all blocks has everything
+            return Listing([], "0")  # without a relay the list of all blocks has the whole blocks
         return super().list(listing, deadline, reading=reading)
 
     def _list_at(self, api: KubernetesAPI, listing: ListKey, deadline: Deadline, reading: Reading) -> Listing:
@@ -125,7 +126,7 @@ class RelayedStore(KubernetesStore):
         return KubernetesWatch(self.api, listing, self._collections(listing), revision, self.corrupt, follow=follow)
 
     def _note(self, collection: Collection, version: str) -> None:
-        """We have seen a collection as it was then: a list must not be older."""
+        """Remember that this process has seen the collection at this resourceVersion: later lists must not be older."""
         url = collection.url()
         self._seen[url] = max(self._seen.get(url, 0), order_of_version(version))
 

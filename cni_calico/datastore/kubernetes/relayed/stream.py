@@ -98,5 +98,5 @@ class RelayedStream:
         self.not_before = 0.0
         if followed.ended == "expired":
             raise Compacted(
-                f"cannot watch {self.collection.path}: nobody remembers what happened since {self.position}"
+                f"cannot watch {self.collection.path}: the changes since {self.position} are not kept any more"
             )

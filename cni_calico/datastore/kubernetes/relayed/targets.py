@@ -1,4 +1,4 @@
-"""Which relay to use: an address that was given, or the endpoints of a Service; and with which identity.
+"""Which relay to use (a configured address, or an endpoint of a Service), and with which identity.
 
 Rule: the order is random, so that the nodes of a cluster spread over its relays, and a relay that failed comes last.
 """
@@ -41,7 +41,7 @@ class RelayTargets:
         return shown, KubernetesAPI(KubernetesAccess(), login=lambda deadline: self._login(shown, deadline))
 
     def failed(self, shown: str) -> None:
-        """Try others first."""
+        """Note that this relay has failed: others are tried first."""
         self._count += 1
         self._failed[parse_relay_address(shown)] = self._count
 
@@ -54,7 +54,7 @@ class RelayTargets:
         return True
 
     def _find(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
-        """While the API server is away, the relays that were there before."""
+        """The relays' addresses; while the API server does not answer, those that were known before."""
         if self._access.address:
             return (parse_relay_address(self._access.address),)
         try:
@@ -78,7 +78,9 @@ class RelayTargets:
         return found
 
     def _login(self, shown: str, deadline: Deadline) -> Login:
-        """Read anew each time: certificates and tokens are replaced while we run."""
+        """The login for a relay; its files are read anew each time, because certificates and tokens are replaced while
+        the agent runs.
+        """
         access = self._access
         name = f"{access.service}.{access.namespace}.svc" if not access.address else ""
         certificate = key = b""
@@ -96,11 +98,11 @@ class RelayTargets:
         )
 
     def _authorization(self, deadline: Deadline) -> str:
-        """The token with which the API server knows us."""
+        """The Authorization header for a relay: the token that the agent uses with the API server."""
         try:
             return self._direct.login(deadline).authorization
         except CalicoError:
-            return ""  # the relay then says what it wants
+            return ""  # the relay's answer then says which credentials it wants
 
 
 def _read(path: str, what: str) -> bytes:

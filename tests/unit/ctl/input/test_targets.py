@@ -30,7 +30,7 @@ def test_what_is_named(words, kinds, named):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ippool/a", "b"], "every resource is named as KIND/NAME"),
+        (["ippool/a", "b"], "every resource must be named as KIND/NAME"),
         (["ippool/"], "resource name may not be empty"),
         (["ippool", ""], "resource name may not be empty"),
         (["ippool", "a,"], "resource name may not be empty"),

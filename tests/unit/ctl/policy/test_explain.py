@@ -114,7 +114,7 @@ def test_a_policy_that_cannot_be_read_is_said(tiered_cluster):
         (["--from", "a", "--to", "b"], "--port must be given"),
         (["--from", "a", "--to", "b", "--port", "70000"], "from 1 to 65535"),
         (["--from", "a", "--to", "b", "--protocol", "carrier-pigeon"], "--protocol"),
-        (["--from", "a", "--to", "fd00::1", "--port", "1"], "no family in common"),
+        (["--from", "a", "--to", "fd00::1", "--port", "1"], "no IP family in common"),
     ],
 )
 def test_questions_without_an_answer(tiered_cluster, options, says):
