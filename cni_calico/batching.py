@@ -1,4 +1,4 @@
-"""Group work: what arrives while a batch is under way becomes the next batch.
+"""Batches: items that arrive while a batch is under way become the next batch.
 
 Rule: one batch at a time. The caller whose item comes first in a batch carries it out for all of them, so no separate
 thread is needed and there is no delay if nobody else is waiting. Every caller gets its own result or its own error.
@@ -24,7 +24,7 @@ class _Slot(Generic[BatchItem, BatchResult]):
 
     def __init__(self, item: BatchItem) -> None:
         self.item = item
-        self.outcomes: list[BatchResult] = []  # the one, once it is there
+        self.outcomes: list[BatchResult] = []  # the outcome, once there is one
         self.error: BaseException | None = None
         self.leads = False
         self.wake = allocate_lock()  # released once: when the item is done, or when it leads the next batch
@@ -47,8 +47,8 @@ class Batcher(Generic[BatchItem, BatchResult]):
         self.sizes: list[int] = [0] * (limit + 1)  # the number of batches of each size
 
     def submit(self, item: BatchItem, deadline: Deadline, doing: str) -> BatchResult:
-        """The outcome for ``item``. Raises the exception that ``run`` returned for it; DeadlineExceeded if its turn
-        never came.
+        """The outcome for ``item``. Raises the exception that ``run`` returned for it; DeadlineExceeded if the item was
+        in no batch before that.
         """
         slot: _Slot[BatchItem, BatchResult] = _Slot(item)
         with self._guard:

@@ -1,7 +1,7 @@
 """Reads and parses files and texts of unknown size and shape within limits: manifests, patches, kubeconfigs.
 
-Rule: nothing here waits, grows or nests without a limit. Size is checked while reading, and depth before anything is
-built from the text: the C parser of YAML recurses, and a text of 100,000 brackets would end the process.
+Rule: time, size and nesting depth are all limited. Size is checked while reading, and depth before anything is built
+from the text: the C parser of YAML recurses, and a text of 100,000 brackets would end the process.
 """
 
 from __future__ import annotations

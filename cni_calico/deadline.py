@@ -1,4 +1,6 @@
-"""One monotonic deadline limits a whole call; every wait inside it asks here how long it may take."""
+"""Deadlines. One monotonic deadline limits a whole call; every wait inside it asks the deadline how long it may
+take.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class Deadline:
 
 
 class ProgressDeadline(Deadline):
-    """A deadline that every sign of progress moves to ``seconds`` from then."""
+    """A deadline that each sign of progress postpones to ``seconds`` from that moment."""
 
     __slots__ = ("seconds",)
 

@@ -1,7 +1,8 @@
 """PURE: one tree of errors: every class carries its CNI code and says who has to act.
 
-Rule: errors are translated into this tree at the door where they happen (``raise X(...) from e``); nothing else is
-raised on purpose above the doors. ``str(error)`` reads ``cannot <verb> <object>: <cause>``, ``details`` what to do.
+Rule: the modules that talk to the outside (the kernel, a datastore, other programs) translate its errors into this tree
+(``raise X(...) from e``); all other code raises nothing else on purpose. ``str(error)`` reads ``cannot <verb> <object>:
+<cause>``, ``details`` says what to do.
 
 Codes 1 to 99 are the CNI specification's, 100 and up are ours, one per condition (docs/errors.md lists them).
 """
@@ -87,7 +88,7 @@ class FeatureDisabled(InvalidConfig):
 
 
 class TryAgain(CalicoError):
-    """Nothing is wrong with the request; it may succeed later."""
+    """The request is correct and may succeed later."""
 
     code = TRY_AGAIN
     blame = "cluster"
@@ -110,7 +111,9 @@ class LeaseLost(TryAgain):
 
 
 class NotReady(TryAgain):
-    """ClusterInformation has datastoreReady: false, or is missing; with code 50: STATUS finds no ADD could succeed."""
+    """ClusterInformation has datastoreReady: false, or is missing; with code 50: STATUS finds that no ADD could
+    succeed.
+    """
 
     blame = "cluster"
 
@@ -119,7 +122,7 @@ class NotReady(TryAgain):
 
 
 class DatastoreError(CalicoError):
-    """The datastore failed in a way that none of the following codes covers; base class of its door's errors."""
+    """The datastore failed in a way that none of the following codes covers; base class of the datastore's errors."""
 
     code = 100
     blame = "cluster"
@@ -240,7 +243,7 @@ class AddressMismatch(IPAMError):
 
 
 class KernelError(CalicoError):
-    """The kernel, a file or a program of this host refused something; base class of the errors the kernel door raises.
+    """The kernel, a file or a program of this host refused something; base class of the errors that kernel/ raises.
 
     ``errno`` is the kernel's, 0 if there is none.
     """
@@ -356,7 +359,7 @@ class DataplaneFailed(CalicoError):
 
 
 class BirdError(CalicoError):
-    """The BGP daemon failed in a way that none of the following codes covers; base class of its doors' errors."""
+    """The BGP daemon failed in a way that none of the following codes covers; base class of BIRD's errors."""
 
     code = 150
 

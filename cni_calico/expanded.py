@@ -1,5 +1,5 @@
 """The parts of dataclasses that the code written by build/expand.py needs; in the frozen executables every record uses
-this.
+them.
 
 Rule: nothing is imported before it is needed; a record behaves like the dataclass that it is in the sources.
 """

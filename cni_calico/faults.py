@@ -1,10 +1,10 @@
 """Named fault points, so that a test can fail or kill the program at every write, netlink request and file step.
 
-Rule: a door calls ``before(POINT)`` right before an effect and ``after(POINT)`` right after it; both are no-ops (one
-global read) unless a test installed a hook or the environment variable CALICO_FAULT is set.
+Rule: a module with an effect calls ``before(POINT)`` right before an effect and ``after(POINT)`` right after it; both
+are no-ops (one global read) unless a test installed a hook or the environment variable CALICO_FAULT is set.
 
-A failure in ``after`` means: the effect happened, but its answer was lost. Doors translate ``Injected`` (an OSError) as
-they translate their real errors.
+A failure in ``after`` means: the effect happened, but its answer was lost. These modules translate ``Injected`` (an
+OSError) as they translate real errors.
 
 CALICO_FAULT="POINT:WHEN:NTH:ACTION" (several with ","): POINT a name or "*", WHEN "before" or "after", NTH counted from
 1 over the matching calls of this process, ACTION "fail" or "kill". CALICO_FAULT_TRACE=FILE appends "POINT:WHEN" lines.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Injected(OSError):
-    """The failure a test asked for; errno EIO."""
+    """The failure that a test requested; errno EIO."""
 
     def __init__(self, point: str, when: str) -> None:
         super().__init__(5, f"injected fault at {point} ({when})")

@@ -114,7 +114,7 @@ class Log:
 
     def _append(self, line: bytes) -> None:
         directory = os.path.dirname(self.file_path)
-        # what is there instead of a file must not block us: a FIFO that nobody reads, a terminal
+        # whatever the path leads to must not block us: a FIFO that nobody reads, a terminal
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
             fd = os.open(self.file_path, flags, 0o644)
@@ -122,7 +122,9 @@ class Log:
             os.makedirs(directory, exist_ok=True)
             fd = os.open(self.file_path, flags, 0o644)
         try:
-            size = require_regular(fd, self.file_path)  # a line on a disk, or in somebody's pipe, would be damage
+            size = require_regular(
+                fd, self.file_path
+            )  # a line written to a disk device, or into another program's pipe, would do damage
             os.write(fd, line)
         finally:
             os.close(fd)

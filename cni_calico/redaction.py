@@ -1,9 +1,9 @@
 """PURE: texts without their secrets: for answers, logs and everything else that leaves the process.
 
-Rule: this is the only place. Everything that looks like a secret by its name or its form is removed: values named
-token, password or key, credentials in headers and in addresses, queries, private keys, JSON web tokens. A quoted value
-is hidden to its closing quote, a header to the end of its line. An address that a message shows goes through
-``shown_url`` where the message is made: there it is known where the address ends. calicoctl's archive
+Rule: only this module decides what is a secret. Everything that looks like one by its name or its form is removed:
+values named token, password or key, credentials in headers and in addresses, queries, private keys, JSON web tokens. A
+quoted value is hidden to its closing quote, a header to the end of its line. A URL in a message goes through
+``shown_url`` where the message is made, because only there it is known where the URL ends. calicoctl's archive
 (ctl/output/redaction.py) hides more.
 """
 
@@ -33,7 +33,7 @@ def without_secrets(text: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """An address without its user, password, query and fragment, whatever characters they contain."""
+    """A URL without its user, password, query and fragment, whatever characters they contain."""
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     [place, *query] = re.split(r"[?#]", rest, maxsplit=1)
     if query and "@" in query[0]:

@@ -1,7 +1,8 @@
-"""Files that a configuration names, opened so that whatever is there instead of a file neither blocks nor floods us.
+"""Opens files that a configuration names; something other than a file at that path neither blocks us nor fills our
+memory.
 
 Rule: only a regular file is read (a FIFO would block the call, a terminal or a disk would have effects), and only up to
-a limit. A write writes everything or is an error.
+a limit. A write either writes everything or raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""PURE: which errors mean that this process, or this host, is short of something.
-
-Rule: a shortage is nobody's mistake and passes: if nothing has been done yet, leave the work to another process; if
+"""PURE: which errors mean that this process, or this host, is short of memory, threads or file descriptors. Rule: a
+shortage is nobody's mistake, and temporary: if nothing has been done yet, leave the work to another process; if
 something has begun, answer "try again".
 """
 
@@ -8,9 +7,9 @@ from __future__ import annotations
 
 from errno import EMFILE, ENFILE, ENOMEM
 
-# how the dynamic linker says that a shared object found no room
+# the dynamic linker's messages when there is no memory for a shared object
 _NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
-# how the interpreter says that it found no room for the exception that says so
+# the interpreter's messages when there is no memory for the exception itself
 _NO_EXCEPTION = ("error return without exception set", "without setting an exception")
 MEMORY = "memory"
 _BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: MEMORY}
@@ -18,7 +17,7 @@ _BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: MEM
 
 def shortage_of(error: BaseException | None) -> str:
     """What is missing: "memory", "threads", "file descriptors"; "" if the error is another one."""
-    for _ in range(8):  # a longer chain of causes is not one of ours
+    for _ in range(8):  # longer chains of causes are not ours
         if isinstance(error, MemoryError):
             return MEMORY
         if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_MAPPED):

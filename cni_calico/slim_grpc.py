@@ -1,4 +1,4 @@
-"""Imports gRPC and protobuf without parts that we do not use: this halves their share of a single call's time.
+"""Imports gRPC and protobuf without parts that we do not use: this halves the time that they add to a one-shot call.
 
 Rule: code that needs gRPC or messages imports them through this module. It leaves out gRPC's asyncio half (and with it
 asyncio, ssl and subprocess) and protobuf's pure-Python messages, which are unused where the compiled ones are. During

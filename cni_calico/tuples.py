@@ -28,4 +28,4 @@ class _Maker(type):
 
 
 class NamedTuple(metaclass=_Maker):
-    """Stands for ``typing.NamedTuple`` as a base class."""
+    """Takes the place of ``typing.NamedTuple`` as a base class."""

@@ -1,1 +1,1 @@
-"""PURE: the CNI contract itself: configuration, environment, results of every version, answers."""
+"""PURE: the CNI contract: configuration, environment, results of every version, answers."""

@@ -1,4 +1,4 @@
-"""PURE: what a call answers: an exit code and the text for stdout."""
+"""PURE: the answer to a call: an exit code and the text for stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE: the CNI_* environment and CNI_ARGS of a call, parsed into a Call that cannot be wrong.
+"""PURE: the CNI_* environment and CNI_ARGS of a call, parsed into a validated Call.
 
 Rule: everything is validated before anything is done; an error names the variable and the value.
 Source: CNI specification 1.1.0, "Parameters"; for the keys of CNI_ARGS: docs/configuration.md.

@@ -1,4 +1,4 @@
-"""PURE: the network configuration on stdin, parsed into values that cannot be wrong.
+"""PURE: the network configuration on stdin, parsed into validated values.
 
 Rule: every key is validated here, before anything is allocated; unknown keys are ignored. Source: upstream's
 types.NetConf.
@@ -208,7 +208,7 @@ def _require_network_name(name: str) -> None:
 def _parse_dataplane(top: JsonFields) -> ExternalDataplane | None:
     if top.values.get("dataplane_options") in (None, {}):
         return None
-    from cni_calico.cni.dataplane import parse_dataplane  # few configurations have it
+    from cni_calico.cni.dataplane import parse_dataplane  # few configurations need this import
 
     return parse_dataplane(top.section("dataplane_options"))
 

@@ -1,4 +1,4 @@
-"""PURE: the CNI versions, and what each of them can do."""
+"""PURE: the CNI versions, and the verbs that each of them has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the controllers' loops share: they work only while we lead, and their attempts are counted and repeated.
+"""The common part of the controllers' loops: they work only while this process leads, and their attempts are counted
+and repeated.
 
 Rule: a task that fails is logged once, never holds up the others, and is never given up.
 """
@@ -23,7 +24,7 @@ LOOK_S = 0.5
 
 
 def work_while_leading(leads: Callable[[], bool], work: Callable[[], None], stopping: threading.Event) -> None:
-    """Run ``work`` whenever we lead, until ``stopping``; it returns when we no longer lead."""
+    """Run ``work`` whenever this process leads, until ``stopping``; ``work`` returns when it no longer leads."""
     while not stopping.is_set():
         if leads():
             work()
@@ -46,8 +47,8 @@ class Attempts:
         self._said = Said(log)
 
     def round(self, reconcile: Callable[[ResourceKey, Deadline], int]) -> None:
-        """Everything that is due now, up to BATCH tasks. ``reconcile`` returns the number of its writes and may raise
-        CalicoError.
+        """Try everything that is due now, up to BATCH tasks. ``reconcile`` returns the number of its writes and may
+        raise CalicoError.
         """
         for key in self.tasks.due(self._clock(), BATCH):
             if not self._leads():
@@ -64,6 +65,6 @@ class Attempts:
         self._numbers.waiting, self._numbers.failing = len(self.tasks), self.tasks.failing
 
     def forget(self) -> None:
-        """We no longer lead: whoever leads next looks at everything."""
+        """Drop all tasks: this process no longer leads, and the next leader checks everything."""
         self.tasks = DueTasks()
         self._numbers.waiting = self._numbers.failing = 0

@@ -40,7 +40,7 @@ class JanitorCounters:
     kept: int = 0
     failures: int = 0
     reclaimed: Counter[PoolOnNode] = field(default_factory=Counter)
-    ipam: Callable[[], IpamNumbers] | None = None  # what the leader sees of address management; from any thread
+    ipam: Callable[[], IpamNumbers] | None = None  # the leader's view of address management; for any thread
 
     def count(self, outcome: ReclaimOutcome) -> None:
         from cni_calico.ipam.lost.leaks import kind_of

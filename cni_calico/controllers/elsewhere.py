@@ -1,7 +1,6 @@
-"""Whether the cluster keeps its records where these controllers do not see them, or is moving them there.
-
-Rule: asked of the API server alone. Upstream's API server serves projectcalico.org/v3 too, out of the records that we
-know; only custom resources of that group, or a DatastoreMigration, are a reason to refuse.
+"""Whether the cluster keeps its records as projectcalico.org/v3 resources, which these controllers do not see, or is
+moving them there. Rule: only the API server is asked. Upstream's own API server also serves projectcalico.org/v3, but
+from the records that we read; only custom resources of that group, or a DatastoreMigration, are a reason to refuse.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ V3_SERVICE = f"/apis/apiregistration.k8s.io/v1/apiservices/v3.{V3_GROUP}"
 
 
 def read_why_refused(api: KubernetesAPI, deadline: Deadline) -> str:
-    """What stands in the way; "" if nothing does. Raises CalicoError."""
+    """Why the controllers must not run; "" if they may. Raises CalicoError."""
     reply = api.request("GET", MIGRATIONS, deadline, "look for a migration", expect=(403, 404))
     names = [str((item.get("metadata") or {}).get("name")) for item in reply.document.get("items") or ()]
     if names:
@@ -36,7 +35,9 @@ def read_why_refused(api: KubernetesAPI, deadline: Deadline) -> str:
 
 
 def _are_custom_resources(api: KubernetesAPI, groups: set[str], deadline: Deadline) -> bool:
-    """An API that another server answers has a Service. Without the right to see it, do as upstream does."""
+    """Whether the group consists of custom resources: an API that another server answers has a Service. Without the
+    right to read that, assume what upstream assumes.
+    """
     reply = api.request("GET", V3_SERVICE, deadline, f"read the API service of {V3_GROUP}", expect=(403, 404))
     if reply.status == 403:
         return API_GROUP.partition("/")[0] not in groups

@@ -46,7 +46,7 @@ class Health:
         self.store.get(CLUSTER, deadline)
 
     def _ask(self, name: str, question: Callable[[Deadline], object]) -> dict[str, Any]:
-        """A slow server is given more time, but counts as not healthy meanwhile."""
+        """Ask one question; a slow server is given more time, but counts as not healthy meanwhile."""
         call_s = self._call_s.get(name, FIRST_CALL_S)
         try:
             question(Deadline.after(call_s))

@@ -1,6 +1,6 @@
 """PURE: addresses and blocks by pool and node, under the names that upstream's kube-controllers give their metrics.
 
-Rule: what is known of them is the janitor's view of the cluster, so only the instance that leads tells it. A block
+Rule: the numbers come from the janitor's view of the cluster, so only the leading instance exports them. A block
 outside of pools or without a node, and an address without one, are labelled with upstream's words.
 """
 

@@ -1,7 +1,7 @@
 """One lease for everything that a cluster needs done only once: the janitor and the controllers beside it.
 
-Rule: one thread campaigns and renews; the others only ask how long the lease is certainly ours, and write through the
-fence, which asks again.
+Rule: one thread campaigns and renews; the others only ask how long the lease is certainly ours, and write through a
+FencedStore, which checks that again.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Leader:
 
 
 class UpstreamsElection:
-    """``election``, but without the right to leases, which upstream's manifest does not give, everybody is elected.
-
-    Upstream's controllers elect nobody: their Deployment runs one at a time, and every write of theirs and ours is
-    compared with what it was decided by. An instance that was ever answered about the lease goes on needing it.
+    """``election``, except that an instance without the right to use leases, which upstream's manifest does not grant,
+    counts as elected. Upstream's controllers have no election: their Deployment runs one instance at a time, and every
+    write, theirs and ours, is compared with the record on which it was decided. An instance that has once been allowed
+    to use the lease keeps needing it.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ class CopyLoop:
         while not stopping.is_set() and self._leads():
             self.numbers.error = error_of(caches)
             if not all(cache.healthy for cache in caches):
-                # what a broken watch shows may be long gone: nothing is decided by it
+                # nothing is decided from a broken watch: its objects may be long gone
                 stopping.wait(LOOK_S)
                 continue
             now = self._clock()

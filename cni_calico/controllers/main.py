@@ -1,7 +1,8 @@
 """Entry point of ``calico-kube-controllers``, also named ``kube-controllers``, ``check-status`` and ``wrapper``.
 
 Rule: the only module here that prints and decides the exit status. The name under which it is called selects what it
-does, as in upstream's images: those with one program for everything call it ``calico component kube-controllers``.
+does, as in upstream's images; newer ones have a single program for everything and call it ``calico component
+kube-controllers``.
 """
 
 from __future__ import annotations

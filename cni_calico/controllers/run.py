@@ -67,7 +67,7 @@ CALL_S = 10.0
 LOOK_S = 1.0
 ELSEWHERE_S, LOOK_ELSEWHERE_S = 10.0, 3.0  # how often, and for how long at most
 END_S = 4.0
-NOT_ON_KUBERNETES = "with the Kubernetes datastore nothing is copied: nodes read Kubernetes' objects themselves"
+NOT_ON_KUBERNETES = "with the Kubernetes datastore there is nothing to copy: nodes read Kubernetes' objects themselves"
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Controllers:
         return 1 if self.failed else 0
 
     def _are_records_elsewhere(self) -> bool:
-        """Whether somebody keeps or moves the records where these controllers would work against them."""
+        """Whether the records are kept elsewhere, or are being moved, so that these controllers must not run."""
         kubernetes, now = self._cluster.kubernetes, time.monotonic()
         if kubernetes is None or not self._cluster.is_kubernetes_datastore:
             return False
@@ -259,7 +259,7 @@ class Controllers:
         Janitor(self._cluster, SharedElection(self._leader), self.counters, options).run(stopping)
 
     def _compact(self, stopping: Stopping) -> None:
-        """Every process takes part: the key in etcd decides whose turn it is."""
+        """Compact etcd from time to time. Every process takes part: the key in etcd decides whose turn it is."""
         assert isinstance(self._cluster.store, EtcdStore)
         compaction = EtcdCompaction(self._cluster.store)
         while not stopping.is_set():
@@ -301,7 +301,7 @@ class Controllers:
         self.stopping.set()
 
     def _end(self, names: list[str]) -> None:
-        """The leader last: the others may still need its lease to finish what they began."""
+        """End these threads, the leader's last: the others may still need its lease to finish what they began."""
         deadline = Deadline.after(END_S)
         for name in sorted(names, key=lambda name: name == "leader"):
             part = self._parts.pop(name)

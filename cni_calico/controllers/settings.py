@@ -68,7 +68,7 @@ def _parse_group(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControllersSettings:
-    """None: the variable is not set."""
+    """The variables; None: the variable is not set."""
 
     enabled: tuple[str, ...] | None = setting(
         "ENABLED_CONTROLLERS", _ENABLED, None, "The controllers that run; unset: KubeControllersConfiguration decides."
@@ -79,12 +79,16 @@ class ControllersSettings:
     )
     compaction_s: float | None = setting("COMPACTION_PERIOD", DURATION, None, "How often etcd is compacted; 0: never.")
     health: bool | None = setting("HEALTH_ENABLED", FLAG, None, "Whether the status file is written.")
-    sync_labels: bool | None = setting("SYNC_NODE_LABELS", FLAG, None, "Whether Nodes get the labels of Kubernetes'.")
+    sync_labels: bool | None = setting(
+        "SYNC_NODE_LABELS", FLAG, None, "Whether Nodes get the labels of Kubernetes' nodes."
+    )
     auto_host_endpoints: bool | None = setting(
         "AUTO_HOST_ENDPOINTS", _SWITCH, None, "Whether every node gets a host endpoint."
     )
-    api_group: str = setting("CALICO_API_GROUP", Kind(_parse_group, API_GROUP), API_GROUP, "Where the records are.")
-    kubeconfig: str = setting("KUBECONFIG", TEXT, "", "Empty: the pod's service account.")
+    api_group: str = setting(
+        "CALICO_API_GROUP", Kind(_parse_group, API_GROUP), API_GROUP, "The API group of the records."
+    )
+    kubeconfig: str = setting("KUBECONFIG", TEXT, "", "kubeconfig file; empty: the pod's service account is used.")
     endpoint_workers: int = setting("WORKLOAD_ENDPOINT_WORKERS", _WORKERS, 1, "Accepted; one thread suffices.")
     profile_workers: int = setting("PROFILE_WORKERS", _WORKERS, 1, "Accepted.")
     policy_workers: int = setting("POLICY_WORKERS", _WORKERS, 1, "Accepted.")

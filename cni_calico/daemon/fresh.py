@@ -13,7 +13,7 @@ from cni_calico.model.timestamps import rfc3339
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """``clock`` returns seconds since 1970, ``random`` that many random bytes."""
+    """``clock`` returns seconds since 1970, ``random(n)`` returns n random bytes."""
 
     clock: Callable[[], float] = time.time
     random: Callable[[int], bytes] = os.urandom

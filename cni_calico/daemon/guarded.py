@@ -1,7 +1,7 @@
 """Threads that each carry out one part of a program.
 
-Rule: a part that fails for a reason that nobody expected ends the program, which is started again; it is never missing
-without a word.
+Rule: an unexpected failure of a part ends the whole program, which is then started again; so no part is ever missing
+unnoticed.
 """
 
 from __future__ import annotations

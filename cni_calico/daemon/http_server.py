@@ -24,7 +24,7 @@ WORKERS = 4
 REQUEST_S, ANSWER_S = 5.0, 5.0
 CLOSE_S = 0.5
 REQUEST_BYTES = 8192
-_PAUSE_S = 0.1  # out of descriptors: the listener stays readable
+_PAUSE_S = 0.1  # while there are no descriptors, the listener stays readable
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
 _PAIRS = {"localhost": ("127.0.0.1", "::1"), "": ("0.0.0.0", "::")}
 
@@ -68,7 +68,7 @@ class PageServer:
         self._stopping.set()
         self._stop_writer.close()
         limit = time.monotonic() + CLOSE_S
-        for thread in self._threads:  # one may still be sending; it ends with the process
+        for thread in self._threads:  # a thread may still be sending; it ends with the process
             thread.join(max(0.0, limit - time.monotonic()))
 
     def _listen(self, host: str, port: int) -> list[socket.socket]:
@@ -168,7 +168,7 @@ class PageServer:
             return _render(404, TEXT, b"not found\n", method)
         try:
             return _render(*page(), method)
-        except Exception as e:  # the agent continues, and the caller sees why
+        except Exception as e:  # the agent continues, and the client gets the reason
             return _render(500, TEXT, f"{type(e).__name__}: {e}\n".encode(), method)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP servers that settings ask for, opened and closed as the settings change."""
+"""Opens and closes HTTP servers as the settings require."""
 
 from __future__ import annotations
 

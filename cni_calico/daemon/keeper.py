@@ -56,7 +56,7 @@ class Keeper:
             return False
         except Exception as e:
             lacking = shortage_of(e)
-            if lacking in ("", MEMORY):  # what ran while there was no memory may be half done
+            if lacking in ("", MEMORY):  # what ran without memory may be half done
                 raise
             self._fail(f"this host is short of {lacking}", str(e))
             return False

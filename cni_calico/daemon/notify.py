@@ -1,7 +1,6 @@
-"""What a service of Type=notify reports to systemd: datagrams to the socket that systemd names (sd_notify(3)).
-
-Rule: a process that systemd has not started has no NOTIFY_SOCKET and reports nothing; failing to report is not a
-failure.
+"""Reports the state of a service of Type=notify to systemd, by datagrams to the socket that systemd names
+(sd_notify(3)). Rule: a process that systemd has not started has no NOTIFY_SOCKET and reports nothing; a report that
+cannot be sent is no failure.
 """
 
 from __future__ import annotations

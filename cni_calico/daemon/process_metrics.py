@@ -1,6 +1,5 @@
-"""What Prometheus' client libraries tell of every process, for programs that do not load one.
-
-Rule: read from /proc when asked; what cannot be read is left out.
+"""The metrics that Prometheus' client libraries export of every process, for programs that do not load one. Rule: they
+are read from /proc when they are requested; what cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from cni_calico.daemon.exposition import Exposition
 
 _STAT = "/proc/self/stat"
-_FIRST_FIELD = 3  # of those after the name in brackets
+_FIRST_FIELD = 3  # counted from the field after the name in brackets
 _UTIME, _STIME, _STARTED, _VIRTUAL, _RESIDENT = (field - _FIRST_FIELD for field in (14, 15, 22, 23, 24))
 
 
@@ -30,5 +29,5 @@ def add_process_metrics(out: Exposition) -> None:
         out.gauge("process_resident_memory_bytes", "Resident memory.", int(fields[_RESIDENT]) * page)
         out.gauge("process_open_fds", "Open descriptors.", len(os.listdir("/proc/self/fd")) - 1)
     except (OSError, ValueError, IndexError):
-        pass  # there is no /proc, or another one
+        pass  # there is no /proc, or it has another form
     out.gauge("process_max_fds", "How many descriptors it may open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -1,4 +1,4 @@
-"""What happened a moment ago, by name: a limited memory that forgets after a while."""
+"""Remembers names for a short time, and only a limited number of them."""
 
 from __future__ import annotations
 

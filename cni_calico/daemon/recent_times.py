@@ -1,7 +1,5 @@
-"""PURE: how long something took, as a summary in Prometheus' sense.
-
-Rule: the count and the sum are of all times, quantiles of the last RECENT observations; one observation may count for
-many, such as a message that as many clients got.
+"""PURE: durations, as a Prometheus summary. Rule: count and sum are of all durations, the quantiles of the last RECENT
+observations; one observation may count several times, for instance a message once for each client that got it.
 """
 
 from __future__ import annotations

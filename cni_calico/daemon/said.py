@@ -11,14 +11,16 @@ from cni_calico.log import Log
 
 
 class Said:
-    """By topic, the texts given last. For one thread."""
+    """The last texts of each topic. For one thread."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._texts: dict[Hashable, tuple[str, ...]] = {}
 
     def say(self, topic: Hashable, texts: Iterable[str], level: str = "warning", *, more: str = "") -> None:
-        """These texts hold now; none means that all is well. ``more`` is logged with a text, and may vary."""
+        """Give all texts that hold now for a topic, none if there is no problem. ``more`` is logged after a text and
+        may vary.
+        """
         before, now = self._texts.get(topic, ()), tuple(texts)
         for text in now:
             if text not in before:

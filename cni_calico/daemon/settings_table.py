@@ -25,7 +25,7 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a text becomes a value; ``schema`` describes what is accepted."""
+    """A setting's type: how a text becomes a value; ``schema`` describes the accepted texts."""
 
     parse: Callable[[str], Any]
     schema: str
@@ -63,8 +63,8 @@ def settings_of(cls: type[Any]) -> Iterator[Setting]:
 
 
 def parse_each(cls: type[Any], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the environment says about the settings of a dataclass: (value by attribute, problem by variable). An empty
-    variable counts as not set.
+    """The settings of a dataclass in the environment: (value by attribute, problem by variable). An empty variable
+    counts as not set.
     """
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """An Event that a signal handler may set.
 
 Rule: no lock anywhere. ``threading.Event.set`` takes a lock that the interrupted thread itself may hold, inside its own
-``wait``: then the process never ends. Here a descriptor becomes permanently readable, and everybody polls it. The
-kernel may deliver a signal to any thread, but its handler runs in the main thread, and only between two of its steps:
-so the main thread never waits for long at a time.
+``wait``: then the process would never end. Here a descriptor becomes permanently readable, and all threads poll it. The
+kernel may deliver a signal to any thread, but its handler runs in the main thread, between two of that thread's
+bytecode instructions; so the main thread must never wait for long at a time.
 
 A second signal is ignored: we are already stopping. If a handler stayed installed, the interpreter would restore the
 default action while it ends, and the process would end as if killed.

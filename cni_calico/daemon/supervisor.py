@@ -2,7 +2,7 @@
 
 Rule: a child that ends is started again, at once the first time, then with growing pauses; after it has run well for a
 while the pauses are short again. SIGTERM is passed to every child, and everything ends in less than 5 s: what a child
-has not finished by then it would not finish later either. The data plane stays as it is.
+has not finished by then, it would not finish later either. The data plane stays as it is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _TICK_S = 0.25
 
 @dataclass(slots=True)
 class ChildService:
-    """A process to keep running. ``once``: it has to succeed once; services that come ``after`` it wait for that.
-
-    ``anyway`` says whether they need not wait any longer once it has failed.
+    """A process to keep running. ``once``: it has to succeed only once; services that name it in ``after`` wait for
+    that. ``anyway`` returns whether they may start although it has failed.
     """
 
     name: str
@@ -102,7 +101,7 @@ class Supervisor:
         return 0
 
     def look(self) -> None:
-        """Start what is due, notice what has ended."""
+        """Start the services that are due, and note those that have ended."""
         now = time.monotonic()
         for service in self.services:
             if service.child is not None and service.child.ended(0.0):
@@ -163,8 +162,8 @@ def services_of_run(
 ) -> list[ChildService]:
     """The processes of ``calico-node run``; the CNI server waits for none of the others.
 
-    ``was_set_up``: whether start-up succeeded here before. Then its failure is no reason to leave the node's workloads
-    without an agent, and other nodes without routes to them. ``data_plane`` False: another agent maintains it.
+    ``was_set_up``: whether start-up succeeded here before. If so, its failure is no reason to leave the node's
+    workloads without an agent, or other nodes without routes to them. ``data_plane`` False: another agent maintains it.
     """
     services = [ChildService("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]

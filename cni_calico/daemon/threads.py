@@ -1,7 +1,6 @@
-"""Threads for what a call does in parallel.
-
-Rule: the submitter waits for the outcome; the process does not. An executor's threads are joined when the interpreter
-ends, so one act that hangs would keep the process alive; these are daemon threads.
+"""Threads for the parallel parts of a call. Rule: the submitter waits for the outcome, but the end of the process does
+not. The interpreter joins an executor's threads when it ends, so a function that hangs would keep the process alive;
+these are daemon threads.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class SideThreads:
             threaded = self._made > 0
             if threaded:
                 self._acts.put((outcome, act))
-        if not threaded:  # the host is short of threads: it just takes longer
+        if not threaded:  # the host is short of threads: run it in this one
             _carry_out(outcome, act)
         return outcome
 
@@ -58,7 +57,7 @@ class SideThreads:
     def _run(self) -> None:
         while (entry := self._acts.get()) is not None:
             _carry_out(*entry)
-            del entry  # what the act refers to is not kept until the next one
+            del entry  # so that its objects are not kept alive until the next function
             with self._guard:
                 self._idle += 1
 

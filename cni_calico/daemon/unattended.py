@@ -1,7 +1,6 @@
-"""Acts that nobody waits for, carried out one after the other.
-
-Rule: only acts that may also never happen (the process can be killed at any time), so an act that raises is not
-repeated; when stopping, the rest is waited for, but not for long.
+"""Carries out functions for whose result nobody waits, one after the other. Rule: it must do no harm if such a function
+is never run (the process can be killed at any time); so one that raises is not repeated, and at the end the rest is
+waited for, but not for long.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Act = Callable[[], object]
 
 
 class Unattended:
-    """``doing`` names the thread, which exists from the first act on."""
+    """``doing`` is the name of the thread, which is started for the first function."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -25,7 +24,7 @@ class Unattended:
         self._stopped = False
 
     def submit(self, act: Act) -> None:
-        """After ``stop``, and while there can be no thread, the act is dropped."""
+        """Have ``act`` carried out; after ``stop``, or while no thread can be started, it is dropped."""
         with self._guard:
             if self._stopped:
                 return

@@ -48,7 +48,7 @@ def _host_name() -> str:
 
 
 def seen_secret(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
-    """What shows whether the Secret has changed: names, inodes, times and sizes of its files."""
+    """A value that differs once the Secret has changed: names, inodes, times and sizes of its files."""
     directory = settings.inside(settings.tls_assets_dir)
     found = []
     try:
@@ -65,7 +65,7 @@ def seen_secret(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
 
 
 def keep_installed(settings: Settings, log: Log, *, wait: Callable[[float], bool], look_s: float = LOOK_S) -> None:
-    """Copy the Secret's files again when they change, until ``wait(seconds)`` returns True, which means to end."""
+    """Copy the Secret's files again when they change, until ``wait(seconds)`` returns True."""
     seen = seen_secret(settings)
     while not wait(look_s):
         now = seen_secret(settings)

@@ -93,7 +93,9 @@ def ensure_binaries(settings: Settings, log: Log) -> tuple[str, ...]:
 
 
 def _writable(directory: str) -> bool:
-    """Try it: for root, even a read-only mount claims to be writable."""
+    """Whether a file can be written there. It is tried, because for root even a read-only mount claims to be
+    writable.
+    """
     probe = f"{directory}/.calico-write-test-{os.getpid()}"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600))

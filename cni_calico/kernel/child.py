@@ -1,8 +1,6 @@
-"""Processes that run as long as we do: started, watched and ended by their owner.
-
-Rule: only the owner decides; nothing is restarted here. A child has its own process group, nothing of the frozen
-bundle's environment, no input, and its output goes where the owner says. ``adopt`` takes over a process that outlived
-its owner.
+"""Long-running child processes: started, watched and ended by their owner. Rule: only the owner decides; nothing is
+restarted here. A child has its own process group, none of the frozen bundle's environment and no input, and its output
+goes where the owner says. ``adopt`` takes over a process that outlived its owner.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ SIGNAL = faults.declare("child.signal")
 
 
 _KILLED_S = 5.0  # a killed process that sleeps in the kernel may take a while to end
-_TICK_S = 0.05  # used if the kernel (before 5.3) cannot notify us that a process has ended
+_TICK_S = 0.05  # the interval of polling, where the kernel (before 5.3) cannot notify us of a process's end
 
 
 class Child:
@@ -119,7 +117,9 @@ class Child:
             return
         try:
             faults.before(SIGNAL)
-            os.kill(self.pid, number)  # our own child until reaped; an adopted one was checked a moment ago
+            os.kill(
+                self.pid, number
+            )  # the PID is our own child's until it is reaped; an adopted one's was checked a moment ago
             faults.after(SIGNAL)
         except ProcessLookupError:
             return

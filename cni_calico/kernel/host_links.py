@@ -1,7 +1,7 @@
 """Changes interfaces that were made by others.
 
-Rule: an interface is named by its index, so that an interface that replaced it is not mistaken for it; one that is gone
-is not a failure.
+Rule: an interface is identified by its index, so that another one that has taken its name is not changed; an interface
+that is gone is no failure.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _carry_out(
     for start in range(0, len(ready), _BATCH):
         batch = ready[start : start + _BATCH]
         outcomes = rtnl.submit([request for _, request in batch], deadline)
-        for (route, _), outcome in zip(batch, outcomes, strict=False):  # a fault ends a batch early
+        for (route, _), outcome in zip(batch, outcomes, strict=False):  # an injected fault ends a batch early
             if outcome.error is not None and outcome.error.errno not in tolerated:
                 failures.append((route, outcome.error))
     return failures

@@ -52,7 +52,7 @@ def read_interfaces(deadline: Deadline) -> tuple[HostInterface, ...]:
 
 
 def _address(payload: bytes) -> tuple[int, bool, Interface | None]:
-    """(interface, whether the address is not for others, the address; None if it cannot be used)."""
+    """(interface, whether the address is temporary and not to be announced, the address); None if it cannot be used."""
     found = decode_address(payload)
     address = ip_interface((found.address, found.prefix_length))
     if address.version == 4:

@@ -1,8 +1,8 @@
 """Lock files that threads and processes wait for until their deadline.
 
 Rule: every holder uses flock on its own descriptor, so the lock also excludes threads and ends with its process. A file
-that is removed while somebody waits for it is no longer a lock: whoever gets it checks whether it is still the file at
-the path, and starts again if not.
+that is removed while somebody waits for it is no longer a lock: whoever gets the lock checks whether the path still
+leads to this file, and starts again if not.
 """
 
 from __future__ import annotations

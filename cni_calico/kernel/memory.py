@@ -1,6 +1,6 @@
 """Gives memory of this process that is no longer used back to the kernel.
 
-Rule: call it at the end of a large piece of work, not after every one: it walks through everything there is.
+Rule: call it after a large piece of work, not often: it walks through all objects.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import os
 
 
 def give_back_memory() -> None:
-    """Also treat what is alive now as permanent, so that later garbage collections do not look through it."""
+    """Collect garbage and return free memory to the kernel; later garbage collections skip the objects that are alive
+    now.
+    """
     gc.collect()
     gc.freeze()
     trim_memory()
 
 
 def trim_memory() -> None:
-    """Give back only what the C library keeps: after a burst of which nothing is alive any more."""
+    """Return only what the C library keeps; for the end of a burst of work that leaves nothing alive."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

@@ -1,8 +1,8 @@
 """Notices that the kernel's network configuration has changed, but not how.
 
 Rule: the agent is level-triggered: a notification only says "look again". What changes all the time on a busy node
-(BIRD's routes, learned neighbours) is filtered out here, and things that are expensive to look at count as changed only
-if they can have: pods' interfaces come and go without affecting a tunnel's neighbours.
+(BIRD's routes, learned neighbours) is filtered out here. Things that are expensive to read count as changed only if the
+notification can concern them: pods' interfaces come and go without affecting a tunnel's neighbours.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Monitor:
                 data = source.recv(_BUFFER)
             except OSError as e:
                 if e.errno == ENOBUFS:
-                    matters = True  # more than fits: look at everything again
+                    matters = True  # more than the buffer holds: everything must be read again
                     self._changed |= everything
                     continue
                 if e.errno == EAGAIN:
@@ -112,7 +112,7 @@ class Monitor:
         return True
 
     def take_changed(self) -> set[str]:
-        """Of the things that are expensive to look at: what has changed since the last call."""
+        """The kinds of things, among those expensive to read, that have changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 

@@ -36,7 +36,7 @@ def _load_setns() -> Callable[[int, int], None]:
         _flags_ = 1 | 8  # FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
         _restype_ = type("_Int", (_ctypes._SimpleCData,), {"_type_": "i"})
 
-    dlopen: Any = _ctypes.dlopen  # None, which its type does not have, is this program
+    dlopen: Any = _ctypes.dlopen  # None (which the type does not allow) means this program
     process = dlopen(None, 0)
     function = _Function(_ctypes.dlsym(process, "setns"))
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 START = faults.declare("process.start")
 OUTPUT_LIMIT_BYTES = 1024 * 1024
-_running: set[int] = set()  # of this process: a fork's copy is emptied
+_running: set[int] = set()  # this process's: a fork's copy is emptied
 os.register_at_fork(after_in_child=_running.clear)
-_TICK_S = 0.01  # used if the kernel (before 5.3) cannot notify us that a process has ended
+_TICK_S = 0.01  # the interval of polling, where the kernel (before 5.3) cannot notify us of a process's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], dead
 
 @atexit.register
 def _end_all() -> None:
-    """End the processes that a thread still waits for which does not itself keep this process alive."""
+    """At exit, end the processes that daemon threads are still waiting for."""
     for pid in list(_running):
         try:
             os.killpg(pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ class _Child:
         self.output = (bytearray(), bytearray())
         self.pid = 0
         self.rc: int | None = None
-        self.fds: dict[int, int] = {}  # our ends of the pipes: descriptor -> 0, 1, 2 of the child
+        self.fds: dict[int, int] = {}  # our ends of the pipes: descriptor -> the child's descriptor 0, 1 or 2
         self.pidfd = -1
 
     def start(self, env: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """Tunnel devices, their permanent neighbours and forwarding entries: read, created, changed, removed; with pyroute2.
 
-Rule: a device is found by its name; what can be changed in place is changed, the rest is for the caller to decide
-(remove and create again). tunl0 belongs to its driver and cannot be removed: down and without addresses counts as
-absent.
+Rule: a device is found by its name; what can be changed in place is changed; if anything else differs, the caller
+decides whether to remove the device and create it again. tunl0 belongs to its driver and cannot be removed: down and
+without addresses counts as absent.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def read_tunnels(names: Iterable[str], deadline: Deadline) -> dict[str, TunnelDe
 
 
 def _vxlan_data(index: int, deadline: Deadline) -> dict[int, bytes]:
-    """Read by hand: the agent does this whenever anything happens, and opening pyroute2's sockets would be half the
-    time.
+    """A VXLAN device's settings, read without pyroute2: the agent does this after every event, and opening pyroute2's
+    sockets would take half of the time.
     """
     with Rtnl() as rtnl:
         found = wire.attributes(rtnl.one(get_link(index), deadline), _IFINFOMSG_BYTES)
@@ -199,14 +199,14 @@ def apply_vteps(
     entries: tuple[Sequence[ForwardingEntry], Sequence[ForwardingEntry]],
     deadline: Deadline,
 ) -> list[KernelError]:
-    """Set the first of each pair, remove the second; returns every failure. A device that is gone takes its entries
-    with it.
+    """Of both pairs, set the members of the first part and remove those of the second; returns every failure. A device
+    that is gone takes its entries with it.
     """
     failures: list[KernelError] = []
     indexes = {interface.name: interface.index for interface in read_interfaces(deadline)}
     with Rtnl() as rtnl, _opened("open a netlink socket") as ip:
         for change, items in (
-            (_remove_entry, entries[1]),  # a MAC that moved is set again below
+            (_remove_entry, entries[1]),  # a MAC that has moved to another node is set again below
             (_remove_neighbour, neighbours[1]),
             (_set_entry, entries[0]),
         ):

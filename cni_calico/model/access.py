@@ -1,4 +1,4 @@
-"""PURE: how to reach a datastore and a Kubernetes API, as values; the parser decides where they come from."""
+"""PURE: how to reach a datastore and a Kubernetes API, as values; their parsers decide from which sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CERTIFICATE_FILES = (
     "that can be read here"
 )
 LOCAL_PATH = f"{STATE_DIR}/datastore.db"
-# the datastore's variables that upstream's client library also reads with the prefix CALICO_; no other has one
+# the datastore's variables; upstream's client library reads these, and no others, also with the prefix CALICO_
 PREFIXED = (
     *("DATASTORE_TYPE", "DATASTORE_PATH", "ETCD_ENDPOINTS", "ETCD_DISCOVERY_SRV", "ETCD_USERNAME", "ETCD_PASSWORD"),
     *("ETCD_KEY_FILE", "ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "KUBECONFIG", "K8S_API_ENDPOINT", "K8S_API_TOKEN"),
@@ -99,8 +99,8 @@ class DatastoreConfig:
 
 
 def is_same_datastore(one: DatastoreConfig, other: DatastoreConfig) -> bool:
-    """Whether both mean one datastore, however each reaches it: through another endpoint of the same etcd, with a
-    renewed token, through a proxy. (A node belongs to only one Kubernetes cluster.)
+    """Whether both mean the same datastore, even if they reach it differently: through another endpoint of the same
+    etcd, with a renewed token, through a proxy. (A node belongs to only one Kubernetes cluster.)
     """
     if one.type != other.type:
         return False
@@ -128,13 +128,15 @@ def _authority(endpoint: str) -> str:
 
 
 def without_prefixes(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with the value of each CALICO_X in X: it wins unless it is empty."""
+    """The environment in which each X has the value of CALICO_X, unless that is empty."""
     prefixed = {name: environ.get(f"CALICO_{name}", "") for name in PREFIXED}
     given = {name: text for name, text in prefixed.items() if text}
     return {**environ, **given} if given else environ
 
 
 def parse_proxy_variables(environ: Mapping[str, str]) -> tuple[str, str]:
-    """``https_proxy`` and ``no_proxy`` of a KubernetesAccess; of a variable's two spellings, upper case wins."""
+    """The ``https_proxy`` and ``no_proxy`` of a KubernetesAccess; if a variable is set in both spellings, upper case
+    wins.
+    """
     https = environ.get("HTTPS_PROXY") or environ.get("https_proxy") or ""
     return https, environ.get("NO_PROXY") or environ.get("no_proxy") or ""

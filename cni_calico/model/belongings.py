@@ -1,6 +1,6 @@
 """PURE: which resources belong to one node and are deleted with it.
 
-Rule: resources that name the node and no other: its BGP peers and host endpoints (``spec.node``), and its own
+Rule: these are the resources that name this node only: its BGP peers and host endpoints (``spec.node``), and its own
 configuration (``node.<name>``). Resources that select nodes by label stay. Source: upstream's node controller and
 client library.
 """

@@ -1,7 +1,7 @@
 """PURE: what this host's kernel holds, as values: interfaces, routes, neighbours, forwarding entries.
 
 Rule: kernel/ reads and writes these, nodeagent/ computes with them; interfaces are named, never numbered, so that a
-value stays true if a device is removed and created again (``HostInterface.index`` is only an order).
+value stays valid if a device is removed and created again (``HostInterface.index`` is only an order).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ PROTO_CALICO = 80  # upstream's number for routes that its agent writes
 
 @dataclass(frozen=True, slots=True)
 class HostInterface:
-    """``addresses`` in the kernel's order, those that other hosts should not be told (temporary ones) last."""
+    """``addresses`` are in the kernel's order, except that those that must not be announced to other hosts (temporary
+    ones) come last.
+    """
 
     index: int
     name: str

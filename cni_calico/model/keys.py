@@ -105,7 +105,7 @@ class ResourceList:
 class BlockList:
     """All blocks, those of one family (4 or 6), or the one of a network.
 
-    ``owner``: only a relay's, and only those of this affinity; a datastore without a relay has nothing under it.
+    ``owner`` (only with a relay): the blocks with this affinity; without a relay there are none.
     """
 
     family: int = 0
@@ -169,7 +169,7 @@ def etcd_prefix(listing: ListKey) -> str:
     if isinstance(listing, ResourceList):
         namespace = f"{listing.namespace}/" if listing.namespace else ""
         if not namespace and listing.kind in NAMESPACED_KINDS:
-            return f"{RESOURCES}{PLURALS[listing.kind]}/"  # the names come after namespaces that are unknown
+            return f"{RESOURCES}{PLURALS[listing.kind]}/"  # the names follow namespaces, which are unknown
         return f"{RESOURCES}{PLURALS[listing.kind]}/{namespace}{listing.name_prefix}"
     if isinstance(listing, BlockList):
         if listing.cidr is not None:

@@ -39,7 +39,9 @@ def hashed_veth(container_id: str, ifname: str) -> str:
 
 
 def veth_alias(network: str, container_id: str, ifname: str) -> str:
-    """The alias of an attachment's host interface, which proves whose it is; ``network`` "": unknown."""
+    """The alias of an attachment's host interface, which proves that the interface is the attachment's; ``network`` "":
+    unknown.
+    """
     return ALIAS_PREFIX + sha1_hex(f"{network}/{container_id}/{ifname}")
 
 

@@ -1,7 +1,7 @@
 """PURE: packet filter objects of the kernel (nf_tables) as values: expressions, rules, chains, sets, operations.
 
 Rule: two values are equal exactly if the kernel would do the same with them; they contain names, never handles, so that
-a value can be written without reading anything first. kernel/netlink/ turns them into messages and back.
+a value can be written to the kernel without reading from it first. kernel/netlink/ turns them into messages and back.
 
 Byte strings are in the order in which the kernel compares them: network order for headers, the host's for marks and
 connection tracking words (``host32``).
@@ -188,14 +188,14 @@ ACCEPT, DROP, RETURN = Immediate("accept"), Immediate("drop"), Immediate("return
 
 
 def jump(chain: str) -> Immediate:
-    """Continue in ``chain``, and after this rule if nothing in there decides."""
+    """Continue in ``chain``; if nothing in it decides, continue after this rule."""
     return Immediate("jump", chain)
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 
-COMMENT_CHARACTERS = 120  # of ASCII: the most that a rule can carry
+COMMENT_CHARACTERS = 120  # the longest comment in ASCII that a rule can have
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PREFIX = "qos.projectcalico.org/"
-# the bandwidth plugin's; the annotation of upstream's own with the same meaning wins
+# the bandwidth plugin's annotations; upstream's own annotation with the same meaning wins
 _OF_KUBERNETES = {
     "kubernetes.io/ingress-bandwidth": "ingressBandwidth",
     "kubernetes.io/egress-bandwidth": "egressBandwidth",

@@ -1,7 +1,6 @@
-"""PURE: Calico's records as values that cannot be wrong; model/documents/codec.py is their JSON.
-
-Rule: frozen; addresses are ``ipaddress`` objects; every class keeps in ``extra`` the JSON fields it does not know, so
-that writing a record back loses nothing. Source: what upstream stores, tests/golden/vectors.
+"""PURE: Calico's records as validated values; model/documents/codec.py converts them from and to JSON. Rule: they are
+frozen; addresses are ``ipaddress`` objects; every class keeps in ``extra`` the JSON fields it does not know, so that
+writing a record back loses nothing. Source: what upstream stores, tests/golden/vectors.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class ClusterInformation:
     cluster_guid: str = ""
     cluster_type: str = ""
     calico_version: str = ""
-    datastore_ready: bool | None = None  # None: not given; only False stops requests
+    datastore_ready: bool | None = None  # None: absent; only False stops requests
     extra: Extra = field(default_factory=dict)
 
 

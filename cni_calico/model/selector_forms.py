@@ -58,7 +58,9 @@ def with_prefix(tree: Tree, prefix: str) -> Tree:
 
 
 def read_specially(tree: Tree, label: str) -> Tree:
-    """``all()`` becomes "has the label", ``global()`` "does not have it": their meaning for namespaces and accounts."""
+    """The tree with ``all()`` read as "has the label" and ``global()`` as "does not have it", which is their meaning
+    for namespaces and service accounts.
+    """
     kind = tree[0]
     if kind == "all":
         return has(label)
@@ -157,7 +159,7 @@ def _quoted(value: str) -> str:
 
 
 def requirements(tree: Tree) -> tuple[Requirement, ...]:
-    """What every match must have, the most selective first; empty if nothing positive is required."""
+    """The requirements that every match fulfils, the most selective first; none if the selector only excludes."""
     found: dict[str, Requirement] = {}
     for one in _requirements(normal_form(tree)):
         held = found.get(one.label)
@@ -192,7 +194,7 @@ def _requirements(tree: Tree) -> list[Requirement]:
 
 
 def _common(alternatives: list[tuple[Requirement, ...]]) -> list[Requirement]:
-    """What all of the alternatives require."""
+    """The requirements that all of the alternatives have in common."""
     common = []
     by_label = [{one.label: one.values for one in alternative} for alternative in alternatives]
     for label in by_label[0]:

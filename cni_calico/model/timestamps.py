@@ -1,6 +1,6 @@
 """PURE: points in time in the spelling of Calico's records.
 
-Rule: everywhere else times are numbers, since 1970; only this module makes texts of them.
+Rule: everywhere else times are numbers (since 1970); only this module converts them to texts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def micro_time(now_s: float) -> str:
 
 
 def parse_rfc3339(text: str) -> float | None:
-    """Unix seconds; None if it is no RFC 3339 time (it then says nothing about the record's age)."""
+    """Unix seconds; None if it is not an RFC 3339 time (the record's age is then unknown)."""
     from datetime import datetime  # few calls need it
 
     try:

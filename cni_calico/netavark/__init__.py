@@ -1,1 +1,3 @@
-"""The plugin for podman 5 and later, whose networks are made by netavark: the same CNI calls, in netavark's words."""
+"""The plugin for podman 5 and later, whose networks are made by netavark: translates netavark's calls into CNI
+calls.
+"""

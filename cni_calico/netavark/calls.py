@@ -1,7 +1,7 @@
 """Calls the CNI plugins for a container of podman: ``calico``, and ``portmap`` for published ports.
 
 Rule: the executables are those beside our own, and what a set-up has done is undone when a later step of it fails. A
-tear-down does all its steps, and its error names every one that failed.
+tear-down tries all its steps, and its error names every step that failed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Plugins:
         try:
             self.tear_down(netns, membership)
         except CalicoError:
-            pass  # report the failure that caused the undo; podman tears down, too
+            pass  # report the failure that caused the undo; podman calls teardown, too
 
     def _find(self, name: str) -> str:
         found = find_plugin(name, self._directories)

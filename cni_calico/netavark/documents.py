@@ -1,7 +1,6 @@
-"""PURE: netavark's documents and CNI's, one translated into the other.
-
-Rule: a network keeps its name, id and driver; whatever is asked for and cannot be given is refused when the network is
-created, or before anything is done. Source: netavark's plugin API, version 1.0.0 (create, setup, teardown, info).
+"""PURE: translates netavark's documents into CNI's and back. Rule: a network keeps its name, id and driver; a request
+that cannot be fulfilled is refused when the network is created, or before anything is done. Source: netavark's plugin
+API, version 1.0.0 (create, setup, teardown, info).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ KUBECONFIG = "kubeconfig"
 
 @dataclass(frozen=True, slots=True)
 class PublishedPort:
-    """A published port, or a range of them from these on."""
+    """A published port, or the first one of a range."""
 
     container_port: int
     host_port: int
@@ -37,7 +36,7 @@ class PublishedPort:
     count: int
 
     def render(self) -> Iterator[Mapping[str, Any]]:
-        """As the plugin ``portmap`` reads it, one for each port."""
+        """The mappings for the plugin ``portmap``, one for each port."""
         for offset in range(self.count):
             rendered = {
                 "hostPort": self.host_port + offset,
@@ -49,7 +48,7 @@ class PublishedPort:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One container at one network: what ``setup`` and ``teardown`` are given."""
+    """A container's connection to a network: the input of ``setup`` and ``teardown``."""
 
     container: str
     interface: str
@@ -167,7 +166,7 @@ def _configuration(network: JsonFields) -> Mapping[str, Any]:
 
 
 def render_status(result: Mapping[str, Any], interface: str) -> Mapping[str, Any]:
-    """What podman shows of a membership: the interface in the container, its MAC and its addresses."""
+    """The status that podman shows: the interface in the container, its MAC and its addresses."""
     fields = JsonFields(result, "result.")
     links = (JsonFields(one, "result.interfaces.") for one in fields.objects("interfaces"))
     mac = next((one.text("mac") for one in links if one.text("sandbox") and one.text("name") == interface), "")

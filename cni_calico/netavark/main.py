@@ -23,7 +23,7 @@ USAGE = "calico-netavark create | setup NETNS | teardown NETNS | info; podman ca
 
 
 def answer(arguments: Sequence[str], stdin: bytes, plugins: Plugins) -> Mapping[str, Any] | None:
-    """What is printed; None for a verb that says nothing. Raises CalicoError."""
+    """The document to print; None for a verb without output. Raises CalicoError."""
     match list(arguments):
         case ["info"]:
             return {"version": __version__, "api_version": API_VERSION}

@@ -1,9 +1,8 @@
 """PURE: which policies apply to this node's endpoints, and so which classes, policies and profiles are in force.
 
-Host endpoints are a group of their own, with classes of their own; everything else is the same for them.
-
-Rule: decided for each set of labels, not for each endpoint. A policy that applies to nothing here is not in force, and
-its sets are not computed, unless it asks to be kept on every node.
+Host endpoints are a separate group with separate classes; everything else is the same for them. Rule: this is decided
+for each set of labels, not for each endpoint. A policy that applies to nothing here is not in force, and its sets are
+not computed, unless it asks to be kept on every node.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HOSTS = "hosts"  # the group of host endpoints
 
 
 class Counted:
-    """How often each policy is named; ``changed``: those whose count began or ceased to be zero."""
+    """How many classes name each policy; ``changed``: the policies whose count became zero or ceased to be zero."""
 
     __slots__ = ("changed", "counts")
 
@@ -43,7 +42,7 @@ class Counted:
 
 
 class UsedClasses(Generic[ClassType]):
-    """The classes that label sets have; ``in_force`` counts their policies and profiles."""
+    """The classes of the label sets; ``in_force`` counts their policies and profiles."""
 
     def __init__(self, in_force: Counted) -> None:
         self.all: dict[str, ClassType] = {}
@@ -88,7 +87,9 @@ class UsedClasses(Generic[ClassType]):
 
 
 class ActivePolicies:
-    """After ``flush``, ``classes`` are those in force and ``in_force`` has the ids of their policies and profiles."""
+    """After ``flush``, ``classes`` are the classes in force, and ``in_force`` has the ids of their policies and
+    profiles.
+    """
 
     def __init__(self) -> None:
         self.tiers: dict[str, TierRecord] = {}
@@ -172,7 +173,7 @@ class ActivePolicies:
         return (self.host_classes if label_set.group == HOSTS else self.classes).of[label_set]
 
     def flush(self) -> set[ResourceKey]:
-        """The endpoints whose class may have changed since the last flush; ``classes`` know which classes did."""
+        """The endpoints whose class may have changed since the last flush; ``classes`` has the changed classes."""
         endpoints: set[ResourceKey] = set()
         for label_set in self._unsettled:
             policies = (self.policies[name] for name in label_set.matches)

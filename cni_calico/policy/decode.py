@@ -43,9 +43,8 @@ KUBERNETES_KINDS = (NETWORK_POLICY, CLUSTER_NETWORK_POLICY, SLICE)
 
 
 def decode_record(key: ResourceKey, document: JSON) -> tuple[GraphRecord | None, tuple[str, ...]]:
-    """(the record, in words what could not be converted). For the kinds above; raises CorruptRecord.
-
-    ``document`` is the object itself for Kubernetes' kinds. None: the object does not take part.
+    """The record (None: the object does not take part), and texts about what could not be converted. For the kinds
+    above; for Kubernetes' kinds ``document`` is the object itself. Raises CorruptRecord.
     """
     if key.kind == "WorkloadEndpoint":
         return decode_endpoint(key, document), ()
@@ -59,7 +58,9 @@ def decode_record(key: ResourceKey, document: JSON) -> tuple[GraphRecord | None,
 
 
 def reduce_record(key: ResourceKey, record: GraphRecord) -> GraphRecord:
-    """What the graph needs of a record; a bad one is found here, before it replaces a good one. Raises Wrong."""
+    """The part of a record that the graph needs. Raises Wrong for an invalid record, so that it does not replace a
+    valid one.
+    """
     if isinstance(record, WorkloadEndpoint):
         require_interface(record)
     elif isinstance(record, Resource):

@@ -1,7 +1,7 @@
 """PURE: this node's workloads, one for each interface.
 
-Rule: if several endpoints name one interface, the one with the smallest key gets it; the others wait. Only endpoints
-that have their interface take part in anything else.
+Rule: if several endpoints name one interface, the one with the smallest key gets it; the others wait. An endpoint
+without its interface takes part in nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NodeInterface = tuple[str, str]  # (node, name)
 
 
 class LocalEndpoints:
-    """Passes the endpoints that have their interface to ``active``."""
+    """Gives each interface to one endpoint, and passes these endpoints to ``active``."""
 
     def __init__(self, active: ActivePolicies) -> None:
         self._active = active
@@ -49,7 +49,7 @@ class LocalEndpoints:
         self._settle(interface)
 
     def _settle(self, interface: NodeInterface) -> None:
-        """Give the interface to the smallest key."""
+        """Give the interface to the endpoint with the smallest key."""
         before = self._holders.get(interface)
         claims = self._claims.get(interface)
         holder = min(claims, key=lambda key: (key.namespace, key.name)) if claims else None
@@ -77,7 +77,9 @@ class LocalEndpoints:
         return {name for record in self._records.values() for name in record.profiles}
 
     def render(self, key: ResourceKey) -> WantedEndpoint | None:
-        """None for an endpoint that does not exist, or waits. Call it right after ``active`` was flushed."""
+        """The wanted endpoint; None if it does not exist or waits for its interface. Call this right after ``active``
+        was flushed.
+        """
         record = self._records.get(key)
         if record is None or self._holders.get(_interface(record)) != key:
             return None
@@ -98,7 +100,7 @@ class LocalEndpoints:
 
 
 def _workload(record: WorkloadEndpoint) -> str:
-    """The name used in upstream's status files."""
+    """The workload's name in upstream's status files."""
     if record.orchestrator == "k8s":
         return record.pod
     return record.container_id if record.orchestrator == "cni" else record.workload

@@ -1,6 +1,6 @@
 """PURE: what happens to one packet, and which tier, policy and rule decide it.
 
-Rule: decided from the same values that the kernel gets, rule by rule, as the kernel does it.
+Rule: the decision is made from the same values that the kernel gets, rule by rule, as the kernel decides.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Packet:
 class Decision:
     """``policy`` and ``rule`` (its index) decided, in ``tier``; a profile has no tier.
 
-    ``rule`` None: the end of ``tier`` decided, because none of its rules matched, or, without a tier, the end of
-    everything. ``logged``: the policies and rules on the way that write a log line.
+    ``rule`` None: no rule matched, and the end of ``tier`` decided, or, without a tier, the default at the very end.
+    ``logged``: the policies and rules before the decision that write a log line.
     """
 
     verdict: Verdict
@@ -46,7 +46,7 @@ class Decision:
 
 
 def decide(wanted: Wanted, key: ResourceKey, direction: Direction, packet: Packet) -> Decision:
-    """What the endpoint ``key``, which is in ``wanted``, does with a packet to it (ingress) or from it (egress)."""
+    """What happens to a packet to (ingress) or from (egress) the endpoint ``key``, which must be in ``wanted``."""
     group = wanted.classes[wanted.endpoints[key].class_id]
     logged: list[tuple[PolicyId, int]] = []
     found = _decide_by_tiers(

@@ -21,7 +21,7 @@ _FORMAT = "PROTOCOL:PORT or PROTOCOL:NETWORK:PORT, such as tcp:22 or udp:192.0.2
 
 @dataclass(frozen=True, slots=True)
 class FailsafePort:
-    """``net``: only with these other ends; None: with all."""
+    """``net``: only for connections with these addresses; None: with all."""
 
     protocol: int
     port: int

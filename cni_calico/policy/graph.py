@@ -1,7 +1,7 @@
-"""PURE: takes records, in any order, and returns changes of the state wanted in the kernel.
+"""PURE: takes records, in any order, and returns the changes of what is wanted in the kernel.
 
-Rule: the result depends only on the present records, never on the order in which they came. The one exception: of a
-record that cannot be understood, the last good version stays in force, and ``problems`` says so.
+Rule: the result depends only on the present records, never on the order in which they came. The one exception: if a
+record is invalid, its last valid version stays in force, and ``problems`` says so.
 
     Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
                                         ^                                              |
@@ -78,12 +78,12 @@ class Graph:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def put(self, key: ResourceKey, record: GraphRecord | None) -> None:
-        """None: there is no such record (any more)."""
+        """Note a record; None: it does not exist (any more)."""
         try:
             self._put(key, record)
         except Wrong as e:
             self._problems[key] = str(e)
-        except Exception as e:  # an unforeseen record must not end the policies of all
+        except Exception as e:  # one malformed record must not end the policies of all workloads
             self._problems[key] = f"cannot be understood: {type(e).__name__}: {e}"
         else:
             self._problems.pop(key, None)
@@ -180,8 +180,8 @@ class Graph:
         return (None, {}) if policy is None else (policy.wanted, policy.sources)
 
     def wanted(self) -> Wanted:
-        """Everything, as of the last flush; the cost is proportional to all there is: for the start and full
-        comparisons.
+        """Everything that is wanted, as of the last flush. The cost is proportional to the size of everything, so this
+        is for the start and for full comparisons.
         """
         return Wanted(
             self._sets.all_members(),
@@ -196,11 +196,11 @@ class Graph:
 
     @property
     def problems(self) -> Mapping[ResourceKey, str]:
-        """Records that could not be understood, and why. Their last good version, if there was one, is in force."""
+        """Records that are invalid, and why. Their last valid version, if there was one, is in force."""
         return self._problems
 
     def last_valid(self, key: ResourceKey) -> GraphRecord | None:
-        """What is in force of this record, or would be; ``put`` takes it, in any later run too."""
+        """The last valid version of a record; ``put`` accepts it, also in a later run."""
         if key.kind in POLICY_KINDS:
             return self._active.policies.get(policy_id(key))
         if key.kind == "Profile":
@@ -245,7 +245,7 @@ class Graph:
         return tuple(sorted(self._hosts.profiles() - self._active.profiles.keys()))
 
     def policy(self, name: PolicyId) -> PolicyRecord | None:
-        """The version that is in force, or would be."""
+        """The last valid version of a policy, whether it is in force or not."""
         return self._active.policies.get(name)
 
 
@@ -255,7 +255,7 @@ Shown = TypeVar("Shown", WantedEndpoint, WantedHost)
 def _differing(
     keys: Iterable[ResourceKey], render: Callable[[ResourceKey], Shown | None], told: dict[ResourceKey, Shown]
 ) -> dict[ResourceKey, Shown | None]:
-    """What is rendered differently from what was ``told``, which is updated."""
+    """The items whose rendering differs from the one in ``told``, which is updated."""
     changes: dict[ResourceKey, Shown | None] = {}
     for key in keys:
         before, wanted = told.get(key), render(key)

@@ -1,7 +1,6 @@
-"""PURE: host endpoints: as peers of others, and those of this node, with the policies that apply to them.
-
-Rule: which interface a host endpoint gets is not decided here: that depends on the interfaces there are. Its labels and
-profiles decide its policies, as a workload's do.
+"""PURE: host endpoints: as peers in rules, and this node's own, with the policies that apply to them. Rule: which
+interface a host endpoint gets is not decided here, because that depends on the host's interfaces. As for a workload,
+labels and profiles decide which policies apply.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ALL_INTERFACES = "*"
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """``labelled``: what a selector selects, with the expected addresses. ``interface``: a name, "*" or ""."""
+    """``labelled``: labels and expected addresses, for selectors. ``interface``: a name, "*" or ""."""
 
     node: str
     interface: str

@@ -1,4 +1,5 @@
-"""PURE: what policy takes from Kubernetes: its policies, profiles of namespaces and accounts, endpoints of services.
+"""PURE: the part of policy that comes from Kubernetes: its policies, profiles of namespaces and accounts, endpoints of
+services.
 
 Rule: takes an object, returns a key and a record of the graph; the conversion itself is in the model, and the
 controllers that maintain the same records in etcd use it too. Raises CorruptRecord, which names the object.
@@ -53,7 +54,7 @@ __all__ = [
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 _ALLOW = ({"action": "Allow"},)
-# it has no record if Kubernetes is the datastore, but host endpoints name it
+# the profile has no record if Kubernetes is the datastore, but host endpoints name it
 DEFAULT_ALLOW = Resource("Profile", Metadata("projectcalico-default-allow"), {"ingress": _ALLOW, "egress": _ALLOW})
 
 
@@ -85,7 +86,7 @@ def _objects(obj: JSON, field: str) -> tuple[JSON, ...]:
 
 
 def _addresses(endpoint: JSON) -> list[bytes]:
-    """The IP addresses among them: a slice may contain host names."""
+    """The endpoint's IP addresses; a slice may also contain host names."""
     found = []
     for text in parse_texts(endpoint.get("addresses") or (), "endpoints.addresses"):
         try:

@@ -2,7 +2,8 @@
 
 Rule: selectors are matched against a set of labels, never against an endpoint: endpoints with equal labels and profiles
 share one ``LabelSet``. Two indexes reduce the work: from a label to the selectors that require it, and from a label to
-the label sets that have it. A selector that requires nothing positive is matched against everything; these are few.
+the label sets that have it. A selector that requires nothing positive is matched against everything; such selectors are
+rare.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Generic, TypeVar
 from cni_calico.model.selector_forms import Requirement, requirements
 from cni_calico.model.selectors import Selector
 
-LabelOwner = TypeVar("LabelOwner")  # the type of what has labels
-SelectorOwner = TypeVar("SelectorOwner")  # the type of what has a selector
+LabelOwner = TypeVar("LabelOwner")  # the type of the items that have labels
+SelectorOwner = TypeVar("SelectorOwner")  # the type of the owners of selectors
 Own = frozenset[tuple[str, str]]
 _NOTHING: Mapping[str, str] = {}
 
@@ -169,7 +170,7 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
                 self._on_change(asked, label_set, False)
 
     def _candidates(self, required: tuple[Requirement, ...]) -> list[LabelSet[LabelOwner, SelectorOwner]]:
-        """The label sets that meet the requirement which the fewest meet."""
+        """The label sets that fulfil one of the requirements: the one that the fewest label sets fulfil."""
         if not required:
             return list(self._sets.values())
         postings = [list(self._postings(one)) for one in required]
@@ -184,7 +185,7 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
 
 
 class _Askers(Generic[SelectorOwner]):
-    """From labels to the selectors that may match them, by each selector's first requirement."""
+    """Finds the selectors that may match a set of labels, by each selector's first requirement."""
 
     __slots__ = ("_always", "_by_label", "_by_value")
 

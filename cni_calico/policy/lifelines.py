@@ -1,7 +1,6 @@
-"""PURE: connections that a node cannot do without, and host endpoints that would cut them.
-
-Rule: nothing is left out of force because of it; it is said, with the rule that is missing. Only what is certain is
-said: a name that has to be resolved, or an address that is translated on the way, cannot be judged here.
+"""PURE: connections without which a node does not work, and host endpoints whose policies block them. Rule: such
+policies are put into force nevertheless; a report names the connection and the rule that would allow it. Only certain
+cases are reported: a server that is given by name, or an address that is translated on the way, cannot be judged here.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ _STAGES: tuple[PolicyReach, ...] = ("raw", "beforeNat", "own")
 
 @dataclass(frozen=True, slots=True)
 class Lifeline:
-    """A TCP connection of the host with ``other``: from the host (egress) or to it (ingress)."""
+    """A TCP connection without which the node does not work: from the host to ``other`` (egress), or the reverse
+    (ingress).
+    """
 
     what: str
     direction: Direction
@@ -38,7 +39,7 @@ class Lifeline:
 
 
 def parse_endpoints(what: str, urls: Iterable[str]) -> Iterator[Lifeline]:
-    """Connections to the servers that are named by their addresses."""
+    """Connections to those servers whose URLs contain an address instead of a name."""
     for url in urls:
         parts = urlsplit(url if "://" in url else f"//{url}")
         try:
@@ -53,9 +54,9 @@ def describe_cuts(
     ports: Callable[[Direction], Iterable[FailsafePort]],
     find_host: Callable[[Address], tuple[ResourceKey, Address] | None],
 ) -> Iterator[str]:
-    """``find_host``: of another end's address, the host endpoint on the way to it and this host's own address.
-
-    Of several lifelines for one thing it is enough that one is not cut.
+    """A sentence for each lifeline that is cut. ``find_host`` returns, for another end's address, the host endpoint on
+    the way to it and this host's own address. If there are several lifelines for the same purpose, it is enough that
+    one is not cut.
     """
     cut: dict[str, tuple[Lifeline, ResourceKey]] = {}
     alive: set[str] = set()

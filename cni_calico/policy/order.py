@@ -1,4 +1,4 @@
-"""PURE: policies that apply to an endpoint, in the order in which they are asked.
+"""PURE: the policies that apply to an endpoint, in the order in which they are applied.
 
 Rule: tiers by order, absent last, ties by name; tiers without a record come after all others and end in Deny. In a
 tier, policies by order, absent last, ties by "name/namespace/kind". A tier in which nothing applies is left out.

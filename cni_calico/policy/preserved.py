@@ -1,7 +1,6 @@
-"""PURE: what the graph holds of a record, as JSON and back: for the last valid version of one that became unreadable.
-
-Rule: a value that was rendered is parsed into an equal one, or BadPreserved is raised: everything says what it is, and
-a record that this version knows by other fields is refused. Nothing is ever built but the values listed here.
+"""PURE: the graph's values as JSON and back, to keep the last valid version of a record that became unreadable. Rule:
+parsing gives a value equal to the one that was rendered, or raises BadPreserved: each value is stored with its type,
+and a type whose fields differ in this version is refused. Only the types listed here are ever built.
 """
 
 from __future__ import annotations
@@ -52,11 +51,13 @@ _SEQUENCES: tuple[tuple[type[Any], str], ...] = ((tuple, "tuple"), (list, "list"
 
 
 class BadPreserved(ValueError):
-    """A text that was not rendered here, or by a version that knew other values."""
+    """A text that was not rendered by this module, or by a version of it with other types."""
 
 
 def render_value(value: Any) -> Any:
-    """As JSON (also Infinity): a list says in its first place what it is. Raises TypeError for other values."""
+    """A value as JSON (also Infinity); the first item of each list names its type. Raises TypeError for other
+    values.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):

@@ -38,7 +38,7 @@ from cni_calico.policy.wanted import (
 )
 
 DEFAULT_TIER = "default"
-LAST = math.inf  # the order of records that have none
+LAST = math.inf  # the order of records without one
 HINT_EVERYWHERE = "AssumeNeededOnEveryNode"
 _KINDS: Mapping[str, PolicyKind] = {kind: kind for kind in get_args(PolicyKind)}
 POLICY_KINDS = tuple(kind for kind in _KINDS if kind != "Profile")
@@ -74,7 +74,7 @@ class PolicyRecord:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """The place among the policies of its tier."""
+        """The policy's place within its tier."""
         return self.order, f"{self.id.name}/{self.id.namespace}/{self.id.kind}"
 
 
@@ -98,7 +98,7 @@ class NamedPort:
 class Labelled:
     """What a selector can select: an endpoint of any node, a host endpoint, a network set.
 
-    ``labels`` are its own, ``profiles`` those from which it inherits more labels, in order.
+    ``labels`` are its own, ``profiles`` the profiles from which it inherits more, in order.
     """
 
     labels: frozenset[tuple[str, str]]
@@ -184,7 +184,9 @@ def _flag(spec: JSON, name: str) -> bool:
 
 
 def _parse_reach(policy: PolicyId, spec: JSON) -> PolicyReach:
-    """Only global policies have the three fields; what upstream's agent refuses is refused."""
+    """The policy with its fields doNotTrack, preDNAT and applyOnForward, which only global policies have; combinations
+    that upstream's agent refuses are refused here too.
+    """
     if policy.kind != "GlobalNetworkPolicy":
         return "own"
     untracked, before_nat, forward = (_flag(spec, name) for name in ("doNotTrack", "preDNAT", "applyOnForward"))

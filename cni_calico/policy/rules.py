@@ -1,8 +1,7 @@
-"""PURE: parses a stored rule into what the kernel is asked: families, protocols, ports, names of sets.
-
-Rule: everything that restricts a rule is understood, or the whole policy is refused: leaving out an unknown match would
-make an Allow wider than intended. Raises Wrong, which names the field. Source: upstream's conversion of rules for its
-data planes; the results are the same.
+"""PURE: parses a stored rule into the kernel's terms: families, protocols, ports, names of sets. Rule: if any
+restriction of a rule cannot be understood, the whole policy is refused: without that restriction an Allow would allow
+more than intended. Raises Wrong, which names the field. Source: upstream's conversion of rules for its data planes; the
+results are the same.
 """
 
 from __future__ import annotations
@@ -228,7 +227,7 @@ def parse_nets(raw: Any, at: str) -> tuple[Network, ...]:
 
 @lru_cache(maxsize=4096)
 def _shared(side: WantedSide) -> WantedSide:
-    """One object for all equal sides: many rules have the same ports."""
+    """The same object for all equal sides: many rules have the same ports."""
     return side
 
 
@@ -272,7 +271,7 @@ def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:
 
 
 def _parse_selectors(raw: JSON, at: str, namespace: str) -> tuple[Selector | None, Selector | None]:
-    """(what is selected, what is excluded)."""
+    """The selectors of what is selected and of what is excluded."""
     texts = {
         field: parse_text(raw.get(field) or "", f"{at}.{field}")
         for field in ("selector", "notSelector", "namespaceSelector")

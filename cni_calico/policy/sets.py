@@ -28,7 +28,7 @@ class SetChanges:
 
 @dataclass(slots=True, eq=False)
 class _CountedSet:
-    """``counts``: how often each member is held; ``touched``: for those that changed, whether they were members at the
+    """``counts``: how often each member was added; ``touched``: for changed ones, whether they were members at the last
     flush.
     """
 
@@ -115,7 +115,7 @@ def _covered(nets: list[tuple[int, int]], bits: int) -> list[tuple[int, int]]:
 
 
 class Sets:
-    """``need`` and ``release`` count who names a set; the other methods say what may be a member."""
+    """``need`` and ``release`` count the rules that name a set; the other methods note what may be a member."""
 
     def __init__(self) -> None:
         self._needs: dict[str, int] = {}
@@ -150,7 +150,7 @@ class Sets:
         return frozenset((one.namespace, one.name) for one in found if isinstance(one, ServiceSource))
 
     def selectors(self) -> Iterator[SelectorSource | PortSource]:
-        """The sources in force that need the labels of others."""
+        """The sources in force that select endpoints and network sets by their labels."""
         for set_id in self._needs:
             source = self._sources[set_id]
             if not isinstance(source, ServiceSource):

@@ -1,7 +1,7 @@
 """PURE: where a set's members come from: a selector, a selector with a port's name, or a service.
 
-Rule: equal meaning, equal name: a source is identified by its ``id``, which is derived from its content, so that rules
-of different policies share a set. The text at the start of an id is for people; the digest after it distinguishes sets.
+Rule: a source's ``id`` is derived from its content, so sources with equal meaning have equal ids, and rules of
+different policies share a set. The text at the start of an id is for people; the digest after it distinguishes sets.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def service_source(namespace: str, name: str, with_ports: bool) -> ServiceSource
 def peer_selector(
     selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
 ) -> Selector | None:
-    """What a rule's peer selects, normalized; None if it selects only by other means.
+    """The selector of a rule's peer, normalized; None if the peer has no selector of any kind.
 
     ``names`` and ``accounts`` are serviceAccounts' names and selector; ``namespace`` is the policy's, or "". Raises
     InvalidSelector.

@@ -2,7 +2,7 @@
 
 Rule: immutable values without references to records; their users need no knowledge of selectors or tiers. Everything
 that is referred to by name exists in the same ``Wanted``: an endpoint's class, a class's policies and profiles, a
-rule's sets. Nothing exists that is not referred to, except what an AssumeNeededOnEveryNode policy keeps.
+rule's sets. Only what is referred to exists, except what an AssumeNeededOnEveryNode policy keeps.
 
     Wanted.endpoints   ResourceKey -> WantedEndpoint   this node's workloads, one for each interface
         .class_id  ->  Wanted.classes   str -> WantedClass     ordered tiers of policies, then profiles
@@ -33,8 +33,8 @@ PackedPort = tuple[bytes, int, int]  # (packed address, protocol number, port)
 
 Action = Literal["Allow", "Deny", "Pass", "Log"]
 EndAction = Literal["Deny", "Pass"]
-# what a policy decides about at host endpoints: "own" traffic of the host; also "forward"ed traffic; packets
-# "beforeNat" (preDNAT) or "raw" (doNotTrack), which are no policies of workloads
+# the traffic that a policy governs at host endpoints: the host's "own"; also "forward"ed traffic; packets "beforeNat"
+# (preDNAT) or "raw" (doNotTrack); policies of the last two kinds never apply to workloads
 PolicyReach = Literal["own", "forward", "beforeNat", "raw"]
 PolicyKind = Literal[
     "NetworkPolicy", "GlobalNetworkPolicy", "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy", "Profile"
@@ -76,9 +76,7 @@ NOTHING = Members()
 
 @dataclass(frozen=True, slots=True)
 class SetChange:
-    """The change of a set that existed before: ``removed`` were members, ``added`` were not; they have nothing in
-    common.
-    """
+    """The change of a set that existed before: ``removed`` were members, ``added`` were not; no element is in both."""
 
     added: Members = NOTHING
     removed: Members = NOTHING
@@ -156,9 +154,8 @@ class WantedRule:
         return self.source.set_ids() + self.destination.set_ids()
 
     def may_open(self, incomplete: frozenset[str]) -> bool:
-        """Whether it could let through more than it should while members of these sets are missing.
-
-        An Allow matches less without them, and a Deny that excludes them matches more; all else may open.
+        """Whether the rule could allow more than it should while members of these sets are missing. That is excluded
+        only for an Allow that requires membership (it matches less) and a Deny that excludes members (it matches more).
         """
         sides = (self.source, self.destination)
         excluded = [name for side in sides for name in side.not_port_sets + side.not_sets]
@@ -198,7 +195,7 @@ class WantedTier:
 
 @dataclass(frozen=True, slots=True)
 class WantedClass:
-    """What endpoints with the same policies share. ``id`` is a digest of the rest.
+    """Everything that endpoints with the same policies have in common. ``id`` is a digest of the rest.
 
     A direction: each tier in turn (Allow accepts, Deny drops, Pass and an end Pass continue with the next tier), then
     ``profiles`` in turn, then drop. A profile that is missing would drop everything, so the list ends before it.
@@ -216,7 +213,7 @@ class WantedClass:
 
 @dataclass(frozen=True, slots=True)
 class WantedHostClass:
-    """What host endpoints with the same policies share. ``id`` is a digest of the rest.
+    """Everything that host endpoints with the same policies have in common. ``id`` is a digest of the rest.
 
     ``ingress``, ``egress``: traffic of the host itself, decided as for a workload, with ``profiles``.
     ``forward_ingress``, ``forward_egress``: forwarded traffic, coming in and going out; what no tier decides passes.

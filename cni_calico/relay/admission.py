@@ -1,7 +1,7 @@
 """Who may use a relay: holders of a certificate with the right name, or of a token of the right service account.
 
-Rule: nothing is answered to anybody else. A token is shown to the API server (TokenReview) and the answer is remembered
-for a while, by the token's digest; while the API server does not answer, only remembered tokens count.
+Rule: nobody else gets an answer. The API server reviews a token (TokenReview), and its answer is remembered for a while
+under the token's digest; while the API server does not answer, only remembered tokens are accepted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_REMEMBERED = 50_000
 
 
 class TokenReviews:
-    """``users``: whose tokens count. ``wake`` is called when an answer has come."""
+    """``users``: the users whose tokens are accepted. ``wake`` is called when an answer has come."""
 
     def __init__(self, api: KubernetesAPI, users: frozenset[str], wake: Callable[[], None]) -> None:
         self.failed = ""
@@ -38,7 +38,7 @@ class TokenReviews:
         self._asking: set[bytes] = set()
 
     def why_not(self, token: str) -> str | None:
-        """Why a token does not count, "" if it does; None: it is being asked."""
+        """Why a token is not accepted, "" if it is; None: it is being reviewed."""
         if not token:
             return "no token, and no certificate that this relay accepts"
         digest = hashlib.sha256(token.encode("latin-1", "replace")).digest()

@@ -1,7 +1,7 @@
-"""Spreads the clients over the relays, and sends them to others before this one ends.
-
-Rule: a client is sent away by the end of its watch, one at a time; it resumes elsewhere without listing again. The fair
-share is upstream's: what each relay would have if one failed, and a fifth more, never less than the lower limit.
+"""Spreads the clients over the relays, and sends them to other relays before this one ends. Rule: to send a client
+away, its watch is ended, one client at a time; it resumes at another relay without listing again. The fair share is
+upstream's: the number of clients that each relay would have if one relay failed, and a fifth more, but at least the
+lower limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Balance:
         self._dropped_at = 0.0
 
     def count(self, api: KubernetesAPI) -> str:
-        """Returns why the relays cannot be counted; the share then stays."""
+        """Count the relays; returns why that failed (the share then stays as it was), "" if it did not."""
         try:
             relays = count_relays(api, self._settings.namespace, self._settings.service)
         except CalicoError as e:
@@ -73,6 +73,6 @@ class Balance:
             pause_s = min(settings.shutdown_interval_s, 0.95 * left_s / server.streaming)
             next_at = time.monotonic() + pause_s
             if not server.drop_one("shutdown"):
-                server.step()  # all of them are being told something
+                server.step()  # all of them are busy being sent something
             while server.streaming and time.monotonic() < next_at:
                 server.step()

@@ -1,7 +1,6 @@
-"""One client's connection: a TLS socket that never blocks, what is being sent, and where it stands.
-
-Rule: what is sent is bytes shared with other clients; nothing more is rendered for a client until it reads. Every wait
-of a client has an end.
+"""One client's connection: a TLS socket that never blocks, the data that is being sent, and the client's place in the
+log. Rule: clients share the bytes that are sent; nothing more is rendered for a client until it has read what was sent.
+No client is waited for without a limit.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ READ_BYTES = 16 * 1024
 
 
 class State(Enum):
-    """What a connection is doing."""
+    """The state of a connection."""
 
     HANDSHAKE = auto()
     REQUEST = auto()  # reading the head of a request
@@ -94,7 +93,7 @@ class Client:
         return True
 
     def read(self) -> bytes:
-        """What has arrived, b"" if nothing. Raises Gone."""
+        """The bytes that have arrived, b"" if none. Raises Gone."""
         try:
             data = self.socket.recv(READ_BYTES)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -119,12 +118,12 @@ class Client:
         self.go_on(now)
 
     def send_one(self, data: bytes, now: float) -> None:
-        """``send`` for most messages: nothing waits, and the socket takes everything. Raises Gone."""
+        """``send`` for the usual case that nothing is waiting and the socket takes everything. Raises Gone."""
         if not self._pieces:
             try:
                 self._offset = self.socket.send(data)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                pass  # TLS goes on with the same bytes
+                pass  # TLS must continue with the same bytes
             except (OSError, ValueError) as e:
                 raise Gone(str(e)) from e
             if self._offset == len(data):

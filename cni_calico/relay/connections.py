@@ -1,7 +1,7 @@
 """The clients' sockets: accepting them, waiting for them, dropping them.
 
-Rule: the number of connections is limited. Of those that have not been admitted only so many are kept, and the oldest
-goes first: nobody without a certificate or token can keep others out.
+Rule: the number of connections is limited. There is a lower limit for connections that have not been admitted; above it
+the oldest is dropped, so that nobody without a certificate or token can keep others out.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ClientSockets:
         try:
             self._epoll.unregister(client.fd)
         except (OSError, ValueError):
-            pass  # it has ended by itself
+            pass  # the client has ended it
         client.close()
         self._numbers.drop(why)
 
@@ -150,7 +150,7 @@ class ClientSockets:
         return "behind" if client.full_since and is_behind else ""
 
     def watch(self, client: Client) -> None:
-        """Wait for what the client's socket can do next."""
+        """Choose the events of the client's socket to wait for."""
         mask = select.EPOLLIN | (select.EPOLLOUT if client.wants_write else 0)
         if client.state is not State.CLOSED and self._masks.get(client.fd) != mask:
             self._masks[client.fd] = mask

@@ -1,8 +1,7 @@
-"""Whether a relay still knows the cluster as it is: which collections it cannot follow, and for how long.
-
-Rule: a collection may be in trouble for a while, because its watch is resumed where it stood. From ``after_s`` on
-nothing is vouched for: no bookmark says that the view is fresh, nobody is served, and the clients are told, who know
-better than the relay whether there is another source. Whatever works again counts at once.
+"""Whether a relay's view of the cluster is up to date: which collections it cannot follow, and since when. Rule: a
+collection may fail for a while, because its watch is resumed where it ended. After ``after_s`` the relay no longer
+vouches for its view: it sends no bookmarks, serves no requests and tells its clients, who know whether they have
+another source. A collection that works again counts at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ class CutOff:
     def __init__(self, after_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._after_s = after_s
         self._clock = clock
-        self._troubles: dict[str, tuple[str, float]] = {}  # by path: what is wrong, and since when something is
+        self._troubles: dict[
+            str, tuple[str, float]
+        ] = {}  # by path: what is wrong now, and since when something has been wrong
 
     @property
     def troubles(self) -> dict[str, str]:

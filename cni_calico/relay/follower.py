@@ -29,7 +29,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 
 
 def _unread(obj: Mapping[str, Any]) -> None:
-    """A relay passes objects on; it reads none as a record."""
+    """Never called: a relay passes objects on and decodes none of them."""
 
 
 class CollectionFollower:

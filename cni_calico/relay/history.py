@@ -1,8 +1,7 @@
-"""PURE: one collection as a relay knows it: the reduced objects, and the changes that led to them.
-
-Rule: whoever has seen the collection as it was at a resourceVersion from ``start`` on, and is told every change with a
-higher one, knows what is there now. An event counts as a change only if the reduced object differs; ``position``
-moves with every event of the server all the same. A change is serialised once, whoever gets it.
+"""PURE: one collection as a relay knows it: the reduced objects, and the changes that led to them. Rule: a client that
+has the collection's state at any resourceVersion from ``start`` on, and gets every change with a higher one, has the
+present state. An event counts as a change only if the reduced object differs; ``position`` advances with every event
+nevertheless. A change is serialised once for all clients.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ KEEP_BYTES = 64 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class ToldChange:
     """``tail``: the event's JSON without its opening brace, and a line break. ``owner`` selects blocks; with ``others``
-    it concerns those who have selected any other owner.
+    the change is for clients that have selected any other owner.
     """
 
     version: int
@@ -79,7 +78,7 @@ class History:
     def items(self, owner: str = "") -> Iterator[bytes]:
         """The objects as items of a list."""
         kind = self._type if self.served.is_custom else b""
-        # an object that changes is replaced, never changed: the copy stays what it is now
+        # objects are replaced, never changed: the copy keeps the present state
         chosen = [held for held in self.objects.values() if not owner or held.owner == owner]
         return (b'{%s"metadata":{"resourceVersion":"%d"%s' % (kind, held.version, held.body) for held in chosen)
 
@@ -105,9 +104,9 @@ class History:
         return f"{metadata.get('namespace') or ''}/{metadata.get('name')}", held
 
     def replace(self, listed: Mapping[str, HeldObject], version: int, now: float) -> list[ToldChange]:
-        """Take a list, which begins the history; returns the changes for those who have been told everything so far.
-
-        Nobody here knows what happened in between: whoever has seen some of that must be told by the API server.
+        """Take a list, which begins the history anew; returns the changes for clients that have been sent everything so
+        far. The changes before the list are unknown here: a client that has seen some of them must get the rest from
+        the API server.
         """
         changes: list[ToldChange] = []
         self.gap = (self.position, version) if self.synced else (0, 0)
@@ -124,7 +123,7 @@ class History:
         return changes
 
     def apply(self, kind: str, obj: Mapping[str, Any], now: float) -> list[ToldChange]:
-        """Take an event ADDED, MODIFIED, DELETED or BOOKMARK; returns what is told of it."""
+        """Take an event ADDED, MODIFIED, DELETED or BOOKMARK; returns the changes to send because of it."""
         version = order_of_version((obj.get("metadata") or {}).get("resourceVersion"))
         if version <= self.position and kind != "BOOKMARK":
             return []  # seen before
@@ -144,9 +143,8 @@ class History:
         return self._keep(self._differences(before, found[1], now))
 
     def continue_backwards(self, since: int, events: Iterable[tuple[str, Mapping[str, Any]]], now: float) -> None:
-        """Put what happened after ``since`` and up to ``start`` before the history.
-
-        What an object was before the first event is not known: it may have had another owner, who then lost it.
+        """Put the events after ``since`` and up to ``start`` before the history. An object's state before its first
+        event is not known: it may have had another owner, who then lost it.
         """
         earlier: list[ToldChange] = []
         for kind, obj in events:

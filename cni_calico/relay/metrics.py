@@ -1,7 +1,7 @@
 """PURE: a relay's numbers in Prometheus' format.
 
-Rule: upstream's names are used where the same thing exists here; what only its protocol has (pings, batches of its
-snapshots) is left out, not made up.
+Rule: upstream's names are used where the same thing exists here; numbers of things that only its protocol has (pings,
+batches of snapshots) are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def render_relay_metrics(
     older: Mapping[str, int],
     troubles: int,
 ) -> str:
-    """``sizes``: objects by collection; ``older``: readings of what happened before this relay began, by outcome."""
+    """``sizes``: objects by collection; ``older``: how often changes from before this relay's start were read, by
+    outcome.
+    """
     out = Exposition()
     out.gauge("typha_connections_active", "Open connections.", connections)
     out.gauge("typha_connections_streaming", "Connections that follow something.", streaming)
@@ -59,7 +61,7 @@ def render_relay_metrics(
     out.count("calico_relay_rendered_total", "Messages rendered; many clients get the same one.", cache.rendered)
     out.gauge("calico_relay_fair_share", "More clients than this are sent to other relays.", share)
     for outcome, count in older.items():
-        text = "How often the API server was asked what happened before this relay began, by outcome."
+        text = "How often the API server was asked for changes from before this relay's start, by outcome."
         out.count("calico_relay_history_reads_total", text, count, outcome=outcome)
     out.gauge("calico_relay_collections_failing", "Collections that cannot be followed now.", troubles)
     return out.render()

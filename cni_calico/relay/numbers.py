@@ -22,8 +22,8 @@ class WatchCacheNumbers:
 
 @dataclass(slots=True)
 class ServerNumbers:
-    """``dropped`` by reason, ``requests`` by kind. ``latency``: how many changes waited how long before they were
-    sent, a count for each of LATENCIES_S and one above. ``flush_mean_s``: of about the last FLUSHES flushes.
+    """``dropped`` by reason, ``requests`` by kind. ``latency``: how many changes waited how long before they were sent,
+    a count for each limit in LATENCIES_S and one for longer waits. ``flush_mean_s``: of about the last FLUSHES flushes.
     """
 
     accepted: int = 0

@@ -1,8 +1,8 @@
 """A relay put together: followers of the API server, the cache, and the server.
 
 Rule: clients are served from the first moment, each collection as soon as it has been read. A follower that fails tries
-again, and after a while the clients are told (cut_off.py). If the server's loop fails the process must end: the
-followers alone are no relay.
+again, and after a while the clients are told (cut_off.py). If the server's loop fails, the process must end: followers
+alone are of no use.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Relay:
             self._log.info(f"following {path} again")
 
     def _look(self) -> None:
-        """Say once that this relay is cut off from the API server, and once that it no longer is."""
+        """Log once that this relay is cut off from the API server, and once that it no longer is."""
         why = self.cut_off.why()
         if why and not self._was_cut_off:
             self._log.warning(f"{why}; clients are told, and nobody else is served")
@@ -134,7 +134,7 @@ class Relay:
         except CalicoError as e:
             self.older["failed"] += 1
             self._log.warning(f"cannot say what happened since {since}: {e}")
-            self.cache.no_older(path, 0)  # whoever still waits asks again
+            self.cache.no_older(path, 0)  # clients that still wait will ask again
         else:
             self.older["read"] += 1
             self.cache.continue_backwards(path, since, events)
@@ -149,9 +149,9 @@ def server_context(
     """TLS for the relay's side. Raises OSError, ssl.SSLError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # nobody resumes a session, and each costs memory
+    context.num_tickets = 0  # clients resume no TLS sessions, and each stored session costs memory
     context.load_cert_chain(certificate_file, key_file)
     if ca_file and wants_certificates:
         context.load_verify_locations(ca_file)
-        context.verify_mode = ssl.CERT_OPTIONAL  # others may have a token
+        context.verify_mode = ssl.CERT_OPTIONAL  # clients without a certificate may have a token
     return context

@@ -1,8 +1,8 @@
 """PURE: which parts of an object are relayed: the fields that the agents read, under the API server's names.
 
-Rule: the agents' readers make the same records of the reduced object as of the whole one (blocks and pods: the records
-of another node's). An object that these readers refuse is relayed whole, so that an agent says the same about it.
-Nobody needs managedFields, or what kubectl applied last.
+Rule: the agents decode the same records from the reduced object as from the whole one (for blocks and pods: as for
+those of other nodes). An object that cannot be decoded is relayed whole, so that agents report the same error for it.
+managedFields and kubectl's last applied configuration are never needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_NEEDED = ("kubectl.kubernetes.io/last-applied-configuration",)
 
 
 def reduce_whole(obj: JSON) -> dict[str, Any] | None:
-    """Everything but the bookkeeping of Kubernetes."""
+    """Everything except Kubernetes' own bookkeeping."""
     metadata = {name: value for name, value in obj["metadata"].items() if name not in ("managedFields", "selfLink")}
     annotations = metadata.get("annotations")
     if isinstance(annotations, Mapping):
@@ -61,8 +61,8 @@ def reduce_node(obj: JSON) -> dict[str, Any] | None:
 
 
 def reduce_pod(obj: JSON) -> dict[str, Any] | None:
-    """What others need to know of a pod: node, labels, account, addresses, named ports. None for a pod that has no
-    endpoint: it is in its host's network, or not on a node yet.
+    """The part of a pod that other nodes need: node, labels, account, addresses, named ports. None for a pod that has
+    no endpoint: it is in its host's network, or not on a node yet.
     """
     try:
         if pods.read_pod(obj) is None:
@@ -140,7 +140,7 @@ def reduce_block(obj: JSON) -> dict[str, Any] | None:
 
 
 def reduce_own_block(obj: JSON) -> dict[str, Any] | None:
-    """For the owner: which pods have its addresses. What only IPAM needs is left out."""
+    """The part of a block that its owner needs: which pods have its addresses. What only IPAM needs is left out."""
     found = _read_block(obj)
     if found is None:
         return reduce_whole(obj)

@@ -1,7 +1,7 @@
-"""Reads from the API server what happened before this relay's own history: its clients may have seen another one's.
+"""Reads, from the API server, changes from before this relay's own history, for clients that come from another relay.
 
-Rule: the answer is complete or there is none. A watch says how far it has come with its last event or bookmark; the API
-server sends a bookmark two seconds before it ends a watch.
+Rule: the answer is complete or there is none. The last event or bookmark of a watch shows how far the watch has come;
+the API server sends a bookmark two seconds before it ends a watch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cni_calico.datastore.kubernetes.relayed.served import order_of_version
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, DatastoreUnavailable
 
-# clients wait for the first; a server that is short of processors may miss its bookmark
+# clients wait for the first of these watches; in a short one, a busy server may not get round to its bookmark
 WATCH_S = 3, 8
 DEADLINE_S = 15.0
 MOST_BYTES = 64 * 1024 * 1024
@@ -30,11 +30,11 @@ def read_changes(api: KubernetesAPI, path: str, since: int, until: int) -> Event
         found = _read_once(api, path, since, until, watch_s)
         if found is not None:
             return found
-    raise Compacted(f"cannot watch {path} from {since}: the API server does not say what happened until {until}")
+    raise Compacted(f"cannot watch {path} from {since}: the API server's watch ended before it reached {until}")
 
 
 def _read_once(api: KubernetesAPI, path: str, since: int, until: int, watch_s: int) -> Events | None:
-    """None: the watch has ended too early."""
+    """The events of one watch; None if it ended before it reached ``until``."""
     doing = f"watch {path} from {since}"
     url = f"{path}?watch=1&allowWatchBookmarks=true&resourceVersion={since}&timeoutSeconds={watch_s}"
     deadline = Deadline.after(DEADLINE_S)
@@ -56,7 +56,7 @@ def _read_once(api: KubernetesAPI, path: str, since: int, until: int, watch_s: i
                 if version >= until:
                     return found
             if size > MOST_BYTES:
-                raise Compacted(f"cannot {doing}: more has happened than a list says")
+                raise Compacted(f"cannot {doing}: the changes are larger than a new list")
     except Lost as e:
         raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:

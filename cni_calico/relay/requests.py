@@ -1,4 +1,4 @@
-"""PURE: what a client asks for, from the head of an HTTP request; and answers as bytes.
+"""PURE: what a client asks for, from the head of an HTTP request; and the bytes of answers.
 
 Rule: only GET, without a body; everything else is refused with a Status that says what a relay serves. Source: RFC 9112
 and Kubernetes' API conventions.
@@ -27,7 +27,7 @@ HEAD_BYTES = 32 * 1024
 MOST_FIELDS = 200
 KNOWN_CHARACTERS = 300
 JSON_TYPE = "application/json"
-NOT_HTTP = "this is not an HTTP request; Typha's own protocol is not spoken here"
+NOT_HTTP = "this is not an HTTP request; upstream Typha's own protocol is not supported"
 FOREIGN = (
     "does not speak HTTP. Upstream's Felix needs upstream's Typha; with FELIX_TYPHAK8SSERVICENAME none it reads the "
     "API server itself"
@@ -80,7 +80,7 @@ class AskedList:
 
 @dataclass(frozen=True, slots=True)
 class AskedWatch:
-    """``places``: what is followed, from which version on; ``timeout_s`` 0: the relay's choice."""
+    """``places``: the topics to follow, each with the version from which on; ``timeout_s`` 0: the relay chooses."""
 
     places: Mapping[Topic, int]
     several: bool = False
@@ -90,7 +90,7 @@ class AskedWatch:
 
 @dataclass(frozen=True, slots=True)
 class AskedReady:
-    """Whether this relay has read everything."""
+    """The question whether this relay has read everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RelayRequest:
 
 
 def parse_request(head: bytes) -> RelayRequest:
-    """From the bytes before the empty line. Raises RequestRefused."""
+    """The request in the bytes before the empty line. Raises RequestRefused."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
@@ -158,7 +158,7 @@ def _watch_several(found: Sequence[tuple[Topic, int]], timeout_s: float) -> Aske
 
 
 def _parse_places(text: str) -> list[tuple[Topic, int]]:
-    """As agents write them; [] if there is something else in the query."""
+    """The places in a query as agents write it; [] if it contains anything else."""
     parts = text.split("&")
     if len(parts) > MOST_FIELDS or not all(part.startswith("from=") and len(part) > len("from=") for part in parts):
         return []
@@ -169,7 +169,7 @@ def _parse_quoted_place(part: str) -> tuple[Topic, int]:
     return _parse_place(unquote_plus(part.removeprefix("from=")))
 
 
-# a thousand agents that resume name the same places
+# when a thousand agents resume, they name the same places
 _parse_known_place = lru_cache(maxsize=4096)(_parse_quoted_place)
 
 
@@ -209,7 +209,9 @@ def render_head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 def render_status(status: int, text: str, *, gone: Sequence[str] = (), reason: str = "") -> bytes:
-    """A whole answer that refuses; ``gone``: the names of topics whose past is too long ago. The connection ends."""
+    """A whole answer that refuses; ``gone``: the names of the topics whose old changes are not kept any more. The
+    connection is closed afterwards.
+    """
     document = {
         "kind": "Status",
         "apiVersion": "v1",

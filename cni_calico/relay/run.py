@@ -1,8 +1,8 @@
 """calico-typha as a process: settings, TLS, health and metrics around one Relay.
 
-Rule: ready means that every collection has been read, and is followed or was until a moment ago; alive means that the
-server's loop turns. At SIGTERM clients are sent to other relays, one after the other, within TYPHA_SHUTDOWNTIMEOUTSECS.
-Certificates are read again when their files change.
+Rule: the relay is ready if every collection has been read, and is followed or was until a moment ago; it is alive while
+the server's loop runs. At SIGTERM clients are sent to other relays, one after the other, within
+TYPHA_SHUTDOWNTIMEOUTSECS. Certificates are read again when their files change.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RelayProcess:
             self.balance.look()
 
     def _keep(self, health: tuple[str, int] | None, metrics: tuple[str, int] | None) -> None:
-        """What must not wait for the server's loop."""
+        """The work of a separate thread, which must not wait for the server's loop."""
         counted_at = 0.0
         while not self.stopping.is_set():
             self._http_servers.keep("health", health, self._health_pages)
@@ -140,7 +140,7 @@ class RelayProcess:
         try:
             self.relay.server.connections.tls = self._context()
         except InvalidConfig as e:
-            self._said.say("certificates", [f"{e}; the former ones stay in use"])
+            self._said.say("certificates", [f"{e}; the previous ones stay in use"])
             return
         self._certificates = stamp
         self._said.say("certificates", [])
@@ -151,7 +151,7 @@ class RelayProcess:
     def _health_pages(self) -> dict[str, Page]:
         def liveness() -> tuple[int, str, bytes]:
             stuck_s = time.monotonic() - self._turned_at
-            why = f"the server's loop has not turned for {stuck_s:.0f} s" if stuck_s > STUCK_S else ""
+            why = f"the server's loop has been stuck for {stuck_s:.0f} s" if stuck_s > STUCK_S else ""
             return _answer(why)
 
         def readiness() -> tuple[int, str, bytes]:
@@ -186,7 +186,7 @@ def _answer(why: str) -> tuple[int, str, bytes]:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """For both families where there are two. Raises InvalidConfig."""
+    """A listening socket, for both families where the host has both. Raises InvalidConfig."""
     try:
         if host:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

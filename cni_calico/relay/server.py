@@ -1,8 +1,8 @@
 """The relay's server: one loop over TLS sockets that never block.
 
-Rule: no client can delay another one, or make the relay remember more than its place in the log. Connections that have
-not made a request are limited in number and time, the oldest goes first; a watch that falls too far behind ends, and
-its client resumes where it stood, here or at another relay.
+Rule: no client can delay another one, or cost the relay more memory than a place in the log. Connections without a
+request are limited in number and time, and the oldest is closed first; a watch that falls too far behind is ended, and
+its client resumes at its position, here or at another relay.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have r
 
 
 class RelayServer:
-    """``certificate_names``: common name and URI that a client's certificate may have; ("", ""): none counts."""
+    """``certificate_names``: the common name and the URI of which a client's certificate must have one; ("", ""): no
+    certificate is accepted.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class RelayServer:
             listener, tls, wake_fd, log, self._limits, self.numbers, self._forget, self._note_news
         )
         self._dirty_since = self._flushed_at = self._looked_at = self._bookmarked_at = 0.0
-        # when those who wait are looked at again; when they were, and how long that took
+        # when waiting clients are next checked; when they were last checked, and how long that took
         self._serve_at, self._served_at, self._serve_s = float("inf"), 0.0, 0.0
         self._chunked = b"", b""
         self._has_noted_foreign = False
@@ -98,7 +100,7 @@ class RelayServer:
 
     @property
     def _gather_s(self) -> float:
-        """Changes wait for each other, longer while telling them takes long."""
+        """How long changes are collected before they are sent: longer while sending takes long."""
         return min(LONGEST_GATHER_S, max(self._limits.gather_s, 4 * self.numbers.flush_mean_s))
 
     def _patience_s(self) -> float:
@@ -108,7 +110,9 @@ class RelayServer:
 
     def _note_news(self) -> None:
         self._dirty_since = self._dirty_since or time.monotonic()
-        if self._waiting:  # every one of many changes wakes us, but for few is there an answer
+        if (
+            self._waiting
+        ):  # clients are waiting; but not every change completes an answer, so they are not checked after each
             self._serve_at = min(self._serve_at, self._served_at + 4 * self._serve_s)
 
     def _forget(self, client: Client) -> None:
@@ -139,7 +143,7 @@ class RelayServer:
         client.enter(State.REQUEST, time.monotonic())
 
     def _take(self, client: Client) -> None:
-        """Read a request. In other states a client has nothing to say."""
+        """Read a request; a client that sends anything else is dropped."""
         if client.state in (State.HANDSHAKE, State.CLOSED):
             return
         data = client.read()
@@ -231,7 +235,7 @@ class RelayServer:
             self._sent(client)
 
     def _sent(self, client: Client) -> None:
-        """Everything has been sent: an answer ends, a watch goes on."""
+        """Everything has been sent: a connection with an answer is closed, a watch continues."""
         now = time.monotonic()
         if client.state is State.ANSWER:
             if not client.keeps_open:
@@ -273,7 +277,7 @@ class RelayServer:
         standing = {topic: self._cache.standing(topic, version) for topic, version in wanted.places.items()}
         gone = tuple(topic.name for topic, state in standing.items() if state == EXPIRED)
         if gone:
-            text = f"too old resource version: nobody remembers what happened since to {', '.join(gone)}"
+            text = f"too old resource version: older changes are not kept any more of {', '.join(gone)}"
             self._refuse(client, RequestRefused(410, text), gone)
             return
         if not wanted.several and any(self._cache.history(topic).missing for topic in wanted.places):
@@ -287,7 +291,7 @@ class RelayServer:
         self._streams[client.fd] = client
         client.interest, client.place, missed = self._cache.begin(wanted.places, several=wanted.several)
         longest_s = self._limits.watch_s
-        # not all end in one moment
+        # so that not all end at the same moment
         lasts_s = min(wanted.timeout_s, longest_s) if wanted.timeout_s else longest_s * (0.5 + os.urandom(1)[0] / 512)
         client.ends_at = now + lasts_s
         client.enter(State.STREAM, now)
@@ -299,7 +303,7 @@ class RelayServer:
     # -- watches ------------------------------------------------------------------------------------------------------
 
     def _flush(self, now: float) -> None:
-        """Tell all watches what is new."""
+        """Send the new changes to all watches."""
         waited_s = now - self._dirty_since
         self._dirty_since, self._flushed_at = 0.0, now
         begun, end, told = time.perf_counter(), self._cache.end, 0
@@ -310,7 +314,7 @@ class RelayServer:
             self.numbers.flush(told, time.perf_counter() - begun, waited_s)
 
     def _tell(self, client: Client, now: float) -> bool:
-        """Send a watch what it has not been told; returns whether there was something."""
+        """Send a watch the changes that it does not have; returns whether there were any."""
         assert client.interest is not None
         if client.place >= (end := self._cache.end):
             return False
@@ -336,7 +340,7 @@ class RelayServer:
         return True
 
     def _look(self, now: float) -> None:
-        """What has to happen from time to time: limits, bookmarks, forgetting."""
+        """The periodic work: limits, bookmarks, dropping old history."""
         self._looked_at = now
         for client in list(self.connections.all.values()):
             behind = self._cache.behind(client.place) if client.full_since else 0
@@ -354,12 +358,14 @@ class RelayServer:
             self._snapshots.trim()
 
     def _bookmark(self, now: float) -> None:
-        """Tell every watch that is up to date how far this relay is; it also shows that the connection works."""
+        """Send a bookmark with this relay's position to every watch that is up to date; it also shows that the
+        connection works.
+        """
         without, why = self._cut_off.lasting(), self._cut_off.why()
         for client in list(self._streams.values()):
             if client.sending or client.interest is None or client.place < self._cache.end:
                 continue
-            if why and not client.interest.several:  # it could not be told
+            if why and not client.interest.several:  # it could not be sent
                 self._end(client, now, "cut off")
                 continue
             client.interest, data = self._cache.bookmarks(client.interest, without)
@@ -373,7 +379,7 @@ class RelayServer:
                 self._send(client, data, now)
 
     def _end(self, client: Client, now: float, why: str = "") -> None:
-        """End a watch as HTTP has it; ``why``: not because its time is over."""
+        """End a watch with HTTP's last chunk. ``why``: the reason, "" if its time is over."""
         client.ends_at = 0.0
         if why:
             self.numbers.drop(why)

@@ -68,11 +68,11 @@ class RelaySettings:
     )
     server_host: str = setting("SERVERHOST", TEXT, "", "The address to serve on; empty: all.")
     server_port: int = setting("SERVERPORT", number(0, 65535), 5473, "The port to serve on; 0: 5473.")
-    certificate: str = setting("SERVERCERTFILE", TEXT, "", "The relay's certificate; needed.")
-    key: str = setting("SERVERKEYFILE", TEXT, "", "Its key; needed.")
-    ca: str = setting("CAFILE", TEXT, "", "The authority of clients' certificates; empty: only tokens are accepted.")
+    certificate: str = setting("SERVERCERTFILE", TEXT, "", "The relay's certificate; required.")
+    key: str = setting("SERVERKEYFILE", TEXT, "", "The certificate's key; required.")
+    ca: str = setting("CAFILE", TEXT, "", "The certificate authority of clients; empty: only tokens are accepted.")
     client_cn: str = setting("CLIENTCN", TEXT, "", "The common name of clients' certificates.")
-    client_uri: str = setting("CLIENTURISAN", TEXT, "", "A URI among their alternative names.")
+    client_uri: str = setting("CLIENTURISAN", TEXT, "", "A URI among the alternative names of clients' certificates.")
     client_accounts: tuple[str, ...] = setting(
         "CLIENTSERVICEACCOUNTS",
         NAMES,
@@ -85,31 +85,35 @@ class RelaySettings:
         "CONNECTIONREBALANCINGMODE",
         choice("none", "kubernetes"),
         "none",
-        "kubernetes: more clients than a fair share are sent away, one a TYPHA_CONNECTIONDROPINTERVALSECS.",
+        "kubernetes: clients above a fair share are sent to other relays, one every TYPHA_CONNECTIONDROPINTERVALSECS.",
     )
-    drop_interval_s: float = setting("CONNECTIONDROPINTERVALSECS", SECONDS, 1.0, "How quickly they are sent away.")
+    drop_interval_s: float = setting(
+        "CONNECTIONDROPINTERVALSECS", SECONDS, 1.0, "The time from one client that is sent away to the next."
+    )
     poll_s: float = setting("K8SSERVICEPOLLINTERVALSECS", SECONDS, 30.0, "How often the relays are counted.")
-    lower_limit: int = setting("MAXCONNECTIONSLOWERLIMIT", _COUNT, 400, "A fair share is never less.")
-    upper_limit: int = setting("MAXCONNECTIONSUPPERLIMIT", _COUNT, 10_000, "No more connections than this.")
+    lower_limit: int = setting("MAXCONNECTIONSLOWERLIMIT", _COUNT, 400, "The smallest fair share.")
+    upper_limit: int = setting("MAXCONNECTIONSUPPERLIMIT", _COUNT, 10_000, "The maximum number of connections.")
     behind_s: float = setting(
         "SERVERMAXFALLBEHINDSECS",
         SECONDS,
         30.0,
-        "A client that does not read for so long is disconnected; upstream: 300s.",
+        "A client that has not read for this long is disconnected; upstream: 300s.",
     )
-    handshake_s: float = setting("SERVERHANDSHAKETIMEOUTSECS", SECONDS, 10.0, "How long a client may take to ask.")
+    handshake_s: float = setting(
+        "SERVERHANDSHAKETIMEOUTSECS", SECONDS, 10.0, "How long a client may take until its request has arrived."
+    )
     shutdown_s: float = setting(
-        "SHUTDOWNTIMEOUTSECS", SECONDS, 300.0, "How long clients are sent away at SIGTERM, at most."
+        "SHUTDOWNTIMEOUTSECS", SECONDS, 300.0, "The most time for sending clients away at SIGTERM."
     )
     shutdown_interval_s: float = setting(
-        "SHUTDOWNCONNECTIONDROPINTERVALMAXSECS", SECONDS, 1.0, "The longest pause between two of them."
+        "SHUTDOWNCONNECTIONDROPINTERVALMAXSECS", SECONDS, 1.0, "The longest pause between two clients at SIGTERM."
     )
     health: bool = setting("HEALTHENABLED", FLAG, False, "Serve /liveness and /readiness.", section="What is told")
-    health_host: str = setting("HEALTHHOST", TEXT, "localhost", "Where.")
-    health_port: int = setting("HEALTHPORT", PORT, 9098, "On which port.")
+    health_host: str = setting("HEALTHHOST", TEXT, "localhost", "Address of the health pages.")
+    health_port: int = setting("HEALTHPORT", PORT, 9098, "Port of the health pages.")
     metrics: bool = setting("PROMETHEUSMETRICSENABLED", FLAG, False, "Serve /metrics.")
-    metrics_host: str = setting("PROMETHEUSMETRICSHOST", TEXT, "", "Where; empty: on all addresses.")
-    metrics_port: int = setting("PROMETHEUSMETRICSPORT", PORT, 9093, "On which port.")
+    metrics_host: str = setting("PROMETHEUSMETRICSHOST", TEXT, "", "Address of the metrics; empty: all addresses.")
+    metrics_port: int = setting("PROMETHEUSMETRICSPORT", PORT, 9093, "Port of the metrics.")
     log_level: str = setting("LOGSEVERITYSCREEN", _LEVEL, "info", "Log level.")
 
 
@@ -172,5 +176,5 @@ def _strangers(given: Mapping[str, str], known: set[str]) -> list[str]:
 
 
 def users_of(settings: RelaySettings) -> frozenset[str]:
-    """Whose tokens are accepted, as the API server calls them."""
+    """The users whose tokens are accepted, as the API server names them."""
     return frozenset(f"system:serviceaccount:{account}" for account in settings.client_accounts)

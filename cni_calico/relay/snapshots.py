@@ -1,7 +1,6 @@
-"""Lists as clients get them: rendered and compressed once, in a thread of their own, for everybody who asks.
-
-Rule: a list has the resourceVersion of when it was rendered, and what follows is in the history. So an older list is
-as good while that history is kept, and a client that asks for a version gets one that has reached it.
+"""The lists that clients get: rendered and compressed once for all of them, in a separate thread. Rule: a list has the
+resourceVersion of the moment when it was rendered, and all later changes are in the history. So an older list can be
+used as long as that history is kept; a client that asks for a version gets a list that has reached it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class RenderedLists:
         self._making: set[tuple[Topic, bool]] = set()
 
     def find(self, request: AskedList) -> RenderedList | None:
-        """The list, if there is one that will do; else it is being rendered."""
+        """A list that answers the request, if there is one; otherwise it will be rendered."""
         key = request.topic, request.gzip
         now = time.monotonic()
         with self._guard:

@@ -1,6 +1,6 @@
 """PURE: what a client of a relay can follow.
 
-Rule: the blocks of one owner are a topic of their own, because only that owner needs all that they say.
+Rule: the blocks of one owner are a topic of their own, because only that owner needs their full contents.
 """
 
 from __future__ import annotations

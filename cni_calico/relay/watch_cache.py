@@ -1,8 +1,8 @@
 """All collections of a relay, and one log of their changes that every client reads at its own pace.
 
-Rule: a client costs a place in the log, not a queue. What is sent is rendered once for all clients that stand at the
-same place with the same interests. Threads that follow the API server write, the server's loop reads; ``wake`` tells
-the loop that there is something new.
+Rule: a client has a place in the log, not a queue. Messages are rendered once for all clients that are at the same
+place with the same interests. Threads that follow the API server write, the server's loop reads; ``wake`` tells the
+loop that there is something new.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Older:
-    """Which older history clients ask for, and up to which version the API server has said that it is gone."""
+    """The older history that clients ask for, and the version up to which the API server has reported it gone."""
 
     wanted: int | None = None
     gone_below: int = 0
@@ -67,14 +67,14 @@ class WatchCache:
         self._older = {path: _Older() for path in self._histories}
         self._log: list[_Entry] = []
         self._base = 0
-        self._changes = 0  # of anything
+        self._changes = 0  # of any collection
         self._once = _RenderedOnce()
         self._groups: dict[frozenset[Topic], frozenset[Topic]] = {}
 
     # -- what the API server says -------------------------------------------------------------------------------------
 
     def begin_list(self, path: str) -> Listed:
-        """For a whole list of a collection."""
+        """Begin to take a whole list of a collection."""
         return Listed(self, path, self._histories[path])
 
     def replace(self, path: str, listed: Sequence[Mapping[str, HeldObject]], version: int) -> None:
@@ -101,7 +101,7 @@ class WatchCache:
             self._wake()
 
     def set_missing(self, path: str) -> None:
-        """The cluster does not know the type: nothing is there, until it does."""
+        """The cluster does not know the type: the collection is empty until it does."""
         with self._lock:
             self._changes += 1
             for history in self._histories[path]:
@@ -143,7 +143,7 @@ class WatchCache:
             return history.position, history.items(topic.owner)
 
     def standing(self, topic: Topic, version: int) -> str:
-        """Whether a client that has seen ``version`` can be told what follows; 0: it has seen nothing."""
+        """Whether a client that has seen ``version`` (0: nothing) can be sent everything after it."""
         with self._lock:
             history = self.history(topic)
             if not history.synced:
@@ -157,7 +157,7 @@ class WatchCache:
             return WAITING
 
     def ask_older(self) -> None:
-        """Fetch what ``standing`` found lacking."""
+        """Fetch the older history that ``standing`` found missing."""
         for path, older in self._older.items():
             with self._lock:
                 if older.wanted is None or older.fetching:
@@ -208,7 +208,7 @@ class WatchCache:
         return self._base + len(self._log)
 
     def since(self, place: int, interest: Interest) -> bytes | None:
-        """What a client at ``place`` has not been told; None if that is not known."""
+        """The changes that a client at ``place`` does not have; None if they are not known any more."""
         with self._lock:
             if place < self._base or self._has_gap(interest):
                 return None
@@ -231,14 +231,14 @@ class WatchCache:
             return self._log[-1].end - before
 
     def _has_gap(self, interest: Interest) -> bool:
-        """Whether a client that was ahead of this relay has seen things that happened between two lists."""
+        """Whether a client that was ahead of this relay has seen changes from between two lists."""
         if not interest.floors:
             return False
         return any(low < floor < high for topic, floor in interest.floors for low, high in (self.history(topic).gap,))
 
     def bookmarks(self, interest: Interest, without: Collection[str] = ()) -> tuple[Interest, bytes | None]:
         """The positions of everything that a client follows, except the paths in ``without``, and its interests, minus
-        the floors it has passed; None if it cannot go on.
+        the floors it has passed; None if it cannot continue.
         """
         with self._lock:
             if self._has_gap(interest):

@@ -1,8 +1,8 @@
 """The datastores that the resident server has open, each with what is remembered of it.
 
-Rule: the key is the request's own configuration as its caller means it (a path is in the caller's root), so networks
-with different datastores do not meet. A datastore that no call has used for a while is closed, with its watches,
-threads and descriptors, except the one used last: a quiet node stays warm. Only a few unused ones are kept open.
+Rule: a datastore's key is the request's configuration, with paths in the caller's root, so networks with different
+datastores never share one. A datastore that no call has used for a while is closed, with its watches, threads and
+descriptors, except the one used last: a quiet node stays warm. Only a few unused ones are kept open.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cni_calico.server.endpoint_memory import NodeEndpoints
 from cni_calico.server.pod_cache import KubernetesCaches
 
 IDLE_S = 300.0
-KEPT_MAX = 8  # even if they were used a moment ago: every made-up configuration opens one
+KEPT_MAX = 8  # even if they were used a moment ago: every new configuration, however wrong, opens one
 # how long a repeated DEL of something already released is answered from memory; the kubelet's come within seconds
 DELETED_S, DELETED_MAX = 60.0, 4096
-FINISH_S = 2.0  # for requests that nobody waits for, when the datastore is closed
+FINISH_S = 2.0  # at the closing of a datastore, for requests that nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Backend:
 
         doing = "label block affinities of older versions"
         if not self._ordering.acquire(timeout=deadline.require(doing)):
-            raise DeadlineExceeded(f"cannot {doing}: another call is still at it")
+            raise DeadlineExceeded(f"cannot {doing}: another call is still doing it")
         try:
             if not self._in_order and isinstance(self.store, KubernetesStore):
                 for labelled in label_once(files, run_dir, log, self.store, node, deadline, has_started=True):
@@ -164,7 +164,7 @@ class Backends:
     def use(self, key: BackendKey, files: Files, deadline: Deadline) -> Backend:
         """The backend of a configuration, opened at the first request and in use until ``leave``.
 
-        One that takes long to open holds up only the calls that ask for it, each until its own deadline. Raises
+        A datastore that takes long to open holds up only the calls that need it, each until its own deadline. Raises
         InvalidConfig, DatastoreError, DeadlineExceeded.
         """
         found = self._take(key)
@@ -188,7 +188,9 @@ class Backends:
         with self._guard:
             made.number, self._opened = self._opened, self._opened + 1
             made.users = 1
-            if key in self._backends:  # two were opened because a lock was forgotten in between: the first one counts
+            if (
+                key in self._backends
+            ):  # it was opened twice, because its lock was dropped in between: the first one is used
                 made, extra = self._backends[key], made
                 made.users += 1
             else:
@@ -214,7 +216,9 @@ class Backends:
             return list(self._backends.values())
 
     def close_idle(self, *, all_of_them: bool = False) -> None:
-        """Close what has not been used for IDLE_S and the oldest beyond KEPT_MAX, or everything that is unused now."""
+        """Close the datastores that have not been used for IDLE_S, and the oldest above KEPT_MAX; with ``all_of_them``
+        every one that is not in use.
+        """
         for backend in self._remove_idle(all_of_them):
             self._log.info(f"closing datastore {backend.config.type}: no call has used it for a while")
             try:

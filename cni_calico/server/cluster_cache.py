@@ -2,8 +2,8 @@
 affinities, the cluster's state. Watches keep it current, so a call reads none of it from the store.
 
 Rule: until everything has been read once there are no facts, and calls go to the store. The same holds while a watch is
-broken, so that a change made meanwhile counts as soon as the store answers anybody; and while a record cannot be read,
-because the store then refuses it by name.
+broken, so that changes count as soon as the store answers again, and while a record cannot be read, because the store's
+error then names it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ClusterCaches:
             self._facts = None
 
     def facts(self, node: str) -> Facts | None:
-        """For this node; for "" what holds for every node."""
+        """The facts for this node; for "" those that hold for every node."""
         if node not in ("", self.node) or not self.healthy or self._unreadable.any_of(self._facts_of):
             return None
         facts = self._facts
@@ -94,7 +94,7 @@ class ClusterCaches:
         changes = self._changes
         facts = self._make_facts()
         with self._guard:
-            if changes == self._changes:  # otherwise they are correct now, but must not be kept
+            if changes == self._changes:  # otherwise they are correct now, but may be out of date later
                 self._facts = facts
         return facts
 

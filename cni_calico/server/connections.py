@@ -1,8 +1,8 @@
 """The server's side of a connection: who is calling, what the request is, which descriptors came along.
 
 Rule: only root may call (SO_PEERCRED); the CallRequest owns every descriptor received and closes it; a caller that
-sends slowly or sends garbage costs one limited wait and nothing else. A caller that is gone is not served: it, or its
-runtime, may have continued without us.
+sends slowly or sends garbage only costs one limited wait. A caller that is gone is not served: it, or its runtime, may
+have done the work otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many file descriptors this process can still open.
 
-Rule: the limit is read each time, because prlimit(1) may lower it while the process runs; what is open already stays
-open then.
+Rule: the limit is read each time, because prlimit(1) may lower it while the process runs; descriptors that are open
+already stay open then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def raise_limit() -> None:
 
 
 def are_left(count: int) -> bool:
-    """Whether so many more can be opened now."""
+    """Whether this many more can be opened now."""
     opened: list[int] = []
     try:
         opened.append(os.open("/", os.O_PATH | os.O_CLOEXEC))

@@ -1,9 +1,9 @@
 """The node's own WorkloadEndpoints in memory, as a datastore that answers for them.
 
 Rule: this node's CNI is the only writer of its endpoints, so they are listed once and then tracked by our own commits;
-no watch over the whole cluster's endpoints is needed. A one-shot process that writes beside the server reports it
-(``forget``), but may die first. Hence ``may_miss``: an endpoint that is not in memory is looked up, unless the caller's
-write detects it by itself (an ADD creates the record, and a conflict shows that it exists).
+no watch over the whole cluster's endpoints is needed. A one-shot process that writes while the server runs reports that
+(``forget``), but may die before. Hence ``may_miss``: an endpoint that is not in memory is looked up, unless the
+caller's write detects it by itself (an ADD creates the record, and a conflict shows that it exists).
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class NodeEndpoints:
                 self._forget(_stem_of(key), key)
 
     def forget(self) -> None:
-        """Another process has written: everything is listed again, also by a listing under way now."""
+        """Forget everything, because another process has written: the endpoints are listed again, even if a list is
+        being read now.
+        """
         with self._guard:
             self._known, self._index = None, {}
             self._generation += 1

@@ -1,9 +1,9 @@
 """Whether this process has ever been refused memory.
 
-Rule: a process that was refused memory must end, and be started again: from then on nothing in it can be trusted. A
-module whose import broke off stays half-made where it is compiled (gRPC's then raises NameError at every call), and a
-thread that dies before its first step leaves behind whoever waits for its start, with the locks that it holds. Whoever
-started the server starts it again; until then callers do their own work.
+Rule: a process that was refused memory must end and be started again: nothing in it can be relied on any more. A
+compiled module whose import was interrupted stays incomplete (gRPC's then raises NameError at every call), and if a
+thread dies before its first step, the thread that waits for its start hangs forever, with its locks held. The
+supervisor starts the server again; until then the plugin's processes do the work themselves.
 """
 
 from __future__ import annotations

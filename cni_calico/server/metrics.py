@@ -36,7 +36,7 @@ class CniMetrics:
         self._in_flight = 0
 
     def queued(self, length: int) -> None:
-        """Called with the number of waiting connections, whenever one more arrives."""
+        """Note the number of waiting connections, whenever one more has arrived."""
         if length > self._queue_max:
             self._queue_max = length
 
@@ -77,7 +77,11 @@ class CniMetrics:
             page.declare("calico_cni_errors_total", "counter", "CNI calls that failed, by error code.")
             for (verb, code), count in sorted(self._errors.items()):
                 page.count("calico_cni_errors_total", "", count, verb=verb, code=code)
-            page.count("calico_cni_refused_total", "Connections refused: no root, or another protocol.", self._refused)
+            page.count(
+                "calico_cni_refused_total",
+                "Connections refused: the caller is not root, or speaks another protocol.",
+                self._refused,
+            )
             page.count("calico_cni_declined_total", "Calls left to the caller's own process.", self._declined)
             page.gauge("calico_cni_in_flight", "CNI calls being served now.", self._in_flight)
             page.gauge("calico_cni_queue", "CNI calls waiting now.", waiting)

@@ -1,4 +1,5 @@
-"""The node's pods, and the namespaces, in memory for the resident server: what a call would ask the API server for.
+"""The node's pods, and the namespaces, in memory for the resident server: the objects for which a call would ask the
+API server.
 
 Rule: a remembered pod counts only if it has the UID that the runtime passes; otherwise, and while the watch is not up
 to date, the API server is asked. Our own writes are remembered at once, before the watch reports them.

@@ -105,7 +105,7 @@ class Resident:
             host.close()
 
     def files_of(self, request: CallRequest) -> Files:
-        """The caller's files: our own if it has our root and our mounts."""
+        """The caller's files: this process's own if the caller has the same root and mounts."""
         root, mounts = request.descriptors.get(protocol.ROOT), request.descriptors.get(protocol.MOUNTS)
         if root is None or mounts is None or _identity(root, mounts) == self._own_root:
             return Files()
@@ -116,8 +116,8 @@ class Resident:
         return self._own_root if root is None or mounts is None else _identity(root, mounts)
 
     def forget_after(self, beside: str, key: object) -> None:
-        """Forget what other processes may have changed, if the file shows that one was at work since ``key`` was last
-        checked.
+        """Forget what other processes may have changed, if the file ``beside`` shows that one has worked since ``key``
+        was last checked.
         """
         try:
             found = os.stat(beside)
@@ -125,13 +125,15 @@ class Resident:
             mark = None
         else:
             mark = (found.st_ino, found.st_size)
-        with self._meeting:  # nobody continues before it is forgotten
+        with self._meeting:  # no call continues before everything is forgotten
             same = key in self._beside and self._beside.pop(key) == mark
             self._beside[key] = mark
             if same:
                 return
             if len(self._beside) > PLACES_KEPT:
-                del self._beside[next(iter(self._beside))]  # when it is checked again, everything is forgotten once
+                del self._beside[
+                    next(iter(self._beside))
+                ]  # at the next check for this place, everything is forgotten once
             for backend in self.backends.open_now():
                 backend.endpoints.forget()
                 backend.deleted.clear()
@@ -279,17 +281,16 @@ class ResidentServices(Services):
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:
-        """Not taken: held while the datastore answers, it would defeat the group commit. Compare-and-swap separates us
-        from one-shot processes.
+        """Do nothing: a lock that is held until the datastore answers would prevent group commits. Compare-and-swap
+        protects against one-shot processes.
         """
         yield
 
     @contextmanager
     def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
-        """Take the lock, then check that the caller still waits: if not, it or its runtime has continued without us,
-        and what this call meant to do may have been undone.
-
-        Effects come only under a lock. Raises Declined if this process lacks something that the first one needs.
+        """Take the lock, then check that the caller still waits: if not, it or its runtime has gone on, and may already
+        have undone what this call is about. Calls have effects only under a lock. Raises Declined if this process lacks
+        what the first lock needs.
         """
         with ExitStack() as held:
             try:
@@ -306,7 +307,9 @@ class ResidentServices(Services):
 
     @contextmanager
     def meanwhile(self, act: Callable[[], ActResult]) -> Iterator[Callable[[], ActResult]]:
-        """Runs at the same time as the body; it has ended when this ends, so the attachment's lock covers it."""
+        """``act`` runs at the same time as the body and has ended when this context ends, so it runs under the
+        attachment's lock.
+        """
         begun = self._resident.meanwhile.submit(act)
         try:
             yield begun.result
@@ -333,7 +336,9 @@ class ResidentServices(Services):
 
 
 def require_reach(conf: NetConf, files: Files) -> None:
-    """Raises Declined for what a process with a different root or mounts than its caller's cannot do for it."""
+    """Raises Declined if a process with another root or other mounts than its caller's cannot serve this
+    configuration.
+    """
     if files.root_fd is None:
         return
     if conf.datastore.type == "local" and not _is_same_file(conf.datastore.path, files):

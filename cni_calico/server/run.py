@@ -1,8 +1,9 @@
-"""The resident CNI server: the same ``serve(call)`` as the one-shot process, with everything warm.
+"""The resident CNI server: the same ``serve(call)`` as in the one-shot process, with open connections and filled
+caches.
 
-Rule: one thread accepts, and a limited number of workers serve calls in the order of arrival; a stop finishes what was
-started. What a request names means the caller's view: its network namespace, its root, its environment. A worker
-survives whatever happens while it serves; the caller gets an answer, never a trace.
+Rule: one thread accepts, and a limited number of workers serve calls in the order of arrival; when the server stops, it
+finishes the calls that have begun. Paths and variables in a request are the caller's: its network namespace, its root,
+its environment. A worker survives every error of a call, and the caller gets an answer, never a trace.
 """
 
 from __future__ import annotations
@@ -41,19 +42,21 @@ from cni_calico.server.resident import Resident
 from cni_calico.shortage import shortage_of
 
 WORKERS = 32
-SPARED = 2  # workers that are given up again where there cannot be all of them
+SPARED = 2  # workers that are ended again if not all of them can be started
 QUEUE = 512
-START_S = 60.0  # a thread without memory for its first step keeps whoever starts it waiting for ever
+START_S = 60.0  # a thread that has no memory for its first step makes the thread that starts it wait for ever
 DRAIN_S = 4.0
 CLOSE_MIN_S = 0.2
-SHORT_S = 0.1  # between attempts to accept while there are no descriptors
+SHORT_S = 0.1  # from one attempt to accept to the next while there are no descriptors
 SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
-CLOSE_IDLE_S = 60.0  # between checks for what nobody uses any more
+CLOSE_IDLE_S = 60.0  # from one search for unused datastores to the next
 METRICS = "metrics"  # the pseudo-executable name that asks for the server's metrics
 
 
 class CniServer:
-    """``start`` returns once it is listening; ``stop`` once the started calls are answered, or after DRAIN_S."""
+    """``start`` returns once the server is listening; ``stop`` once the calls that have begun are answered, or after
+    DRAIN_S.
+    """
 
     def __init__(self, path: str, log: Log, *, workers: int = WORKERS) -> None:
         self.path = path
@@ -72,8 +75,8 @@ class CniServer:
     def start(self) -> None:
         """Raises OSError if the socket cannot be made, RuntimeError if there cannot be threads.
 
-        A caller that finds the socket waits for an answer, so the threads are started first, and of them the one that
-        accepts; some of the others are enough.
+        A caller that finds the socket waits for an answer, so the threads are started before the socket is made: first
+        the one that accepts, then the workers, of which some are enough.
         """
         self._acceptor.start()
         try:
@@ -94,7 +97,7 @@ class CniServer:
                     raise
                 spared = min(SPARED, len(started) - 1)
                 for _ in range(spared):
-                    self._waiting.put(None)  # a thread that a call needs must find room
+                    self._waiting.put(None)  # there must be room for the threads that calls need
                 self.log.warning(f"serving with {len(started) - spared} workers: there cannot be more threads")
                 break
             started.append(thread)
@@ -115,7 +118,7 @@ class CniServer:
         for thread in list(self._threads):
             thread.join(max(0.0, limit - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
-            # what is still in use, or cannot be closed, is closed by the end of the process
+            # the end of the process closes what is still in use or cannot be closed
             closing = threading.Thread(target=self.resident.close, name="cni-close", daemon=True)
             closing.start()
             closing.join(max(CLOSE_MIN_S, limit - time.monotonic()))
@@ -225,7 +228,7 @@ class CniServer:
             raise
         except CalicoError as e:
             answer = answer_error(e, CURRENT)
-        except Exception as e:  # the last line of defence: a worker must not die
+        except Exception as e:  # a worker must survive every error
             self.exhaustion.note(e)
             self.log.error("unexpected failure\n" + "".join(traceback.format_exception(e)))
             answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
@@ -285,10 +288,8 @@ def _turn_away(listener: socket.socket, spare: int) -> int:
 
 
 def _warm_up() -> None:
-    """Import what the first call would wait for.
-
-    What exists now stays, so the garbage collector of reference cycles need not look at it again: its pauses of up to 8
-    ms occurred in one call out of sixty.
+    """Import what the first call would otherwise wait for. The objects that exist then are excluded from garbage
+    collection, because its pauses of up to 8 ms occurred in one call out of sixty.
     """
     from cni_calico.plugin import add, check, delete
     from cni_calico.plugin.network import setup

@@ -1,8 +1,7 @@
-"""Makes one controller's records say what Kubernetes' objects say, key by key.
-
-Rule: the caches decide what is looked at, the datastore what is written: every write compares with the record as it was
-just read, and before a record is removed Kubernetes is asked whether its object is really gone. A record that cannot be
-read is left alone, and so is one whose name is not ours.
+"""Brings one controller's records into agreement with Kubernetes' objects, key by key. Rule: the caches only show what
+to check. Every write is compared with the record as it was just read from the datastore, and before a record is
+removed, the API server is asked whether its object is really gone. A record that cannot be read is left alone, and so
+is one whose name is not ours.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from cni_calico.model.keys import Key, ResourceKey
 
 
 class CacheView(Protocol):
-    """The part of a Cache that is used."""
+    """The part of a Cache that the reconciler uses."""
 
     def get(self, key: Key) -> Versioned | None: ...
 
@@ -65,7 +64,7 @@ class Reconciler:
         return found
 
     def concerned_by_records(self, changed: Iterable[Key]) -> set[ResourceKey]:
-        """The keys that are ours; also remembers the object of each."""
+        """The changed records that are ours; also remembers the object of each."""
         found = set()
         for key in changed:
             assert isinstance(key, ResourceKey)
@@ -94,7 +93,7 @@ class Reconciler:
     # -- one record ---------------------------------------------------------------------------------------------------
 
     def reconcile(self, key: ResourceKey, deadline: Deadline) -> bool:
-        """Whether it was written. Raises CalicoError."""
+        """Write or remove one record if it needs that; returns whether it was written. Raises CalicoError."""
         owner = self._owner(key)
         if owner is None:
             return False
@@ -142,7 +141,9 @@ class Reconciler:
         return {**document, "metadata": {**document["metadata"], **identity}}
 
     def _is_there(self, owner: ResourceKey, deadline: Deadline) -> bool:
-        """Asked of the API server. Upstream's roles allow to list policies, but not to get one."""
+        """Whether the object exists at the API server. (Upstream's roles allow listing policies, but not getting
+        one.)
+        """
         try:
             return self._kubernetes.get(owner, deadline) is not None
         except DatastoreDenied:

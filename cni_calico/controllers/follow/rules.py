@@ -33,7 +33,7 @@ class Content:
     left_out: tuple[str, ...] = ()
 
 
-NOTHING = Content(None)  # the object exists, but says nothing (yet) about its records
+NOTHING = Content(None)  # the object exists, but does not determine its records (yet)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,10 @@ class HostEndpoints:
         elif not is_ours(current.value):
             if key not in self._foreign:
                 self._foreign.add(key)
-                self._say(f"HostEndpoint {key.name} is not ours, but an automatic one should have that name")
+                self._say(
+                    f"HostEndpoint {key.name} was not made by this controller, but has the name of an automatic one; "
+                    "it stays as it is"
+                )
             return 0
         elif is_current(document, current.value):
             return 0
@@ -108,14 +111,14 @@ class HostEndpoints:
             return 0
         there = self._store.get(ResourceKey("Node", node), deadline) if wish.auto and node else None
         if there is not None and key in desired_host_endpoints(wish, [_node(there)]):
-            return 0  # the cache is behind
+            return 0  # the cache was out of date
         return self._commit(Write.delete(current), deadline)
 
     def _commit(self, write: Write, deadline: Deadline) -> int:
         try:
             self._store.commit([write], deadline)
         except CommitConflict:
-            return 0  # the watch reports what it is now
+            return 0  # the watch will report the present record
         return 1
 
 

@@ -36,7 +36,7 @@ class JanitorCaches:
         self.changes = ChangedKeys()
         self._caches: list[Cache[Any]] = []
         store, kubernetes = cluster.store, cluster.kubernetes
-        # without pods to compare with, endpoints are not needed
+        # endpoints are only needed to be compared with pods
         own = None if cluster.is_kubernetes_datastore or kubernetes is None else self._cache(store, _ENDPOINTS)
         self.state = CachedClusterState(
             RecordCaches(

@@ -45,10 +45,10 @@ class JanitorOptions:
     grace_s: float = 900.0
     per_second: float = 10.0  # checks and releases together
     batch: int = 50
-    look_s: float = 5.0  # between rounds if nothing changes
+    look_s: float = 5.0  # from round to round if nothing changes
     settings_s: float = 300.0
     labels_s: float = 300.0  # between searches for records of older versions
-    again_s: float = 300.0  # before what was kept is checked again
+    again_s: float = 300.0  # until a suspect that was kept is checked again
 
 
 def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
@@ -71,7 +71,9 @@ def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
 
 
 def _needs_grace(subject: Subject) -> bool:
-    """Whether it stays because the grace period is off; then nothing of living nodes is released."""
+    """Whether a subject can only be released after a grace period; without one, nothing of existing nodes is
+    released.
+    """
     from cni_calico.ipam.lost.leaks import Holding, LostEndpoint, SurplusBlock
 
     return isinstance(subject, SurplusBlock) or (isinstance(subject, Holding | LostEndpoint) and bool(subject.pod))
@@ -130,7 +132,9 @@ class Janitor:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     def _lead_safely(self, stopping: threading.Event) -> None:
-        """An unforeseen error must not end the agent: the next elected one would meet the same record."""
+        """Lead, and survive unexpected errors: if they ended the agent, the next elected one would meet the same
+        record.
+        """
         try:
             self._lead(stopping)
         except Exception as e:
@@ -192,7 +196,7 @@ class Janitor:
             return False
         self.label_old_affinities()
         now = time.monotonic()
-        # all keys of a large cluster, the first time: as a set they would be there in a table five times as large
+        # at the first time these are all keys of a large cluster, and a set of them needs five times the memory
         suspects.refresh(tuple(caches.changes.take()), now)
         self.counters.candidates = suspects.counts()
         due = suspects.due(now, self._options.grace_s if self._grace_s is None else self._grace_s)
@@ -209,9 +213,12 @@ class Janitor:
                 self._log.info(f"released {subject}: {reason}")
         self._look_after_departed(suspects, outcome)
         again = time.monotonic() + self._options.again_s
-        for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):  # the watch reports what is gone
+        for subject in (
+            *(subject for subject, _ in outcome.kept),
+            *outcome.released,
+        ):  # the watch will report what has been removed
             suspects.put_off(subject, again)
-        if outcome.at is not None:  # it did not end well: the other work must not wait for this one
+        if outcome.at is not None:  # the last attempt failed: other work must not wait for this
             suspects.put_off(outcome.at, time.monotonic() + self._options.look_s)
             return False
         return len(due) > len(batch)
@@ -247,7 +254,9 @@ class Janitor:
             self._log.info(f"{len(labelled)} block affinities of an older version have got their labels")
 
     def _look_after_departed(self, suspects: Suspects, outcome: ReclaimOutcome) -> None:
-        """Once for each time that a node leaves, whatever the outcome."""
+        """Note that departed nodes have been dealt with: this is done once each time a node leaves, whatever the
+        outcome.
+        """
         from cni_calico.ipam.lost.leaks import DepartedNode
 
         for subject in outcome.released:

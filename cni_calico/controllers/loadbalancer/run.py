@@ -57,7 +57,9 @@ def _pool(item: Versioned) -> IPPool:
 
 
 class ServiceDoor:
-    """Services at the API server. ``remaining_s`` returns how long the lease is still ours; every write checks it."""
+    """Reads Services from the API server and writes their status. ``remaining_s`` returns how long the lease is still
+    ours; every write checks it.
+    """
 
     def __init__(self, kubernetes: KubernetesStore, remaining_s: Callable[[], float]) -> None:
         self._kubernetes = kubernetes
@@ -319,7 +321,7 @@ class LoadBalancerLoop:
                     addresses.leave_blocks_outside(tuple(caches[1].records().values()), Deadline.after(CALL_S))
                 except CalicoError as e:
                     self._fail(str(e))
-                    pools.note((ResourceKey("IPPool", ""),))  # look again
+                    pools.note((ResourceKey("IPPool", ""),))  # check again
                     stopping.wait(LOOK_S)
                 tasks.note(_services(caches[0].items()), now)
                 everything_at = now + self._period_s()

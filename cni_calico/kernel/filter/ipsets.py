@@ -1,6 +1,7 @@
 """IP sets (of iptables): reads their names, removes one; with pyroute2, so that the ipset program is not needed.
 
-Rule: a kernel without IP sets has none, and looking must not load the module. Removing an absent set is success.
+Rule: a kernel without support for IP sets has none, and reading must not load the module. Removing an absent set is
+success.
 """
 
 from __future__ import annotations

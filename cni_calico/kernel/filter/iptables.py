@@ -1,8 +1,7 @@
 """iptables in both its forms (legacy tables and nft's compatibility layer): rules read as text, changed by scripts.
 
-Rule: scripts go through iptables-restore --noflush, so one script is one transaction per table and leaves everything
-alone that it does not name. A legacy table is read only if the kernel has it: reading would load the module and create
-the table.
+Rule: scripts go through iptables-restore --noflush, so one script is one transaction per table and changes nothing that
+it does not name. A legacy table is read only if the kernel has it: reading would load the module and create the table.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def read_table(family: str, name: str, deadline: Deadline) -> Any:
 
 
 def has_table(family: str, name: str, deadline: Deadline) -> bool:
-    """False also without nft, and where the kernel does not support it. Rules are not read, which may be anybody's."""
+    """Whether there is the table; False also without nft or the kernel's support. The tables' rules are not read: they
+    may be other programs'.
+    """
     program = find_program("nft")
     if not program:
         return False

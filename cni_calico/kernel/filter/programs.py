@@ -1,4 +1,4 @@
-"""The packet filters' programs: where they are, and how they are run.
+"""Finds and runs the programs of the packet filters.
 
 Rule: they get a fixed PATH and the C locale, so that neither the caller's environment nor its language changes what
 they do or print.

@@ -3,8 +3,8 @@
 Rule: never send a delete that names no address, which would remove every entry of the host. Two requests for each
 address: entries whose original source it is, and entries whose replies come from it (connections translated to it). A
 kernel that cannot filter (before about 6.13) refuses; then all entries are listed once for many addresses, filtered
-here, and removed one by one. That takes time in proportion to the host's entries: never do it in a thread that somebody
-waits for.
+here, and removed one by one. That takes time in proportion to the number of the host's entries: never do it in a thread
+that others wait for.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _require_address(address: bytes) -> None:
 
 
 def _remove_chosen(netlink: Nfnetlink, address: bytes, side: int, deadline: Deadline) -> bool:
-    """Returns False if this kernel cannot do that."""
+    """Remove the entries with the address on this side; returns False if this kernel cannot filter."""
     source = nested(side, nested(_IP, attribute(_SOURCES[len(address)], address)))
     flags = [wire.u32(number, _BY_SOURCE if number == side else 0) for number in (_ORIGINAL, _REPLY)]
     body = general(_FAMILIES[len(address)]) + source + nested(_FILTER, *flags)
@@ -109,7 +109,7 @@ def _remove_listed(
         try:
             netlink.request(_DELETE, 0, body, _DOING, deadline)
         except KernelError as e:
-            if e.errno != ENOENT:  # it ended by itself
+            if e.errno != ENOENT:  # the connection has ended by itself
                 raise
 
 

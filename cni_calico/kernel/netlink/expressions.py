@@ -1,7 +1,8 @@
 """PURE: nf_tables expressions as netlink attributes, and back.
 
-Rule: what we write is read back as an equal value, whatever attributes a newer kernel adds; what we do not know becomes
-UnknownExpression, which equals nothing of ours. Numbers are in network order. Layouts: linux/netfilter/nf_tables.h.
+Rule: what we write is read back as an equal value, whatever attributes a newer kernel adds; an expression that we do
+not know becomes UnknownExpression, which equals no expression of ours. Numbers are in network order. Layouts:
+linux/netfilter/nf_tables.h.
 """
 
 from __future__ import annotations

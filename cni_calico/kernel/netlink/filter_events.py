@@ -2,7 +2,7 @@
 wake-up.
 
 Rule: a notification only says "look again"; our own transactions are recognised by the port of the socket that sent
-them. What does not fit into the socket's buffer is lost, and counts as a change of everything.
+them. If notifications are lost because the socket's buffer is full, everything counts as changed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FilterMonitor:
         return bool(events)
 
     def take(self) -> Happened:
-        """What has arrived since the last call. Raises KernelError."""
+        """The events since the last call. Raises KernelError."""
         for data in self._read(self._rules) if self._rules is not None else ():
             if data is None:
                 self._happened.touched_by.add("?")
@@ -106,7 +106,7 @@ class FilterMonitor:
         try:
             os.eventfd_write(self._wake, 1)
         except OSError:
-            pass  # closed: nobody waits any more
+            pass  # it has been closed: nobody waits any more
 
     def close(self) -> None:
         for joined in (self._rules, self._addresses):

@@ -1,7 +1,7 @@
 """PURE: requests about interfaces and namespaces' ids, encoded by hand, and their answers decoded.
 
-Rule: no socket here; kernel/netlink/socket.py sends what these functions build. pyroute2, which is too slow to import
-on the call path, is the oracle in the tests. Layouts: linux/if_link.h, veth.h, net_namespace.h.
+Rule: no socket here; kernel/netlink/socket.py sends what these functions build. The tests compare the results with
+those of pyroute2, which is too slow to import on the call path. Layouts: linux/if_link.h, veth.h, net_namespace.h.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def create_veth(
     queues: int = 1,
     group: int = 0,
 ) -> Request:
-    """A veth whose peer is created in its namespace: moving it there later would cost 37 ms.
+    """A veth whose peer is created in its namespace: moving it there later would take 37 ms.
 
     The host's end gets transmit queue length 0, as in upstream. IFF_UP cannot be requested here: ENOTCONN for the peer.
     """

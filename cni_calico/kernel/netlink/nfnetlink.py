@@ -44,7 +44,7 @@ _SEQ_MAX = 0x7FFFFFFF
 
 
 def general(family: str, resource: int = 0) -> bytes:
-    """The header after netlink's own in every message of these subsystems."""
+    """The header that follows netlink's own in every message of these subsystems."""
     return _GENERAL.pack(_FAMILIES[family], 0, resource)
 
 
@@ -267,7 +267,7 @@ class Nfnetlink:
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def _reserve(self, count: int) -> int:
-        """The first of ``count`` sequence numbers in a row."""
+        """Reserve ``count`` consecutive sequence numbers; returns the first."""
         if self._seq > _SEQ_MAX - count:
             self._seq = 0
         first = self._seq + 1
@@ -290,7 +290,7 @@ class Nfnetlink:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, option, size)
         except OSError:
-            pass  # no CAP_NET_ADMIN: the operation that needs the room reports it
+            pass  # no CAP_NET_ADMIN: the operation that needs a larger buffer reports it
 
     def _drain(self) -> None:
         """Discard what is left of an exchange that failed."""

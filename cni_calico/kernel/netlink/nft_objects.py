@@ -1,6 +1,6 @@
 """PURE: nf_tables' numbers, and the kernel's lists decoded as values.
 
-Rule: what we did not write ourselves (a foreign flag, policy or key) becomes a value that equals nothing of ours.
+Rule: what we did not write ourselves (another program's flag, policy or key) becomes a value that equals none of ours.
 Numbers: linux/netfilter/nf_tables.h.
 """
 
@@ -57,7 +57,7 @@ HOST_ORDER, NETWORK_ORDER = 1, 2
 
 
 def is_dormant(table: dict[int, bytes]) -> bool:
-    """Whether none of a table's base chains is asked."""
+    """Whether the table is dormant: the kernel then passes no packet to its base chains."""
     return bool(number_of(table.get(TABLE_FLAGS)) & 1)
 
 

@@ -1,7 +1,7 @@
 """Reads a table of nf_tables piece by piece, so that the reader can do something else in between.
 
 Rule: it uses its own socket, because an unfinished list keeps the socket busy. A piece is what one datagram of the
-kernel contains. What changes while a list is read may or may not be included: the reader knows what it changed itself.
+kernel contains. What changes while a list is read may or may not be included; the caller knows its own changes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TableReader(Protocol):
 
 
 class PieceReader:
-    """The real one, in the network namespace of the thread that created it."""
+    """Reads the kernel's tables, in the network namespace of the thread that created this object."""
 
     def __init__(self) -> None:
         self._netlink = Nfnetlink()

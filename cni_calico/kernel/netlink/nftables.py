@@ -117,10 +117,12 @@ class PacketFilter(Protocol):
     """What the policy engine needs from a kernel; the tests' fake is another implementation."""
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        """All or nothing. Raises RulesRefused (``index``: the operation), RulesUnknown, DeadlineExceeded."""
+        """Apply all operations or none. Raises RulesRefused (``index``: the operation), RulesUnknown,
+        DeadlineExceeded.
+        """
 
     def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        """Whether ``apply`` would be accepted; nothing is changed. Raises the same."""
+        """Whether ``apply`` would be accepted; nothing is changed. Raises the same errors."""
 
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
         """The table with everything in it, None if there is none. Raises KernelError."""
@@ -130,11 +132,11 @@ class PacketFilter(Protocol):
 
     @property
     def reader(self) -> TableReader:
-        """The same tables, piece by piece."""
+        """A reader of the same tables, piece by piece."""
 
 
 class NfTables:
-    """The real one, in the network namespace of the thread that created it."""
+    """The kernel's packet filter, in the network namespace of the thread that created this object."""
 
     def __init__(self) -> None:
         self._netlink = Nfnetlink()
@@ -170,7 +172,7 @@ class NfTables:
         replies = self._netlink.request(GETGEN, 0, general(""), "read the packet filter's generation", deadline)
         for reply in replies:
             return number_of(wire.attributes(reply, GENERAL_BYTES).get(GENERATION))
-        raise KernelError("cannot read the packet filter's generation: the kernel did not say it")
+        raise KernelError("cannot read the packet filter's generation: the kernel's answer does not contain it")
 
     def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
         doing = f"read the packet filter's table {table}"
@@ -273,7 +275,7 @@ def _add_rules(o: AddRules) -> _Encoded:
 
 
 def cut_comment(comment: str) -> bytes:
-    """As much of it as a rule can hold, in whole characters."""
+    """As much of a comment as a rule can hold, in whole characters."""
     data = comment.encode("utf-8", "replace")
     return data if len(data) <= COMMENT_CHARACTERS else data[:COMMENT_CHARACTERS].decode(errors="ignore").encode()
 
@@ -289,7 +291,7 @@ def _add_set(o: AddSet) -> _Encoded:
     if spec.verdicts:
         flags |= MAP
         data = be32(SET_DATA_TYPE, VERDICT_TYPE) + be32(SET_DATA_BYTES, 0)
-    if len(spec.key) == 1:  # without it nft refuses to list the set; it knows that of a concatenation itself
+    if len(spec.key) == 1:  # without it nft refuses to list the set (a concatenation's length it knows itself)
         order = _tagged(0, _order(HOST_ORDER if spec.key == ("ifname",) else NETWORK_ORDER))
     body += be32(SET_FLAGS, flags) + be32(SET_KEY_TYPE, kind) + be32(SET_KEY_BYTES, spec.key_bytes) + data
     body += be32(SET_ID, 1)
@@ -316,7 +318,7 @@ def _element(key: bytes, more: bytes = b"") -> bytes:
 
 
 def _interval(element: bytes, size: int) -> bytes:
-    """Its first key, and the first one after it; the highest key has no next one."""
+    """The two ends of a range: its first key, and the first key after it (the highest key has none)."""
     first, behind = element[:size], int.from_bytes(element[size:], "big") + 1
     encoded = _element(first)
     if behind < 1 << 8 * size:

@@ -19,7 +19,7 @@ def listen(family: int, groups: int, *, buffer_bytes: int = 0) -> socket.socket:
             try:
                 opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
             except OSError:
-                pass  # a lost message costs one comparison
+                pass  # a lost message only causes a comparison
         opened.bind((0, groups))
         opened.setblocking(False)
     except OSError:

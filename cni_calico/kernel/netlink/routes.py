@@ -78,7 +78,7 @@ def delete_route(route: Route, label: str) -> Request:
 def match_route(address: Address) -> Request:
     """The route that a packet to ``address`` takes now, as in the table."""
     family = AF_INET if address.version == 4 else AF_INET6
-    # without the first, IPv4 does not say which table; with it, IPv6 refuses (and always says)
+    # without the first flag IPv4 does not name the table; IPv6 refuses the flag and always names the table
     flags = RTM_F_FIB_MATCH | (RTM_F_LOOKUP_TABLE if address.version == 4 else 0)
     body = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags) + attribute(RTA_DST, address.packed)
     return Request(RTM_GETROUTE, 0, body, f"look up the route to {address}")

@@ -95,7 +95,7 @@ class Rtnl:
             outcomes.append(injected)
             return outcomes
         for i, request in enumerate(requests):
-            if request.point:  # even if it was refused: that answer can be lost as well
+            if request.point:  # even if it was refused: the answer to that can be lost as well
                 try:
                     faults.after(request.point)
                 except faults.Injected as e:
@@ -150,7 +150,7 @@ class Rtnl:
             except KernelError as e:
                 if e.errno != ENOBUFS:
                     raise
-                whole = False  # read to its end: the kernel refuses a new list before that
+                whole = False  # read to the list's end: before that the kernel refuses a new list
 
     def _send(self, requests: Sequence[Request], last_flags: int) -> int:
         """The sequence number of the last one; the others' come right before it."""
@@ -169,7 +169,7 @@ class Rtnl:
         return self._seq
 
     def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
-        """Messages from the kernel with our sequence numbers, without end; others are leftovers of a failed
+        """Yields messages from the kernel with these sequence numbers, without end; others are leftovers of a failed
         exchange.
         """
         while True:

@@ -156,7 +156,7 @@ def decode_endpoint(key: ResourceKey, document: JSON) -> WorkloadEndpoint:
 
 
 def decode_resource(key: ResourceKey, document: JSON) -> Resource:
-    """Any kind, in the shape that all kinds share."""
+    """A resource of any kind, in the shape that all kinds share."""
     resource: Resource = _read_resource(key, document, codec_resources.read_resource)
     return resource
 

@@ -1,6 +1,5 @@
-"""PURE: the profile that every cluster has and no datastore stores: it allows everything.
-
-Rule: shown by ``calicoctl get profile``, never written. Source: upstream's client library, which adds it too.
+"""PURE: the profile that allows everything, which every cluster has and no datastore stores. Rule: it is shown by
+``calicoctl get profile`` and never written. Source: upstream's client library, which adds it too.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def parse_number_or_text(raw: Any, at: str) -> str:
 
 
 def as_number_of(text: str) -> int | None:
-    """The 32-bit AS number that a text says, also as two 16-bit numbers ("1.10" is 65546); None if it says none."""
+    """The 32-bit AS number in a text, which may be two 16-bit numbers ("1.10" is 65546); None if it is not one."""
     parts = text.split(".")
     if len(parts) > 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 10 for part in parts):
         return None
@@ -109,8 +109,8 @@ def as_number_of(text: str) -> int | None:
 
 
 def without_zone(text: str) -> str:
-    """The text, unless it has a zone ("fe80::1%eth0"): Go's parsers accept none, and Python's accept any
-    text as one.
+    """The text. Raises Wrong if it has a zone ("fe80::1%eth0"), which Go's parsers refuse, while Python's accept any
+    text as a zone.
     """
     if "%" in text:
         raise ValueError("an address with a zone")

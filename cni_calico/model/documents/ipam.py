@@ -1,7 +1,7 @@
 """PURE: blocks, affinities, handles and the IPAM configuration from and to their etcd documents.
 
-Rule: linear in the number of addresses, and built-ins loop over the addresses, because these functions run in every
-ADD. A decoded block is safe to allocate from: no free ordinal is out of range, listed twice or taken.
+Rule: the time is linear in the number of addresses, and loops over them are left to built-ins, because these functions
+run in every ADD. A decoded block is safe to allocate from: no free ordinal is out of range, listed twice or taken.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _parse_affinity_of(raw: JSON) -> str | None:
 
 
 def _remembered(raw: JSON) -> Extra:
-    """The unknown fields; their source has the known ones that a plain encoding would not reproduce."""
+    """The unknown fields; their source also has the known fields that a plain encoding would not reproduce."""
     unknown = {k: v for k, v in raw.items() if k not in _BLOCK_FIELD_SET}
     odd: dict[str, Any] = {}
     for name in _BLOCK_FIELDS:
@@ -230,7 +230,7 @@ def _restore(out: dict[str, Any], block: Block) -> None:
     elif "affinity" in odd and block.affinity == f"host:{host}":
         _restore_field(out, "affinity", odd["affinity"])
     elif "affinity" in odd or block.affinity is None:
-        # readers of hostAffinity trust it: it must not outlive the affinity it stood for
+        # readers trust hostAffinity, so it must be removed together with the affinity that it repeats
         del out["hostAffinity"]
 
 

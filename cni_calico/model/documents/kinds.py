@@ -252,7 +252,7 @@ def encode_node(node: Node) -> dict[str, Any]:
 
 
 def _pass_status(record: Any) -> JSON | None:
-    """The status of a kind whose class has none, as it was read."""
+    """Keep the status, as it was read, of a kind whose class has none."""
     document = document_of(record.extra)
     return None if document is None else document.get("status")
 

@@ -1,6 +1,6 @@
 """PURE: the tiers that every cluster has, whether start-up or calicoctl writes to it first.
 
-Rule: the one place for their names, orders and actions. Values: what upstream stores (tests/golden/vectors).
+Rule: their names, orders and actions are defined only here. Values: what upstream stores (tests/golden/vectors).
 """
 
 from __future__ import annotations

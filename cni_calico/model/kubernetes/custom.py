@@ -69,8 +69,8 @@ def cidr_name(cidr: Network) -> str:
 
 
 def affinity_name(node: str, cidr: Network) -> str:
-    """Node and block joined by "-"; if over 252 characters, the node is cut and part of a hash of the whole is
-    appended.
+    """Node and block joined by "-"; if that is longer than 252 characters, the node's name is cut and part of a hash of
+    the whole name is appended.
     """
     short = cidr_name(cidr)
     name = f"{node}-{short}"
@@ -105,7 +105,9 @@ def _policy_name(name: str) -> str:
 
 
 def _own_name(kind: str, metadata: JSON, note: JSON) -> Any:
-    """A policy's own name, from the note; old versions wrote none, and named the object "default." plus that name."""
+    """A policy's own name, from the annotation; old versions wrote no annotation and named the object "default." plus
+    that name.
+    """
     name = metadata.get("name")
     if kind not in _POLICIES:
         return name

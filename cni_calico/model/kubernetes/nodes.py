@@ -195,7 +195,7 @@ def _compact(value: Any) -> str:
 
 
 def node_annotations(document: JSON, old: JSON) -> dict[str, str]:
-    """All annotations that the Kubernetes Node has once ``document`` is written; ``old`` are its present ones."""
+    """All annotations of the Kubernetes Node after ``document`` has been written; ``old`` are its present ones."""
     metadata = document.get("metadata") or {}
     out = dict(old)
     own = dict(metadata.get("annotations") or {})
@@ -216,7 +216,7 @@ def node_annotations(document: JSON, old: JSON) -> dict[str, str]:
 
 
 def _with_prefix(text: str) -> str:
-    """A node's own address as the annotations hold it; without a prefix length it means the whole address."""
+    """A node's own address as the annotations hold it; without a prefix length it means the address alone."""
     if not text or "/" in text:
         return text
     try:

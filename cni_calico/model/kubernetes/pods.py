@@ -66,7 +66,7 @@ def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | No
     if spec.get("hostNetwork") or not spec.get("nodeName"):
         return None
     pod = parse_text(metadata.get("name"), "metadata.name")
-    namespace = intern(parse_text(metadata.get("namespace"), "metadata.namespace"))  # many pods have one
+    namespace = intern(parse_text(metadata.get("namespace"), "metadata.namespace"))  # many pods share one
     node = parse_text(spec["nodeName"], "spec.nodeName")
     annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
     account = parse_text(spec.get("serviceAccountName") or "", "spec.serviceAccountName")
@@ -123,7 +123,9 @@ def finished(obj: JSON) -> bool:
 
 
 def _address_texts(annotations: JSON, status: JSON) -> list[Any]:
-    """The status comes before the annotations, the plural forms before the singular ones."""
+    """The texts of a pod's addresses: the status is used before the annotations, the plural forms before the singular
+    ones.
+    """
     if status.get("podIPs"):
         return [entry.get("ip") for entry in parse_objects(status["podIPs"], "status.podIPs")]
     if status.get("podIP"):
@@ -134,8 +136,8 @@ def _address_texts(annotations: JSON, status: JSON) -> list[Any]:
 
 
 def _select_single(texts: list[str]) -> list[str]:
-    """Only single addresses: anyone who may patch a pod can write "0.0.0.0/0" there. A text that is no address fails
-    later.
+    """The texts of single addresses: anyone who may patch a pod can write "0.0.0.0/0" there. A text that is not an
+    address fails later.
     """
     return [text for text in texts if "/" not in text or text.endswith("/128" if ":" in text else "/32")]
 

@@ -106,7 +106,7 @@ def _pods(raw: Any, at: str) -> str:
 
 
 def _namespaces(raw: Any, at: str) -> str:
-    """Nothing for an absent selector (the policy's own namespace), all() for an empty one."""
+    """The namespaceSelector: "" for an absent one (the policy's own namespace), all() for an empty one."""
     return "" if raw is None else " && ".join(_read_selector(raw, at)) or "all()"
 
 
@@ -114,12 +114,14 @@ def _namespaces(raw: Any, at: str) -> str:
 
 
 def read_network_policy(obj: JSON) -> ConvertedPolicy:
-    """As a policy of its own kind, which the engine enforces if Kubernetes is the datastore. Raises CorruptRecord."""
+    """The policy with a kind of its own, which the engine enforces if Kubernetes is the datastore. Raises
+    CorruptRecord.
+    """
     return _read_network_policy(obj, NETWORK_POLICY, "")
 
 
 def read_stored_network_policy(obj: JSON) -> ConvertedPolicy:
-    """As the NetworkPolicy that is stored for it in etcd. Raises CorruptRecord."""
+    """The NetworkPolicy that is stored for it in etcd. Raises CorruptRecord."""
     return _read_network_policy(obj, "NetworkPolicy", STORED_PREFIX)
 
 
@@ -171,7 +173,7 @@ def _combined(action: str, protocol: str | None, ports: list[Any], peer: JSON, s
 
 
 def _read_peers(raw: Any, at: str) -> list[dict[str, Any]]:
-    """One empty peer if everybody is meant."""
+    """The peers of a rule; a single empty one if the rule is for all peers."""
     peers = parse_objects(raw or (), at)
     return [_read_peer(peer, f"{at}[{i}]") for i, peer in enumerate(peers)] or [{}]
 
@@ -205,7 +207,7 @@ def _network(raw: Any, at: str) -> str:
 
 
 def _read_ports(raw: Any, at: str) -> list[tuple[str | None, list[Any]]]:
-    """(protocol, its ports), sorted; no ports: all of the protocol; no protocol: all traffic."""
+    """(protocol, its ports), sorted. No ports: all ports of the protocol; no protocol: all traffic."""
     entries = parse_objects(raw or (), at)
     listed = []
     for i, entry in enumerate(entries):
@@ -248,7 +250,7 @@ def _by_protocol(
 
 
 def _merged(ports: list[tuple[int, int] | str]) -> list[Any]:
-    """Names first, then as few ranges as possible, in Calico's notation."""
+    """Ports in Calico's notation: the names first, then as few ranges as possible."""
     out: list[Any] = list(dict.fromkeys(port for port in ports if isinstance(port, str)))
     ranges: list[list[int]] = []
     for low, high in sorted(port for port in ports if not isinstance(port, str)):
@@ -263,7 +265,7 @@ def _merged(ports: list[tuple[int, int] | str]) -> list[Any]:
 
 
 def read_cluster_network_policy(obj: JSON) -> ConvertedPolicy | None:
-    """None for an unknown tier. Raises CorruptRecord."""
+    """The policy in Calico's form; None for an unknown tier. Raises CorruptRecord."""
     try:
         metadata = _metadata(obj)
         key = ResourceKey(CLUSTER_NETWORK_POLICY, parse_text(metadata.get("name"), "metadata.name"))

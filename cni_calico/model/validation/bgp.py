@@ -58,11 +58,13 @@ def check_peer(report: Report, spec: Spec) -> None:
     if spec.get("localWorkloadSelector") and not spec.get("asNumber"):
         report.wrong("spec.asNumber", spec.get("asNumber"), "must be given together with localWorkloadSelector")
     if spec.get("keepOriginalNextHop") is True and spec.get("nextHopMode"):
-        report.wrong("spec.keepOriginalNextHop", True, "is older than nextHopMode and cannot be given together with it")
+        report.wrong(
+            "spec.keepOriginalNextHop", True, "is the older form of nextHopMode and cannot be given together with it"
+        )
     if spec.get("reachableBy") and not peer_ip:
         report.wrong("spec.reachableBy", spec["reachableBy"], "has no meaning without peerIP")
     if peer_ip and not spec.get("asNumber"):
-        report.odd("spec.asNumber", spec.get("asNumber"), "is needed unless the peer is a node of this cluster")
+        report.odd("spec.asNumber", spec.get("asNumber"), "must be given unless the peer is a node of this cluster")
     report.as_number("spec.asNumber", spec.get("asNumber"))
     report.as_number("spec.localASNumber", spec.get("localASNumber"))
     report.choice("spec.sourceAddress", spec.get("sourceAddress"), ("UseNodeIP", "None"))

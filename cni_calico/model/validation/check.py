@@ -81,7 +81,7 @@ def _check_known(
 
 
 def _check_readable(report: Report, document: Mapping[str, Any]) -> None:
-    """Fields that no rule above checks must at least have a shape that can be read again."""
+    """Fields that no rule above checks must at least have a shape that can be decoded."""
     metadata = document["metadata"]
     key = ResourceKey(report.kind, metadata["name"], metadata.get("namespace") or "")
     try:

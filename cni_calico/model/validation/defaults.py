@@ -31,7 +31,7 @@ _TIMED: Mapping[str, frozenset[str]] = {
 _PART = re.compile(r"(\d+)(?:\.(\d*))?(h|ms|m|s|us|µs|ns)")
 _SECOND = 10**9
 _NANOSECONDS = {"h": 3600 * _SECOND, "m": 60 * _SECOND, "s": _SECOND, "ms": 10**6, "us": 1000, "µs": 1000, "ns": 1}
-# what is shown of a record that does not say it; never stored
+# values shown for fields that a record does not have; never stored
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "FelixConfiguration": {
         "bpfConnectTimeLoadBalancing": "TCP",
@@ -62,7 +62,8 @@ def with_defaults(document: JSON) -> dict[str, Any]:
 def as_shown(document: dict[str, Any]) -> dict[str, Any]:
     """The document with the defaults that upstream shows.
 
-    Only in the cluster's own configuration: in a node's they would, once applied again, win over the cluster's.
+    Only the cluster's configuration gets them: in a node's configuration they would, once it is applied again, override
+    the cluster's.
     """
     kind, spec = str(document.get("kind")), document.get("spec")
     if kind in _SHOWN and isinstance(spec or {}, Mapping) and document["metadata"].get("name") == "default":
@@ -137,7 +138,7 @@ def _labels_of(kind: str, document: JSON) -> dict[str, str]:
 
 
 def _with_durations(value: Any, names: frozenset[str], name: str = "") -> Any:
-    """The value with the durations in it, those of fields of these names, as Go writes them."""
+    """The value with its durations (the fields with these names) as Go writes them."""
     if isinstance(value, str):
         return normal_duration(value) if name in names else value
     if isinstance(value, Mapping):
@@ -164,7 +165,7 @@ def normal_duration(text: str) -> str:
 
 
 def _quotient(count: int, unit: int) -> str:
-    """Of a power of ten, without zeros at its end."""
+    """``count`` divided by ``unit``, a power of ten, as a decimal without zeros at its end."""
     whole, rest = divmod(count, unit)
     fraction = str(rest + unit)[1:].rstrip("0")
     return f"{whole}.{fraction}" if fraction else str(whole)

@@ -1,7 +1,7 @@
 """PURE: which fields each kind's spec has, so that a misspelt one is refused instead of stored without effect.
 
-Rule: a table of names; ``name{...}`` has these fields itself (or each of its items, if it is a list); what is below a
-name without braces is not checked. Source: upstream's API types, v3.32.
+Rule: a table of names. ``name{...}`` is an object (or a list of objects) with these fields; what is below a name
+without braces is not checked. Source: upstream's API types, v3.32.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def known_fields(kind: str) -> FieldTree:
 def unknown_fields(document: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any, str]]:
     """(path, value, nearest known name or "") of fields that neither the kind nor ``old`` has.
 
-    Fields that are stored already stay: a newer version may know them.
+    Fields that are stored already are allowed: a newer version may know them.
     """
     kind = str(document.get("kind"))
     if kind in _SPECS:

@@ -162,7 +162,7 @@ def _check_icmp(report: Report, at: str, icmp: Spec) -> None:
 
 
 def _check_families(report: Report, at: str, rule: Spec) -> None:
-    """A rule is about one family: its networks, protocol and ipVersion must agree."""
+    """A rule is for one IP family: its networks, protocol and ipVersion must agree."""
     version = rule.get("ipVersion") if rule.get("ipVersion") in (4, 6) else None
     for field in ("protocol", "notProtocol"):
         family = {"ICMP": 4, "ICMPv6": 6}.get(str(rule.get(field)))
@@ -219,7 +219,7 @@ def _check_peer(report: Report, at: str, peer: Spec, protocol: str) -> None:
         _refuse_global(report, f"{at}.{field}", peer.get(field))
     spaces = peer.get("namespaceSelector")
     if _has_global(spaces) and str(spaces).strip() != "global()":
-        report.wrong(f"{at}.namespaceSelector", spaces, "global() stands alone, or not at all")
+        report.wrong(f"{at}.namespaceSelector", spaces, "global() cannot be combined with other terms")
     for field in ("nets", "notNets"):
         _check_nets(report, f"{at}.{field}", peer.get(field))
     not_nets = peer.get("notNets")

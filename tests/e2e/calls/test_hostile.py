@@ -416,5 +416,5 @@ def test_a_lost_store_is_rebuilt_from_what_the_host_shows(
     assert other["ips"] and not {ip["address"] for ip in other["ips"]} & held
     assert execute(hostile_node, "DEL", pod_ns.path).returncode == 0
     released = calicoctl("datastore", "rebuild", "--node", hostile_node.nodename, "--yes")
-    assert "Released what" in released.stdout
+    assert "Released the addresses of" in released.stdout
     assert calicoctl("datastore", "check").stdout.endswith("is in order.\n")

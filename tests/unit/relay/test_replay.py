@@ -56,5 +56,5 @@ def test_a_watch_that_ends_without_its_bookmark_is_opened_again_for_longer(past_
 
 def test_half_an_answer_is_none(past_server: Scripted) -> None:
     past_server.steps = [[line("ADDED", 6)], [line("ADDED", 6)]]
-    with pytest.raises(Compacted, match="does not say what happened until 9"):
+    with pytest.raises(Compacted, match="ended before it reached 9"):
         read(past_server)

@@ -246,7 +246,7 @@ def test_upstreams_felix_is_told_apart_and_dropped(certificates: Path) -> None:
             socket.create_connection(("127.0.0.1", relay.port)), server_hostname="127.0.0.1"
         )
         wrapped.sendall(b"\x3f\xff\x81\x03\x01\x01\x08envelope")
-        assert b"Typha's own protocol is not spoken here" in wrapped.recv(4096)
+        assert b"Typha's own protocol is not supported" in wrapped.recv(4096)
         until(lambda: relay.server.numbers.dropped.get("handshake") == 1)
         assert relay.ask(NODES)[0] == 200
 

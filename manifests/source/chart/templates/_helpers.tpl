@@ -14,7 +14,7 @@
 {{ .Values.installation.calicoNetwork.mtu | default .Values.mtu | int }}
 {{- end }}
 
-{{- /* The Service of the relays; none without them. */}}
+{{- /* The relays' Service; none without relays. */}}
 {{- define "cni-calico.relays" -}}
 {{- if not .Values.typha.enabled -}} none
 {{- else if eq .Values.datastore "etcd" }}{{ fail "typha.enabled: relays are for the datastore kubernetes; with etcd use etcd's own grpc-proxy (docs/scale.md)" }}

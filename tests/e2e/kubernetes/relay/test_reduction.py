@@ -424,8 +424,8 @@ def test_a_token_that_the_api_server_knows_is_enough(kube: Cluster, relay_certif
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"common_name": "somebody"}, "has not the name somebody"),
-        ({"common_name": "", "uri": "spiffe://other"}, "has not the name spiffe://other"),
+        ({"common_name": "somebody"}, "does not have the name somebody"),
+        ({"common_name": "", "uri": "spiffe://other"}, "does not have the name spiffe://other"),
         ({"ca_file": "/nonexistent"}, "cannot read the relay's certificate authority /nonexistent"),
     ],
 )

@@ -52,7 +52,7 @@ def test_addresses_stay(cluster):
         (["2"], "give either --name or --cidr"),
         (["2", "--name=a", "--cidr=10.1.0.0/24"], "give either --name or --cidr"),
         (["2", "--name=b"], "resource does not exist: IPPool(b)"),
-        (["2", "--cidr=10.9.0.0/24"], "there is none with the CIDR 10.9.0.0/24"),
+        (["2", "--cidr=10.9.0.0/24"], "no pool has the CIDR 10.9.0.0/24"),
         (["2", "--cidr=10.1.0.0"], "--cidr 10.1.0.0 is not a CIDR"),
         (["two", "--name=a"], "invalid int value: 'two'"),
     ],

@@ -70,4 +70,4 @@ def test_show(tiered_cluster):
     assert "1. GlobalNetworkPolicy host-in (1 rule)" in out and "preDNAT" not in out
     everything = json.loads(calicoctl.ok("policy", "show", "--all", "--node", "n1", "-o", "json"))
     assert [host["name"] for host in everything["hostEndpoints"]] == ["h0", "h1"]
-    assert "there is no HostEndpoint nobody" in calicoctl.fails("policy", "show", "hostendpoint:nobody")
+    assert "there is no valid HostEndpoint nobody" in calicoctl.fails("policy", "show", "hostendpoint:nobody")
