@@ -46,9 +46,7 @@ BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have r
 
 
 class RelayServer:
-    """``certificate_names``: the common name and the URI of which a client's certificate must have one; ("", ""): no
-    certificate is accepted.
-    """
+    """``certificate_names``: a client's certificate must have this common name or URI; ("", ""): none is accepted."""
 
     def __init__(
         self,
@@ -110,9 +108,7 @@ class RelayServer:
 
     def _note_news(self) -> None:
         self._dirty_since = self._dirty_since or time.monotonic()
-        if (
-            self._waiting
-        ):  # clients are waiting; but not every change completes an answer, so they are not checked after each
+        if self._waiting:  # checked after several changes: few of them complete an answer
             self._serve_at = min(self._serve_at, self._served_at + 4 * self._serve_s)
 
     def _forget(self, client: Client) -> None:
@@ -358,9 +354,7 @@ class RelayServer:
             self._snapshots.trim()
 
     def _bookmark(self, now: float) -> None:
-        """Send a bookmark with this relay's position to every watch that is up to date; it also shows that the
-        connection works.
-        """
+        """Send a bookmark to every watch that is up to date; it also shows that the connection works."""
         without, why = self._cut_off.lasting(), self._cut_off.why()
         for client in list(self._streams.values()):
             if client.sending or client.interest is None or client.place < self._cache.end:

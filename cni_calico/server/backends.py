@@ -188,9 +188,8 @@ class Backends:
         with self._guard:
             made.number, self._opened = self._opened, self._opened + 1
             made.users = 1
-            if (
-                key in self._backends
-            ):  # it was opened twice, because its lock was dropped in between: the first one is used
+            # it was opened twice, because its lock was dropped in between: the first one is used
+            if key in self._backends:
                 made, extra = self._backends[key], made
                 made.users += 1
             else:

@@ -213,10 +213,8 @@ class Janitor:
                 self._log.info(f"released {subject}: {reason}")
         self._look_after_departed(suspects, outcome)
         again = time.monotonic() + self._options.again_s
-        for subject in (
-            *(subject for subject, _ in outcome.kept),
-            *outcome.released,
-        ):  # the watch will report what has been removed
+        # the watch will report what has been removed
+        for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):
             suspects.put_off(subject, again)
         if outcome.at is not None:  # the last attempt failed: other work must not wait for this
             suspects.put_off(outcome.at, time.monotonic() + self._options.look_s)

@@ -32,10 +32,8 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
         return act(arguments.as_pod, arguments.say)
     findings: list[Trial] = []
     try:
-        with (
-            interruptible(),
-            closing(_trying(arguments, environ)) as trying,
-        ):  # closing the generator makes it remove what it made
+        # closing the generator makes it remove what it made
+        with interruptible(), closing(_trying(arguments, environ)) as trying:
             for finding in trying:
                 findings.append(finding)
                 if arguments.output == TABLE:

@@ -183,9 +183,8 @@ class GroupAllocator(Allocator):
         groups: dict[object, list[int]] = {}
         for i, item in enumerate(items):
             groups.setdefault(_scope_of(item), []).append(i)
-        for scope in sorted(
-            groups, key=lambda scope: scope is not None
-        ):  # a take may need an address that is released here
+        # a take may need an address that is released here
+        for scope in sorted(groups, key=lambda scope: scope is not None):
             members = groups[scope]
             unique = _first_of_each(items, members)
             group = [items[i] for i in unique]

@@ -92,10 +92,7 @@ class NodeSettings:
         shown_default=f"{STATE_DIR}/{SHUTDOWN_FILE}",
     )
     hostname: str = setting(
-        "HOSTNAME",
-        TEXT,
-        "",
-        "Name used, in lower case, if no other is set; without it the operating system's host name is used.",
+        "HOSTNAME", TEXT, "", "Name used, in lower case, if no other is set; default: the system's host name."
     )
     ip: AddressSetting = setting(
         "IP",
@@ -184,28 +181,24 @@ class NodeSettings:
         shown_default="kubeadm's podSubnet, else the first of 192.168.0.0/16, 172.16.0.0/16 ... 172.31.0.0/16 that "
         "holds no address of the host",
     )
-    v4_block_size: int = setting(
-        "CALICO_IPV4POOL_BLOCK_SIZE", number(20, 32), 26, "Block size of the default IPv4 pool."
-    )
+    v4_block_size: int = setting("CALICO_IPV4POOL_BLOCK_SIZE", number(20, 32), 26, "Block size of the IPv4 pool.")
     v4_ipip: str = setting(
         "CALICO_IPV4POOL_IPIP",
         choice("Always", "CrossSubnet", "Never", spellings=_MODE),
         "Never",
-        "IPIP mode of the default IPv4 pool.",
+        "IPIP mode of the IPv4 pool.",
     )
     v4_vxlan: str = setting(
         "CALICO_IPV4POOL_VXLAN",
         choice("Always", "CrossSubnet", "Never", spellings=_MODE),
         "Never",
-        "VXLAN mode of the default IPv4 pool.",
+        "VXLAN mode of the IPv4 pool.",
     )
-    v4_nat: bool = setting("CALICO_IPV4POOL_NAT_OUTGOING", FLAG, True, "natOutgoing of the default IPv4 pool.")
+    v4_nat: bool = setting("CALICO_IPV4POOL_NAT_OUTGOING", FLAG, True, "natOutgoing of the IPv4 pool.")
     v4_no_export: bool = setting(
-        "CALICO_IPV4POOL_DISABLE_BGP_EXPORT", FLAG, False, "disableBGPExport of the default IPv4 pool."
+        "CALICO_IPV4POOL_DISABLE_BGP_EXPORT", FLAG, False, "disableBGPExport of the IPv4 pool."
     )
-    v4_selector: str = setting(
-        "CALICO_IPV4POOL_NODE_SELECTOR", _SELECTOR, "all()", "nodeSelector of the default IPv4 pool."
-    )
+    v4_selector: str = setting("CALICO_IPV4POOL_NODE_SELECTOR", _SELECTOR, "all()", "nodeSelector of the IPv4 pool.")
     v6_cidr: Network | str | None = setting(
         "CALICO_IPV6POOL_CIDR",
         pool_cidr(6),
@@ -213,9 +206,7 @@ class NodeSettings:
         'IPv6 pool to create if there is no IPv6 pool; "none": create none.',
         shown_default="kubeadm's podSubnet, else a random unique local /48",
     )
-    v6_block_size: int = setting(
-        "CALICO_IPV6POOL_BLOCK_SIZE", number(116, 128), 122, "Block size of the default IPv6 pool."
-    )
+    v6_block_size: int = setting("CALICO_IPV6POOL_BLOCK_SIZE", number(116, 128), 122, "Block size of the IPv6 pool.")
     v6_ipip: str = setting(
         "CALICO_IPV6POOL_IPIP",
         choice("Never", spellings=_MODE | {"crosssubnet": "CrossSubnet", "always": "Always"}),
@@ -226,15 +217,13 @@ class NodeSettings:
         "CALICO_IPV6POOL_VXLAN",
         choice("Always", "CrossSubnet", "Never", spellings=_MODE),
         "Never",
-        "VXLAN mode of the default IPv6 pool.",
+        "VXLAN mode of the IPv6 pool.",
     )
-    v6_nat: bool = setting("CALICO_IPV6POOL_NAT_OUTGOING", FLAG, False, "natOutgoing of the default IPv6 pool.")
+    v6_nat: bool = setting("CALICO_IPV6POOL_NAT_OUTGOING", FLAG, False, "natOutgoing of the IPv6 pool.")
     v6_no_export: bool = setting(
-        "CALICO_IPV6POOL_DISABLE_BGP_EXPORT", FLAG, False, "disableBGPExport of the default IPv6 pool."
+        "CALICO_IPV6POOL_DISABLE_BGP_EXPORT", FLAG, False, "disableBGPExport of the IPv6 pool."
     )
-    v6_selector: str = setting(
-        "CALICO_IPV6POOL_NODE_SELECTOR", _SELECTOR, "all()", "nodeSelector of the default IPv6 pool."
-    )
+    v6_selector: str = setting("CALICO_IPV6POOL_NODE_SELECTOR", _SELECTOR, "all()", "nodeSelector of the IPv6 pool.")
 
     # -- the CNI plugin
     use_pod_cidr: bool = setting(
