@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cni_calico.ctl.session import Session
-from cni_calico.ctl.settings import DEFAULT_PATH, is_configured, read_config, require_present
+from cni_calico.ctl.settings import is_configured, read_config, require_present
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.traced import TracedStore
 from cni_calico.deadline import Deadline
@@ -57,15 +57,13 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
 
     Raises InvalidConfig, DatastoreError. Records that cannot be read are passed to ``arguments.note`` at the end.
     """
-    file = arguments.config
     try:
         with _open_session(configured(arguments, environ), arguments, environ, creating=creating) as session:
             yield session
     except CalicoError as e:
         from cni_calico.ctl.hints import with_hint
 
-        counts = file != DEFAULT_PATH or os.path.exists(file)
-        raise with_hint(e, file, file_counts=counts, kubeconfig=arguments.kubeconfig) from e.__cause__
+        raise with_hint(e, arguments.config, environ, arguments.kubeconfig) from e.__cause__
 
 
 @contextmanager

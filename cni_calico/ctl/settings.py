@@ -61,11 +61,30 @@ def read_config(path: str, environ: Mapping[str, str]) -> DatastoreConfig:
 
 def is_configured(path: str, environ: Mapping[str, str]) -> bool:
     """Whether a datastore is configured anywhere, or this host has one that is used without being named."""
-    if path != DEFAULT_PATH or os.path.exists(path):
+    if is_file_used(path):
         return True
     environ = without_prefixes(environ)
     named = any(environ.get(name) for name in _FIELDS.values())
     return named or _has_embedded(LOCAL_PATH) or _reaches_kubernetes(environ)
+
+
+def is_file_used(path: str) -> bool:
+    """Whether the configuration file counts, and the environment does not."""
+    return path != DEFAULT_PATH or os.path.exists(path)
+
+
+def fallback_kubeconfig(path: str, environ: Mapping[str, str]) -> str:
+    """The kubeconfig of kubectl itself, if that is what ``read_config`` takes, as none is named; else ""."""
+    try:
+        access = read_config(path, environ).kubernetes
+    except InvalidConfig:
+        return ""
+    home = _home_kubeconfig(environ)
+    if is_file_used(path):
+        named = parse_config(read_file(path, what="configuration"), path).kubernetes.kubeconfig
+    else:
+        named = without_prefixes(environ).get("KUBECONFIG", "")
+    return home if access.kubeconfig == home and not named else ""
 
 
 def _completed(config: DatastoreConfig, environ: Mapping[str, str]) -> DatastoreConfig:

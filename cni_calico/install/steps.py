@@ -11,11 +11,11 @@ import stat
 
 from cni_calico import faults
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.login import read_file
+from cni_calico.datastore.kubernetes.login import SERVICE_ADDRESS, read_file
 from cni_calico.datastore.kubernetes.token import Token, render_kubeconfig, request_token
 from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
-from cni_calico.errors import InstallFailed, InvalidConfig
+from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, InstallFailed, InvalidConfig
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, TLS_DIR, Settings
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
@@ -271,6 +271,10 @@ def _request_token(settings: Settings, account: str, files: Files, deadline: Dea
     api = KubernetesAPI(access)
     try:
         return request_token(api, namespace, settings.cni_service_account, deadline)
+    except (DatastoreUnavailable, DeadlineExceeded) as e:
+        if e.details == DatastoreUnavailable.hint:  # which names the network configuration
+            e.details = SERVICE_ADDRESS
+        raise
     finally:
         api.close()
 

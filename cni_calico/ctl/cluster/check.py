@@ -18,7 +18,6 @@ from cni_calico.ctl.hints import with_hint
 from cni_calico.ctl.opening import configured, open_session
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed
-from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.access import DatastoreConfig
@@ -39,9 +38,7 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
                 if arguments.output == TABLE:
                     arguments.say(render_finding(finding, arguments.look))
     except CalicoError as e:
-        file = arguments.config
-        counts = file != DEFAULT_PATH or os.path.exists(file)
-        raise with_hint(e, file, file_counts=counts, kubeconfig=arguments.kubeconfig) from e.__cause__
+        raise with_hint(e, arguments.config, environ, arguments.kubeconfig) from e.__cause__
     wrong = render_sum(findings)
     text = "" if wrong else "The network is well.\n"
     if arguments.output != TABLE:

@@ -16,7 +16,7 @@ from cni_calico import __version__, faults
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.datastore.kubernetes.answers import ApiReply, decode_answer, message_of, refusal, require_known_type
 from cni_calico.datastore.kubernetes.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
-from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login
+from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login, unreachable_hint
 from cni_calico.datastore.kubernetes.throttle import Throttle
 from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
@@ -352,9 +352,10 @@ class _Attempt:
 
     def _unavailable(self, error: OSError) -> CalicoError:
         text = f"cannot {self.doing}: {error}"
+        hint = unreachable_hint(self.api.access)
         if self.deadline.expired():
-            return DeadlineExceeded(text, details=DatastoreUnavailable.hint)
-        return DatastoreUnavailable(text)
+            return DeadlineExceeded(text, details=hint)
+        return DatastoreUnavailable(text, details=hint)
 
     def settle(self, answer: HttpAnswer) -> None:
         """Raises the error that an answer means, or returns if the request is to be made once more."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml, require_size
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
-from cni_calico.errors import DatastoreDenied, DeadlineExceeded
+from cni_calico.errors import DatastoreDenied, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.redaction import shown_url
 from cni_calico.regular import read_regular
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 NAMESPACE = "kube-system"  # upstream's usual one
 NO_LOGIN = "set kubernetes.kubeconfig in the network configuration, or KUBECONFIG"
+# in a pod, whose way to the API server is a Service
+SERVICE_ADDRESS = (
+    "that is the address of the Service kubernetes, unless the ConfigMap kubernetes-services-endpoint in kube-system"
+    " names another: check that kube-proxy, or what replaces it, works on this node, or write the API server's own"
+    " address into that ConfigMap (docs/kubernetes.md)"
+)
 HINT = "the file named by kubernetes.kubeconfig in the network configuration is written by the installer"
 
 
@@ -70,6 +76,12 @@ def read_login(
     if access.api_root:
         return _with_inline(Login(access.api_root), access, read)
     return _with_inline(_read_in_cluster(read, environ), access, read)
+
+
+def unreachable_hint(access: KubernetesAccess) -> str:
+    """What to do about a server that does not answer."""
+    in_pod = not access.kubeconfig and not access.api_root
+    return SERVICE_ADDRESS if in_pod else DatastoreUnavailable.hint
 
 
 def is_outdated(login: Login, read_again: Callable[[], Login]) -> bool:

@@ -109,6 +109,8 @@ def wait_for_datastore(context: Context, tell: Callable[[str], None] = lambda wh
             if str(e) != said:
                 said = str(e)
                 context.log.warning(f"waiting for the datastore: {said}")
+                if e.details != DatastoreUnavailable.hint:  # which names the network configuration
+                    context.log.warning(e.details)
                 tell(f"waiting for the datastore: {said}")
             if context.wait(RETRY_S):
                 raise

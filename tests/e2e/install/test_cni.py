@@ -463,6 +463,7 @@ def test_an_api_server_that_is_down(install_host: Host) -> None:
         KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT="1", SKIP_TLS_VERIFY="true"
     )
     assert "cannot get a token of service account kube-system/calico-cni-plugin" in output
+    assert "check that kube-proxy" in output and "kubernetes-services-endpoint" in output
 
 
 # -- while it stays, and while others use what it replaces ------------------------------------------------------------
