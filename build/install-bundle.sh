@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs a bundle of executables beside whatever is there, so that no call of a CNI runtime ever fails meanwhile.
 #
-#   install-bundle.sh [--plain] SRC DEST [FINAL [NAME...]]
+#   install-bundle.sh [--plain | --linked] SRC DEST [FINAL [NAME...]]
 #
 #   SRC    a directory that build/build.sh made
 #   DEST   where to write, as this process sees it          (/host/opt/cni/bin)
@@ -10,6 +10,8 @@
 #          With only calico and calico-ipam the contents directory lacks what the other programs need.
 #          calicoctl comes with a link to it named kubectl-calico, kubectl's plugin
 #   --plain  leave the dynamic linker as it is: the executables then need a C library as new as the build machine's
+#   --linked  hard links take the place of copies of the contents, where both are in one file system; for a package
+#             manager, which removes its own files of the former version at once
 #
 # Without --plain the executables use the dynamic linker and the C library of the bundle, by an absolute path below
 # FINAL; they do not start from another directory.
@@ -27,11 +29,12 @@ die() {
   exit 1
 }
 plain=
-if [ "${1:-}" = --plain ]; then
-  plain=1
-  shift
-fi
-[ $# -ge 2 ] || die "usage: install-bundle.sh [--plain] SRC DEST [FINAL [NAME...]]"
+linked=
+case ${1:-} in
+  --plain) plain=1 && shift ;;
+  --linked) linked=1 && shift ;;
+esac
+[ $# -ge 2 ] || die "usage: install-bundle.sh [--plain | --linked] SRC DEST [FINAL [NAME...]]"
 src=$(cd "$1" && pwd -P)
 mkdir -p "$2"
 dest=$(cd "$2" && pwd -P)
@@ -81,7 +84,10 @@ chmod 755 "$scratch"
 while read -r path; do echo "  $path"; done <"$src/$contents/unneeded" >"$scratch/unneeded"
 
 if ! verify "$dest/$contents"; then
-  cp -R "$src/$contents" "$scratch/contents"
+  if [ -z "$linked" ] || ! cp -Rl "$src/$contents" "$scratch/contents" 2>/dev/null; then
+    rm -rf "$scratch/contents"
+    cp -R "$src/$contents" "$scratch/contents"
+  fi
   if [ -n "$reduced" ]; then
     while read -r path; do rm -rf "$scratch/contents/$path"; done <"$src/$contents/unneeded"
   fi

@@ -1,7 +1,9 @@
 """Debian packages of a bundle: what is where, who depends on whom, and what happens when one is installed.
 
-Rule: one package has the bundle, below /usr/lib/cni-calico; the others are links to it, units and settings. The same
-tree gives the same bytes.
+Rule: one package has the bundle; the others are links to it, units and settings. The same tree gives the same bytes.
+dpkg removes the former version's files while processes still load modules from them. So what it owns, below
+/usr/share/cni-calico, is used by nobody: install-bundle.sh links it into /usr/lib/cni-calico, where the contents that
+calls began with stay until the next upgrade, at least for a day.
 
 ``cni-calico-bundle``        the executables and their contents directory; documentation
 ``calico-cni``               calico and calico-ipam where runtimes look for plugins; calico-cni.service; netavark
@@ -26,11 +28,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUNDLE = "cni-calico-bundle"
 LIBRARY = "usr/lib/cni-calico"
+OWNED = "usr/share/cni-calico"  # dpkg's; an installed bundle is made of it
 PLUGINS = ("calico", "calico-ipam")
 PLUGIN_DIRECTORIES = ("opt/cni/bin", "usr/lib/cni")  # containerd's and CRI-O's; podman's on Debian
 NETAVARK_DIRECTORY = "usr/libexec/netavark"
 MAINTAINER = "cni-calico <cni-calico@localhost>"
 
+_BUNDLE_POSTINST = """#!/bin/sh
+set -e
+if [ "$1" = configure ]; then
+  /{owned}/install-bundle.sh --linked /{owned}/bin /{library}
+fi
+"""
+_BUNDLE_POSTRM = """#!/bin/sh
+set -e
+case $1 in remove | purge) rm -rf /{library} ;; esac
+"""
 _POSTINST = """#!/bin/sh
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
@@ -65,10 +78,10 @@ class Package:
 
 
 def _bundle(root: Path, release: Path) -> None:
-    final = f"/{LIBRARY}"
-    target = root / LIBRARY
-    install = release / "install-bundle.sh"
-    subprocess.run([install, release / "bin", target, final], check=True, stdout=subprocess.DEVNULL)
+    owned = root / OWNED
+    owned.mkdir(parents=True)
+    shutil.copy(release / "install-bundle.sh", owned)
+    shutil.copytree(release / "bin", owned / "bin", symlinks=True)
     shutil.copytree(release / "docs", root / "usr/share/doc/cni-calico")
     for page in ("README.md", "CHANGELOG.md", "NOTICE"):
         shutil.copy(release / page, root / "usr/share/doc/cni-calico")
@@ -198,10 +211,18 @@ def _control_files(package: Package, root: Path, control: Path, version: str) ->
     (control / "md5sums").write_text("".join(f"{line}\n" for line in sums))
     if settings := [f"/{name}" for name in names.values() if name.startswith("etc/")]:
         (control / "conffiles").write_text("".join(f"{name}\n" for name in settings))
-    if package.unit:
-        for name, text in (("postinst", _POSTINST), ("prerm", _PRERM), ("postrm", _POSTRM)):
-            (control / name).write_text(text.format(unit=f"{package.unit}.service"))
-            (control / name).chmod(0o755)
+    for name, text in _scripts(package).items():
+        (control / name).write_text(text)
+        (control / name).chmod(0o755)
+
+
+def _scripts(package: Package) -> dict[str, str]:
+    """What dpkg runs, by the names that it knows."""
+    if package.name == BUNDLE:
+        texts = {"postinst": _BUNDLE_POSTINST, "postrm": _BUNDLE_POSTRM}
+        return {name: text.format(owned=OWNED, library=LIBRARY) for name, text in texts.items()}
+    texts = {"postinst": _POSTINST, "prerm": _PRERM, "postrm": _POSTRM} if package.unit else {}
+    return {name: text.format(unit=f"{package.unit}.service") for name, text in texts.items()}
 
 
 def _link(path: Path, target: str) -> None:

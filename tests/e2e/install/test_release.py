@@ -21,9 +21,11 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.conftest import LAB_CACHE, ROOT
+from tests.e2e.install.test_bundle_install import renamed
 
 pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(1800)]
 
+LIBRARY = "/usr/lib/cni-calico"
 PACKAGES = ("cni-calico-bundle", "calico-cni", "calico-node", "calico-kube-controllers", "calicoctl")
 
 
@@ -249,6 +251,61 @@ kill $agent
 wait $agent || :
 """
     assert '"supportedVersions"' in inside(root, script).stdout
+
+
+CALLS = """
+while ! test -e /stop; do
+  calicoctl version --client >/dev/null 2>>/var/log/calls || echo calicoctl: $? >>/var/log/calls
+  echo '{"cniVersion":"1.0.0"}' | CNI_COMMAND=VERSION /opt/cni/bin/calico.python >/dev/null 2>>/var/log/calls ||
+    echo calico: $? >>/var/log/calls
+done &
+calls=$!
+"""
+
+
+def test_an_upgrade_disturbs_no_call(root: Path, made: Path, tmp_path: Path) -> None:
+    """Calls go on all the time; what was started before two upgrades finds its modules after the first."""
+    copy = tmp_path / "root"
+    subprocess.run(["cp", "-a", root, copy], check=True)
+    for build in ("11111111", "22222222"):
+        newer(one(made, "cni-calico-bundle_*.deb"), build, copy / "given", tmp_path)
+    script = f"""
+ln -s {LIBRARY}/calico.python /opt/cni/bin/calico.python
+cd {LIBRARY}
+ln calicoctl started-before
+{CALLS}
+for build in 11111111 22222222; do
+  dpkg --force-depends -i /given/newer-$build.deb >/var/log/dpkg-i 2>&1 || {{ cat /var/log/dpkg-i; exit 1; }}
+  calicoctl version --client | grep -F +$build
+  if test $build = 11111111; then ./started-before version --client | grep -vF +$build | grep cni-calico; fi
+done
+touch /stop
+wait $calls
+cat /var/log/calls >&2
+test ! -s /var/log/calls
+rm started-before
+dpkg --verify cni-calico-bundle >&2
+"""
+    done = inside(copy, script)
+    assert done.stderr == "", done.stderr
+    found = {path.name.rpartition("-")[2] for path in (copy / LIBRARY[1:]).glob(".calico-*")}
+    assert found > {"11111111", "22222222"} and len(found) == 3
+
+
+def newer(file: Path, build: str, out: Path, scratch: Path) -> None:
+    """The package of the bundle as if of another build, newer-BUILD.deb."""
+    unpacked = scratch / build
+    subprocess.run(["dpkg-deb", "-R", file, unpacked], check=True)
+    owned = unpacked / "usr/share/cni-calico"
+    (owned / "bin").rename(owned / "former")
+    (owned / "bin").mkdir()
+    renamed(owned / "former", owned / "bin", build)
+    shutil.rmtree(owned / "former")
+    control = unpacked / "DEBIAN" / "control"
+    control.write_text(re.sub(r"(?m)^(Version: .*)$", rf"\1+{build}", control.read_text()))
+    (unpacked / "DEBIAN" / "md5sums").unlink()
+    package = out / f"newer-{build}.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zzstd", "-z1", "-b", unpacked, package], check=True)
 
 
 def test_removal_leaves_nothing_of_ours(root: Path, tmp_path: Path) -> None:
