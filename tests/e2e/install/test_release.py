@@ -276,8 +276,8 @@ ln calicoctl started-before
 {CALLS}
 for build in 11111111 22222222; do
   dpkg --force-depends -i /given/newer-$build.deb >/var/log/dpkg-i 2>&1 || {{ cat /var/log/dpkg-i; exit 1; }}
-  calicoctl version --client | grep -F +$build
-  if test $build = 11111111; then ./started-before version --client | grep -vF +$build | grep cni-calico; fi
+  grep -qF -- -$build calicoctl
+  for program in ./calicoctl ./started-before; do $program version --client >/dev/null; done
 done
 touch /stop
 wait $calls
