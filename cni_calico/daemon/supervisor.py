@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cni_calico.backoff import Backoff
+from cni_calico.daemon.child_lines import ChildLines
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import KernelError
@@ -89,15 +90,18 @@ class Supervisor:
         self._log = log
         self._publish = publish
         self._stopping = Stopping()
+        self._lines: ChildLines
 
     def run(self) -> int:
         """Run until a signal; returns the exit status."""
         self._stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+        self._lines = ChildLines(self._log)
         try:
             while not self._stopping.wait(_TICK_S):
                 self.look()
         finally:
             self._end_all()
+            self._lines.close()
         return 0
 
     def look(self) -> None:
@@ -115,7 +119,7 @@ class Supervisor:
 
     def _start(self, service: ChildService, now: float) -> None:
         try:
-            child = Child.start([*self._command, *service.arguments], env=self._environ, output_fd=2)
+            child = Child.start([*self._command, *service.arguments], env=self._environ, output_fd=self._lines.fd)
         except KernelError as e:
             service.ended(now)
             self._log.error(f"{e}; next try in {service.pause_s:g} s")

@@ -1,0 +1,65 @@
+"""What children print becomes records of our log: BIRD's lines, a traceback, what the C library complains of.
+
+Rule: a line that is a record already passes as it is, so whoever reads standard error finds one form, text or JSON. A
+reader always takes what there is: no child waits because its lines are not read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from copy import copy
+from threading import Thread
+
+from cni_calico.log import Log
+
+# ours in text, its continuation, ours in JSON
+_RECORD = re.compile(rb'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[[A-Z]+\]\[\d+\] |\t|\{"time": ')
+_BIRD = re.compile(r"(?:\S+ \S+ )?<(DEBUG|TRACE|INFO|REMOTE|WARN|ERR|AUTH|FATAL|BUG)> (.*)|bird: (.*)")
+_LEVELS = {"DEBUG": "debug", "TRACE": "debug", "INFO": "info", "REMOTE": "info", "WARN": "warning", "AUTH": "warning"}
+_CHUNK, _LONGEST = 65536, 32768
+_LAST_S = 1.0
+
+
+class ChildLines:
+    """``fd`` is what children are given to print to; their lines go to standard error in the form of ``log``."""
+
+    def __init__(self, log: Log) -> None:
+        self._bird, self._other = copy(log), copy(log)
+        self._bird.context, self._other.context = "bird: ", "output: "
+        # BIRD's own configuration says how much it prints
+        self._bird.threshold = self._other.threshold = 0
+        self._reading, self.fd = os.pipe2(os.O_CLOEXEC)
+        self._rest = b""
+        self._thread = Thread(target=self._read, name="child-lines", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Nobody new prints to it; what was printed before is written. A child that outlives us prints into nothing."""
+        os.close(self.fd)
+        self._thread.join(_LAST_S)
+
+    def _read(self) -> None:
+        while chunk := os.read(self._reading, _CHUNK):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._pass(line)
+            if len(self._rest) > _LONGEST:
+                self._pass(self._rest)
+                self._rest = b""
+        if self._rest:
+            self._pass(self._rest)
+
+    def _pass(self, line: bytes) -> None:
+        if _RECORD.match(line):
+            try:
+                os.write(2, line + b"\n")
+            except OSError:
+                Log.failures += 1
+            return
+        text = line.decode("utf-8", "replace")
+        if found := _BIRD.fullmatch(text):
+            level, said, before = found.groups()
+            self._bird.write(_LEVELS.get(level or "WARN", "error"), said if before is None else before)
+        elif text.strip():
+            self._other.info(text)
