@@ -294,6 +294,10 @@ class Cache(Generic[CachedRecord]):
             pause_s = self._backoff.next()
 
     def _list(self) -> None:
+        self._tell(self._read_list())
+
+    def _read_list(self) -> list[Key]:
+        """Take a list; returns the keys of what changed. Whoever is told of them no longer pays for the list."""
         decoded: dict[Key, CachedRecord | CorruptRecord] = {}
         patience = ProgressDeadline(LIST_S)
 
@@ -305,13 +309,13 @@ class Cache(Generic[CachedRecord]):
             return Versioned(versioned.key, _NO_DOCUMENT, order_of(versioned.revision))
 
         # only the first list: an answer from the server's cache may be older than what we have seen
-        reading = Reading(read, cached=self._cached and not self.synced)
+        reading = Reading(read, cached=self._cached and not self.synced, ordered=False)
         listing = self._store.list(self.listing, patience, reading=reading)
         with self._changed:
             changed = self._replace(listing, decoded)
             self._error = None
             self._changed.notify_all()
-        self._tell(changed)
+        return changed
 
     def _follow_watch(self) -> None:
         """Follow one watch until it is cancelled. Raises CalicoError."""

@@ -72,11 +72,13 @@ class Reading:
 
     ``each`` is called with every record as soon as it is read, and what it returns is listed instead: a caller that
     needs a part of each record need not hold all of them at once. It may get records of a list that fails later.
-    ``cached``: the server may answer from its cache, which may be older than what this client has seen.
+    ``cached``: the server may answer from its cache, which may be older than what this client has seen. ``ordered``
+    False: the order does not matter; to sort a hundred thousand records takes the memory of their keys as texts.
     """
 
     each: Callable[[Versioned], Versioned] | None = None
     cached: bool = False
+    ordered: bool = True
 
     def take(self, versioned: Versioned) -> Versioned:
         return versioned if self.each is None else self.each(versioned)

@@ -116,7 +116,7 @@ class KubernetesStore:
             pages = Pages(self.api, self._custom, collection, listing, reading, self.corrupt)
             standing.append(pages.read(resource_version(revision), deadline))
             parts.append(pages)
-        return listing_of(parts, standing)
+        return listing_of(parts, standing, reading)
 
     def unlabelled_affinities(self, deadline: Deadline) -> Sequence[Versioned]:
         """Block affinities without the labels by which listings select: older versions wrote them without."""
@@ -230,10 +230,11 @@ def _order(key: Key) -> str:
     return etcd_path(key)
 
 
-def listing_of(parts: Sequence[Pages], standing: Sequence[str]) -> Listing:
+def listing_of(parts: Sequence[Pages], standing: Sequence[str], reading: Reading) -> Listing:
     """The records of several collections as one list; ``standing``: the resourceVersion of each."""
     items = [item for pages in parts for item in pages.items]
-    items.sort(key=lambda item: _order(item.key))
+    if reading.ordered:
+        items.sort(key=lambda item: _order(item.key))
     return Listing(items, _listing_revision(standing), [each for pages in parts for each in pages.unreadable])
 
 

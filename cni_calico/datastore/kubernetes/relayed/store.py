@@ -103,7 +103,7 @@ class RelayedStore(KubernetesStore):
             self._note(collection, standing[-1])
             parts.append(pages)
         self.lists += 1
-        found = listing_of(parts, standing)
+        found = listing_of(parts, standing, reading)
         if isinstance(listing, ResourceList) and listing.kind == "Node":
             self._node_count = len(found.items)
         return found
