@@ -98,12 +98,13 @@ def _run_controllers(arguments: Sequence[str], environ: Mapping[str, str]) -> in
     if "version" in flags:
         return _version()
     from cni_calico.controllers.run import run_controllers
+    from cni_calico.daemon.ending import leave
     from cni_calico.errors import CalicoError
     from cni_calico.faults import install_from_environment
 
     install_from_environment(environ)
     try:
-        return run_controllers(flags.get("status-file", STATUS_FILE), environ)
+        leave(run_controllers(flags.get("status-file", STATUS_FILE), environ))
     except CalicoError as e:
         lines = [str(e), *([e.details] if e.details else [])]
         sys.stderr.write("".join(f"calico-kube-controllers: {line}\n" for line in lines))

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
 from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
 from cni_calico.controllers.loop import CopyLoop
 from cni_calico.controllers.metrics import render_metrics
+from cni_calico.controllers.parts import LEADER, ControllerParts
 from cni_calico.controllers.settings import (
     COMPACTION_S,
     DEFAULT_SPEC,
@@ -42,8 +41,8 @@ from cni_calico.controllers.settings import (
     parse_environment,
     render_status,
 )
+from cni_calico.daemon.ending import end_in_time
 from cni_calico.daemon.exposition import Exposition
-from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_server import TEXT, Page
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.process_metrics import add_process_metrics
@@ -66,16 +65,9 @@ from cni_calico.model.keys import CONTROLLERS_DEFAULT, ResourceList
 CALL_S = 10.0
 LOOK_S = 1.0
 ELSEWHERE_S, LOOK_ELSEWHERE_S = 10.0, 3.0  # how often, and for how long at most
-END_S = 4.0
+WRITE_S = 3.0  # for the configuration: the main thread writes it, and hears of a signal only afterwards
+END_S = 6.0  # from the signal on; the wrapper kills after 8 s, the kubelet after 10
 NOT_ON_KUBERNETES = "with the Kubernetes datastore there is nothing to copy: nodes read Kubernetes' objects themselves"
-
-
-@dataclass(slots=True)
-class _Part:
-    """A thread that can be ended separately."""
-
-    thread: threading.Thread
-    stopping: Stopping = field(default_factory=Stopping)
 
 
 class Controllers:
@@ -98,7 +90,7 @@ class Controllers:
             election = UpstreamsElection(election, terms, self._log)
         self._leader = Leader(election, terms, self._log)
         self._http_servers = HttpServers(self._log)
-        self._parts: dict[str, _Part] = {}
+        self._parts = ControllerParts(self._log, self._fail)
         self._running: Running | None = None
         self.numbers: dict[str, LoopNumbers] = {}
         self.counters = JanitorCounters()
@@ -107,6 +99,7 @@ class Controllers:
     def run(self) -> int:
         """Run until a signal or a failure; returns the exit status."""
         self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+        end_in_time(self.stopping, END_S, lambda: int(self.failed), self._log.warning)
         settings: Cache[Document] = Cache(
             self._cluster.store,
             ResourceList("KubeControllersConfiguration", "", "default"),
@@ -124,9 +117,9 @@ class Controllers:
                     self._said.once(f"waiting for the datastore: {settings.error}{hint}")
                     self._not_started(str(settings.error))
         finally:
-            self._end(list(self._parts))
+            settings.dismiss()
+            self._parts.end(self._parts.names())
             self._http_servers.close()
-            settings.stop()
             self._cluster.store.close()
         return 1 if self.failed else 0
 
@@ -178,9 +171,10 @@ class Controllers:
         def plan(old: Document | None) -> Document | None:
             return None if old is None else {**old, "status": status}
 
+        deadline = Deadline.after(WRITE_S)
         try:
-            ensure_present(store, CONTROLLERS_DEFAULT, document, Deadline.after(CALL_S))
-            ensure_record(store, CONTROLLERS_DEFAULT, plan, Deadline.after(CALL_S))
+            ensure_present(store, CONTROLLERS_DEFAULT, document, deadline)
+            ensure_record(store, CONTROLLERS_DEFAULT, plan, deadline)
         except CalicoError as e:
             self._said.once(f"cannot write KubeControllersConfiguration default: {e}")
 
@@ -188,14 +182,17 @@ class Controllers:
 
     def _apply(self, running: Running) -> None:
         wanted = self._works(running)
-        self._end([name for name in self._parts if name not in wanted])
+        gone = [name for name in self._parts.names() if name not in wanted]
+        self._parts.end(gone)
+        for name in gone:
+            self.numbers.pop(name, None)
         for name, work in wanted.items():
             if name not in self._parts:
-                self._start(name, work)
+                self._parts.start(name, work)
 
     def _works(self, running: Running) -> dict[str, Callable[[Stopping], object]]:
         cluster = self._cluster
-        works: dict[str, Callable[[Stopping], object]] = {"leader": self._leader.run}
+        works: dict[str, Callable[[Stopping], object]] = {LEADER: self._leader.run}
         if running.health:
             works["health"] = self._keep_health
         for name in running.periods_s:
@@ -290,24 +287,9 @@ class Controllers:
         except OSError as e:
             self._said.once(f"cannot write the status file {self._status_file}: {e.strerror or e}")
 
-    def _start(self, name: str, work: Callable[[Stopping], object]) -> None:
-        own = Stopping()
-        thread = guarded_thread(name, lambda: work(own), self._log, self._fail)
-        self._parts[name] = _Part(thread, own)
-        thread.start()
-
     def _fail(self) -> None:
         self.failed = True
         self.stopping.set()
-
-    def _end(self, names: list[str]) -> None:
-        """End these threads, the leader's last: the others may still need its lease to finish what they began."""
-        deadline = Deadline.after(END_S)
-        for name in sorted(names, key=lambda name: name == "leader"):
-            part = self._parts.pop(name)
-            part.stopping.set()
-            part.thread.join(deadline.remaining_s())
-            self.numbers.pop(name, None)
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
