@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.due import DueTasks
 from cni_calico.daemon.said import Said
+from cni_calico.datastore.cache import Cache
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.log import Log
@@ -29,6 +31,20 @@ def work_while_leading(leads: Callable[[], bool], work: Callable[[], None], stop
         if leads():
             work()
         stopping.wait(LOOK_S)
+
+
+class Sight:
+    """Whether one controller sees what it works on; why it does not is logged once, for as long as it lasts."""
+
+    def __init__(self, name: str, numbers: LoopNumbers, log: Log) -> None:
+        self._name, self._numbers, self._said = name, numbers, Said(log)
+
+    def is_clear(self, caches: Sequence[Cache[Any]]) -> bool:
+        errors = [cache.error for cache in caches if cache.error is not None]
+        texts = [f"{e} ({e.details})" if e.details else str(e) for e in errors]
+        self._numbers.error = "; ".join(texts)
+        self._said.say("", [f"{self._name} does nothing before it can read what it needs: {text}" for text in texts])
+        return all(cache.healthy for cache in caches)
 
 
 class Attempts:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cni_calico.controllers.attempts import LOOK_S, Attempts, work_while_leading
+from cni_calico.controllers.attempts import LOOK_S, Attempts, Sight, work_while_leading
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.follow.reconciler import Reconciler
 from cni_calico.controllers.follow.rules import Content, Following
 from cni_calico.daemon.fresh import Fresh
-from cni_calico.datastore.cache import Cache, error_of, stop_caches
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.log import Log
@@ -44,6 +44,7 @@ class CopyLoop:
         self._kubernetes, self._store = kubernetes, fenced
         self._leads, self._period_s, self._log = leads, period_s, log
         self._fresh, self._clock = fresh, clock
+        self._sight = Sight(following.name, self.numbers, log)
         self._attempts = Attempts(lambda key: following.name, leads, self.numbers, log, clock)
 
     def run(self, stopping: threading.Event) -> None:
@@ -90,8 +91,7 @@ class CopyLoop:
         tasks = self._attempts.tasks
         everything_at = 0.0
         while not stopping.is_set() and self._leads():
-            self.numbers.error = error_of(caches)
-            if not all(cache.healthy for cache in caches):
+            if not self._sight.is_clear(caches):
                 # nothing is decided from a broken watch: its objects may be long gone
                 stopping.wait(LOOK_S)
                 continue

@@ -12,6 +12,7 @@ _LOOPS: tuple[tuple[str, str, str, Callable[[LoopNumbers], int]], ...] = (
     ("failures_total", "counter", "Tries that failed.", lambda loop: loop.failures),
     ("waiting", "gauge", "Records to be looked at.", lambda loop: loop.waiting),
     ("failing", "gauge", "Records that fail now.", lambda loop: loop.failing),
+    ("blind", "gauge", "1 while it cannot read what it needs.", lambda loop: int(bool(loop.error))),
     ("left_out", "gauge", "Rules that could not be converted.", lambda loop: sum(map(len, loop.left_out.values()))),
 )
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from operator import eq
 
-from cni_calico.controllers.attempts import CALL_S, LOOK_S, work_while_leading
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, Sight, work_while_leading
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.host_endpoints.rules import (
     KIND,
@@ -24,7 +24,7 @@ from cni_calico.controllers.host_endpoints.rules import (
 )
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.daemon.said import Said
-from cni_calico.datastore.cache import Cache, error_of, stop_caches
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
@@ -137,6 +137,7 @@ class HostEndpointLoop:
         self._store, self._leads, self._wish, self._period_s = fenced, leads, wish, period_s
         self._log, self.numbers = log, numbers
         self._said = Said(log)
+        self._sight = Sight(NAME, numbers, log)
 
     def run(self, stopping: threading.Event) -> None:
         """Work whenever we lead, until ``stopping``."""
@@ -159,8 +160,7 @@ class HostEndpointLoop:
         again_at, wish = 0.0, None
         try:
             while not stopping.is_set() and self._leads():
-                self.numbers.error = error_of((nodes, endpoints))
-                if nodes.healthy and endpoints.healthy:
+                if self._sight.is_clear((nodes, endpoints)):
                     if changed.is_set() or wish != self._wish() or time.monotonic() >= again_at:
                         changed.clear()
                         wish = self._wish()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import eq
 from typing import TYPE_CHECKING, Any
 
-from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, work_while_leading
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, Sight, work_while_leading
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.loadbalancer.rules import (
     AddressWish,
@@ -29,7 +29,7 @@ from cni_calico.controllers.loadbalancer.rules import (
     read_service,
     select_kept,
 )
-from cni_calico.datastore.cache import Cache, error_of, stop_caches
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.kubernetes.layout import CORE_ROOT, SERVICE, object_path_of_kind, quote
@@ -263,6 +263,7 @@ class LoadBalancerLoop:
         self._kubernetes, self._store = kubernetes, fenced
         self._remaining_s, self._assign_ips, self._period_s = remaining_s, assign_ips, period_s
         self._log, self.numbers = log, numbers
+        self._sight = Sight(NAME, numbers, log)
         self._attempts = Attempts(lambda key: f"{NAME}: {key.namespace}/{key.name}", self._leads, numbers, log)
 
     def run(self, stopping: threading.Event) -> None:
@@ -308,8 +309,7 @@ class LoadBalancerLoop:
         tasks = self._attempts.tasks
         everything_at, assign_ips = 0.0, ""
         while not stopping.is_set() and self._leads():
-            self.numbers.error = error_of(caches)
-            if not all(cache.healthy for cache in caches):
+            if not self._sight.is_clear(caches):
                 stopping.wait(LOOK_S)
                 continue
             now = time.monotonic()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
-from cni_calico.controllers.attempts import Attempts, work_while_leading
+from cni_calico.controllers.attempts import Attempts, Sight, work_while_leading
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.due import FIRST_PAUSE_S
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreUnavailable
+from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.keys import ResourceKey
 from tests.fakes.notes import Notes
 
@@ -75,3 +76,18 @@ def test_work_is_begun_only_while_we_lead() -> None:
 
     work_while_leading(leads, lambda: worked.append(len(asked)), stopping)
     assert worked == [2]
+
+
+def test_why_nothing_can_be_read_is_said_once_and_its_end_too() -> None:
+    numbers, log = LoopNumbers(), Notes()
+    sight = Sight("policy", numbers, log)
+    denied = DatastoreDenied("cannot list policies: may not list", details="the manifests' role allows it")
+    well, blind = (SimpleNamespace(error=error, healthy=error is None) for error in (None, denied))
+    starting = SimpleNamespace(error=None, healthy=False)
+    assert sight.is_clear((well, well)) and not sight.is_clear((well, starting))
+    assert (numbers.error, log.said) == ("", [])
+    assert not sight.is_clear((well, blind)) and not sight.is_clear((well, blind))
+    assert numbers.error == "cannot list policies: may not list (the manifests' role allows it)"
+    assert log.said == [f"policy does nothing before it can read what it needs: {numbers.error}"]
+    assert sight.is_clear((well, well)) and numbers.error == ""
+    assert not sight.is_clear((blind,)) and len(log.said) == 2
