@@ -22,6 +22,7 @@ import pytest
 
 from tests.deadlines import until
 from tests.e2e.host import Node
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import socket_in
 
@@ -62,12 +63,12 @@ def answer(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
 
 
 def a_program_that_hangs(tmp_path: Path) -> tuple[str, Path]:
-    """(a kubeconfig whose credentials it gives, the file with the number of its process)."""
+    """(a kubeconfig whose credentials it gives, the file with the numbers of its process and of a child's)."""
     pid = tmp_path / "program.pid"
     call = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": "/bin/sh",
-        "args": ["-c", f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 3600"],
+        "args": ["-c", f"sleep 3600 & echo $$ $! > {pid}.new; mv {pid}.new {pid}; wait"],
     }
     document = {
         "current-context": "x",
@@ -87,14 +88,15 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("verb", ["DEL", "STATUS"])
+@pytest.mark.parametrize("verb", [pytest.param("ADD", marks=pytest.mark.slow), "DEL", "STATUS"])  # ADD: a minute
 def test_a_program_for_credentials_that_hangs_holds_up_neither_the_call_nor_others(
-    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, verb: str
+    hostile_node: Node, pod_ns: Namespace, make_pod_ns: MakeNamespace, tmp_path: Path, verb: str
 ) -> None:
     server = SERVERS.get(hostile_node.root)
     kubeconfig, pid = a_program_that_hangs(tmp_path)
     kubernetes = {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": kubeconfig}}
-    environ = {k: v for k, v in hostile_node.env(verb, "c9", "", "eth0", "").items() if v}
+    netns = make_pod_ns().path if verb == "ADD" else ""
+    environ = {k: v for k, v in hostile_node.env(verb, "c9", netns, "eth0", "").items() if v}
     hanging = subprocess.Popen(
         ["nsenter", f"--net={hostile_node.host.path}", sys.executable, "-m", "cni_calico.plugin.main"],
         stdin=subprocess.PIPE,
@@ -107,29 +109,48 @@ def test_a_program_for_credentials_that_hangs_holds_up_neither_the_call_nor_othe
     until(pid.exists, "the program runs", 60)
     added = answer(execute(hostile_node, "ADD", pod_ns.path))
     assert added["ips"] and hanging.poll() is None, "the call that hangs was not waited for"
-    assert hanging.wait(60) == 0, "after an ADD of another network STATUS knows that this node was set up once"
+    # after an ADD of another network STATUS knows that this node was set up once
+    assert hanging.wait(90) == (verb == "ADD")
     assert execute(hostile_node, "DEL", pod_ns.path).returncode == 0
     if server is not None:  # its watches try again and again; what they run ends with it
         server.terminate()
         assert server.wait(60) == 0
-    until(lambda: has_ended(int(pid.read_text())), "the program ends with whoever runs it")
+    until(lambda: all(map(has_ended, map(int, pid.read_text().split()))), "the program and its child end")
 
 
-@pytest.mark.parametrize("what", ["nodename_file", "kubeconfig", "etcd_ca_cert_file"])
-def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(hostile_node: Node, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    "what", ["nodename_file", "kubeconfig", "token", "authority", "certificate", "etcd_ca_cert_file", "etcd_key_file"]
+)
+def test_a_fifo_in_the_place_of_a_file_is_an_error_at_once(
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, what: str
+) -> None:
     os.mkfifo(tmp_path / "fifo")
+    etcd = {"datastore_type": "etcdv3", "etcd_endpoints": "https://127.0.0.1:1"}
     changes: dict[str, Any] = {
         "nodename_file": {"nodename_file": str(tmp_path / "fifo"), "nodename": None},
         "kubeconfig": {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": str(tmp_path / "fifo")}},
-        "etcd_ca_cert_file": {
-            "datastore_type": "etcdv3",
-            "etcd_endpoints": "https://127.0.0.1:1",
-            "etcd_ca_cert_file": str(tmp_path / "fifo"),
-        },
+        "token": named_in_kubeconfig(tmp_path, {}, {"tokenFile": "fifo"}),
+        "authority": named_in_kubeconfig(tmp_path, {"certificate-authority": "fifo"}, {}),
+        "certificate": named_in_kubeconfig(tmp_path, {}, {"client-certificate": "fifo", "client-key": "fifo"}),
+        "etcd_ca_cert_file": {**etcd, "etcd_ca_cert_file": str(tmp_path / "fifo")},
+        "etcd_key_file": {**etcd, **dict.fromkeys(("etcd_key_file", "etcd_cert_file"), str(tmp_path / "fifo"))},
     }[what]
-    for verb in ("DEL", "STATUS"):
-        document = answer(execute(hostile_node, verb, **changes))
-        assert verb == "DEL" or "not a regular file" in document["msg"]
+    for verb in ("ADD", "DEL", "STATUS"):
+        document = answer(execute(hostile_node, verb, pod_ns.path if verb == "ADD" else "", **changes))
+        assert verb == "DEL" or "not a regular file" in document["msg"], document
+    assert pod_ns.link("eth0") is None
+
+
+def named_in_kubeconfig(directory: Path, cluster: dict[str, str], user: dict[str, str]) -> dict[str, Any]:
+    document = {
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path = directory / f"kubeconfig-{'-'.join((*cluster, *user))}"
+    path.write_text(json.dumps(document))
+    return {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": str(path)}}
 
 
 def make_named(path: Path, what: str) -> Path:
@@ -267,12 +288,12 @@ def test_names_that_no_file_can_have_are_no_defect(
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (1, 2), (0, 1, 2)])
 def test_closed_outputs_cost_nothing_but_the_output(
-    plain_node: Node, pod_ns: Namespace, closed: tuple[int, ...]
+    hostile_node: Node, pod_ns: Namespace, closed: tuple[int, ...]
 ) -> None:
     """What is opened next must not take the number: the log's lines went into a lock file."""
     shell = " ".join(f"{fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
-    execute(plain_node, "ADD", pod_ns.path, wrap=("sh", "-c", f'exec "$@" {shell}', "sh"))
-    for path in plain_node.root.rglob("*"):
+    execute(hostile_node, "ADD", pod_ns.path, wrap=("sh", "-c", f'exec "$@" {shell}', "sh"))
+    for path in hostile_node.root.rglob("*"):
         if path.is_file() and "lock" in path.name:
             assert path.read_bytes() == b""
     assert bool(pod_ns.link("eth0")) is (0 not in closed)
@@ -319,6 +340,45 @@ def test_status_says_that_nothing_can_be_added_where_nothing_can_be_written(plai
     document = answer(execute(plain_node, "STATUS", wrap=wrap))
     assert document["code"] == 50 and str(run) in document["msg"] + document["details"]
     assert execute(plain_node, "STATUS").returncode == 0
+
+
+@pytest.mark.parametrize("how", ["read-only", "no inodes"])
+def test_a_server_whose_run_directory_cannot_be_written_says_so(plain_node: Node, how: str) -> None:
+    run = plain_node.root / "run"
+    with mounted(run, "nr_inodes=40"), plain_node.server():
+        assert execute(plain_node, "STATUS").returncode == 0
+        if how == "read-only":
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(run)], check=True)
+        else:
+            made = fill_inodes(run)
+        document = answer(execute(plain_node, "STATUS"))
+        assert document["code"] == 50 and str(run) in document["msg"] + document["details"]
+        if how == "read-only":
+            subprocess.run(["mount", "-o", "remount,bind,rw", str(run)], check=True)
+        else:
+            for path in made:
+                path.unlink()
+        assert execute(plain_node, "STATUS").returncode == 0
+
+
+@contextmanager
+def mounted(directory: Path, options: str) -> Iterator[None]:
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(directory)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def fill_inodes(directory: Path) -> list[Path]:
+    made: list[Path] = []
+    with pytest.raises(OSError, match="No space"):
+        while True:
+            path = directory / f"filler-{len(made)}"
+            path.touch()
+            made.append(path)
+    return made
 
 
 def test_status_says_that_the_stores_disk_is_full(plain_node: Node) -> None:

@@ -139,6 +139,32 @@ def test_an_interface_that_was_renamed(any_node: Node, make_pod_ns: MakeNamespac
     assert pod.link("eth0") is None and not any_node.leftovers()
 
 
+@pytest.mark.parametrize("how", ["the pod's end moved", "the pod's end renamed", "the host's end moved and back"])
+def test_an_interface_that_was_moved(any_node: Node, make_pod_ns: MakeNamespace, how: str) -> None:
+    """Its alias stays with it, whoever has moved it where; no record helps."""
+    pod, other = make_pod_ns(), make_pod_ns()
+    added(any_node, S1, pod, args=POD)
+    name, path = host_end(any_node), ""
+    any_node.put({endpoint_path(any_node): None})
+    if how == "the pod's end moved":
+        pod.do("link", "set", "eth0", "netns", other.name, "name", "moved0")
+    elif how == "the pod's end renamed":
+        pod.do("link", "set", "eth0", "down")
+        pod.do("link", "set", "eth0", "name", "other0")
+    else:
+        any_node.host.do("link", "set", name, "netns", other.name)
+        here = any_node.host.name
+        other.do("link", "set", name, "netns", here, "name", "moved0")
+        any_node.host.do("link", "set", "moved0", "up")
+        path = pod.path
+    names = ("eth0", "moved0", "other0")
+    assert any_node.call("DEL", S2, path, args=POD).ok
+    assert any(space.link(each) for space in (pod, other) for each in names)
+    assert any_node.call("DEL", S1, path, args=POD).ok
+    assert not any(space.link(each) for space in (pod, other, any_node.host) for each in names)
+    assert not any_node.leftovers()
+
+
 def test_an_add_that_died_before_it_could_sign(plain_node: Node, pod_ns: Namespace) -> None:
     """The kernel ignores an alias in the message that makes an interface."""
     with pytest.raises(Killed):
