@@ -44,6 +44,9 @@ KINDS = {
         "ADD again DEL GC STATUS collect",
         "default",
     ),
+    "cluster without fields": Kind(
+        f"{RESOURCES}clusterinformations/default", {"spec": "x"}, "ADD again DEL GC STATUS collect", "default"
+    ),
     "node": Kind(f"{RESOURCES}nodes/node1", {"metadata": {"labels": ["x"]}}, "ADD again STATUS", "node1"),
     "endpoint": Kind(
         f"{RESOURCES}workloadendpoints/default/node1-cni-c1-eth0",

@@ -6,16 +6,22 @@ DEL of an old sandbox, or a GC, take the living sandbox's network. Interfaces of
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.attachments import VALID, Attachments, live_in_any_order, valid
 from tests.e2e.host import Reply
-from tests.e2e.kubernetes.node import POD_PREFIX, KubeNode
+from tests.e2e.kubernetes.agent import agent
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import POD_PREFIX, KubeNode, kube_node
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
+from tests.netns.startups import add_card
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -226,3 +232,35 @@ def test_beside_the_pods_own_interface(either_kube_node: KubeNode, make_pod_ns: 
             left = {own} if name == "net1" and name == first else set(container.held.values())
             assert set(either_kube_node.taken()) == left
         assert not either_kube_node.leftovers()
+
+
+def test_the_agent_signs_what_older_versions_made(
+    kube: Cluster, host_ns: Namespace, tmp_path: Path, make_pod_ns: MakeNamespace
+) -> None:
+    """Of recorded pods; one that Calico 3.15 recorded names no container, so nothing can be said of its interface."""
+    add_card(host_ns, "eth0", "10.0.0.5/24")
+    with kube_node(kube, host_ns, tmp_path) as node:
+        spaces = {name: make_pod_ns() for name in ("web-0", "old-0")}
+        ends: dict[str, str] = {}
+        for name, container in (("web-0", S1), ("old-0", S2)):
+            kube.create_pod(node.namespace, name, node.nodename)
+            reply = node.pod_call("ADD", name, container, spaces[name].path)
+            assert reply.ok, reply
+            ends[name] = reply.document["interfaces"][0]["name"]
+            host_ns.do("link", "set", ends[name], "alias", "")
+        unnamed = {"metadata": {"annotations": {f"{POD_PREFIX}containerID": None}}}
+        path = f"/api/v1/namespaces/{node.namespace}/pods/old-0"
+        kube.request("PATCH", path, unnamed, content_type=MERGE)
+        with agent(node):
+            until(lambda: "ifalias" in host_ns.link(ends["web-0"]), "it is signed", 60)
+            assert "ifalias" not in host_ns.link(ends["old-0"])
+        digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
+        assert host_ns.link(ends["web-0"])["ifalias"] == f"cni-calico:{digest}"
+        # and now that a signature is there, it is what counts
+        forbidden(node)
+        assert node.pod_call("DEL", "web-0", S3, uid="").ok and spaces["web-0"].link("eth0") is not None
+        assert node.pod_call("DEL", "web-0", S1, uid="").ok and spaces["web-0"].link("eth0") is None
+        # without one only the namespace that the runtime names is touched
+        assert node.pod_call("DEL", "old-0", S2, uid="").ok and spaces["old-0"].link("eth0") is not None
+        assert node.pod_call("DEL", "old-0", S2, spaces["old-0"].path, uid="").ok
+        assert spaces["old-0"].link("eth0") is None
