@@ -56,3 +56,10 @@ def test_the_comparison_of_the_first_page_is_the_other_ones() -> None:
     (table,) = re.findall(r"(?ms)^## Compared$.*?^\|---.*?$\n(.*?)\n\n", (ROOT / "README.md").read_text())
     rows = table.splitlines()
     assert len(rows) > 10 and set(rows) <= set((ROOT / "docs" / "comparison.md").read_text().splitlines())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_command_deletes_what_is_stored(page: Path) -> None:
+    """The manifests have the definitions of Calico's custom resources, which take all of them along."""
+    blocks = re.findall(r"(?s)```sh\n(.*?)```", page.read_text())
+    assert not [line for block in blocks for line in block.splitlines() if re.search(r"delete .*-f .*\.yaml", line)]
