@@ -57,6 +57,20 @@ def test_it_comes_up_and_ends(node: Node) -> None:
     assert node.ns.routes(4) == before and node.ns.link("vxlan.calico") is not None
 
 
+@pytest.mark.bird
+def test_every_line_is_a_record_also_those_of_bird(node: Node) -> None:
+    node.more = {"CALICO_NETWORKING_BACKEND": "bird", "CALICO_LOG_FORMAT": "json"}
+    node.run().until_applied()
+    until(lambda: "bird" in contexts(node.log().splitlines()[:-1]), "BIRD's lines")
+    node.stop()
+    assert contexts(node.log().splitlines()) >= {"supervisor", "agent", "bird"}
+
+
+def contexts(lines: list[str]) -> set[str]:
+    """Of records as JSON."""
+    return {json.loads(line)["context"] for line in lines}
+
+
 def _readiness() -> tuple[int, str]:
     try:
         return 200, _get("http://127.0.0.1:9099/readiness")
