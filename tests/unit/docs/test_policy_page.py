@@ -119,7 +119,7 @@ CASES = {
         ("shop/api", STRANGER, 443, False),
         ("shop/worker", STRANGER, 443, True),
     ],
-    "What nobody may overrule": [
+    "A rule that no other policy can override": [
         ("shop/api", "169.254.169.254", 80, False),
         ("shop/api", STRANGER, 80, True),
     ],
