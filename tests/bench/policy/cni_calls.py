@@ -117,15 +117,15 @@ def measure(runs: int, rounds: int, every_s: float) -> None:
                 with changing(node, url, every_s, counts):
                     take(BUSY)
     print(f"CNI, {rounds} rounds of {runs} calls, {sum(counts)} changes of policies meanwhile")
-    print(f"  {'one at a time: p50 / p99 / CPU ms':40}{'ours':>20}{'ptp':>20}   ours : ptp, wall, CPU; p99 : p50")
+    print(f"  {'one at a time: p50 / p99 / CPU ms':40}{'ours':>24}{'ptp':>24}   ours : ptp, wall, CPU; p99 : p50")
     for (verb, when), found in sorted(one.items()):
         mine, theirs = (_median(found[each.name]) for each in who)
         ratios = f"{mine.median / theirs.median:.2f}, {mine.cpu / theirs.cpu:.2f}; {mine.p99 / mine.median:.2f}"
-        print(f"  {f'{verb.upper()}, {when}':40}{_shown(mine):>20}{_shown(theirs):>20}   {ratios}")
-    print(f"  {'32 ADDs at once: ADDs/s / p99 ms':40}{'ours':>20}{'ptp':>20}   ours : ptp")
+        print(f"  {f'{verb.upper()}, {when}':40}{_shown(mine):>24}{_shown(theirs):>24}   {ratios}")
+    print(f"  {'32 ADDs at once: ADDs/s / p99 ms':40}{'ours':>24}{'ptp':>24}   ours : ptp")
     for when, rates in many.items():
         pairs = [[statistics.median(values) for values in zip(*rates[each.name], strict=True)] for each in who]
-        shown = "".join(f"{f'{rate:.0f} / {p99:.0f}':>20}" for rate, p99 in pairs)
+        shown = "".join(f"{f'{rate:.0f} / {p99:.0f}':>24}" for rate, p99 in pairs)
         print(f"  {when:40}{shown}   {pairs[0][0] / pairs[1][0]:.2f}")
 
 

@@ -34,7 +34,7 @@ from tests.netns.policing.lab import Counts, Lab, lab, traffic
 
 PROBING, PROBED = "10.65.0.2", "10.65.0.1"
 ALLOWED, FORBIDDEN = 7000, 7001
-BLOCK = 400  # changes of which the packets are counted together: they wait in a socket's memory; then a new engine
+TOGETHER = 10_000  # connections that are counted together, because they wait in a socket's memory; then a new engine
 LIMIT_S = 120.0
 
 
@@ -172,15 +172,15 @@ def changes(count: int) -> tuple[Counts, list[float]]:
     with ExitStack() as stack:
         made = node(stack)
         circle = Changes(made)
-        for first in range(0, count, BLOCK):
+        while len(times) < count:
             made.stop()
             made.start(FELIX_IPV6SUPPORT="false")
             made.until_in_force()
             made.until_passes("probing", "probed", FORBIDDEN, wanted=False)
             with traffic(made, "probing", "probed", allowed=ALLOWED, forbidden=FORBIDDEN) as counts:
-                for number in range(first, min(first + BLOCK, count)):
+                while len(times) < count and counts.sent < TOGETHER:
                     begun = time.perf_counter()
-                    circle.take(number)
+                    circle.take(len(times))
                     times.append(1000 * (time.perf_counter() - begun))
             total.sent += counts.sent
             total.allowed_arrived += counts.allowed_arrived
