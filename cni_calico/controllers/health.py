@@ -34,7 +34,7 @@ class Health:
     _written: dict[str, Any] = field(default_factory=dict)
 
     def look(self) -> bool:
-        """Write the present state; returns whether all is well. Raises OSError if it cannot be written."""
+        """Write the present state; returns whether every check succeeded. Raises OSError if it cannot be written."""
         found = {
             "CalicoDatastore": self._ask("CalicoDatastore", self._read_cluster),
             "KubeAPIServer": self._ask("KubeAPIServer", self.server),

@@ -309,7 +309,7 @@ def open_cluster(environ: Mapping[str, str], log: Log) -> Cluster:
     config = parse_datastore(JsonFields({}), {**environ, "DATASTORE_TYPE": environ.get("DATASTORE_TYPE") or "etcdv3"})
     if config.type == "local":
         raise InvalidConfig(
-            "cannot run controllers: DATASTORE_TYPE=local is one host by itself",
+            "cannot run controllers: DATASTORE_TYPE=local is for a single host",
             details="they copy from Kubernetes into etcd; set DATASTORE_TYPE to etcdv3 or kubernetes",
         )
     from cni_calico.datastore.kubernetes.store import KubernetesStore

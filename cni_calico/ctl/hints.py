@@ -15,8 +15,8 @@ from cni_calico.model.access import CERTIFICATE_FILES
 
 
 def with_hint(error: CalicoError, file: str, environ: Mapping[str, str], kubeconfig: str) -> CalicoError:
-    """The error with a hint that names what was given: ``kubeconfig`` (the option), ``file`` (the configuration) if it
-    counts, kubectl's own kubeconfig, or else the environment.
+    """The error with a hint that names the configuration in use: ``kubeconfig`` (the option), ``file`` (the
+    configuration) if it counts, kubectl's own kubeconfig, or else the environment.
     """
     file_counts = is_file_used(file)
     home = "" if kubeconfig else fallback_kubeconfig(file, environ)

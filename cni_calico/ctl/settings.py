@@ -74,7 +74,7 @@ def is_file_used(path: str) -> bool:
 
 
 def fallback_kubeconfig(path: str, environ: Mapping[str, str]) -> str:
-    """The kubeconfig of kubectl itself, if that is what ``read_config`` takes, as none is named; else ""."""
+    """The kubeconfig of kubectl itself if ``read_config`` uses it because no other is named; else ""."""
     try:
         access = read_config(path, environ).kubernetes
     except InvalidConfig:

@@ -1,7 +1,6 @@
-"""What children print becomes records of our log: BIRD's lines, a traceback, what the C library complains of.
-
-Rule: a line that is a record already passes as it is, so whoever reads standard error finds one form, text or JSON. A
-reader always takes what there is: no child waits because its lines are not read.
+"""Turns what child processes print (BIRD's lines, tracebacks, messages of the C library) into records of our log. Rule:
+a line that is a record already is passed on unchanged, so that everything on standard error has one form, text or JSON.
+The lines are always read at once, so that no child has to wait.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LAST_S = 1.0
 
 
 class ChildLines:
-    """``fd`` is what children are given to print to; their lines go to standard error in the form of ``log``."""
+    """``fd`` is the children's standard output and error; their lines go to standard error in the form of ``log``."""
 
     def __init__(self, log: Log) -> None:
         self._bird, self._other = copy(log), copy(log)
@@ -35,7 +34,7 @@ class ChildLines:
         self._thread.start()
 
     def close(self) -> None:
-        """Nobody new prints to it; what was printed before is written. A child that outlives us prints into nothing."""
+        """Write what was printed before. The output of a child that outlives this process is lost."""
         os.close(self.fd)
         self._thread.join(_LAST_S)
 

@@ -30,7 +30,7 @@ WELL = [
     "ok         DNS: kubernetes.default is 10.96.0.1",
     "ok         IPv4 policy: a policy keeps out what it forbids, and nothing else",
     "ok         IPv6 policy: a policy keeps out what it forbids, and nothing else",
-    "The network is well.",
+    "The network works.",
 ]
 
 
@@ -118,7 +118,7 @@ add rule inet broken pre ip daddr 10.96.0.0/16 drop
     finally:
         one.run("nft", "delete", "table", "inet", "broken")
     assert code == 1
-    assert err.startswith("the network is not well: IPv4 MTU, IPv6 MTU, IPv4 service, DNS\n"), (lines, err)
+    assert err.startswith("the network does not work: IPv4 MTU, IPv6 MTU, IPv4 service, DNS\n"), (lines, err)
     failed = [line for line in lines if line.startswith("failed     IPv4 MTU")]
     assert "pods send packets of 1430 bytes, but only 1270 bytes pass" in failed[0]  # 1300, without UDP and VXLAN
     assert namespaces(check_lab) == []

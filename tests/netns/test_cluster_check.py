@@ -123,7 +123,7 @@ def test_what_works_and_what_does_not(checked_host: Node) -> None:
         "failed",
         "pods send packets of 1450 bytes, but only 1020 bytes pass: lower the pods' MTU (veth_mtu)",
     )
-    assert (code, err) == (1, "the network is not well: IPv4 MTU\n")
+    assert (code, err) == (1, "the network does not work: IPv4 MTU\n")
     assert not leftovers(checked_host)
 
 
@@ -133,7 +133,7 @@ def test_families_that_do_not_get_through(checked_host: Node) -> None:
     code, found, err = check(checked_host)
     assert found["IPv4 between pods"][0] == "ok"
     assert found["IPv6 between pods"][1].endswith(": port 8080 does not answer within 2 s")
-    assert (code, err) == (1, "the network is not well: IPv6 between pods\n")
+    assert (code, err) == (1, "the network does not work: IPv6 between pods\n")
     assert not leftovers(checked_host)
 
 
@@ -174,7 +174,7 @@ def test_a_host_that_does_not_enforce_policy(checked_host: Node) -> None:
     checked_host.run().until_ready()
     code, found, err = check(checked_host)
     assert found["IPv4 policy"] == ("failed", "a port still answers 30 s after a policy forbade it")
-    assert (code, err) == (1, "the network is not well: IPv4 policy, IPv6 policy\n")
+    assert (code, err) == (1, "the network does not work: IPv4 policy, IPv6 policy\n")
     assert not leftovers(checked_host)
 
 

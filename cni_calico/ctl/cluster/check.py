@@ -40,7 +40,7 @@ def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
     except CalicoError as e:
         raise with_hint(e, arguments.config, environ, arguments.kubeconfig) from e.__cause__
     wrong = render_sum(findings)
-    text = "" if wrong else "The network is well.\n"
+    text = "" if wrong else "The network works.\n"
     if arguments.output != TABLE:
         text = render_value({"findings": [asdict(finding) for finding in findings]}, arguments.output)
     if wrong:

@@ -60,7 +60,7 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     target = arguments.archive or f"{name}-{os.getpid()}.tar.gz"
     secrets = secrets_in("".join(f"{key}={value}\n" for key, value in environ.items()))
     with open_session(arguments, environ) as session:
-        session.store.get(CLUSTER, session.deadline)  # an archive of failures would help nobody
+        session.store.get(CLUSTER, session.deadline)  # an archive that contains only failures would be useless
         count = write_archive(target, name, _items(session, arguments), secrets)
         session.take_damaged()  # its failures are named in the archive
     return (

@@ -1,4 +1,4 @@
-"""``calicoctl cluster status``: whether the cluster is well, in one screen.
+"""``calicoctl cluster status``: the state of the cluster, in one screen.
 
 Rule: everything comes from the datastore, and on Kubernetes from its nodes and calico-node's pods. What cannot be known
 from here (BGP sessions, and readiness without Kubernetes) is left to ``calicoctl node status`` on the node.
@@ -50,7 +50,7 @@ def show(session: Session, arguments: Namespace) -> str:
         if not wrong:
             return text
         if not arguments.wait or session.deadline.remaining_s() < WAIT_S:
-            raise CommandFailed("the cluster is not well: " + "; ".join(wrong), output=text)
+            raise CommandFailed("the cluster has problems: " + "; ".join(wrong), output=text)
         time.sleep(WAIT_S)
 
 

@@ -296,12 +296,15 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "cluster": Help("inspect the whole cluster"),
     "cluster status": Help(
-        "whether the cluster is well: nodes, pools, addresses",
+        "whether the cluster has problems: nodes, pools, addresses",
         "The exit status is 1 when something is not, and standard error says what.",
         (
             ("cluster status", "look once"),
             ("cluster status -o json", "for a script"),
-            ("cluster status --wait --timeout 300", "after an installation: until all is well, five minutes at most"),
+            (
+                "cluster status --wait --timeout 300",
+                "after an installation: wait until there are no problems, at most five minutes",
+            ),
         ),
     ),
     "cluster check": Help(

@@ -1,4 +1,4 @@
-"""Tables on a terminal: bold headings, colours for what is well and what is not, cells wrapped to the terminal's width.
+"""Tables on a terminal: bold headings, colours that distinguish good from bad, cells wrapped to the terminal's width.
 
 Rule: the library rich lays out only a table that does not fit the terminal; one that fits is the plain table with
 colours, because importing rich takes as long as everything else that ``get`` does.

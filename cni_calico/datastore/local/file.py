@@ -195,7 +195,9 @@ def _replace_empty(path: str) -> None:
 
 
 def _require_made_by_us(path: str, status: os.stat_result) -> None:
-    """Raises DatastoreDamaged for an empty file that cannot be the beginning of a store: somebody needs it."""
+    """Raises DatastoreDamaged for an empty file that cannot be the beginning of a store: another program may need
+    it.
+    """
     if stat.S_IMODE(status.st_mode) != 0o600 or status.st_uid != os.geteuid():
         raise DatastoreDamaged(
             f"cannot open datastore {path}: it is an empty file that cni-calico did not make: its mode is"

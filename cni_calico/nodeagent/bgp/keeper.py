@@ -50,7 +50,7 @@ FILES_S = 5.0  # for users' files beside BIRD's configuration
 class BgpKeeper:
     """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
-    ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if all is well), "bgp_problems"
+    ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
     (parts of the records that are left out) and "bgp_unmet" (why the node is not ready without BIRD). ``output_fd`` is
     where BIRD's own log goes.
     """

@@ -164,14 +164,14 @@ class FelixSettings:
         "FailsafeInboundHostPorts",
         FAILSAFE,
         INBOUND,
-        "Ports of this node that stay open whatever policies of host endpoints say; none: no port.",
+        "Ports of this node that stay open whatever host endpoints' policies deny; none: no port.",
         shown_default="tcp:22,udp:68,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667",
     )
     failsafe_outbound: tuple[FailsafePort, ...] = setting(
         "FailsafeOutboundHostPorts",
         FAILSAFE,
         OUTBOUND,
-        "Ports that this node can always connect to, whatever policies of host endpoints say; none: no port.",
+        "Ports that this node can always connect to, whatever host endpoints' policies deny; none: no port.",
         shown_default="udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667",
     )
     interface_exclude: tuple[str, ...] = setting(

@@ -1,8 +1,8 @@
-"""The agent's loop: whatever happens, compute what must exist and make it so.
+"""The agent's loop: after every event it computes what must exist, and makes it so.
 
-Rule: level-triggered. A change in the datastore or a notification of the kernel only says "look again"; a full resync
-comes anyway, every 90 seconds. Until every listing has been read once nothing is changed, and losing the datastore
-later leaves the data plane as it is.
+Rule: level-triggered. A change in the datastore or a notification of the kernel only says that something has changed,
+not what; a full resync comes every 90 seconds in any case. Until every listing has been read once nothing is changed,
+and losing the datastore later leaves the data plane as it is.
 """
 
 from __future__ import annotations

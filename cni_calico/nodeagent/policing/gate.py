@@ -1,7 +1,7 @@
 """PURE: whether this node enforces policy for its workloads now, and the text that says so.
 
-Rule: an update must not cut anybody off. While something that policies need is missing, no policy is enforced, and that
-is reported; a node that has enforced policy continues, even if the reasons for the decision change.
+Rule: an update must not cut off any workload. While something that policies need is missing, no policy is enforced, and
+that is reported; a node that has enforced policy continues, even if the reasons for the decision change.
 
 - PolicyEnforcement is Disabled: no, and that is reported.
 - Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before a

@@ -59,7 +59,7 @@ class Owners:
         return address not in self._held
 
     def let_go(self, addresses: Iterable[bytes]) -> None:
-        """Endpoints of this node had these addresses before anybody was looking."""
+        """Note addresses that endpoints of this node had in an earlier run."""
         self._let_go.update(addresses)
 
     def take_let_go(self) -> set[bytes]:

@@ -93,7 +93,7 @@ class StatusFiles:
             return False  # the next update reports why
         if self._written.keys() <= there and (there or self._files.exists(self._directory)):
             return False
-        self._log.warning(f"somebody removed the status of endpoints from {self._directory}: writing it again")
+        self._log.warning(f"another program removed the status of endpoints from {self._directory}: writing it again")
         self._begun = False
         return True
 

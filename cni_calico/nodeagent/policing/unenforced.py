@@ -1,7 +1,7 @@
 """PURE: what upstream's agent enforces on this node and our agent would not.
 
-Rule: while there is any of it, what upstream's agent left stays, unless FELIX_TAKEOVERWITHOUTPOLICIES is set: its
-rules go on denying, and nobody is let in by an update.
+Rule: while there is any of it, what upstream's agent left stays, unless FELIX_TAKEOVERWITHOUTPOLICIES is set: its rules
+continue to deny, so that an update opens nothing.
 
 With PolicyEnforcement Disabled these are all policies, and each HostEndpoint of this node that a policy selects or that
 has no profile that allows everything (upstream denies there what nothing allows). Otherwise there is nothing.

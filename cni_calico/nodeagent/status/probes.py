@@ -17,7 +17,7 @@ _WITHOUT_BIRD = frozenset(("vxlan", "none"))
 
 
 def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Why the probes fail, one line for each; [] if all is well."""
+    """Why the probes fail, one line for each; [] if all succeed."""
     run_dir = directories.run_dir(environ)
     faults = []
     if "felix-live" in names:

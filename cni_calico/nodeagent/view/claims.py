@@ -58,7 +58,10 @@ def judge_claims(
             kept = tuple(network for network in record.ip_networks if network not in doubtful)
             unproven[record.interface_name] = frozenset(doubtful)
             listed = ", ".join(sorted(map(str, doubtful)))
-            problems.append(f"pod {'/'.join(who)}: its annotation claims {listed}, which nobody confirms: not routed")
+            problems.append(
+                f"pod {'/'.join(who)}: its annotation claims {listed}, which neither IPAM nor a podCIDR confirms: not "
+                "routed"
+            )
             record = replace(record, ip_networks=kept)
         judged.append(record)
     return Judged(tuple(judged), unproven, tuple(problems))

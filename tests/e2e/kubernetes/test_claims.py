@@ -52,7 +52,11 @@ def test_an_annotation_takes_no_route(
             assert {dst for dst, _, _ in before} >= {"default", SERVICE, own}
             claim(node, "web-0", f"0.0.0.0/0,{SERVICE}/32,::/0,{own}/32")
             log = node.root / "agent.log"
-            until(lambda: "which nobody confirms: not routed" in log.read_text(), "the agent has seen the claim", 30)
+            until(
+                lambda: "which neither IPAM nor a podCIDR confirms: not routed" in log.read_text(),
+                "the agent has seen the claim",
+                30,
+            )
             assert routes(host_ns) == before
             claim(node, "web-0", f"{own}/32")
             pod_route = next(route for route in before if route[0] == own)

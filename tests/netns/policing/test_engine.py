@@ -121,7 +121,7 @@ def test_removed_status_files_are_made_again(lab_of_two: Lab) -> None:
     until(lambda: len(list(directory.glob("k8s*"))) == 2, "the status files of both workloads")
     shutil.rmtree(directory)
     until(lambda: len(list(directory.glob("k8s*"))) == 2, "both files again")
-    assert "somebody removed the status of endpoints" in lab_of_two.log()
+    assert "another program removed the status of endpoints" in lab_of_two.log()
 
 
 def test_a_full_disk_for_status_files(lab_of_two: Lab, tmp_path: Path) -> None:

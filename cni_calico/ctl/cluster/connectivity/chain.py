@@ -109,7 +109,7 @@ class Attached:
         answer = call_plugin(self._executable(plugin["type"]), command, document, environ, deadline)
         if answer.why:
             raise CommandFailed(
-                f"the network is not well: {command} of CNI plugin {plugin['type']} fails: {answer.why}"
+                f"the network does not work: {command} of CNI plugin {plugin['type']} fails: {answer.why}"
             )
         return answer.document
 
@@ -117,6 +117,6 @@ class Attached:
         found = find_plugin(name, self.network.directories.split(":"))
         if not found:
             raise CommandFailed(
-                f"the network is not well: CNI plugin {name} is not installed in {self.network.directories}"
+                f"the network does not work: CNI plugin {name} is not installed in {self.network.directories}"
             )
         return found

@@ -56,7 +56,7 @@ def render_finding(finding: Trial, look: PlainLook = PLAIN) -> str:
 def render_sum(findings: Sequence[Trial]) -> str:
     """A sentence about everything that does not work, "" if everything does."""
     failed = [finding.what for finding in findings if finding.outcome == FAILED]
-    return f"the network is not well: {', '.join(failed)}" if failed else ""
+    return f"the network does not work: {', '.join(failed)}" if failed else ""
 
 
 def missing_families(addresses: Sequence[str]) -> list[Trial]:

@@ -1,6 +1,7 @@
 """The check on one host without Kubernetes: two network namespaces that the host's installed CNI plugin connects.
 
-Rule: what a step makes is registered for removal before it is made; nothing of the check stays, whatever happens.
+Rule: what a step makes is registered for removal before it is made; the check leaves nothing behind, even after a
+failure.
 """
 
 from __future__ import annotations

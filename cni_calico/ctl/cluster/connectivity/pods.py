@@ -149,7 +149,7 @@ class PodCheck:
             why = objects.why_not_running(pod)
             if end.expired() or pod["status"].get("phase") == "Failed":
                 why = why or self._last_event(name) or "its kubelet says nothing about it"
-                raise CommandFailed(f"the network is not well: pod {name} on {pod['spec']['nodeName']}: {why}")
+                raise CommandFailed(f"the network does not work: pod {name} on {pod['spec']['nodeName']}: {why}")
             self._pause(f"start pod {name}")
 
     def _last_event(self, pod: str) -> str:
@@ -202,7 +202,7 @@ def choose_places(
     ready = [name for name in wanted or unready if not unready[name] and images.get(name)]
     if not ready or (wanted and len(ready) < len(wanted)):
         why = "; ".join(f"{name}: {_why_unfit(unready[name], images.get(name))}" for name in wanted or unready)
-        raise CommandFailed(f"the network is not well: no node can take a pod: {why}")
+        raise CommandFailed(f"the network does not work: no node can take a pod: {why}")
     return [PodPlace(name, images[name]) for name in ready[:2]]
 
 

@@ -1,8 +1,8 @@
 """PURE: names of our objects, comments and log prefixes, from texts that anyone may have written.
 
-Rule: whatever a record says, nft reads each name as one word, two different things never share a name, and a comment or
-log prefix cannot end its quotes. A name's stem is for people; if the stem had to be changed or cut, "_" (which no
-unchanged stem contains) and a digest follow.
+Rule: whatever a record contains, nft reads each name as one word, two different things never share a name, and a
+comment or log prefix cannot end its quotes. A name's stem is for people; if the stem had to be changed or cut, "_"
+(which no unchanged stem contains) and a digest follow.
 """
 
 from __future__ import annotations

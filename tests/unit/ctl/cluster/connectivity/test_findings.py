@@ -40,7 +40,7 @@ def test_lines_and_their_sum():
     assert "".join(map(render_finding, findings)) == (
         "ok         pods: a to b\nfailed     IPv4 MTU: why\nnot tried  DNS: none\n"
     )
-    assert render_sum(findings) == "the network is not well: IPv4 MTU"
+    assert render_sum(findings) == "the network does not work: IPv4 MTU"
     assert render_sum([Trial("DNS", SKIPPED)]) == ""
 
 
