@@ -1,0 +1,32 @@
+"""What tests/bench/policy/packets.py measures is there: each change in force, upstream's rules as many as it says."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from tests.bench.policy import upstream_rules
+from tests.bench.policy.packets import by_nft, changes, node
+
+pytestmark = pytest.mark.netns
+
+
+def test_two_rounds_of_changes_under_traffic() -> None:
+    counts, times = changes(16)
+    assert len(times) == 16 and counts.sent > 0
+    assert (counts.allowed_arrived, counts.forbidden_arrived) == (counts.sent, 0)
+
+
+def test_upstreams_rules_for_many_policies() -> None:
+    """Only the last rule of the last policy lets a packet through, so it has passed all others."""
+    with ExitStack() as stack:
+        made = node(stack)
+        by_nft(made)
+        assert made.passes("probing", "probed", 80)
+        listed = made.host.run("nft", "list", "table", "ip", "calico").stdout
+        asked = [line for line in listed.splitlines() if "@cali40s-none" in line]
+        assert len(asked) == upstream_rules.POLICIES * upstream_rules.RULES
+        last = f"filter-cali-pi-bench{upstream_rules.POLICIES - 1}"
+        made.host.run("nft", "flush", "chain", "ip", "calico", last)
+        assert not made.passes("probing", "probed", 80)
