@@ -185,10 +185,16 @@ def test_tests_do_not_sleep() -> None:
 
 # -- imports as they stand in the text: lazy ones and those for types alone included ---------------------------------
 
-EFFECTS = {
-    *("os", "socket", "time", "random", "threading", "subprocess", "pyroute2", "grpc", "kubernetes", "sqlite3"),
-    *("ssl", "http", "signal", "select", "tempfile", "secrets"),
+# all that a pure module may import that is not ours: it computes, and nothing else
+PURE_LIBRARIES = {
+    *("__future__", "_sha1", "base64", "binascii", "bisect", "codecs", "collections", "collections.abc", "dataclasses"),
+    *("datetime", "difflib", "enum", "errno", "fractions", "functools", "hashlib", "html", "ipaddress", "itertools"),
+    *("json", "jsonpatch", "jsonpath", "math", "re", "shlex", "struct", "sys", "types", "typing", "urllib.parse"),
+    *("yaml", "zlib"),
 }
+PURE_OF_SYS = {"byteorder", "intern"}  # numbers and strings; the rest of it is this process
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "exit", "quit", "breakpoint", "__import__"}
+CLOCKS = re.compile(r"(\w+\.)*(datetime|date)\.(now|utcnow|today)")
 # what pure modules may import although it has effects: they take only names from there
 NAMES_FOR_PURE = {
     "cni_calico": "the version",
@@ -239,28 +245,119 @@ def is_pure(name: str) -> bool:
     return by_place or not tree.body or (ast.get_docstring(tree) or "").startswith("PURE")
 
 
+def names_of(tree: ast.AST, module: str) -> set[str]:
+    """What is taken of a module that is imported by its own name: ``module.NAME``, or imported from it."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and node.module == module:
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def calls_in(tree: ast.AST) -> list[tuple[str, list[ast.expr]]]:
+    """(what is called, as it is written; its arguments) of every call."""
+    return [(ast.unparse(node.func), node.args) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def effects_of(tree: ast.Module, pure: set[str]) -> list[str]:
+    """What a pure module must not do: imports that are not pure, this process, clocks, files, the screen."""
+    imported = imports_of(tree, for_types=False)
+    of_ours = {name for name in imported if name.split(".")[0] == "cni_calico"}
+    called = {name for name, _ in calls_in(tree)}
+    return sorted(
+        (of_ours - pure)
+        | (imported - of_ours - PURE_LIBRARIES)
+        | {f"sys.{name}" for name in names_of(tree, "sys") - PURE_OF_SYS}
+        | {name for name in called if name in IMPURE_CALLS or CLOCKS.fullmatch(name)}
+    )
+
+
 def test_what_says_pure_is_pure() -> None:
-    """A pure module imports no effect, opens and prints nothing, and of ours imports pure modules alone: so what it
-    imports through them is pure, too.
-    """
+    """Of ours a pure module imports pure modules alone: so what it imports through them is pure, too."""
     pure = {name for name in modules() if is_pure(name)}
     assert len(pure) > 190
-    found = {
-        name: sorted(
-            other
-            for other in imports_of(modules()[name], for_types=False)
-            if other.split(".")[0] in EFFECTS or (other in modules() and other not in pure | NAMES_FOR_PURE.keys())
-        )
-        for name in sorted(pure)
-    }
-    assert {name: others for name, others in found.items() if others} == {}
+    found = {name: effects_of(modules()[name], pure | NAMES_FOR_PURE.keys()) for name in sorted(pure)}
+    assert {name: effects for name, effects in found.items() if effects} == {}
     used = {other for name in pure for other in imports_of(modules()[name], for_types=False)}
-    assert NAMES_FOR_PURE.keys() <= used
-    calls = {name: [each for each in ast.walk(modules()[name]) if isinstance(each, ast.Call)] for name in pure}
-    called = {name: {each.func.id for each in of if isinstance(each.func, ast.Name)} for name, of in calls.items()}
-    assert {name: names & {"open", "print", "input", "exec", "eval"} for name, names in called.items()} == {
-        name: set() for name in pure
-    }
+    assert used >= NAMES_FOR_PURE.keys() | PURE_LIBRARIES
+    assert set.union(*(names_of(modules()[name], "sys") for name in pure)) == PURE_OF_SYS
+
+
+@pytest.mark.parametrize(
+    ("effect", "text"),
+    [
+        *((name, f"import {name}") for name in ("os", "fcntl", "subprocess", "socket", "time", "_socket", "pathlib")),
+        ("os", "from os import environ"),
+        ("time", "def f():\n    from time import time"),
+        *((f"sys.{name}", f"import sys\nsys.{name}") for name in ("stdout", "stderr", "argv", "exit", "modules")),
+        ("sys.exit", "from sys import exit"),
+        ("datetime.now", "from datetime import datetime\nx = datetime.now()"),
+        ("datetime.date.today", "import datetime\nx = datetime.date.today()"),
+        ("open", "with open('x') as f:\n    pass"),
+        ("print", "print(1)"),
+        ("cni_calico.kernel.files", "from cni_calico.kernel import files"),
+    ],
+)
+def test_an_effect_in_a_pure_module_is_found(effect: str, text: str) -> None:
+    assert effects_of(ast.parse(text), {"cni_calico.tuples"}) == [effect]
+
+
+# modules other than ``main`` that write to stdout or stderr, or end the process or a thread
+PRINTS_OR_ENDS = {
+    "kernel.netns": "a thread that cannot leave a pod's network namespace must not do anything else",
+    "log": "without a file a log's lines go to stderr",
+    "plugin.call.shim": "what the mains of both of the plugin's executables are: another module costs every call time",
+}
+
+
+def prints_or_ends(tree: ast.Module) -> list[str]:
+    found = {f"sys.{name}" for name in names_of(tree, "sys") & {"stdout", "stderr", "__stdout__", "__stderr__", "exit"}}
+    found |= {f"os.{name}" for name in names_of(tree, "os") & {"_exit", "abort"}}
+    for name, arguments in calls_in(tree):
+        written_to = ast.unparse(arguments[0]) if name == "os.write" and arguments else ""
+        if name in ("print", "exit", "quit", "SystemExit") or written_to in ("1", "2"):
+            found.add(name)
+    return sorted(found)
+
+
+def test_only_main_modules_print_and_end_the_process() -> None:
+    """What is printed, and the exit status, are decided where a program begins."""
+    found = {name.removeprefix("cni_calico.") for name, tree in modules().items() if prints_or_ends(tree)}
+    assert {name for name in found if not name.endswith("main")} == set(PRINTS_OR_ENDS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("print(1)", "import sys\nsys.stdout.write('')", "from sys import stderr", "import sys\nsys.exit(1)"),
+        *("import os\nos._exit(1)", "import os\nos.write(2, b'')", "raise SystemExit(1)", "exit()"),
+    ],
+)
+def test_what_prints_or_ends_is_found(text: str) -> None:
+    assert prints_or_ends(ast.parse(text))
+
+
+STARTS = re.compile(r"posix_spawnp?|fork|forkpty|(exec|spawn)[lv]p?e?|system|popen")
+STARTERS = {"subprocess", "_posixsubprocess", "multiprocessing", "pty"}
+
+
+def starts_processes(tree: ast.Module) -> list[str]:
+    found = {f"os.{name}" for name in names_of(tree, "os") if STARTS.fullmatch(name)}
+    return sorted(found | (imports_of(tree, for_types=False) & STARTERS))
+
+
+def test_only_the_kernels_door_starts_processes() -> None:
+    """All ways of the standard library, those without subprocess included."""
+    found = {name for name, tree in modules().items() if starts_processes(tree)}
+    assert {name for name in found if not name.startswith("cni_calico.kernel.")} == set()
+    assert "cni_calico.kernel.process" in found
+
+
+@pytest.mark.parametrize("text", ["os.posix_spawn()", "os.fork()", "os.execve()", "os.system('')", "import subprocess"])
+def test_what_starts_a_process_is_found(text: str) -> None:
+    assert starts_processes(ast.parse(text))
 
 
 @cache
@@ -398,7 +495,6 @@ REFLECTION = {
     "ctl.ipam.release": "ValueError has no strerror",
     "datastore.etcd.link": "gRPC's errors have no common class with a code",
     "datastore.kubernetes.dial": "UnicodeError has no strerror",
-    "datastore.kubernetes.http": "a socket or one with TLS",
     "datastore.kubernetes.login": "PyYAML's errors may have no place",
     "datastore.local.file": "SQLite's errors may have no code",
     "expanded": "it is what a dataclass is made of",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     HostCommand = Callable[[Namespace, Mapping[str, str]], str]
 
 KUBECTL_PLUGIN = "kubectl-calico"
+INTERRUPTED = 130  # a shell's exit status for SIGINT
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
@@ -171,6 +172,15 @@ def _warn(problem: object) -> None:
     _note(f"Warning: {problem}")
 
 
+def _end_now() -> None:
+    """End an interrupted command without waiting for its threads."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        pass
+    os._exit(INTERRUPTED)
+
+
 def _look(environ: Mapping[str, str]) -> PlainLook:
     if sys.stdout.isatty():
         from cni_calico.ctl.output.terminal import look_of
@@ -202,32 +212,32 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
     failing = 1
     try:
         arguments = parse_arguments(argv, prog)
-        failing = (
-            2 if arguments.command == "diff" else 1
-        )  # for diff 1 means that something would change, as for kubectl's
-        words = (arguments.command, vars(arguments).get("subcommand"))
-        arguments.stdin = _read_stdin(words[1] == "import") if vars(arguments).get("filename") == "-" else ""
+        # for diff 1 means that something would change, as for kubectl's
+        failing = 2 if arguments.command == "diff" else 1
+        words = (arguments.command, arguments.subcommand)
+        arguments.stdin = _read_stdin(words[1] == "import") if arguments.filename == "-" else ""
         arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say
+        arguments.end_now = _end_now
         arguments.look = _look(environ)
         _say(_run_command(" ".join(filter(None, words)), arguments, environ))
         return 0
     except CalicoError as e:
         return _complain(e, failing)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader is gone: write nothing more, not even at exit
         return 1
 
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:
-    dry_run = vars(arguments).get("dry_run", "none")
+    dry_run = arguments.dry_run
     standalone = _standalone(name, dry_run)
     if standalone is not None:
         return standalone(arguments, environ)
     from cni_calico.ctl.opening import open_session
 
-    command = _find(name, watching=bool(vars(arguments).get("watch")))
+    command = _find(name, watching=arguments.watch)
     with open_session(arguments, environ, creating=name in _CREATING and dry_run == "none") as session:
         if dry_run == "server":
             from cni_calico.ctl.resources.rehearsal import rehearse

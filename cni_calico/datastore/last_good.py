@@ -22,7 +22,7 @@ from cni_calico.model.keys import Key, ListKey
 IN_FORCE = "its last valid version stays in force"
 
 
-class KeptCaches:
+class LastGoodCaches:
     """``follow`` makes a cache. ``records``, ``unread`` and ``problems`` are for one thread; the caches' threads call
     ``on_change``, and only for a difference: a record that was written again unchanged causes no call.
     """

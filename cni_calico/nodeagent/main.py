@@ -13,9 +13,12 @@ from cni_calico.nodeagent.flags import COMMANDS, PROBES, SERVICES, UsageError, p
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cni_calico.daemon.supervisor import ChildService
 
 USAGE = 2
+SV_USAGE = 100  # as runit's sv
 
 
 def main() -> int:
@@ -25,9 +28,7 @@ def main() -> int:
         sys.stdout.write(render_usage())
         return 0
     if arguments[:1] == ["sv"]:
-        from cni_calico.nodeagent.service_control import control
-
-        return control(arguments[1:], os.environ)
+        return _control_services(arguments[1:])
     try:
         chosen, values = parse_flags(arguments)
     except UsageError as e:
@@ -44,6 +45,16 @@ def main() -> int:
         sys.stderr.write(render_usage())
         return USAGE
     return _run(chosen)
+
+
+def _control_services(arguments: Sequence[str]) -> int:
+    from cni_calico.nodeagent.service_control import control
+
+    try:
+        return control(arguments, os.environ, sys.stdout.write)
+    except UsageError as e:
+        sys.stderr.write(f"{e}\n")
+        return SV_USAGE
 
 
 def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
@@ -142,7 +153,6 @@ def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.settings_table import TRUE
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log, wants_json
-    from cni_calico.nodeagent.service_control import write_services
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = directories.nodename_file(os.environ)
@@ -152,7 +162,18 @@ def _supervise(chosen: set[str]) -> int:
     )
     run_dir = directories.run_dir(os.environ)
     log = Log("info", context="supervisor: ", as_json=wants_json(os.environ))
-    return Supervisor(services, command, os.environ, log, lambda running: write_services(run_dir, running)).run()
+    return Supervisor(services, command, os.environ, log, lambda running: _publish(run_dir, running)).run()
+
+
+def _publish(run_dir: str, services: Sequence[ChildService]) -> None:
+    """For ``sv``; a failure only disables that."""
+    from cni_calico.errors import KernelError
+    from cni_calico.nodeagent.service_control import write_services
+
+    try:
+        write_services(run_dir, services)
+    except KernelError as e:
+        sys.stderr.write(f"calico-node: {e}\n")
 
 
 if __name__ == "__main__":

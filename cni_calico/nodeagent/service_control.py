@@ -12,15 +12,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cni_calico import directories
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, KernelError
+from cni_calico.nodeagent.flags import UsageError
 from cni_calico.nodeagent.status.file import since_boot
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RunningService:
 
 
 def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
-    """Write what the supervisor runs, for ``control`` in another process; a failure only disables that."""
+    """Write what the supervisor runs, for ``control`` in another process. Raises KernelError."""
     running = {s.name: {"pid": s.child.pid, "since": s.since_boot} for s in services if s.child is not None}
     target = f"{run_dir}/{FILE}"
     try:
@@ -62,16 +62,18 @@ def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
             json.dump(running, file)
         os.rename(file.name, target)
     except OSError as e:
-        sys.stderr.write(f"calico-node: cannot write {target}: {e.strerror or e}\n")
+        raise KernelError(f"cannot write {target}: {e.strerror or e}", errno=e.errno or 0) from e
 
 
-def control(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``sv`` with these arguments; the exit status, as in sv, is the number of services for which it failed."""
+def control(arguments: Sequence[str], environ: Mapping[str, str], say: Callable[[str], object]) -> int:
+    """``sv`` with these arguments; the exit status, as in sv, is the number of services for which it failed.
+
+    Each service's line is passed to ``say`` as soon as it is known. Raises UsageError.
+    """
     words = [argument for argument in arguments if not argument.startswith("-")]
     command = _COMMANDS.get(words[0], words[0]) if words else ""
     if len(words) < 2 or command not in ("status", "restart", "hup", "up"):
-        sys.stderr.write(f"{_USAGE}\n")
-        return 100
+        raise UsageError(_USAGE)
     run_dir = directories.run_dir(environ)
     failed = 0
     for path in words[1:]:
@@ -81,7 +83,7 @@ def control(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         except (CalicoError, OSError, ValueError) as e:
             failed += 1
             text = f"fail: {path}: {e}"
-        sys.stdout.write(f"{text}\n")
+        say(f"{text}\n")
     return failed
 
 

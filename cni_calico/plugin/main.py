@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cni_calico.plugin.call.shim import run
+from cni_calico.plugin.call.shim import run, write_stdout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +18,19 @@ def _load() -> Serve:
 
 
 def _test_datastore(stdin: bytes) -> int:
-    from cni_calico.plugin.try_datastore import run_datastore_test
+    """0, or 1 with a CNI error on stdout and its text on stderr."""
+    from cni_calico.plugin.try_datastore import try_datastore
 
-    return run_datastore_test(stdin)
+    error = try_datastore(stdin)
+    if error is None:
+        return 0
+    from cni_calico.cni.answer import answer_error
+    from cni_calico.cni.versions import CURRENT
+
+    sys.stderr.write(f"{error.message}\n")
+    sys.stderr.flush()
+    write_stdout(answer_error(error, CURRENT).stdout.encode())
+    return 1
 
 
 def main() -> int:

@@ -13,7 +13,6 @@ import os
 import queue
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -342,7 +341,3 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     tell_systemd(STOPPING, environ)
     server.stop()
     return 1 if server.exhaustion.noted else 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_server(os.environ))

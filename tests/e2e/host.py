@@ -47,6 +47,7 @@ from tests.e2e import front, records
 from tests.e2e.forks import Forking, Forks
 from tests.netns.namespaces import Killed, Namespace
 
+_SERVER = (sys.executable, "-m", "cni_calico.nodeagent.main", "-cni-server")
 POOLS = {"pool4": ("10.65.0.0/16", 26), "pool6": ("fd00:65::/112", 122)}
 
 
@@ -147,7 +148,7 @@ class Node:
     @contextmanager
     def server(self, *, fault: str = "", wrap: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
         """A resident server in the host's namespace; ``wrap`` stands before its command line."""
-        argv = ["nsenter", f"--net={self.host.path}", *wrap, sys.executable, "-m", "cni_calico.server.run"]
+        argv = ["nsenter", f"--net={self.host.path}", *wrap, *_SERVER]
         environ = {**os.environ, "CALICO_RUN_DIR": str(self.root / "run"), "CALICO_FAULT": fault}
         with open(self.root / "server.log", "ab") as log:
             process = subprocess.Popen(argv, env=environ, stderr=log, stdin=subprocess.DEVNULL)

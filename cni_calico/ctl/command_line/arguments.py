@@ -29,9 +29,14 @@ from cni_calico.directories import CNI_BIN_DIR, CNI_NET_DIR
 from cni_calico.errors import InvalidConfig
 
 SHELLS = ("bash", "zsh", "fish")
-_DEFAULTS = {"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"}
+# of options that may stand before the command, and of what only some commands have
+_DEFAULTS = {
+    **{"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"},
+    **{"subcommand": "", "filename": "", "dry_run": "none", "watch": False},
+}
+_TIMEOUTS_S = {("cluster", "check"): 180.0}  # of commands that take longer
 _NODE_RUN_OPTIONS = (
-    *("name", "as", "ip", "ip6", "ip-autodetection-method", "ip6-autodetection-method", "log-dir", "node-image"),
+    *("name", "ip", "ip6", "ip-autodetection-method", "ip6-autodetection-method", "log-dir", "node-image"),
     *("backend", "felix-config", "docker-networking-ifprefix"),
 )
 _NODE_RUN_FLAGS = ("dryrun", "init-system", "no-default-ippools", "disable-docker-networking")
@@ -242,6 +247,7 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
     check = commands.add("checksystem", common, output_option())
     check.add_argument("-f", "--kernel-config", default="", metavar="FILE", help="the kernel's configuration file")
     run = commands.add("run", common)
+    run.add_argument("--as", dest="as_number", default="", help=SUPPRESS)
     for name in _NODE_RUN_OPTIONS:
         run.add_argument(f"--{name}", default="", help=SUPPRESS)
     for name in (*_NODE_RUN_FLAGS, *_NODE_RUN_FLAGS_MORE):
@@ -277,7 +283,6 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
         help=f"on a host: where the CNI plugins are (default {CNI_BIN_DIR})",
     )
     check.add_argument("--as-pod", default="", metavar="TASK", help=SUPPRESS)
-    check.set_defaults(defaults={"timeout": 180.0})
     diags = commands.add("diags", common)
     diags.add_argument(
         "--since", type=duration_s, default=0.0, metavar="DURATION", help="take only log lines newer than 5s, 2h, ..."
@@ -312,9 +317,12 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         _take_rest(arguments, rest, arguments.leaf if arguments.command else parser)
-    for name, value in {**_DEFAULTS, **vars(arguments).get("defaults", {})}.items():
+    timed = "timeout" in arguments
+    for name, value in _DEFAULTS.items():
         if name not in arguments:
             setattr(arguments, name, value)
+    if not timed:
+        arguments.timeout = _TIMEOUTS_S.get((arguments.command, arguments.subcommand), arguments.timeout)
     if arguments.show_version:
         arguments.command, arguments.client, arguments.poll, arguments.output = "version", False, 0.0, TABLE
     if not arguments.command:

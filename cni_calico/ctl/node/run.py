@@ -14,15 +14,6 @@ from cni_calico.ctl.session import CommandFailed
 from cni_calico.directories import LOG_DIR, RUN_DIR, STATE_DIR
 
 IMAGE = "IMAGE"  # there is no registry of ours: build/image/build.sh makes the image
-_VARIABLES = {
-    "name": "NODENAME",
-    "as": "AS",
-    "ip": "IP",
-    "ip6": "IP6",
-    "ip-autodetection-method": "IP_AUTODETECTION_METHOD",
-    "ip6-autodetection-method": "IP6_AUTODETECTION_METHOD",
-    "backend": "CALICO_NETWORKING_BACKEND",
-}
 _DATASTORE = (
     "DATASTORE_TYPE",
     "DATASTORE_PATH",
@@ -42,29 +33,33 @@ _MOUNTS = (
 def explain(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Always raises CommandFailed; its output has the commands."""
     variables = _variables(arguments, environ)
-    raise CommandFailed("calicoctl node run starts nothing here", output=render(variables, arguments.__dict__))
+    raise CommandFailed(
+        "calicoctl node run starts nothing here", output=render(variables, arguments.node_image or IMAGE)
+    )
 
 
 def _variables(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    given = vars(arguments)
-    found = {name: environ[name] for name in _DATASTORE if environ.get(name)}
-    for option, name in _VARIABLES.items():
-        value = given.get(option.replace("-", "_"))
-        if value:
-            found[name] = str(value)
-    if given.get("no_default_ippools"):
-        found["NO_DEFAULT_POOLS"] = "true"
-    return found
+    found = {name: environ.get(name, "") for name in _DATASTORE}
+    found |= {
+        "NODENAME": arguments.name,
+        "AS": arguments.as_number,
+        "IP": arguments.ip,
+        "IP6": arguments.ip6,
+        "IP_AUTODETECTION_METHOD": arguments.ip_autodetection_method,
+        "IP6_AUTODETECTION_METHOD": arguments.ip6_autodetection_method,
+        "CALICO_NETWORKING_BACKEND": arguments.backend,
+        "NO_DEFAULT_POOLS": "true" if arguments.no_default_ippools else "",
+    }
+    return {name: value for name, value in found.items() if value}
 
 
-def render(variables: Mapping[str, str], given: Mapping[str, object]) -> str:
+def render(variables: Mapping[str, str], image: str) -> str:
     """PURE: the commands for systemd and for podman."""
     lines = ["As a service (docs/hosts.md says how it is installed):", ""]
     if variables:
         lines += ["  # in /etc/calico/calico-node.env"]
         lines += [f"  {name}={value}" for name, value in variables.items()]
     lines += ["  systemctl enable --now calico-node", "", "As a container:", ""]
-    image = str(given.get("node_image") or IMAGE)
     words = ["podman", "run", "-d", "--name=calico-node", "--net=host", "--privileged", "--restart=always"]
     words += [f"-e {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
     words += [f"-v {mount}" for mount in _MOUNTS]

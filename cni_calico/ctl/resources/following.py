@@ -7,11 +7,8 @@ is over.
 from __future__ import annotations
 
 import json
-import os
 import queue
-import sys
 from argparse import Namespace
-from contextlib import suppress
 from typing import Any
 
 from cni_calico.ctl.output.render import columns_for, exported, render_names, require_format
@@ -26,7 +23,6 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import Key
 
 LOOK_S = 1.0
-INTERRUPTED = 130  # a shell's exit status for SIGINT
 WIDTHS = (9, 40, 20)  # of the table's first columns: later rows cannot widen earlier ones
 
 
@@ -117,9 +113,7 @@ def watch(session: Session, arguments: Namespace) -> str:
             for one in shown:
                 one.show_changes(LOOK_S / len(shown))
     except KeyboardInterrupt:
-        # nothing is left to tidy up, and a thread may be in a read that cannot be interrupted
-        with suppress(OSError):
-            sys.stdout.flush()
-        os._exit(INTERRUPTED)
+        arguments.end_now()  # nothing is left to tidy up, and a thread may be in a read that cannot be interrupted
+        raise
     finally:
         stop_caches(one.cache for one in shown)

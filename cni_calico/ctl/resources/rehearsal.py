@@ -30,7 +30,7 @@ def rehearse(session: Session) -> Session:
 
 def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Check what can be known without a datastore. Raises InvalidConfig, CommandFailed."""
-    if vars(arguments).get("filename"):
+    if arguments.filename:
         if arguments.command == "delete":
             commands.read_manifest(arguments)
             return CHECKED

@@ -96,7 +96,7 @@ class Connection:
         self.reusable = True
         self.gzipped = False  # the answer that is being read
         try:
-            self._socket = _connect(server, deadline)
+            self._socket, self._decrypted = _connect(server, deadline)
         except TimeoutError as e:
             cause = "" if e.errno is not None or str(e) == "timed out" else f": {e}"
             raise NotSent(f"no connection to {server.authority} in time{cause}") from e
@@ -183,8 +183,7 @@ class Connection:
 
     def buffered(self) -> bool:
         """Whether something can be read without waiting for the network."""
-        pending = getattr(self._socket, "pending", None)
-        return bool(self._buffer or (pending is not None and pending()))
+        return bool(self._buffer or self._decrypted())
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -339,7 +338,8 @@ def _left(deadline: Deadline) -> float:
     return left
 
 
-def _connect(server: Server, deadline: Deadline) -> socket.socket:
+def _connect(server: Server, deadline: Deadline) -> tuple[socket.socket, Callable[[], int]]:
+    """The socket, and how many bytes of what it has received wait decrypted."""
     host, port = server.proxy or (server.host, server.port)
     raw = connect(host, port, deadline, timeout_s=CONNECT_TIMEOUT_S)
     limit = deadline.sooner(CONNECT_TIMEOUT_S)
@@ -353,13 +353,13 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
         if server.proxy is not None:
             _tunnel(raw, server, limit)
         if server.tls is None:
-            return raw
+            return raw, lambda: 0
         raw.settimeout(_left(limit))
         wrapped = server.tls.wrap_socket(raw, server_hostname=server.server_name)
         if any(server.peer) and not names_peer(wrapped.getpeercert(), *server.peer):
             wrapped.close()
             raise OSError(f"the server's certificate does not have the name {' or '.join(filter(None, server.peer))}")
-        return wrapped
+        return wrapped, wrapped.pending
     except BaseException:
         raw.close()
         raise

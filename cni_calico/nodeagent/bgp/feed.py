@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.kubernetes.login import own_namespace
-from cni_calico.datastore.last_good import KeptCaches
+from cni_calico.datastore.last_good import LastGoodCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_affinity, decode_resource, describe
@@ -41,7 +41,7 @@ class BgpFeed:
 
     def __init__(self, context: Context, node: str, changed: Callable[[], None]) -> None:
         self._node = node
-        self._kept = KeptCaches(context.followed, changed)
+        self._kept = LastGoodCaches(context.followed, changed)
         self._resources = {
             kind: self._kept.follow(ResourceList(kind), _resource) for kind in (CONFIGURATION, PEER, FILTER)
         }

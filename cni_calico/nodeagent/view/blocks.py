@@ -14,7 +14,7 @@ from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
-from cni_calico.datastore.last_good import KeptCaches
+from cni_calico.datastore.last_good import LastGoodCaches
 from cni_calico.errors import DatastoreDenied
 from cni_calico.model.documents.codec import decode_affinity, decode_block, decode_ipam_config
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, IPAMConfigKey, IPAMConfigList, Key
@@ -51,7 +51,7 @@ class FollowedBlocks:
     """
 
     def __init__(
-        self, kept: KeptCaches, node: str, spread: Callable[[threading.Event], float], *, partial: bool = False
+        self, kept: LastGoodCaches, node: str, spread: Callable[[threading.Event], float], *, partial: bool = False
     ) -> None:
         self._kept = kept
         self._node = node

@@ -19,7 +19,7 @@ from typing import Any
 
 from cni_calico.datastore.cache import Cache, error_of
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
-from cni_calico.datastore.last_good import KeptCaches
+from cni_calico.datastore.last_good import LastGoodCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
 from cni_calico.ipam.pools import pool_of
@@ -108,7 +108,7 @@ class Sources:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
         self._routed = routed
-        self._kept = kept = KeptCaches(store, on_change)
+        self._kept = kept = LastGoodCaches(store, on_change)
         brief = brief and not use_pod_cidr
         self._nodes = kept.follow(ResourceList("Node", brief=brief), _node)
         self._own = kept.follow(ResourceList("Node", "", node), _node) if brief else self._nodes

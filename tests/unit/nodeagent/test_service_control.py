@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.service_control import control
+from cni_calico.errors import KernelError
+from cni_calico.nodeagent import main
+from cni_calico.nodeagent.flags import UsageError
+from cni_calico.nodeagent.service_control import control, write_services
 from tests.deadlines import until
 
 PROGRAM = """
@@ -36,9 +39,9 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
         process.wait()
 
 
-def sv(run_dir: Path, *arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = control(arguments, {"CALICO_RUN_DIR": str(run_dir)})
-    return code, capsys.readouterr().out
+def sv(run_dir: Path, *arguments: str) -> tuple[int, str]:
+    lines: list[str] = []
+    return control(arguments, {"CALICO_RUN_DIR": str(run_dir)}, lines.append), "".join(lines)
 
 
 def pid_in(text: str) -> int:
@@ -47,23 +50,39 @@ def pid_in(text: str) -> int:
     return int(found[1])
 
 
-def test_status_in_svs_words(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = sv(run_dir, "status", "/etc/service/enabled/felix", capsys=capsys)
+def test_status_in_svs_words(run_dir: Path) -> None:
+    code, text = sv(run_dir, "status", "/etc/service/enabled/felix")
     assert code == 0 and text.startswith("run: ")
     os.kill(pid_in(text), 0)
-    assert pid_in(sv(run_dir, "s", "confd", capsys=capsys)[1]) == pid_in(text)
-    assert pid_in(sv(run_dir, "status", "cni/", capsys=capsys)[1]) != pid_in(text)
-    assert sv(run_dir, "status", "bird", capsys=capsys)[1].startswith("down: /etc/service/enabled/bird: ")
+    assert pid_in(sv(run_dir, "s", "confd")[1]) == pid_in(text)
+    assert pid_in(sv(run_dir, "status", "cni/")[1]) != pid_in(text)
+    assert sv(run_dir, "status", "bird")[1].startswith("down: /etc/service/enabled/bird: ")
 
 
-def test_restart_gives_another_process(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = pid_in(sv(run_dir, "status", "felix", capsys=capsys)[1])
-    code, text = sv(run_dir, "restart", "/etc/service/enabled/confd", capsys=capsys)
+def test_restart_gives_another_process(run_dir: Path) -> None:
+    before = pid_in(sv(run_dir, "status", "felix")[1])
+    code, text = sv(run_dir, "restart", "/etc/service/enabled/confd")
     assert code == 0 and text.startswith("ok: run: ") and pid_in(text) != before
 
 
-def test_what_fails(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = sv(run_dir, "restart", "nobody", "bird", capsys=capsys)
+def test_what_fails(run_dir: Path) -> None:
+    code, text = sv(run_dir, "restart", "nobody", "bird")
     assert code == 2 and text.count("fail: ") == 2
-    assert control(["exit", "felix"], {}) == 100 and control([], {}) == 100
-    assert sv(run_dir, "hup", "bird", capsys=capsys)[0] == 1  # it does not answer
+    for wrong in (["exit", "felix"], ["status"], []):
+        with pytest.raises(UsageError, match="usage: sv status"):
+            control(wrong, {}, str)
+    assert sv(run_dir, "hup", "bird")[0] == 1  # it does not answer
+
+
+def test_the_usage_has_the_status_of_runits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["calico-node", "sv", "exit", "felix"])
+    assert main.main() == 100
+    assert capsys.readouterr().err.startswith("usage: sv status|restart|")
+
+
+def test_services_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelError, match=r"^cannot write .*/services\.json: Not a directory"):
+        write_services(str(tmp_path / "file" / "run"), [])

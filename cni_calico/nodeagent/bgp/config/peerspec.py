@@ -20,9 +20,9 @@ from cni_calico.nodeagent.bgp.config.values import (
     parse_choice,
     parse_gateway,
     parse_in,
+    parse_keepalive,
     parse_peer_address,
     parse_restart_time,
-    parse_seconds,
     parse_secret_ref,
 )
 
@@ -88,13 +88,6 @@ def _parse_optional_gateway(raw: Any, at: str) -> Address | None:
     return None if raw == "" else parse_gateway(raw, at)
 
 
-def _parse_keepalive(raw: Any, at: str) -> int:
-    seconds = parse_seconds(raw, at)
-    if not 0 < seconds <= U16:
-        raise Wrong(at, f"a duration from 1s to {U16}s", raw)
-    return seconds
-
-
 def _find_contradictions(spec: PeerSpec, reader: SpecReader) -> None:
     if spec.node and spec.node_selector is not None:
         reader.error("node and nodeSelector exclude one another")
@@ -134,7 +127,7 @@ def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[BgpProbl
         next_hop={"Self": "self", "Keep": "keep"}.get(mode, ""),
         keep_external_next_hop=keep and not mode,
         restart_time_s=reader.read("maxRestartTime", parse_restart_time, None),
-        keepalive_s=reader.read("keepaliveTime", _parse_keepalive, None),
+        keepalive_s=reader.read("keepaliveTime", parse_keepalive, None),
         allow_local_as=reader.read("numAllowedLocalASNumbers", parse_in(0, U16), 0),
         ttl_hops=reader.read("ttlSecurity", parse_in(0, 255), 0),
         reachable_by=reader.read("reachableBy", _parse_optional_gateway, None),

@@ -94,9 +94,17 @@ def parse_seconds(raw: Any, at: str) -> int:
 
 def parse_restart_time(raw: Any, at: str) -> int:
     """Seconds of a graceful restart: BGP's capability has 12 bits for them (RFC 4724, 3)."""
+    return _parse_seconds_up_to(RESTART_TIME_MAX_S, raw, at)
+
+
+def parse_keepalive(raw: Any, at: str) -> int:
+    return _parse_seconds_up_to(U16, raw, at)
+
+
+def _parse_seconds_up_to(most_s: int, raw: Any, at: str) -> int:
     seconds = parse_seconds(raw, at)
-    if not 0 < seconds <= RESTART_TIME_MAX_S:
-        raise Wrong(at, f"a duration from 1s to {RESTART_TIME_MAX_S}s", raw)
+    if not 0 < seconds <= most_s:
+        raise Wrong(at, f"a duration from 1s to {most_s}s", raw)
     return seconds
 
 
