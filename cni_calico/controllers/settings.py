@@ -143,7 +143,7 @@ DEFAULT_SPEC: Mapping[str, Any] = {
 }
 
 
-class _Reading:
+class _ResourceReader:
     """Reads values of the resource; a wrong one is noted and counts as not given."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class _Reading:
 
 def merge(settings: ControllersSettings, spec: Any) -> Running:
     """Combine the environment and the resource's spec; without a resource its defaults count."""
-    reading = _Reading()
+    reading = _ResourceReader()
     spec = reading.object(DEFAULT_SPEC if spec is None else spec, "spec")
     given = reading.object(spec.get("controllers"), "spec.controllers")
     sections = {name: reading.object(given.get(key), f"spec.controllers.{key}") for name, key in SECTIONS.items()}
@@ -218,7 +218,9 @@ def merge(settings: ControllersSettings, spec: Any) -> Running:
     )
 
 
-def _host_endpoints(settings: ControllersSettings, reading: _Reading, node: Mapping[str, Any]) -> HostEndpointWish:
+def _host_endpoints(
+    settings: ControllersSettings, reading: _ResourceReader, node: Mapping[str, Any]
+) -> HostEndpointWish:
     """A template that cannot be used is left out; the others count."""
     at = "spec.controllers.node.hostEndpoint"
     given = reading.object(node.get("hostEndpoint"), at)
@@ -237,7 +239,7 @@ def _host_endpoints(settings: ControllersSettings, reading: _Reading, node: Mapp
     )
 
 
-def _level(reading: _Reading, spec: Mapping[str, Any]) -> str:
+def _level(reading: _ResourceReader, spec: Mapping[str, Any]) -> str:
     value = spec.get("logSeverityScreen")
     if value in (None, ""):
         return "info"

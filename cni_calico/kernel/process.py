@@ -45,7 +45,7 @@ def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], dead
     Raises KernelError if it cannot be started or writes more than OUTPUT_LIMIT_BYTES, DeadlineExceeded.
     """
     deadline.require(f"run {argv[0]}")
-    child = _Child(argv, stdin)
+    child = _ShortProcess(argv, stdin)
     try:
         child.start(env)
         _running.add(child.pid)
@@ -79,7 +79,7 @@ def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
     return cleaned
 
 
-class _Child:
+class _ShortProcess:
     def __init__(self, argv: Sequence[str], stdin: bytes) -> None:
         self.argv = argv
         self.input = memoryview(stdin)

@@ -193,7 +193,7 @@ class _Addition:
                 allocator.release_addresses(addresses, deadline, handle_id=handle_id)
         except CalicoError as e:
             self.task.log.error(f"cannot give back {', '.join(map(str, addresses))}: {e.message}")
-            # otherwise a replay could release what a living pod uses; the runtime's DEL releases it
+            # otherwise paying it could release what a living pod uses; the runtime's DEL releases it
             if self.is_stored or self.alone:
                 self._owe()
 
@@ -382,7 +382,7 @@ class _Addition:
             remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, only=only)
         except CalicoError as e:
             self.task.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
-            if self.companion is None or self.alone:  # otherwise a replay could release what a living pod uses
+            if self.companion is None or self.alone:  # otherwise paying it could release what a living pod uses
                 self._owe()
 
     def _result(self, plan: PodPlan, given: Addresses, mac: str) -> Result:

@@ -76,7 +76,7 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in labels.items()}
 
 
-class _Wrong(ValueError):
+class _WrongAnnotation(ValueError):
     """The text says what was expected."""
 
 
@@ -97,7 +97,7 @@ class _Annotations:
             return None
         try:
             return parse(self.values[PREFIX + name])
-        except _Wrong as e:
+        except _WrongAnnotation as e:
             raise self.wrong(name, str(e)) from e
 
     def wrong(self, name: str, why: str) -> InvalidAnnotation:
@@ -120,16 +120,16 @@ def _parse_list(text: str, what: str) -> list[str]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise _Wrong(f"expected a JSON list of {what}") from e
+        raise _WrongAnnotation(f"expected a JSON list of {what}") from e
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise _Wrong(f"expected a JSON list of {what}")
+        raise _WrongAnnotation(f"expected a JSON list of {what}")
     return found
 
 
 def _parse_families(text: str) -> frozenset[int]:
     names = _parse_list(text, "IPv4, IPv6")
     if not names or any(name not in _FAMILIES for name in names):
-        raise _Wrong("expected a JSON list of IPv4, IPv6 or both")
+        raise _WrongAnnotation("expected a JSON list of IPv4, IPv6 or both")
     return frozenset(_FAMILIES[name] for name in names)
 
 
@@ -140,7 +140,7 @@ def _pools_of(family: int) -> Callable[[str], tuple[str, ...]]:
             if "/" in pool or ":" in pool:
                 _require_pool_cidr(pool, family)
             elif not pool:
-                raise _Wrong("expected names or CIDRs of pools")
+                raise _WrongAnnotation("expected names or CIDRs of pools")
         return tuple(pools)
 
     return parse
@@ -150,9 +150,9 @@ def _require_pool_cidr(pool: str, family: int) -> None:
     try:
         network = ip_network(pool, strict=False)
     except ValueError as e:
-        raise _Wrong(f'error parsing pool "{pool}": invalid CIDR address: {pool}') from e
+        raise _WrongAnnotation(f'error parsing pool "{pool}": invalid CIDR address: {pool}') from e
     if network.version != family:
-        raise _Wrong(f"expected IPv{family} pools")
+        raise _WrongAnnotation(f"expected IPv{family} pools")
 
 
 def _parse_ips(text: str) -> tuple[Address, ...]:
@@ -161,10 +161,10 @@ def _parse_ips(text: str) -> tuple[Address, ...]:
         try:
             address = ip_address(item)
         except ValueError as e:
-            raise _Wrong("expected a JSON list of IP addresses") from e
+            raise _WrongAnnotation("expected a JSON list of IP addresses") from e
         zoned = isinstance(address, IPv6Address) and address.scope_id
         if zoned or address.is_unspecified or address.is_multicast or address.is_loopback:
-            raise _Wrong("expected addresses that a pod can have")
+            raise _WrongAnnotation("expected addresses that a pod can have")
         found.append(address)
     return tuple(found)
 
@@ -172,7 +172,7 @@ def _parse_ips(text: str) -> tuple[Address, ...]:
 def _parse_one_per_family(text: str) -> tuple[Address, ...]:
     found = _parse_ips(text)
     if not found or len({address.version for address in found}) != len(found):
-        raise _Wrong("expected a JSON list of one IPv4 address, one IPv6 address, or both")
+        raise _WrongAnnotation("expected a JSON list of one IPv4 address, one IPv6 address, or both")
     return found
 
 
@@ -216,13 +216,13 @@ def _parse_mac(text: str) -> bytes:
         if len(parts) == count and all(len(part) == width for part in parts):
             break
     else:
-        raise _Wrong("expected a MAC address")
+        raise _WrongAnnotation("expected a MAC address")
     try:
         mac = bytes.fromhex("".join(parts))
     except ValueError as e:
-        raise _Wrong("expected a MAC address") from e
+        raise _WrongAnnotation("expected a MAC address") from e
     if len(mac) != 6 or mac[0] & 1 or not any(mac):
-        raise _Wrong("expected the MAC address of one interface, neither zero nor a group address")
+        raise _WrongAnnotation("expected the MAC address of one interface, neither zero nor a group address")
     return mac
 
 
@@ -234,5 +234,5 @@ def _parse_prefixes(text: str) -> tuple[Network, ...]:
                 raise ValueError("no prefix length")
             found.append(ip_network(item, strict=False))
         except ValueError as e:
-            raise _Wrong("expected a JSON list of networks in CIDR notation") from e
+            raise _WrongAnnotation("expected a JSON list of networks in CIDR notation") from e
     return tuple(found)

@@ -19,10 +19,8 @@ from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
 
 if TYPE_CHECKING:
-    from cni_calico.ipam.share import Share
-
-if TYPE_CHECKING:
     from cni_calico.ipam.assign import Companion
+    from cni_calico.ipam.share import Share
     from cni_calico.model.resources import Address
 
 _ATTEMPTS = 5

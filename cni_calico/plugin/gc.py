@@ -26,7 +26,7 @@ def collect_garbage(task: Task) -> None:
     valid = require_valid_list(conf)
     node = task.read_nodename()
     require_ready(task.datastore, task.deadline)
-    collection = _Collection(task)
+    collection = _GarbageCollection(task)
     found = read_endpoints(task.fresh_store, node, task.deadline)
     collection.failures += found.unreadable
     for endpoint in found.endpoints:
@@ -40,7 +40,7 @@ def collect_garbage(task: Task) -> None:
     require_none(collection.failures)
 
 
-class _Collection:
+class _GarbageCollection:
     """One GC; ``failures`` collects what could not be removed."""
 
     def __init__(self, task: Task) -> None:

@@ -27,7 +27,7 @@ MOST_GROUPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _LogEntry:
     topic: Topic
     change: ToldChange
     end: int  # bytes of the log up to here
@@ -65,7 +65,7 @@ class WatchCache:
         self._lock = threading.RLock()
         self._histories: dict[str, tuple[History, ...]] = {path: _histories(path) for path in paths}
         self._older = {path: _Older() for path in self._histories}
-        self._log: list[_Entry] = []
+        self._log: list[_LogEntry] = []
         self._base = 0
         self._changes = 0  # of any collection
         self._once = _RenderedOnce()
@@ -290,9 +290,9 @@ class WatchCache:
             if own and not change.owner:
                 continue
             end += len(change.tail)
-            self._log.append(_Entry(Topic(history.served.path, change.owner), change, end))
+            self._log.append(_LogEntry(Topic(history.served.path, change.owner), change, end))
 
-    def _from(self, place: int) -> Iterable[_Entry]:
+    def _from(self, place: int) -> Iterable[_LogEntry]:
         return islice(self._log, place - self._base, None)
 
     def _render(self, place: int, interest: Interest) -> bytes:

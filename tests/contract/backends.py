@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Datastore, Document
 from cni_calico.datastore.kubernetes.store import KubernetesStore

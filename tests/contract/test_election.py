@@ -11,7 +11,7 @@ import pytest
 from cni_calico import faults
 from cni_calico.datastore.election import SoleElection, Terms
 from cni_calico.datastore.etcd.election import KEYS, EtcdElection
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.election import KubernetesElection

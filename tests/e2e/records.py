@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cni_calico.datastore.connect import open_datastore
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.file import SUB_BITS
 from cni_calico.deadline import Deadline

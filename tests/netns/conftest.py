@@ -25,7 +25,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def agent_node(tmp_path: Path) -> Iterator[Node]:
     """A node of the agent's, with a card, on a datastore of its own; nothing was started."""
     from tests.netns.agents import Store
     from tests.netns.nodes import Node

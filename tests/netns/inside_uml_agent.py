@@ -1,4 +1,4 @@
-"""A cluster over IPIP: run by test_agent_ipip.py in a user-mode kernel, which has what this machine's may lack."""
+"""A cluster over IPIP: run by agent/test_ipip.py in a user-mode kernel, which has what this machine's may lack."""
 
 from __future__ import annotations
 

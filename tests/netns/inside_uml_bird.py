@@ -1,4 +1,4 @@
-"""IPIP next hops: run by test_bird_ipip.py in a user-mode kernel, which has what this machine's may lack."""
+"""IPIP next hops: run by bird/test_ipip.py in a user-mode kernel, which has what this machine's may lack."""
 
 from __future__ import annotations
 

@@ -36,21 +36,21 @@ FINDINGS = {
 
 
 @pytest.fixture
-def checked_host(node: Node) -> Iterator[Node]:
+def checked_host(agent_node: Node) -> Iterator[Node]:
     """A node whose agent runs, with both families and a network as a runtime reads it."""
-    node.more = {"CALICO_IPV6POOL_CIDR": "fd00:65::/112", "FELIX_IPV6SUPPORT": "true"}
-    node.ns.do("addr", "add", "fd00:10::1/64", "dev", "eth0", "nodad")
+    agent_node.more = {"CALICO_IPV6POOL_CIDR": "fd00:65::/112", "FELIX_IPV6SUPPORT": "true"}
+    agent_node.ns.do("addr", "add", "fd00:10::1/64", "dev", "eth0", "nodad")
     plugin = {
         "type": "calico",
-        **node.store.conf(),
+        **agent_node.store.conf(),
         "mtu": 1450,
-        "nodename_file": f"{node.root}/lib/nodename",
-        "log_file_path": f"{node.root}/cni.log",
-        "ipam_lock_file": f"{node.root}/run/ipam.lock",
+        "nodename_file": f"{agent_node.root}/lib/nodename",
+        "log_file_path": f"{agent_node.root}/cni.log",
+        "ipam_lock_file": f"{agent_node.root}/run/ipam.lock",
         "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"},
     }
-    network(node).write_text(json.dumps({"cniVersion": "1.0.0", "name": "calnet", "plugins": [plugin]}))
-    yield node.run().until_ready()
+    network(agent_node).write_text(json.dumps({"cniVersion": "1.0.0", "name": "calnet", "plugins": [plugin]}))
+    yield agent_node.run().until_ready()
 
 
 def network(node: Node) -> Path:

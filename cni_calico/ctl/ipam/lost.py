@@ -30,7 +30,7 @@ ASKED_AGAIN = 100
 _KINDS = ("block", "affinity", "handle", "Node", "WorkloadEndpoint")
 
 
-class _Listed:
+class _ReadRecords:
     """Items of one kind, as they were read once."""
 
     def __init__(self, items: Iterable[Versioned]) -> None:
@@ -58,7 +58,7 @@ def find_lost(session: Session, items: Iterable[Versioned]) -> list[LostSubject]
         kind = _kind_of(item.key)
         if kind in sorted_out:
             sorted_out[kind].append(item)
-    blocks, affinities, handles, nodes, endpoints = listed = [_Listed(found) for found in sorted_out.values()]
+    blocks, affinities, handles, nodes, endpoints = listed = [_ReadRecords(found) for found in sorted_out.values()]
     own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
     state = CachedClusterState(RecordCaches(blocks, affinities, handles, nodes, own, pods))
     suspects = Suspects(state)

@@ -32,11 +32,11 @@ class _Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
+class _PathExpression:
     text: str
 
 
-_Piece = str | _Path | _Loop
+_Piece = str | _PathExpression | _Loop
 
 
 def render_jsonpath(template: str, value: Any) -> str:
@@ -103,7 +103,7 @@ def _parse(template: str) -> list[_Piece]:
         elif words and words[0] in ("range", "end"):
             raise InvalidConfig(f"cannot use JSONPath {{{match[1]}}}: {{range PATH}} and {{end}} belong together")
         else:
-            into.extend(_unquoted(word) if word[0] in "\"'" else _Path(word) for word in words)
+            into.extend(_unquoted(word) if word[0] in "\"'" else _PathExpression(word) for word in words)
     _append_text(into, template[at:])
     if loops:
         raise InvalidConfig("cannot use JSONPath: a {range} has no {end}")
@@ -147,7 +147,7 @@ def _run(parts: Sequence[_Piece], value: Any) -> Iterable[str]:
     for part in parts:
         if isinstance(part, str):
             yield part
-        elif isinstance(part, _Path):
+        elif isinstance(part, _PathExpression):
             yield text_of(select_values(part.text, value))
         else:
             for item in select_values(part.path, value):

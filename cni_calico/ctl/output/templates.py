@@ -23,12 +23,12 @@ _EMBEDDED = {"objectmeta": "metadata", "listmeta": "metadata"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _TemplateAction:
     """A range or an if with its two bodies, or a value to print; ``words`` are the words of its action."""
 
     words: Sequence[str]
-    body: list[_Block | str] = field(default_factory=list)
-    otherwise: list[_Block | str] = field(default_factory=list)
+    body: list[_TemplateAction | str] = field(default_factory=list)
+    otherwise: list[_TemplateAction | str] = field(default_factory=list)
 
 
 def render_template(text: str, value: Any) -> str:
@@ -36,9 +36,11 @@ def render_template(text: str, value: Any) -> str:
     return "".join(_run(_parse(text), value))
 
 
-def _parse(text: str) -> list[_Block | str]:
-    top: list[_Block | str] = []
-    open_blocks: list[tuple[_Block, list[_Block | str]]] = []  # and where to continue after its {{end}}
+def _parse(text: str) -> list[_TemplateAction | str]:
+    top: list[_TemplateAction | str] = []
+    open_blocks: list[
+        tuple[_TemplateAction, list[_TemplateAction | str]]
+    ] = []  # and where to continue after its {{end}}
     into = top
     at, trim = 0, False
     for match in _ACTION.finditer(text):
@@ -50,7 +52,7 @@ def _parse(text: str) -> list[_Block | str]:
         if words[0] in ("range", "if"):
             if len(words) != 2:
                 raise _unsupported(match["action"])
-            block = _Block(words)
+            block = _TemplateAction(words)
             into.append(block)
             open_blocks.append((block, into))
             into = block.body
@@ -59,14 +61,14 @@ def _parse(text: str) -> list[_Block | str]:
         elif words == ["end"] and open_blocks:
             _, into = open_blocks.pop()
         else:
-            into.append(_Block(_require_value(words, match["action"])))
+            into.append(_TemplateAction(_require_value(words, match["action"])))
     _append_text(into, text[at:], left=trim, right=False)
     if open_blocks:
         raise InvalidConfig(f"cannot read template: {{{{{' '.join(open_blocks[-1][0].words)}}}}} has no {{{{end}}}}")
     return top
 
 
-def _append_text(into: list[_Block | str], text: str, *, left: bool, right: bool) -> None:
+def _append_text(into: list[_TemplateAction | str], text: str, *, left: bool, right: bool) -> None:
     if "{{" in text or "}}" in text:
         raise _unsupported(text.strip())
     text = text.lstrip() if left else text
@@ -92,7 +94,7 @@ def _unsupported(action: str) -> InvalidConfig:
     )
 
 
-def _run(blocks: Iterable[_Block | str], value: Any) -> Iterable[str]:
+def _run(blocks: Iterable[_TemplateAction | str], value: Any) -> Iterable[str]:
     for block in blocks:
         if isinstance(block, str):
             yield block

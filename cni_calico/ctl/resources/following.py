@@ -26,7 +26,7 @@ LOOK_S = 1.0
 WIDTHS = (9, 40, 20)  # of the table's first columns: later rows cannot widen earlier ones
 
 
-class _Shown:
+class _FollowedKind:
     """The changes of one kind, as they are printed."""
 
     def __init__(self, session: Session, arguments: Namespace, kind: str, names: frozenset[str]) -> None:
@@ -104,7 +104,7 @@ def watch(session: Session, arguments: Namespace) -> str:
     if arguments.filename or ("template" in arguments.output or is_jsonpath(arguments.output)):
         raise InvalidConfig("cannot watch: name kinds or resources, and a format without a template or JSONPath")
     wanted = wanted_kinds(arguments)
-    shown = [_Shown(session, arguments, kind, names) for kind, names in wanted.items()]
+    shown = [_FollowedKind(session, arguments, kind, names) for kind, names in wanted.items()]
     try:
         for one in shown:
             one.cache.wait_synced(Deadline.after(arguments.timeout))

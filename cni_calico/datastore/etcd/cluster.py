@@ -25,7 +25,7 @@ from cni_calico.datastore.etcd.link import (
     files_stamp,
     read_credentials,
 )
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
 

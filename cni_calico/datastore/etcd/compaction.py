@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted

@@ -13,7 +13,7 @@ from typing import Any
 
 from cni_calico import faults
 from cni_calico.datastore.election import Clock, FencedStore, Held, Terms
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cni_calico import faults
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOST, meaning_of, short_reason
-from cni_calico.datastore.etcd.slim_grpc import load_grpc, pb
+from cni_calico.datastore.etcd.messages import load_grpc, pb
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.access import CERTIFICATE_FILES
 from cni_calico.regular import read_regular

@@ -21,7 +21,7 @@ from cni_calico.datastore.encoding import (
 from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.link import as_it_is
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import WHOLE, CommitConflict, Committed, Failed, Listing, Versioned
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, LeaseLost
 from cni_calico.model.keys import covers, etcd_prefix, parse_path

@@ -14,7 +14,7 @@ from collections import deque
 from cni_calico.datastore.encoding import decode_document, prefix_end
 from cni_calico.datastore.etcd.errors import COMPACTED, DENIED, ELSEWHERE, LOGIN, LOST, error_for
 from cni_calico.datastore.etcd.link import CallFailed, stream_failure
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import Event
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable, InternalError

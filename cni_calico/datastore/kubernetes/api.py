@@ -53,7 +53,7 @@ _LONGEST_PAUSE_S = 5.0
 _INHERITED: list[object] = []
 
 
-class _Session:
+class _ApiSession:
     """One reading of the credentials, and connections made with it."""
 
     def __init__(self, login: Login) -> None:
@@ -79,7 +79,7 @@ class KubernetesAPI:
         self._throttle = Throttle(access.qps, access.burst)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
-        self._session: _Session | None = None
+        self._session: _ApiSession | None = None
         self._pid = os.getpid()
 
     @property
@@ -166,7 +166,7 @@ class KubernetesAPI:
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def session(self, deadline: Deadline) -> _Session:
+    def session(self, deadline: Deadline) -> _ApiSession:
         """The credentials, read once for all threads; each waits for them no longer than its own deadline.
 
         Raises DatastoreDenied, DeadlineExceeded.
@@ -179,7 +179,7 @@ class KubernetesAPI:
         try:
             found = self._known()
             if found is None:
-                found = _Session(self.login(deadline))
+                found = _ApiSession(self.login(deadline))
                 with self._lock:
                     self._session = found
             return found
@@ -190,7 +190,7 @@ class KubernetesAPI:
         """The server and credentials as they are now. Raises DatastoreDenied, DeadlineExceeded."""
         return self._login(deadline) if self._login else read_login(self.access, deadline, read=self.read)
 
-    def _known(self) -> _Session | None:
+    def _known(self) -> _ApiSession | None:
         with self._lock:
             if self._pid != os.getpid():  # a fork's connections belong to its parent: forgotten, not closed
                 _INHERITED.append(self._session)
@@ -198,7 +198,7 @@ class KubernetesAPI:
                 self._opening = threading.Lock()
             return self._session
 
-    def renew(self, used: _Session) -> None:
+    def renew(self, used: _ApiSession) -> None:
         """Read the credentials again, unless another thread has done so since ``used`` was taken."""
         with self._lock:
             if self._session is used:
@@ -243,7 +243,7 @@ class _Attempt:
         self._count = 0
         self._renewed = False
         self._lost = False
-        self._session: _Session | None = None
+        self._session: _ApiSession | None = None
 
     def run(self) -> HttpAnswer | None:
         """The answer; None if it must run again. Raises DatastoreError, DeadlineExceeded."""
@@ -307,7 +307,7 @@ class _Attempt:
             if isinstance(answer, Connection):
                 answer.close()
 
-    def _headers(self, session: _Session) -> dict[str, str]:
+    def _headers(self, session: _ApiSession) -> dict[str, str]:
         headers = dict(session.headers)
         if self.accept:
             headers["Accept"] = self.accept
@@ -315,7 +315,7 @@ class _Attempt:
             headers["Accept-Encoding"] = "gzip"
         return headers
 
-    def _begin(self, *, write: bool) -> _Session:
+    def _begin(self, *, write: bool) -> _ApiSession:
         self.deadline.require(self.doing)
         self.api.throttle(self.deadline, self.doing)
         self._session = self.api.session(self.deadline)

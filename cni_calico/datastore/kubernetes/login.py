@@ -233,7 +233,7 @@ def _login_of(merged: dict[str, Any], paths: str, read: Read, environ: Environ, 
             f"cannot use kubeconfig {paths}: it uses a credential program, which must run where the caller is",
             details="let the CNI server run in the host's mount namespace, or use a token or a certificate",
         )
-    cluster_files, user_files = _Fields(cluster, cluster_path, read), _Fields(user, user_path, read)
+    cluster_files, user_files = _KubeconfigEntry(cluster, cluster_path, read), _KubeconfigEntry(user, user_path, read)
     login = Login(
         url=cluster_files.text("server"),
         ca=cluster_files.pem("certificate-authority") or None,
@@ -270,7 +270,7 @@ def _with_program(
     )
 
 
-class _Fields:
+class _KubeconfigEntry:
     """The fields of one kubeconfig entry; file names are relative to the kubeconfig's directory."""
 
     def __init__(self, values: dict[str, Any], path: str, read: Read) -> None:
@@ -305,7 +305,7 @@ class _Fields:
             ) from None
 
 
-def _authorization(user: _Fields) -> str:
+def _authorization(user: _KubeconfigEntry) -> str:
     token = user.file("tokenFile").decode("utf-8", "replace").strip() or user.text("token")
     if token:
         return f"Bearer {token}"

@@ -272,7 +272,7 @@ class Reclaimer:
         allocator = self._allocator(lost.node)
         ledger = allocator.ledger(deadline)
         block = ledger.block(lost.cidr)
-        if leaks.judge_block(lost, None if block is None else leaks.reduce_block(block), _Gone()):
+        if leaks.judge_block(lost, None if block is None else leaks.reduce_block(block), _EveryNodeGone()):
             number = block.sequence_number if block is not None else _OF_NO_BLOCK
             now_ns = allocator.clock()
             return release_block(ledger, lost.node, lost.cidr, now_ns, require_empty=False, sequence_number=number)
@@ -334,7 +334,7 @@ class Reclaimer:
         return drop_idle_handle(ledger, idle.handle_id)
 
 
-class _Gone:
+class _EveryNodeGone:
     """Facts in which every node is gone; the caller has checked that this one is."""
 
     knows_pods = False

@@ -46,7 +46,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _StartupFacts:
     interfaces: tuple[HostInterface, ...]
     kubernetes: KubernetesFacts
     node: Node | None
@@ -116,17 +116,17 @@ def wait_for_datastore(context: Context, tell: Callable[[str], None] = lambda wh
                 raise
 
 
-def _read_facts(context: Context, name: str) -> _Facts:
+def _read_facts(context: Context, name: str) -> _StartupFacts:
     stored = context.store.get(node_record.key_of(name), context.deadline())
     facts = KubernetesFacts() if context.kubernetes is None else context.kubernetes.read_facts(context.deadline())
     node = None if stored is None else decode_node(node_record.key_of(name), stored.value)
-    return _Facts(kernel.read_interfaces(context.deadline()), facts, node)
+    return _StartupFacts(kernel.read_interfaces(context.deadline()), facts, node)
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------
 
 
-def _plan_addresses(context: Context, facts: _Facts) -> tuple[Found, Found]:
+def _plan_addresses(context: Context, facts: _StartupFacts) -> tuple[Found, Found]:
     """The node's addresses of both families. Raises InvalidConfig."""
     settings, stored = context.settings, facts.node
     if settings.backend == "none":
@@ -184,7 +184,7 @@ def _read_nodes(context: Context) -> list[Node]:
     return nodes
 
 
-def _find_doubts(context: Context, name: str, facts: _Facts, v4: Found, v6: Found) -> tuple[Doubt, ...]:
+def _find_doubts(context: Context, name: str, facts: _StartupFacts, v4: Found, v6: Found) -> tuple[Doubt, ...]:
     labels = {} if facts.node is None else facts.node.metadata.labels
     listed = context.store.list(ResourceList("BGPPeer"), context.deadline()).items
     peers = select_node_peers(
@@ -213,7 +213,7 @@ def _warn(log: Log, texts: Sequence[str]) -> None:
 # -- pools ------------------------------------------------------------------------------------------------------------
 
 
-def _plan_pools(context: Context, facts: _Facts) -> list[IPPool]:
+def _plan_pools(context: Context, facts: _StartupFacts) -> list[IPPool]:
     if context.settings.no_default_pools:
         return []
     listed = context.store.list(ResourceList("IPPool"), context.deadline()).items

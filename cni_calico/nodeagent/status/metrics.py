@@ -89,9 +89,7 @@ class Metrics:
         for (code, family), count in n.doubts.items():
             doubts.add_metric([code, str(family)], count)
         yield doubts
-        yield GaugeMetricFamily(
-            "calico_cni_pending_dels", "Releases owed to the datastore.", value=self._count_pending()
-        )
+        yield GaugeMetricFamily("calico_cni_pending_dels", "Releases owed to the datastore.", value=self._count_owed())
         yield from self._of_ipam(GaugeMetricFamily)
         if self.policing is not None:
             yield from collect_policing(*self.policing())
@@ -121,7 +119,7 @@ class Metrics:
             routes.add_metric([f"IPv{version}:{MAIN_TABLE}"], count)
         yield routes
 
-    def _count_pending(self) -> int:
+    def _count_owed(self) -> int:
         try:
             return sum(name.endswith(".json") and not name.startswith(".") for name in os.listdir(self._pending))
         except OSError:

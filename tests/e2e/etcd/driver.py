@@ -17,7 +17,7 @@ import time
 
 from cni_calico.datastore.etcd.config import parse_endpoints
 from cni_calico.datastore.etcd.link import EtcdLink, read_credentials
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write
 from cni_calico.deadline import Deadline

@@ -17,7 +17,7 @@ import pytest
 
 from cni_calico import faults
 from cni_calico.datastore.etcd import dns as etcd_dns
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline

@@ -20,7 +20,7 @@ from cni_calico.controllers.janitor.run import make_election
 from cni_calico.datastore.election import Terms
 from cni_calico.datastore.etcd.compaction import KEY, EtcdCompaction
 from cni_calico.datastore.etcd.config import EtcdConfig
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import Compacted, DatastoreError

@@ -34,10 +34,10 @@ pytestmark = pytest.mark.netns
 
 
 @pytest.fixture
-def node_that_started(node: Node) -> Node:
+def node_that_started(agent_node: Node) -> Node:
     """Set up, on a pool that needs a VXLAN address; no part is running."""
-    node.calico_node("-startup")
-    return node
+    agent_node.calico_node("-startup")
+    return agent_node
 
 
 def record(node: Node, path: str = "nodes/n1") -> dict[str, Any]:
@@ -232,11 +232,11 @@ def test_an_external_data_plane_is_refused_by_name(node_that_started: Node) -> N
 
 
 @pytest.mark.parametrize("disabled", ["true", "false"])
-def test_another_agents_data_plane(node: Node, disabled: str) -> None:
+def test_another_agents_data_plane(agent_node: Node, disabled: str) -> None:
     """CALICO_DISABLE_FELIX: everything runs but the part that programs the kernel."""
-    node.more = {"CALICO_DISABLE_FELIX": disabled}
-    node.run()
-    services = node.root / "run" / FILE
+    agent_node.more = {"CALICO_DISABLE_FELIX": disabled}
+    agent_node.run()
+    services = agent_node.root / "run" / FILE
     until(lambda: services.exists() and AGENT in json.loads(services.read_text()), "the agent runs", 60)
     process = json.loads(services.read_text())[AGENT]["pid"]
     flags = {"-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses"}

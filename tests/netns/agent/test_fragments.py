@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.netns, pytest.mark.bird]
 
 
 @pytest.fixture
-def bird_node(node: Node) -> Node:
+def bird_node(agent_node: Node) -> Node:
     """Set up with BIRD as its backend; no part is running."""
-    node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
-    node.calico_node("-startup")
-    return node
+    agent_node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    agent_node.calico_node("-startup")
+    return agent_node
 
 
 def ask_bird(node: Node, socket: str, *words: str) -> str:

@@ -32,24 +32,31 @@ def bird_says(node: Node, socket: str) -> str:
 
 
 @pytest.mark.bird
-def test_services_by_the_names_of_runits(node: Node) -> None:
+def test_services_by_the_names_of_runits(agent_node: Node) -> None:
     """``sv status|hup|restart`` with and without their directory, and ``restart-calico-confd``."""
-    node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
-    node.run().until_applied()
-    until(lambda: "Daemon is up and running" in bird_says(node, "bird.ctl"), "BIRD is up", 60)
-    assert "Daemon is up and running" in bird_says(node, "bird6.ctl")
+    agent_node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    agent_node.run().until_applied()
+    until(lambda: "Daemon is up and running" in bird_says(agent_node, "bird.ctl"), "BIRD is up", 60)
+    assert "Daemon is up and running" in bird_says(agent_node, "bird6.ctl")
     for names in (NAMES, tuple(f"/etc/service/enabled/{name}" for name in NAMES)):
-        lines = sv(node, "status", *names)
+        lines = sv(agent_node, "status", *names)
         assert [line.partition(": (pid")[0] for line in lines] == [f"run: /etc/service/enabled/{n}" for n in NAMES]
-    felix, confd, bird, bird6, services = (process(line) for line in sv(node, "status", *NAMES))
+    felix, confd, bird, bird6, services = (process(line) for line in sv(agent_node, "status", *NAMES))
     assert felix == confd == services != bird == bird6
     for name in ("confd", "bird", "bird6"):  # BIRD reads its configuration again
-        sv(node, "hup", name)
-        assert process(sv(node, "status", "bird")[0]) == bird and process(sv(node, "status", "felix")[0]) == felix
-    assert process(sv(node, "restart", "bird6")[0]) != bird
-    assert process(sv(node, "restart", "confd")[0]) != felix  # what the image's restart-calico-confd is
-    until(lambda: node.status().get("pid") not in (None, felix) and node.status().get("synced"), "it is back", 60)
-    refused = node.calico_node("sv", "down", "felix", check=False)
+        sv(agent_node, "hup", name)
+        assert (
+            process(sv(agent_node, "status", "bird")[0]) == bird
+            and process(sv(agent_node, "status", "felix")[0]) == felix
+        )
+    assert process(sv(agent_node, "restart", "bird6")[0]) != bird
+    assert process(sv(agent_node, "restart", "confd")[0]) != felix  # what the image's restart-calico-confd is
+    until(
+        lambda: agent_node.status().get("pid") not in (None, felix) and agent_node.status().get("synced"),
+        "it is back",
+        60,
+    )
+    refused = agent_node.calico_node("sv", "down", "felix", check=False)
     assert refused.returncode == 100 and "usage: sv" in refused.stderr
 
 
@@ -64,15 +71,15 @@ ASKED_FOR = {
 IN_A_RESOURCE = {"wireguardEnabledV6": True, "openstackRegion": "one", "dataplaneDriver": "calico-vpp"}
 
 
-def test_what_it_does_not_do_is_named_in_its_status(node: Node) -> None:
+def test_what_it_does_not_do_is_named_in_its_status(agent_node: Node) -> None:
     """Each variable and each field that has no effect, with what follows from it; usage reports are no loss."""
-    node.more = ASKED_FOR
-    node.calico_node("-startup")
-    node.store.put(
+    agent_node.more = ASKED_FOR
+    agent_node.calico_node("-startup")
+    agent_node.store.put(
         Resource("FelixConfiguration", Metadata("default"), {**IN_A_RESOURCE, "usageReportingEnabled": True})
     )
-    node.run("-felix").until_applied()
-    warnings = node.status()["warnings"]
+    agent_node.run("-felix").until_applied()
+    warnings = agent_node.status()["warnings"]
     silent = {"FELIX_USAGEREPORTINGENABLED"}
     named = {
         name
@@ -85,28 +92,28 @@ def test_what_it_does_not_do_is_named_in_its_status(node: Node) -> None:
     text = "\n".join(warnings)
     assert "FELIX_POLICYSYNCPATHPREFIX: there is no policy sync" in text and "NOT ENFORCED" in text
     assert "FELIX_NOSUCHPARAMETER is unknown" in text and "dataplaneDriver of FelixConfiguration default" in text
-    shown = node.calico_node("-show-status").stdout
+    shown = agent_node.calico_node("-show-status").stdout
     assert all(f"warning:    {warning}" in shown for warning in warnings)
-    assert all(warning in node.log() for warning in warnings)
+    assert all(warning in agent_node.log() for warning in warnings)
 
 
-def test_a_resource_that_asks_for_another_data_plane_keeps_the_node_from_being_ready(node: Node) -> None:
+def test_a_resource_that_asks_for_another_data_plane_keeps_the_node_from_being_ready(agent_node: Node) -> None:
     """Two would work side by side; the node is ready as soon as the field is gone."""
-    node.calico_node("-startup")
+    agent_node.calico_node("-startup")
     spec = {"useInternalDataplaneDriver": False, "dataplaneDriver": "calico-vpp"}
-    node.store.put(Resource("FelixConfiguration", Metadata("default"), spec))
-    node.run("-felix")
-    [why] = until(lambda: node.status().get("unmet"), "it says why it is not ready", 60)
+    agent_node.store.put(Resource("FelixConfiguration", Metadata("default"), spec))
+    agent_node.run("-felix")
+    [why] = until(lambda: agent_node.status().get("unmet"), "it says why it is not ready", 60)
     assert why.startswith("useInternalDataplaneDriver of FelixConfiguration default is false: ")
-    assert "keep upstream's calico-node" in why and f"this node is not ready: {why}" in node.log()
-    assert node.calico_node("-felix-ready", check=False).returncode != 0
-    node.store.put(Resource("FelixConfiguration", Metadata("default"), {}))
-    node.until_applied()
+    assert "keep upstream's calico-node" in why and f"this node is not ready: {why}" in agent_node.log()
+    assert agent_node.calico_node("-felix-ready", check=False).returncode != 0
+    agent_node.store.put(Resource("FelixConfiguration", Metadata("default"), {}))
+    agent_node.until_applied()
 
 
-def test_metrics_on_both_families(node: Node) -> None:
+def test_metrics_on_both_families(agent_node: Node) -> None:
     """Also without an address to listen on in the parameters; a probe of an older manifest asks 127.0.0.1."""
-    node.run().until_ready()
+    agent_node.run().until_ready()
     for url in ("http://127.0.0.1:9091/metrics", "http://[::1]:9091/metrics", "http://127.0.0.1:9099/liveness"):
-        done = node.ns.run("curl", "-fsS", url, check=False)
+        done = agent_node.ns.run("curl", "-fsS", url, check=False)
         assert done.returncode == 0 and done.stdout, (url, done)

@@ -31,13 +31,13 @@ FAR = "10.65.77.0/26"  # the other node's block
 
 
 @pytest.fixture
-def set_up(node: Node) -> Node:
+def set_up(agent_node: Node) -> Node:
     """The node runs, and has its route to the other."""
-    node.store.put(fabric.node("n2", "10.0.0.2/24", vtep="10.65.77.1"))
-    node.store.put_block(FAR, "n2")
-    node.run().until_ready()
-    until(lambda: FAR in through_tunnel(node), "the route to the other node", 30)
-    return node
+    agent_node.store.put(fabric.node("n2", "10.0.0.2/24", vtep="10.65.77.1"))
+    agent_node.store.put_block(FAR, "n2")
+    agent_node.run().until_ready()
+    until(lambda: FAR in through_tunnel(agent_node), "the route to the other node", 30)
+    return agent_node
 
 
 def through_tunnel(node: Node) -> dict[str, str]:
@@ -85,21 +85,21 @@ def told_by_probe(node: Node, flag: str = "-felix-ready") -> str:
 # -- the environment --------------------------------------------------------------------------------------------------
 
 
-def test_a_new_node_with_a_wrong_variable(node: Node) -> None:
+def test_a_new_node_with_a_wrong_variable(agent_node: Node) -> None:
     """Nothing is written, the reason is where people look for it, and the CNI server answers."""
-    node.more = {"AS": "high", "CALICO_IPV4POOL_BLOCK_SIZE": "33"}
-    node.run()
-    until(lambda: "AS='high'" in told_by_probe(node, "-felix-live"), "the probe names it", 30)
-    said = told_by_probe(node, "-felix-ready")
+    agent_node.more = {"AS": "high", "CALICO_IPV4POOL_BLOCK_SIZE": "33"}
+    agent_node.run()
+    until(lambda: "AS='high'" in told_by_probe(agent_node, "-felix-live"), "the probe names it", 30)
+    said = told_by_probe(agent_node, "-felix-ready")
     assert "start-up fails" in said and "CALICO_IPV4POOL_BLOCK_SIZE='33'" in said
-    assert "AS='high'" in calicoctl_status(node) and "AS='high'" in node.calico_node("-show-status").stdout
-    assert "AS='high'" in node.log() and "Traceback" not in node.log()
-    assert read_all(node.store.path) == {} and not (node.root / "lib" / "nodename").exists()
-    until(lambda: cni_is_served(node), "the CNI server answers", 20)
-    node.stop()
-    node.more = {}
-    node.run().until_ready()
-    assert "AS=" not in calicoctl_status(node)
+    assert "AS='high'" in calicoctl_status(agent_node) and "AS='high'" in agent_node.calico_node("-show-status").stdout
+    assert "AS='high'" in agent_node.log() and "Traceback" not in agent_node.log()
+    assert read_all(agent_node.store.path) == {} and not (agent_node.root / "lib" / "nodename").exists()
+    until(lambda: cni_is_served(agent_node), "the CNI server answers", 20)
+    agent_node.stop()
+    agent_node.more = {}
+    agent_node.run().until_ready()
+    assert "AS=" not in calicoctl_status(agent_node)
 
 
 def test_a_node_that_was_set_up_before_with_a_wrong_variable(set_up: Node) -> None:
@@ -137,27 +137,27 @@ def test_nothing_runs_on_a_guess_about_the_backend(set_up: Node) -> None:
         node.cni("DEL", node.add(Pod(pod_ns, "c1")))
 
 
-def test_a_default_pool_of_the_wrong_family(node: Node) -> None:
-    node.more = {"CALICO_IPV4POOL_CIDR": "fd00:65::/48", "CALICO_IPV6POOL_CIDR": "10.66.0.0/16"}
-    node.run()
-    until(lambda: "expected an IPv4 network" in told_by_probe(node), "the probe names it", 30)
-    assert "CALICO_IPV6POOL_CIDR='10.66.0.0/16': expected an IPv6 network" in told_by_probe(node)
-    assert read_all(node.store.path) == {}
+def test_a_default_pool_of_the_wrong_family(agent_node: Node) -> None:
+    agent_node.more = {"CALICO_IPV4POOL_CIDR": "fd00:65::/48", "CALICO_IPV6POOL_CIDR": "10.66.0.0/16"}
+    agent_node.run()
+    until(lambda: "expected an IPv4 network" in told_by_probe(agent_node), "the probe names it", 30)
+    assert "CALICO_IPV6POOL_CIDR='10.66.0.0/16': expected an IPv6 network" in told_by_probe(agent_node)
+    assert read_all(agent_node.store.path) == {}
 
 
-def test_felix_parameters_that_are_unknown_or_wrong(node: Node) -> None:
-    node.store.put(
+def test_felix_parameters_that_are_unknown_or_wrong(agent_node: Node) -> None:
+    agent_node.store.put(
         Resource("FelixConfiguration", Metadata("default"), {"vxlanMTU": "big", "bogus": 1, "bpfEnabled": True})
     )
-    node.more = {
+    agent_node.more = {
         "FELIX_VXLANPORT": "99999",
         "FELIX_NOSUCHTHING": "1",
         "FELIX_LOGFILEPATH": "/x",
         "FELIX_IPV6SUPPORT": "perhaps",
     }
-    node.run().until_ready()
-    until(lambda: node.ns.link("vxlan.calico"), "the tunnel is up", 30)
-    shown = calicoctl_status(node)
+    agent_node.run().until_ready()
+    until(lambda: agent_node.ns.link("vxlan.calico"), "the tunnel is up", 30)
+    shown = calicoctl_status(agent_node)
     for text in (
         "FELIX_VXLANPORT='99999' is not used: expected a whole number",
         "FELIX_NOSUCHTHING is unknown",
@@ -168,25 +168,27 @@ def test_felix_parameters_that_are_unknown_or_wrong(node: Node) -> None:
         "bpfEnabled of FelixConfiguration default has no effect",
     ):
         assert text in shown, text
-        assert text in node.log(), text
-    link = node.ns.link("vxlan.calico")
+        assert text in agent_node.log(), text
+    link = agent_node.ns.link("vxlan.calico")
     assert link is not None and link["linkinfo"]["info_data"]["port"] == 4789
 
 
-def test_a_datastore_that_does_not_exist(node: Node) -> None:
-    node.more = {"DATASTORE_TYPE": "mysql"}
-    node.run()
-    until(lambda: "unknown datastore type: mysql" in told_by_probe(node), "the probe names it", 30)
-    assert "Traceback" not in node.log()
+def test_a_datastore_that_does_not_exist(agent_node: Node) -> None:
+    agent_node.more = {"DATASTORE_TYPE": "mysql"}
+    agent_node.run()
+    until(lambda: "unknown datastore type: mysql" in told_by_probe(agent_node), "the probe names it", 30)
+    assert "Traceback" not in agent_node.log()
 
 
-def test_a_datastore_that_does_not_answer(node: Node) -> None:
-    node.more = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": "http://127.0.0.1:9", "WAIT_FOR_DATASTORE": "true"}
-    node.run()
-    until(lambda: "waiting for the datastore" in told_by_probe(node, "-felix-live"), "the probe says what for", 60)
-    assert "127.0.0.1:9" in calicoctl_status(node)
-    until(lambda: cni_is_served(node), "the CNI server answers", 20)
-    code, seconds = node.stop()
+def test_a_datastore_that_does_not_answer(agent_node: Node) -> None:
+    agent_node.more = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": "http://127.0.0.1:9", "WAIT_FOR_DATASTORE": "true"}
+    agent_node.run()
+    until(
+        lambda: "waiting for the datastore" in told_by_probe(agent_node, "-felix-live"), "the probe says what for", 60
+    )
+    assert "127.0.0.1:9" in calicoctl_status(agent_node)
+    until(lambda: cni_is_served(agent_node), "the CNI server answers", 20)
+    code, seconds = agent_node.stop()
     assert code == 0 and seconds < 5
 
 

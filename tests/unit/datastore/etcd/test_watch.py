@@ -11,7 +11,7 @@ import pytest
 
 from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.config import EtcdConfig
-from cni_calico.datastore.etcd.slim_grpc import pb
+from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.watch import BACKLOG_BYTES, EtcdWatch
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.deadline import Deadline
