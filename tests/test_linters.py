@@ -453,6 +453,56 @@ def test_no_type_name_twice() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
+# methods that a library calls
+CALLED_BY_LIBRARIES = {
+    "CommandParser._check_value": "argparse's ArgumentParser",
+}
+
+
+def names_used(tree: ast.AST) -> set[str]:
+    """Every name and attribute that is read, and every word of short texts: a name may be data."""
+    found: set[str] = set()
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in texts:
+            found |= set(re.findall(r"\w+", node.value)) if len(node.value) < 60 else set()
+    return found
+
+
+def names_defined(body: list[ast.stmt], owner: str = "") -> set[str]:
+    """Functions, classes with their methods, and what is assigned at the top, as NAME or CLASS.NAME."""
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(owner + node.name)
+            found |= names_defined(node.body, f"{node.name}.") if isinstance(node, ast.ClassDef) else set()
+        elif isinstance(node, ast.If):
+            found |= names_defined(node.body, owner) | names_defined(node.orelse, owner)
+        elif isinstance(node, ast.Assign) and not owner:
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and not owner and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return {name for name in found if not name.endswith("__")}
+
+
+def test_nothing_is_there_for_tests_alone() -> None:
+    """Every name of the product is read somewhere in it, or where it is built."""
+    build = [p for p in files() if p.parts[0] == "build" and p.suffix == ".py"]
+    used = set.union(*map(names_used, [*modules().values(), *(ast.parse((ROOT / p).read_text()) for p in build)]))
+    found = {
+        f"{module}: {name}"
+        for module, tree in modules().items()
+        if not module.endswith("_pb2")
+        for name in names_defined(tree.body)
+        if name.rpartition(".")[2] not in used and name not in CALLED_BY_LIBRARIES
+    }
+    assert found == set()
+
+
 # suites that share nothing may each have a fixture of this name in their conftest
 IN_TWO_SUITES = {"calicoctl": ["tests/contract/conftest.py", "tests/unit/ctl/conftest.py"]}
 # helpers of every suite

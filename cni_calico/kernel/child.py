@@ -13,7 +13,7 @@ from threading import Lock
 
 from cni_calico import faults
 from cni_calico.errors import KernelError
-from cni_calico.kernel.process import clean_environment
+from cni_calico.kernel.process import spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,19 +48,7 @@ class Child:
         child = None
         try:
             faults.before(START)
-            pid = os.posix_spawn(
-                argv[0],
-                list(argv),
-                clean_environment(env),
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, null, 0),
-                    (os.POSIX_SPAWN_DUP2, output_fd, 1),
-                    (os.POSIX_SPAWN_DUP2, output_fd, 2),
-                ],
-                setpgroup=0,
-                setsigmask=(),
-                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-            )
+            pid = spawn(argv, env, (null, output_fd, output_fd))
             child = cls(os.path.basename(argv[0]), pid, ours=True)
             faults.after(START)
         except (OSError, ValueError) as e:

@@ -79,6 +79,22 @@ def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
     return cleaned
 
 
+def spawn(argv: Sequence[str], env: Mapping[str, str], descriptors: Sequence[int]) -> int:
+    """The number of a new process, the first of its group, that has ``descriptors`` as stdin, stdout and stderr.
+
+    It begins with no signal blocked or ignored. Raises OSError, ValueError (a zero byte in an argument).
+    """
+    return os.posix_spawn(
+        argv[0],
+        list(argv),
+        clean_environment(env),
+        file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)],
+        setpgroup=0,
+        setsigmask=(),
+        setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+    )
+
+
 class _ShortProcess:
     def __init__(self, argv: Sequence[str], stdin: bytes) -> None:
         self.argv = argv
@@ -94,20 +110,11 @@ class _ShortProcess:
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
         self.fds = {fd: i for i, fd in enumerate(ours)}
-        actions = [(os.POSIX_SPAWN_DUP2, fd, i) for i, fd in enumerate(theirs)]
         try:
             faults.before(START)
-            self.pid = os.posix_spawn(
-                self.argv[0],
-                list(self.argv),
-                clean_environment(env),
-                file_actions=actions,
-                setpgroup=0,
-                setsigmask=(),
-                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-            )
+            self.pid = spawn(self.argv, env, theirs)
             faults.after(START)
-        except (OSError, ValueError) as e:  # ValueError: a zero byte in an argument
+        except (OSError, ValueError) as e:
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
             raise KernelError(f"cannot run {self.argv[0]}: {reason}", errno=getattr(e, "errno", 0) or 0) from e
         finally:

@@ -85,13 +85,8 @@ def mentions_global(tree: Tree) -> bool:
 # -- normal form ------------------------------------------------------------------------------------------------------
 
 
-def normal_text(tree: Tree) -> str:
-    """The text without nesting, repetitions, double negations and needless all(), in sorted order."""
-    return _text(normal_form(tree))
-
-
 def normalized(tree: Tree) -> Selector:
-    """The selector of the normal form; its text is the normal text."""
+    """The selector without nesting, repetitions, double negations and needless all(), in sorted order."""
     normal = normal_form(tree)
     return Selector(_text(normal), normal)
 

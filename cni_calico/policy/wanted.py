@@ -19,13 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
-
-OverlaidKey = TypeVar("OverlaidKey")
-OverlaidValue = TypeVar("OverlaidValue")
 
 Packed = bytes  # an address in network order: 4 or 16 bytes, which give its family
 PackedNet = tuple[bytes, int]  # (packed network address, prefix length)
@@ -61,14 +58,6 @@ class Members:
 
     def __bool__(self) -> bool:
         return bool(self.addresses or self.nets or self.ports)
-
-    def with_change(self, change: SetChange) -> Members:
-        added, removed = change.added, change.removed
-        return Members(
-            (self.addresses - removed.addresses) | added.addresses,
-            (self.nets - removed.nets) | added.nets,
-            (self.ports - removed.ports) | added.ports,
-        )
 
 
 NOTHING = Members()
@@ -308,23 +297,6 @@ class Wanted:
     host_classes: Mapping[str, WantedHostClass] = field(default_factory=dict)
     hosts: Mapping[ResourceKey, WantedHost] = field(default_factory=dict)
 
-    def as_changes(self) -> WantedChanges:
-        """From nothing to all of it."""
-        of_hosts = self.host_classes, self.hosts
-        return WantedChanges(self.sets, {}, frozenset(), self.policies, self.classes, self.endpoints, *of_hosts)
-
-    def with_changes(self, changes: WantedChanges) -> Wanted:
-        sets = {name: members for name, members in self.sets.items() if name not in changes.sets_removed}
-        sets |= {name: self.sets[name].with_change(change) for name, change in changes.sets_changed.items()}
-        return Wanted(
-            {**sets, **changes.sets_made},
-            _overlaid(self.policies, changes.policies),
-            _overlaid(self.classes, changes.classes),
-            _overlaid(self.endpoints, changes.endpoints),
-            _overlaid(self.host_classes, changes.host_classes),
-            _overlaid(self.hosts, changes.hosts),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class WantedChanges:
@@ -356,10 +328,3 @@ class WantedChanges:
                 of_hosts,
             )
         )
-
-
-def _overlaid(
-    before: Mapping[OverlaidKey, OverlaidValue], changes: Mapping[OverlaidKey, OverlaidValue | None]
-) -> dict[OverlaidKey, OverlaidValue]:
-    kept = {key: value for key, value in before.items() if key not in changes}
-    return kept | {key: value for key, value in changes.items() if value is not None}

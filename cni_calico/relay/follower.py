@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cni_calico.backoff import Backoff
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.layout import Collection
@@ -42,11 +43,12 @@ class CollectionFollower:
         self._tell = tell
         self._collection = Collection(path, _unread)
         self._position = 0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = 0.0
 
     def run(self, stopping: Stopping) -> None:
         while not stopping.wait(self._pause_s * random.SystemRandom().uniform(0.5, 1.5)):  # not all relays at once
-            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            self._pause_s = self._backoff.next()
             try:
                 if not self._position:
                     self._list()
@@ -104,6 +106,7 @@ class CollectionFollower:
             if not poll.poll(int(LOOK_S * 1000)):
                 return
         for event in stream.read():
+            self._backoff.reset()
             self._pause_s = 0.0
             kind, obj = event["type"], event["object"]
             if kind == "ERROR":

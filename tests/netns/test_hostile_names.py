@@ -22,11 +22,11 @@ from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.netfilter import LogPacket, NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
-from cni_calico.nodeagent.dataplane.policy.goal import goal_of
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.policy.graph import Graph
 from tests.netns.namespaces import Namespace, namespace
+from tests.unit.nodeagent.dataplane.policy.worlds import goal_of
 
 pytestmark = pytest.mark.netns
 

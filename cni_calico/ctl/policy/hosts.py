@@ -20,7 +20,6 @@ from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
 
 HOST_PREFIX = "hostendpoint:"  # a text that begins with this names a host endpoint instead of a workload
-STAGES: tuple[PolicyReach, ...] = ("raw", "beforeNat", "forward", "own")
 _STAGE_TEXT = {"raw": "doNotTrack", "beforeNat": "preDNAT", "forward": "forwarded", "own": "the host itself"}
 Failsafes = tuple[tuple[FailsafePort, ...], tuple[FailsafePort, ...]]  # (inbound, outbound)
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
     from cni_calico.model.keys import Key, ListKey
 
-    KeyValues = list[Any]
     Indexes = list[int]
     Guard = Callable[[], tuple[bytes, int]]
 

@@ -14,23 +14,22 @@ What the kernel's answers to a transaction mean (observed on 6.18, the code is n
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from errno import EAGAIN, EINTR, ENOBUFS
-from select import POLLIN, poll
+from errno import EINTR, ENOBUFS
 from struct import Struct
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, Message
+from cni_calico.kernel.netlink.socket import NETLINK_CAP_ACK, NETLINK_EXT_ACK, NetlinkSocket
+from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST
 
 NFTABLES, CTNETLINK = 10, 1  # subsystems, the upper byte of a message's type
 COMMIT = faults.declare("nfnetlink.commit")
 _NETLINK_NETFILTER = 12
-_SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _BEGIN, _END = 0x10, 0x11
 _FAMILIES = {"": 0, "inet": 1, "ip": 2, "arp": 3, "ip6": 10}
@@ -40,7 +39,6 @@ GENERAL_BYTES = _GENERAL.size
 _RECEIVE_BYTES = 1 << 18
 _RECEIVE_BUFFER = 4 << 20
 _DUMP_ATTEMPTS = 20
-_SEQ_MAX = 0x7FFFFFFF
 
 
 def general(family: str, resource: int = 0) -> bytes:
@@ -67,25 +65,13 @@ class FilterMessage:
         self.operation = operation
 
 
-class Nfnetlink:
-    """A NETLINK_NETFILTER socket of the namespace the opening thread is in."""
+class Nfnetlink(NetlinkSocket):
+    """A NETLINK_NETFILTER socket."""
 
     def __init__(self) -> None:
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER)
-        except OSError as e:
-            raise KernelError(f"cannot open a netlink socket: {e.strerror}", errno=e.errno or 0) from e
-        for option in (_CAP_ACK, _EXT_ACK):
-            try:
-                self._socket.setsockopt(_SOL_NETLINK, option, 1)
-            except OSError:
-                pass  # an older kernel: no texts
+        super().__init__(_NETLINK_NETFILTER, (NETLINK_CAP_ACK, NETLINK_EXT_ACK), _RECEIVE_BYTES)
         self._force(_SO_RCVBUFFORCE, _RECEIVE_BUFFER)
         self._socket.bind((0, 0))
-        self._socket.setblocking(False)
-        self._poller = poll()
-        self._poller.register(self._socket.fileno(), POLLIN)
-        self._seq = 0
         self._sendable = 0
 
     @property
@@ -93,15 +79,6 @@ class Nfnetlink:
         """The number by which notifications name this socket as the cause of a change."""
         bound: tuple[int, int] = self._socket.getsockname()
         return bound[0]
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def __enter__(self) -> Nfnetlink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -266,14 +243,6 @@ class Nfnetlink:
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
-    def _reserve(self, count: int) -> int:
-        """Reserve ``count`` consecutive sequence numbers; returns the first."""
-        if self._seq > _SEQ_MAX - count:
-            self._seq = 0
-        first = self._seq + 1
-        self._seq += count
-        return first
-
     def _send(self, data: bytes, doing: str) -> None:
         try:
             self._send_all(data, doing)
@@ -288,7 +257,7 @@ class Nfnetlink:
 
     def _force(self, option: int, size: int) -> None:
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, option, size)
+            self._socket.setsockopt(_socket.SOL_SOCKET, option, size)
         except OSError:
             pass  # no CAP_NET_ADMIN: the operation that needs a larger buffer reports it
 
@@ -301,27 +270,6 @@ class Nfnetlink:
                 if e.errno == ENOBUFS:
                     continue
                 return
-
-    def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
-        """The kernel's messages with these sequence numbers, without end."""
-        while True:
-            for message in wire.split_messages(self._receive(doing, deadline)):
-                if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
-                    yield message
-
-    def _receive(self, doing: str, deadline: Deadline) -> bytes:
-        while True:
-            try:
-                data, sender = self._socket.recvfrom(_RECEIVE_BYTES, socket.MSG_TRUNC)
-            except OSError as e:
-                if e.errno != EAGAIN:
-                    lost = "; answers were lost" if e.errno == ENOBUFS else ""
-                    raise KernelError(f"cannot {doing}: {e.strerror}{lost}", errno=e.errno or 0) from e
-                if not self._poller.poll(deadline.remaining_s() * 1000):
-                    raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time") from None
-                continue
-            if sender[0] == 0:  # from the kernel; any process may send to this socket
-                return data
 
 
 def _framed(kind: int, flags: int, seq: int, body: bytes) -> bytes:

@@ -1,4 +1,5 @@
-"""The rtnetlink socket: sends the requests of links.py, addresses.py and routes.py, several at a time.
+"""What netlink sockets share, and the rtnetlink one: it sends the requests of links.py, addresses.py and routes.py,
+several at a time.
 
 Rule: one Rtnl belongs to one network namespace (the one its opener was in) and one thread at a time; every error of the
 kernel becomes a KernelError with the kernel's own words. It uses ``_socket`` because ``socket`` takes 6 ms to import.
@@ -21,7 +22,7 @@ from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP_INTR, N
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import NamedTuple
+    from typing import NamedTuple, Self
 
     from cni_calico.deadline import Deadline
     from cni_calico.kernel.netlink.wire import Message
@@ -29,7 +30,7 @@ else:
     from cni_calico.tuples import NamedTuple
 
 _SOL_NETLINK = 270
-_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
+NETLINK_CAP_ACK, NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
 _RECEIVE_BYTES = 32768  # the largest part of a dump that the kernel makes
 _DUMP_ATTEMPTS = 10
 _SEQ_MAX = 0x7FFFFFFF
@@ -42,13 +43,13 @@ class NetlinkOutcome(NamedTuple):
     error: KernelError | None
 
 
-class Rtnl:
-    """A NETLINK_ROUTE socket of the namespace the opening thread is in."""
+class NetlinkSocket:
+    """A socket of the namespace the opening thread is in; ``receive_bytes`` is the largest datagram that it takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: int, options: Sequence[int], receive_bytes: int) -> None:
         try:
-            self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _socket.NETLINK_ROUTE)
-            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):
+            self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, family)
+            for option in options:
                 try:
                     self._socket.setsockopt(_SOL_NETLINK, option, 1)
                 except OSError:
@@ -56,17 +57,66 @@ class Rtnl:
             self._socket.setblocking(False)
         except OSError as e:
             raise KernelError(f"cannot open a netlink socket: {e.strerror}", errno=e.errno or 0) from e
-        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._buffer = bytearray(receive_bytes)
         self._seq = 0
 
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> Rtnl:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _reserve(self, count: int) -> int:
+        """Reserve ``count`` consecutive sequence numbers; returns the first."""
+        if self._seq > _SEQ_MAX - count:
+            self._seq = 0
+        first = self._seq + 1
+        self._seq += count
+        return first
+
+    def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
+        """Yields messages from the kernel with these sequence numbers, without end; others are leftovers of a failed
+        exchange.
+        """
+        while True:
+            for message in wire.split_messages(self._receive(doing, deadline)):
+                if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
+                    yield message
+
+    def _receive(self, doing: str, deadline: Deadline) -> bytes:
+        """The kernel's next datagram. Raises KernelError, DeadlineExceeded."""
+        while True:
+            try:
+                size, sender = self._socket.recvfrom_into(self._buffer, len(self._buffer), _socket.MSG_TRUNC)
+            except OSError as e:
+                if e.errno != EAGAIN:
+                    lost = "; answers were lost" if e.errno == ENOBUFS else ""
+                    raise KernelError(f"cannot {doing}: {e.strerror}{lost}", errno=e.errno or 0) from e
+                self._wait(doing, deadline)
+                continue
+            if size > len(self._buffer):
+                raise wire.malformed("a netlink answer", f"{size} bytes are more than fit")
+            if sender[0] == 0:  # from the kernel; any process may send to this socket
+                return bytes(memoryview(self._buffer)[:size])
+
+    def _wait(self, doing: str, deadline: Deadline) -> None:
+        from select import POLLIN, poll
+
+        poller = poll()
+        poller.register(self._socket.fileno(), POLLIN)
+        if not poller.poll(deadline.remaining_s() * 1000):
+            raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time")
+
+
+class Rtnl(NetlinkSocket):
+    """A NETLINK_ROUTE socket."""
+
+    def __init__(self) -> None:
+        options = (NETLINK_CAP_ACK, NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK)
+        super().__init__(_socket.NETLINK_ROUTE, options, _RECEIVE_BYTES)
 
     def one(self, request: Request, deadline: Deadline) -> bytes:
         """The first (for a single object: only) answer to a read; b"" for a request that only changes something."""
@@ -155,50 +205,16 @@ class Rtnl:
     def _send(self, requests: Sequence[Request], last_flags: int) -> int:
         """The sequence number of the last one; the others' come right before it."""
         parts, last = [], len(requests) - 1
-        if self._seq > _SEQ_MAX - len(requests):
-            self._seq = 0
+        first = self._reserve(len(requests))
         for i, request in enumerate(requests):
-            self._seq += 1
             flags = NLM_F_REQUEST | request.flags | (last_flags if i == last else 0)
             body = request.body
-            parts.append(HEADER.pack(HEADER.size + len(body), request.kind, flags, self._seq, 0) + body)
+            parts.append(HEADER.pack(HEADER.size + len(body), request.kind, flags, first + i, 0) + body)
         try:
             self._socket.sendto(b"".join(parts), (0, 0))
         except OSError as e:
             raise _translated(requests[0], e.errno, "", e) from e
         return self._seq
-
-    def _answers(self, first: int, last: int, doing: str, deadline: Deadline) -> Iterator[Message]:
-        """Yields messages from the kernel with these sequence numbers, without end; others are leftovers of a failed
-        exchange.
-        """
-        while True:
-            for message in wire.split_messages(self._receive(doing, deadline)):
-                if first <= message.seq <= last and message.kind != wire.NLMSG_NOOP:
-                    yield message
-
-    def _receive(self, doing: str, deadline: Deadline) -> bytes:
-        while True:
-            try:
-                size, sender = self._socket.recvfrom_into(self._buffer, _RECEIVE_BYTES, _socket.MSG_TRUNC)
-            except OSError as e:
-                if e.errno != EAGAIN:
-                    lost = "; answers were lost" if e.errno == ENOBUFS else ""
-                    raise KernelError(f"cannot {doing}: {e.strerror}{lost}", errno=e.errno or 0) from e
-                self._wait(doing, deadline)
-                continue
-            if size > _RECEIVE_BYTES:
-                raise wire.malformed("a netlink answer", f"{size} bytes are more than fit")
-            if sender[0] == 0:  # from the kernel; any process may send to this socket
-                return bytes(memoryview(self._buffer)[:size])
-
-    def _wait(self, doing: str, deadline: Deadline) -> None:
-        from select import POLLIN, poll
-
-        poller = poll()
-        poller.register(self._socket.fileno(), POLLIN)
-        if not poller.poll(deadline.remaining_s() * 1000):
-            raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time")
 
 
 def _reach_before(requests: Sequence[Request]) -> tuple[Sequence[Request], NetlinkOutcome | None]:

@@ -16,11 +16,11 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nftables import NfTables
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import parse_felix
-from cni_calico.nodeagent.dataplane.policy.goal import goal_of
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.parameters import filter_settings
 from cni_calico.policy.graph import Graph
 from tests.netns.namespaces import namespace
+from tests.unit.nodeagent.dataplane.policy.worlds import goal_of
 from tests.unit.policy.cluster import put
 
 pytestmark = pytest.mark.netns

@@ -31,7 +31,7 @@ from cni_calico.model.netfilter import (
     TableId,
     jump,
 )
-from cni_calico.nodeagent.dataplane.policy.goal import Goal, goal_of
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
@@ -42,7 +42,7 @@ from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon, until
 from tests.netns.namespaces import namespace
 from tests.netns.policing.lab import Lab, lab
-from tests.unit.nodeagent.dataplane.policy.worlds import difference
+from tests.unit.nodeagent.dataplane.policy.worlds import difference, goal_of
 from tests.unit.nodeagent.policing.test_faultfinder import a_world, require_closed_or_right
 
 pytestmark = pytest.mark.netns

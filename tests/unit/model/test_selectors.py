@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cni_calico.model.selector_forms import (
     Requirement,
     mentions_global,
-    normal_text,
+    normalized,
     read_specially,
     requirements,
     with_prefix,
@@ -102,9 +102,9 @@ def test_same_answer_as_the_naive_evaluator(tree, labels, space):
 @given(trees, labels)
 def test_normal_form_means_the_same_and_is_its_own(tree, labels):
     selector = parse_selector(written(tree, " "))
-    normal = normal_text(selector.tree)
+    normal = normalized(selector.tree).text
     assert parse_selector(normal).matches(labels) is selector.matches(labels)
-    assert normal_text(parse_selector(normal).tree) == normal
+    assert normalized(parse_selector(normal).tree).text == normal
 
 
 @settings(max_examples=300, deadline=None)
@@ -123,7 +123,7 @@ def test_a_prefix_asks_the_same_of_other_labels(tree, labels):
     tree = parse_selector(written(tree, " ")).tree
     prefixed = {f"pcns.{key}": value for key, value in labels.items()}
     asked = with_prefix(tree, "pcns.")
-    assert parse_selector(normal_text(asked)).matches(prefixed) is Selector("", tree).matches(labels)
+    assert parse_selector(normalized(asked).text).matches(prefixed) is Selector("", tree).matches(labels)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_prefix_asks_the_same_of_other_labels(tree, labels):
     ],
 )
 def test_normal_forms(text, normal):
-    assert normal_text(parse_selector(text).tree) == normal
+    assert normalized(parse_selector(text).tree).text == normal
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,9 @@ def test_requirements(text, expected):
 
 def test_all_and_global_are_about_a_label():
     tree = read_specially(parse_selector("all() || !global() && has(a)").tree, "ns")
-    assert normal_text(tree) == "has(a) && has(ns) || has(ns)".replace("has(a) && has(ns) ||", "(has(a) && has(ns)) ||")
+    assert normalized(tree).text == "has(a) && has(ns) || has(ns)".replace(
+        "has(a) && has(ns) ||", "(has(a) && has(ns)) ||"
+    )
     assert mentions_global(parse_selector("has(a) && !global()").tree)
     assert not mentions_global(parse_selector("has(a) && !all()").tree)
 

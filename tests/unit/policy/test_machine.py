@@ -10,6 +10,7 @@ from cni_calico.policy.explain import decide, decide_host
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.wanted import Wanted
 from tests.unit.policy.cluster import NODE, PACKETS, as_packet, documents_for, graph_of, keys, put
+from tests.unit.policy.merging import with_changes
 from tests.unit.policy.naive import Naive
 
 KEYS = keys()
@@ -73,12 +74,12 @@ class PolicyMachine(RuleBasedStateMachine):
     def flush(self):
         changes = self.graph.flush()
         before = self.told
-        self.told = before.with_changes(changes)
+        self.told = with_changes(before, changes)
         assert self.told == self.graph.wanted()
         self.check_difference(before, changes)
         scratch = graph_of(dict(sorted(self.documents.items(), key=repr, reverse=True)))
         first = scratch.flush()
-        assert Wanted().with_changes(first) == scratch.wanted() == self.told
+        assert with_changes(Wanted(), first) == scratch.wanted() == self.told
         self.check_references()
         self.check_verdicts()
 

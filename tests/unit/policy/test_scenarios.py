@@ -10,6 +10,7 @@ import pytest
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.wanted import Members, PolicyId, Wanted
 from tests.unit.policy.cluster import NODE, document, graph_of, put
+from tests.unit.policy.merging import with_changes
 
 ALLOW = [{"action": "Allow"}]
 
@@ -141,8 +142,8 @@ def walk(states, *, split):
         for key, value in steps(before, after).items():
             put(graph, key, value)
             if split:
-                told = told.with_changes(graph.flush())
-        told = told.with_changes(graph.flush())
+                told = with_changes(told, graph.flush())
+        told = with_changes(told, graph.flush())
         assert told == graph.wanted() == wanted_of(after)
 
 

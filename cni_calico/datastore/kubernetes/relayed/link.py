@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
+from cni_calico.backoff import Backoff
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.http import Connection, Lost
 from cni_calico.datastore.kubernetes.layout import quote
@@ -188,13 +189,14 @@ class RelayLink:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = 0.0
+        backoff, pause_s = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0.0
         while not self._stopped.wait(pause_s * random.SystemRandom().uniform(0.5, 1.5)):  # not all nodes at once
             with self._guard:
                 wanted = self._guard.wait_for(lambda: self._stopped.is_set() or self._followed or self.direct, 1.0)
             if self._stopped.is_set() or not wanted:
                 continue
             if self.direct:
+                backoff.reset()
                 pause_s = 0.0 if self._probe() else self._probe_s
                 continue
             shown = ""
@@ -203,13 +205,14 @@ class RelayLink:
                 try:
                     began = time.monotonic()
                     self._follow(shown, api)
-                    pause_s = 0.0 if time.monotonic() - began > 1 or self._stale else FIRST_PAUSE_S
+                    backoff.reset()
+                    pause_s = 0.0 if time.monotonic() - began > 1 or self._stale else backoff.next()
                 finally:
                     api.close()
             except CalicoError as e:
                 if shown:
                     self._targets.failed(shown)
-                pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s))
+                pause_s = backoff.next()
                 self._note_failure(e)
 
     def _note_success(self) -> None:

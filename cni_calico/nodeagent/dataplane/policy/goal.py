@@ -35,7 +35,6 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import (
 from cni_calico.policy.wanted import (
     Members,
     PolicyId,
-    Wanted,
     WantedChanges,
     WantedClass,
     WantedPolicy,
@@ -356,14 +355,6 @@ class Goal:
                 self.tables.put_chain(table, chain)
             for name in set(TUNNEL_CHAINS) - {chain.name for chain in chains}:
                 self.tables.take_chain(table, name)
-
-
-def goal_of(wanted: Wanted, settings: FilterSettings, there: InterfaceAddresses | None = None) -> Goal:
-    """Everything in one step; ``there``: the interfaces."""
-    goal = Goal(settings)
-    goal.follow_interfaces(there or {})
-    goal.update(wanted.as_changes())
-    return goal
 
 
 def _passes(policy: WantedPolicy | None, ingress: bool) -> bool:

@@ -28,7 +28,7 @@ from cni_calico.model.netfilter import (
     SetLookup,
     TableId,
 )
-from cni_calico.nodeagent.dataplane.policy.goal import Goal, goal_of
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
 from cni_calico.nodeagent.dataplane.policy.optional import feature_of
 from cni_calico.nodeagent.dataplane.policy.refused import FilterObject, object_of
@@ -39,7 +39,7 @@ from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon
 from tests.fakes.nftables import FakePacketFilter
-from tests.unit.nodeagent.dataplane.policy.worlds import difference, random_wanted
+from tests.unit.nodeagent.dataplane.policy.worlds import difference, goal_of, random_wanted
 
 HOW = {"it says which": (True, True), "it says nothing": (False, True), "it finds out late": (False, False)}
 

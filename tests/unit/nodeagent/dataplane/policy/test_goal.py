@@ -10,12 +10,12 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.model.netfilter import AddChain, AddRules, FlushChain, Immediate, NftChain, NftTable, TableId
 from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table
-from cni_calico.nodeagent.dataplane.policy.goal import Goal, goal_of
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER, TABLES
 from cni_calico.policy.wanted import Wanted, WantedChanges
 from tests.fakes.nftables import FakePacketFilter
-from tests.unit.nodeagent.dataplane.policy.worlds import POLICIES, THERE, difference, random_wanted
+from tests.unit.nodeagent.dataplane.policy.worlds import POLICIES, THERE, difference, goal_of, random_wanted
 
 SETTINGS = FilterSettings(spoofing=True)
 

@@ -7,6 +7,9 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import InterfaceAddresses
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.wanted import (
     Members,
     PacketLimits,
@@ -199,3 +202,11 @@ def difference(before: Wanted, after: Wanted) -> WantedChanges:
         host_classes=changed(before.host_classes, after.host_classes),
         hosts=changed(before.hosts, after.hosts),
     )
+
+
+def goal_of(wanted: Wanted, settings: FilterSettings, there: InterfaceAddresses | None = None) -> Goal:
+    """Everything in one step; ``there``: the interfaces."""
+    goal = Goal(settings)
+    goal.follow_interfaces(there or {})
+    goal.update(difference(Wanted(), wanted))
+    return goal
