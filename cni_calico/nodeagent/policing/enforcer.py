@@ -7,8 +7,8 @@ A refused transaction is tried once more, based on what is really there. If it i
 what the kernel refuses, and the goal is made without that: a feature that policies do not need is left out (Goal.lack),
 while every policy is in force already; for anything else, the endpoints that depend on it are denied
 (dataplane/policy/without.py). The refusal is reported, everything else is in force, and the refused part is tried again
-later. The caller gets RulesRefused if the reason is a transient one, or if policies cannot be relied on without what was
-refused.
+later. The caller gets RulesRefused if the reason is a transient one, or if policies cannot be relied on without what
+was refused.
 """
 
 from __future__ import annotations
