@@ -21,7 +21,7 @@ PARTS_S, LEADER_S = 2.0, 2.5  # the leader gives up the lease within 2 s
 
 
 @dataclass(slots=True)
-class _Part:
+class _ControllerThread:
     thread: threading.Thread
     stopping: Stopping = field(default_factory=Stopping)
 
@@ -31,7 +31,7 @@ class ControllerParts:
 
     def __init__(self, log: Log, fail: Callable[[], None]) -> None:
         self._log, self._fail = log, fail
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _ControllerThread] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
@@ -42,7 +42,7 @@ class ControllerParts:
     def start(self, name: str, work: Callable[[Stopping], object]) -> None:
         own = Stopping()
         thread = guarded_thread(name, lambda: work(own), self._log, self._fail)
-        self._parts[name] = _Part(thread, own)
+        self._parts[name] = _ControllerThread(thread, own)
         thread.start()
 
     def end(self, names: Collection[str]) -> None:
