@@ -307,6 +307,7 @@ def test_an_effect_in_a_pure_module_is_found(effect: str, text: str) -> None:
 # modules other than ``main`` that write to stdout or stderr, or end the process or a thread
 PRINTS_OR_ENDS = {
     "daemon.child_lines": "a child's line that is a record already goes where the log's go: to stderr",
+    "daemon.ending": "a program that must end in time cannot wait for its main thread",
     "kernel.netns": "a thread that cannot leave a pod's network namespace must not do anything else",
     "log": "without a file a log's lines go to stderr",
     "plugin.call.shim": "what the mains of both of the plugin's executables are: another module costs every call time",
