@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
@@ -28,6 +29,7 @@ from tests.e2e.etcd.certificates import make_authority
 from tests.e2e.kubernetes.cluster import CNI_USER, NODE_USER, Cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node
 from tests.e2e.roles import RBAC, used
+from tests.e2e.roles import documents as all_documents
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
@@ -84,6 +86,64 @@ AGENT = [
 ]
 
 
+AGENT_OF_ETCD = [
+    ("", ["pods", "nodes", "namespaces", "configmaps"], ["get"]),
+    ("discovery.k8s.io", ["endpointslices"], ["list", "watch"]),
+    ("", ["endpoints", "services"], ["list", "watch"]),
+    ("", ["nodes/status"], ["patch"]),
+    ("", ["serviceaccounts/token"], ["create"]),
+]
+CONTROLLERS = [
+    ("", ["nodes"], ["get", "list", "watch"]),
+    ("", ["pods"], ["get"]),
+    (CALICO, ["ippools"], ["list"]),
+    (CALICO, IPAM, ["get", "list", "create", "update", "delete"]),
+    (CALICO, ["clusterinformations"], ["get", "create", "update"]),
+]
+CONTROLLERS_OF_ETCD = [
+    ("", ["pods", "namespaces", "nodes", "serviceaccounts"], ["list", "watch"]),
+    ("networking.k8s.io", ["networkpolicies"], ["list", "watch"]),
+]
+ROLES = {
+    "calico.yaml": {"calico-node": AGENT, "calico-cni-plugin": PLUGIN, "calico-kube-controllers": CONTROLLERS},
+    "calico-etcd.yaml": {
+        "calico-node": AGENT_OF_ETCD,
+        "calico-cni-plugin": PLUGIN,
+        "calico-kube-controllers": CONTROLLERS_OF_ETCD,
+    },
+}
+
+
+def rights(roles: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """(group, resource, verb)"""
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {
+        (group, name, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for name in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def page_roles() -> str:
+    (found,) = re.findall(r"(?s)```yaml\n(apiVersion: rbac.*?)```", (ROOT / "docs" / "kubespray.md").read_text())
+    return str(found)
+
+
+@pytest.mark.parametrize("manifest", ROLES)
+def test_the_page_adds_what_the_roles_lack(manifest: str) -> None:
+    """All that our manifests grant, but the Secret of BGP's passwords, which the page names."""
+    documents = list(yaml.safe_load_all(page_roles()))
+    by_name = {d["metadata"]["name"]: d for d in documents if d["kind"] == "ClusterRole"}
+    bindings = [d for d in documents if d["kind"] == "ClusterRoleBinding"]
+    bound = {b["subjects"][0]["name"]: by_name[b["roleRef"]["name"]] for b in bindings}
+    for account, given in ROLES[manifest].items():
+        ours = [d for d in all_documents(manifest, "ClusterRole", "Role") if d["metadata"]["name"] == account]
+        has = {(group, name, verb) for group, names, verbs in given for name in names for verb in verbs}
+        assert rights(ours) - has - rights([bound[account]]) <= {("", "secrets", "get")}, account
+
+
 @contextmanager
 def granted(kube: Cluster, name: str, rules: list[tuple[str, list[str], list[str]]]) -> Iterator[None]:
     """The account has these rights and no others."""
@@ -104,7 +164,7 @@ def granted(kube: Cluster, name: str, rules: list[tuple[str, list[str], list[str
 @contextmanager
 def added(kube: Cluster) -> Iterator[None]:
     """What the page has people apply besides."""
-    (page,) = re.findall(r"(?s)```yaml\n(apiVersion: rbac.*?)```", (ROOT / "docs" / "kubespray.md").read_text())
+    page = page_roles()
     kube.kubectl("apply", "-f", "-", stdin=page)
     try:
         yield
