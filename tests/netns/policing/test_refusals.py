@@ -42,6 +42,7 @@ from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon, until
 from tests.netns.namespaces import namespace
 from tests.netns.policing.lab import Lab, lab
+from tests.netns.policing.uplinked import DHCP, start, uplinked_lab
 from tests.unit.nodeagent.dataplane.policy.worlds import difference, goal_of
 from tests.unit.nodeagent.policing.test_faultfinder import a_world, require_closed_or_right
 
@@ -229,17 +230,22 @@ def lab_of_two_apps(tmp_path: Path) -> Iterator[Lab]:
         yield made
 
 
+def spoil_all(monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> None:
+    """For the engine, which is started after this."""
+    apply, check = NfTables.apply, NfTables.check
+    monkeypatch.setattr(NfTables, "apply", lambda self, some, deadline: apply(self, list(map(spoil, some)), deadline))
+    monkeypatch.setattr(NfTables, "check", lambda self, some, deadline: check(self, list(map(spoil, some)), deadline))
+
+
 def test_packets_to_a_workload_whose_class_is_refused(lab_of_two_apps: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are dropped; its own pass, other policies change, and both are said."""
-    apply, check = NfTables.apply, NfTables.check
 
     def spoil(o: Operation) -> Operation:
         mine = isinstance(o, AddRules) and o.chain.startswith("to-") and len(o.rules) > 1
         names = [e.chain for rule in o.rules for e in rule.expressions if e == jump("pi-gnp/for-b")] if mine else ()
         return replace(o, rules=(*o.rules, NOWHERE)) if names else o
 
-    monkeypatch.setattr(NfTables, "apply", lambda self, some, deadline: apply(self, list(map(spoil, some)), deadline))
-    monkeypatch.setattr(NfTables, "check", lambda self, some, deadline: check(self, list(map(spoil, some)), deadline))
+    spoil_all(monkeypatch, spoil)
     lab_of_two_apps.put(
         "GlobalNetworkPolicy",
         "for-b",
@@ -253,3 +259,23 @@ def test_packets_to_a_workload_whose_class_is_refused(lab_of_two_apps: Lab, monk
     lab_of_two_apps.put("GlobalNetworkPolicy", "for-a", {"selector": "app == 'a'", "types": ["Ingress"]})
     lab_of_two_apps.until_passes("b", "a", 80, False)
     until(lambda: lab_of_two_apps.standing()["in_force"], "everything else is in force")
+
+
+def test_packets_to_a_host_whose_chain_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only failsafe ports are open in that direction; the other one is as it should be, and policies are in force."""
+
+    def spoil(o: Operation) -> Operation:
+        mine = isinstance(o, AddRules) and o.chain.startswith("host-in-h") and len(o.rules) > 2
+        return replace(o, rules=(*o.rules, NOWHERE)) if mine and isinstance(o, AddRules) else o
+
+    spoil_all(monkeypatch, spoil)
+    with uplinked_lab(tmp_path) as made:
+        made.put_host()
+        rules = [{"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}]
+        made.put_policy("web", types=["Ingress", "Egress"], ingress=rules, egress=rules)
+        start(made, hosts=1, policies=1)
+        for version in (4, 6):
+            assert not made.into_host(80, version) and made.log_in(version) and made.into_host(DHCP, version)
+            assert made.out_of_host(80, version) and not made.out_of_host(81, version)
+        (said,) = made.lab.standing()["problems"]
+        assert said.startswith("everything to the host itself, but for failsafe ports, at HostEndpoint h is denied: ")

@@ -184,6 +184,14 @@ class Goal:
         self.endpoints.configure(self.settings)
         return True
 
+    def deny_host_chain(self, name: str, why: str) -> bool:
+        """The kernel refuses a chain of host endpoints: only failsafe ports. Returns whether that is new."""
+        if name in self.refused.host_chains or not self.hosts.describe(name):
+            return False
+        self.refused.host_chains[name] = why
+        self.render_hosts()
+        return True
+
     def left_out(self) -> list[str]:
         """What is not in force as it should be, besides ``problems`` and ``lacking``."""
         found = [text for name, text in self.refused.texts() if not name or name in self.endpoints.denied]
@@ -191,6 +199,8 @@ class Goal:
             names = sorted(e.workload or e.interface for e in self.endpoints.all.values() if e.class_id == class_id)
             direction = "to" if ingress else "from"
             found.append(f"everything {direction} {', '.join(names[:5])} ({len(names)} workloads) is denied: {why}")
+        for name, why in self.refused.host_chains.items():
+            found.append(f"{self.hosts.describe(name)} is denied: {why}")
         return found
 
     def lack(self, feature: OptionalFeature, why: str) -> None:
@@ -206,7 +216,7 @@ class Goal:
         if self.lacking:
             self.lacking.clear()
             self._follow_lacking()
-        if self.hosts.denied:
+        if self.hosts.denied or refused.host_chains:
             self.hosts.denied.clear()
             self.render_hosts()
         if refused.interfaces:
@@ -321,7 +331,9 @@ class Goal:
         for policy in before ^ self.hosts.dropping:
             if policy in self.policies:
                 self._render_policy(self.policies[policy])
-        self.hosts.render(self.settings, self._tunnels)
+        for name in [name for name in self.refused.host_chains if not self.hosts.describe(name)]:
+            del self.refused.host_chains[name]
+        self.hosts.render(self.settings, self._tunnels, self.refused.host_chains.keys())
 
     def _render_stages(self) -> None:
         for family, table in FILTER.items():

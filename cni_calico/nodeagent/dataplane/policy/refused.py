@@ -1,10 +1,10 @@
 """PURE: what the kernel refused, and what is in force instead.
 
 Rule: a refusal opens nothing and holds up nothing. A refused policy denies, and so does every policy with a refused
-set; endpoints whose class is refused are denied in that direction; an endpoint whose entry is refused is denied. An
-object for which there is no such substitute is withheld: it stays as it is in the kernel, and everything else is put
-into force. If policies cannot be relied on without it (``essential``), they do not count as in force. What was refused
-is tried again from time to time.
+set; endpoints whose class is refused are denied in that direction; an endpoint whose entry is refused is denied; a
+refused chain of host endpoints lets only failsafe ports through. An object for which there is no such substitute is
+withheld: it stays as it is in the kernel, and everything else is put into force. If policies cannot be relied on
+without it (``essential``), they do not count as in force. What was refused is tried again from time to time.
 """
 
 from __future__ import annotations
@@ -50,17 +50,20 @@ def object_of(operation: Operation) -> FilterObject:
 
 @dataclass(slots=True)
 class RefusedParts:
-    """Each with the reason. ``sets`` by the names that policies use; ``classes`` by (id, whether ingress)."""
+    """Each with the reason. ``sets`` by the names that policies use; ``classes`` by (id, whether ingress).
+    ``host_chains``: of a class in one stage.
+    """
 
     policies: dict[PolicyId, str] = field(default_factory=dict)
     sets: dict[str, str] = field(default_factory=dict)
     classes: dict[tuple[str, bool], str] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
+    host_chains: dict[str, str] = field(default_factory=dict)
     withheld: dict[FilterObject, str] = field(default_factory=dict)
     spare: set[FilterObject] = field(default_factory=set)  # the withheld objects that policies do not depend on
 
     def __bool__(self) -> bool:
-        return any((self.policies, self.sets, self.classes, self.interfaces, self.withheld))
+        return any((self.policies, self.sets, self.classes, self.interfaces, self.host_chains, self.withheld))
 
     def withhold(self, operation: Operation, why: str) -> bool:
         """Returns whether that is new."""

@@ -30,6 +30,8 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
         keys = {stages.interface_key(one.interface): one.interface for one in goal.endpoints.all.values()}
         denied = [goal.deny_interface(keys[key], why) for key in operation.verdicts if key in keys]
         return any(denied) or goal.refused.withhold(operation, why)
+    if goal.deny_host_chain(name, why):
+        return True
     policy, classes = _policy_of(goal.policies, name), _classes_of(goal, name)
     if policy is not None and goal.give_up(policy, why):
         return True

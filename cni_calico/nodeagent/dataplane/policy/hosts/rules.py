@@ -6,13 +6,19 @@ Without a host endpoint none of this is in the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.netfilter import NftSet
 from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import HostInterfaces, InterfaceAddresses, select_interfaces
-from cni_calico.nodeagent.dataplane.policy.hosts.stages import HostView, Passes, RenderedHosts, render_hosts
+from cni_calico.nodeagent.dataplane.policy.hosts.stages import (
+    HOST_STAGES,
+    HostView,
+    Passes,
+    RenderedHosts,
+    render_hosts,
+)
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER, GoalTables
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
@@ -61,8 +67,18 @@ class HostRules:
                 found.update(wanted.profiles)
         self.dropping = frozenset(found)
 
-    def render(self, settings: FilterSettings, tunnels: Tunnels) -> None:
-        """Make the tables hold what is wanted."""
+    def describe(self, chain: str) -> str:
+        """What a chain of a class decides about, in words; "" for no such chain, or one that is not used."""
+        for stage in HOST_STAGES:
+            class_id = chain.removeprefix(f"{stage.name}-")
+            if stage.chain_of(class_id) == chain and class_id in self.classes:
+                used = (*self.interfaces.by_name.values(), *filter(None, (self.interfaces.everywhere,)))
+                names = sorted({key.name for key in used if self.all[key].class_id == class_id})
+                return f"{stage.what} at HostEndpoint {', '.join(names)}" if names else ""
+        return ""
+
+    def render(self, settings: FilterSettings, tunnels: Tunnels, refused: Collection[str] = ()) -> None:
+        """Make the tables hold what is wanted. ``refused``: chains that the kernel does not take as they should be."""
         by_name, everywhere = self.interfaces.by_name, self.interfaces.everywhere
         view = HostView(
             self.classes,
@@ -71,6 +87,7 @@ class HostRules:
             self.interfaces.excluded,
             tunnels,
             frozenset(self.denied),
+            frozenset(refused),
         )
         for family in FILTER:
             done = RenderedHosts()

@@ -81,6 +81,16 @@ class HostStage:
     def direction(self) -> str:
         return "iifname" if self.ingress else "oifname"
 
+    @property
+    def what(self) -> str:
+        """What it decides about, in words."""
+        if self.reach == "forward":
+            return f"everything forwarded that {'comes in' if self.ingress else 'goes out'}"
+        but = "but for failsafe ports"
+        if self.reach == "own":
+            return f"everything {'to' if self.ingress else 'from'} the host itself, {but},"
+        return f"everything that {'comes in' if self.ingress else 'the host sends'}, {but},"
+
     def chain_of(self, class_id: str) -> str:
         return f"{self.name}-{class_id}"
 
@@ -107,6 +117,7 @@ class HostView:
     excluded: tuple[str, ...] = ()
     tunnels: Tunnels = field(default_factory=Tunnels)
     denied: frozenset[PolicyId] = frozenset()  # there is no chain of theirs
+    refused: frozenset[str] = frozenset()  # chains of classes that the kernel does not take as they should be
 
     def used(self) -> frozenset[str]:
         return frozenset((*self.by_interface.values(), *((self.everywhere,) if self.everywhere else ())))
@@ -133,7 +144,7 @@ def render_hosts(
         for class_id in sorted(view.used()):
             if stage.reach == "raw" and class_id not in view.by_interface.values():
                 continue
-            done.chains.append(_class_chain(stage, view.classes[class_id], family, settings, passes, view.denied))
+            done.chains.append(_class_chain(stage, view.classes[class_id], family, settings, passes, view))
         nodes = between_nodes(family, view.tunnels, settings, is_source=stage.ingress, has_networks=has_networks)
         rules = tuple(_base(stage, stages, view, family, settings, tuple(nodes)))
         done.chains.append(NftChain(stage.name, rules, stage.hook))
@@ -257,24 +268,26 @@ def _class_chain(
     family: int,
     settings: FilterSettings,
     passes: Passes,
-    denied: frozenset[PolicyId],
+    view: HostView,
 ) -> NftChain:
     name, tiers, ingress = stage.chain_of(wanted.id), wanted.tiers(stage.reach, stage.ingress), stage.ingress
+    failsafe = () if stage.reach == "forward" else (NftRule((jump(_failsafe_name(stage)),)),)
+    if name in view.refused:
+        return NftChain(name, (*failsafe, NftRule((DROP,), "the kernel refuses its rules")))
     if stage.reach != "own" and not tiers:
         return NftChain(name, (NftRule((ACCEPT,), "no policy for this stage"),))
     rules: list[NftRule] = []
     if settings.drop_invalid and stage.reach != "raw":
         rules.append(INVALID)
-    if stage.reach != "forward":
-        rules.append(NftRule((jump(_failsafe_name(stage)),)))
+    rules += failsafe
     drops = stage is OUT and settings.reject
 
     def passed(policy: PolicyId) -> bool:
         return passes(policy, ingress)
 
-    rules += render_tiers(tiers, ingress, family, settings, passed, drops=drops, denied=denied)
+    rules += render_tiers(tiers, ingress, family, settings, passed, drops=drops, denied=view.denied)
     if stage.reach == "own":
-        rules += [NftRule((ask(profile, ingress, denied, drops=drops),)) for profile in wanted.profiles]
+        rules += [NftRule((ask(profile, ingress, view.denied, drops=drops),)) for profile in wanted.profiles]
         rules.append(NftRule((DROP if drops else deny(family, settings),), NOTHING_ALLOWED))
     else:
         rules.append(NftRule((ACCEPT,)))
