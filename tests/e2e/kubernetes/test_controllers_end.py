@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.e2e.kube import Cluster
 
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.store import EtcdStore
 from tests.deadlines import until
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.test_controllers import on_etcd, prepare, profile, rights, wipe
 from tests.e2e.kubernetes.test_upstreams_manifest import lay_out_sources
 
