@@ -80,6 +80,6 @@ def open_objects(kubernetes: KubernetesStore | None) -> Kubernetes | None:
     """How to ask Kubernetes for its present state; None without Kubernetes."""
     if kubernetes is None:
         return None
-    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
+    from cni_calico.datastore.kubernetes.searched import SearchedObjects
 
-    return KubernetesObjects(kubernetes.api)
+    return SearchedObjects(kubernetes.api)

@@ -25,7 +25,9 @@ from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
 from tests.conftest import ROOT
+from tests.contract.etcd_process import single
 from tests.deadlines import soon, until
+from tests.e2e.etcd.certificates import make_authority
 from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster
 from tests.e2e.kubernetes.test_controllers import POLICY, RBAC, SETTINGS, wipe
 
@@ -51,11 +53,17 @@ OF_ETCD = (
     ("", ["services", "services/status"], [*READ, "update"]),
     POLICIES,
 )
-OF_V3_0 = (("", ["pods", "nodes", "namespaces"], READ), POLICIES)
+# no right to get anything; POLICIES is the only addition, since Kubernetes 1.16 has them in that group alone
+OF_V3_0 = (
+    *((group, ["pods", "namespaces", "networkpolicies", "nodes"], ["watch", "list"]) for group in ("", "extensions")),
+    POLICIES,
+)
+# version -> role, controllers, mode of the files of Secret calico-etcd-secrets
 ON_ETCD = {
-    "v3.32": (OF_ETCD, "policy,namespace,serviceaccount,workloadendpoint,node,loadbalancer"),
-    "v3.0": (OF_V3_0, "policy,profile,workloadendpoint,node"),
+    "v3.32": (OF_ETCD, "policy,namespace,serviceaccount,workloadendpoint,node,loadbalancer", "0440"),
+    "v3.0": (OF_V3_0, "policy,profile,workloadendpoint,node", "0644"),
 }
+SECRETS = ("etcd-ca", "etcd-cert", "etcd-key")
 
 
 @contextmanager
@@ -100,7 +108,8 @@ def lay_out_image(root: Path, bundle: Path) -> None:
 class Container:
     """The image's root directory over this machine's, as the kubelet would run it: mounts of its own, uid 999.
 
-    ``bundle`` None: from the sources. ``arguments``: the manifest's, after the image's entry point.
+    ``bundle`` None: from the sources. ``arguments``: the manifest's, after the image's entry point. ``secrets``: a
+    directory that is mounted as /calico-secrets, with root as its owner.
     """
 
     def __init__(
@@ -110,6 +119,7 @@ class Container:
         environ: Mapping[str, str],
         bundle: Path | None,
         arguments: tuple[str, ...] = (),
+        secrets: Path | None = None,
     ) -> None:
         self.log = directory / "log"
         self._directory = directory
@@ -136,6 +146,7 @@ mount -t tmpfs tmpfs {directory}/merged/run
 mkdir -p {directory}/merged{ACCOUNT} {directory}/merged/status {directory}/merged/calico-secrets
 cp {account}/* {directory}/merged{ACCOUNT}
 chown 999 {directory}/merged/status
+{f"mount --bind -o ro {secrets} {directory}/merged/calico-secrets" if secrets else ""}
 exec "$@"
 """
         self._enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", setup, "sh"]
@@ -170,10 +181,12 @@ exec "$@"
 
 
 @contextmanager
-def container(kube: Cluster, environ: Mapping[str, str], bundle: Path | None, *arguments: str) -> Iterator[Container]:
+def container(
+    kube: Cluster, environ: Mapping[str, str], bundle: Path | None, *arguments: str, secrets: Path | None = None
+) -> Iterator[Container]:
     directory = Path(tempfile.mkdtemp(prefix="cct-container-"))
     directory.chmod(0o755)
-    made = Container(kube, directory, environ, bundle, arguments)
+    made = Container(kube, directory, environ, bundle, arguments, secrets)
     try:
         yield made
     except BaseException:
@@ -243,50 +256,76 @@ def put_pod_and_node(kube: Cluster, store: EtcdStore) -> tuple[ResourceKey, Reso
     return endpoint, departed
 
 
+@contextmanager
+def plain_etcd(kube: Cluster) -> Iterator[tuple[EtcdConfig, None]]:
+    yield EtcdConfig(endpoints=(f"http://127.0.0.1:{kube.etcd_port}",)), None
+
+
+@contextmanager
+def etcd_with_certificates(directory: Path, mode: str) -> Iterator[tuple[EtcdConfig, Path]]:
+    """An etcd that only clients with a certificate may use, and what the Secret has for them."""
+    authority = make_authority(directory / "ca")
+    served, served_key = authority.issue("server", "etcd-server", "serverAuth", "IP:127.0.0.1")
+    certificate, key = authority.issue("client", "calico", "clientAuth")
+    secrets = directory / "secrets"
+    secrets.mkdir()
+    for name, source in zip(SECRETS, (authority.certificate, certificate, key), strict=True):
+        subprocess.run(["install", "-m", mode, source, secrets / name], check=True, timeout=20)
+    files = ["--cert-file", str(served), "--key-file", str(served_key), "--trusted-ca-file", str(authority.certificate)]
+    with single(arguments=[*files, "--client-cert-auth"], scheme="https") as server:
+        ours = {"ca_file": authority.certificate, "cert_file": certificate, "key_file": key}
+        yield EtcdConfig(endpoints=tuple(server.urls), **{name: str(path) for name, path in ours.items()}), secrets
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "certificates"])
 @pytest.mark.parametrize("version", ON_ETCD)
-def test_on_etcd(kube: Cluster, executables: Path | None, version: str) -> None:
-    """hostNetwork, TLS variables that are empty, no DATASTORE_TYPE; v3.0: no probes, an old name of a controller."""
-    rules, enabled = ON_ETCD[version]
-    url = f"http://127.0.0.1:{kube.etcd_port}"
-    store = EtcdStore(EtcdConfig(endpoints=(url,)))
-    wipe(store)
+def test_on_etcd(kube: Cluster, executables: Path | None, version: str, secured: bool, tmp_path: Path) -> None:
+    """hostNetwork, TLS variables that are empty or name the Secret's files, no DATASTORE_TYPE; v3.0: no probes, an old
+    name of a controller, a role without the right to get.
+    """
+    rules, enabled, mode = ON_ETCD[version]
     policies = "/apis/networking.k8s.io/v1/namespaces/space/networkpolicies"
 
     def stored(kind: str, name: str, namespace: str = "") -> Any:
         found = store.get(ResourceKey(kind, name, namespace), soon())
         return None if found is None else found.value
 
-    try:
-        quick = {"prometheusMetricsPort": 0, "controllers": {"node": {"leakGracePeriod": "1s"}}}
-        store.commit([Write.put(SETTINGS, {"metadata": {"name": "default"}, "spec": quick})], soon())
-        endpoint, departed = put_pod_and_node(kube, store)
-        kube.request("POST", policies, POLICY)
-        kube.ensure("/api/v1/namespaces/space/serviceaccounts", {"kind": "ServiceAccount", "metadata": {"name": "bot"}})
-        environ = {
-            "ETCD_ENDPOINTS": url,
-            "ETCD_CA_CERT_FILE": "",
-            "ETCD_KEY_FILE": "",
-            "ETCD_CERT_FILE": "",
-            "ENABLED_CONTROLLERS": enabled,
-        }
-        with role(kube, rules), container(kube, environ, executables) as run:
-            until(lambda: stored("Profile", "kns.space"), "the namespace's profile", 90)
-            until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "ready", 60)
-            if "serviceaccount" in enabled:
-                until(lambda: stored("Profile", "ksa.space.bot"), "the account's profile", 60)
-            until(lambda: stored("NetworkPolicy", "knp.default.web", "space"), "the policy", 60)
-            until(
-                lambda: stored(endpoint.kind, endpoint.name, "space")["metadata"]["labels"].get("app") == "web",
-                "the pod's labels",
-                60,
-            )
-            until(lambda: store.get(departed, soon()) is None, "the Node without a node goes", 120)
-            kube.request("DELETE", f"{policies}/web")
-            until(lambda: not stored("NetworkPolicy", "knp.default.web", "space"), "the policy goes", 60)
-            assert run.end() == 0
-            assert "Traceback" not in run.log.read_text()
-    finally:
-        kube.request("DELETE", "/api/v1/nodes/n1")
-        kube.delete_pod(kube.read_pod("space", "web"))
+    with etcd_with_certificates(tmp_path, mode) if secured else plain_etcd(kube) as (config, secrets):
+        store = EtcdStore(config)
         wipe(store)
-        store.close()
+        try:
+            quick = {"prometheusMetricsPort": 0, "controllers": {"node": {"leakGracePeriod": "1s"}}}
+            store.commit([Write.put(SETTINGS, {"metadata": {"name": "default"}, "spec": quick})], soon())
+            endpoint, departed = put_pod_and_node(kube, store)
+            kube.request("POST", policies, POLICY)
+            account = {"kind": "ServiceAccount", "metadata": {"name": "bot"}}
+            kube.ensure("/api/v1/namespaces/space/serviceaccounts", account)
+            ca, certificate, key = (f"/calico-secrets/{name}" if secured else "" for name in SECRETS)
+            environ = {
+                "ETCD_ENDPOINTS": ",".join(config.endpoints),
+                "ETCD_CA_CERT_FILE": ca,
+                "ETCD_KEY_FILE": key,
+                "ETCD_CERT_FILE": certificate,
+                "ENABLED_CONTROLLERS": enabled,
+            }
+            with role(kube, rules), container(kube, environ, executables, secrets=secrets) as run:
+                until(lambda: stored("Profile", "kns.space"), "the namespace's profile", 90)
+                until(lambda: run.probe("/usr/bin/check-status", "-r") == (0, "Ready"), "ready", 60)
+                if "serviceaccount" in enabled:
+                    until(lambda: stored("Profile", "ksa.space.bot"), "the account's profile", 60)
+                until(lambda: stored("NetworkPolicy", "knp.default.web", "space"), "the policy", 60)
+                until(
+                    lambda: stored(endpoint.kind, endpoint.name, "space")["metadata"]["labels"].get("app") == "web",
+                    "the pod's labels",
+                    60,
+                )
+                until(lambda: store.get(departed, soon()) is None, "the Node without a node goes", 120)
+                kube.request("DELETE", f"{policies}/web")
+                until(lambda: not stored("NetworkPolicy", "knp.default.web", "space"), "the policy goes", 60)
+                assert run.end() == 0
+                assert "Traceback" not in run.log.read_text()
+        finally:
+            kube.request("DELETE", "/api/v1/nodes/n1")
+            kube.delete_pod(kube.read_pod("space", "web"))
+            wipe(store)
+            store.close()
