@@ -446,8 +446,9 @@ def test_records_as_custom_resources_of_v3_are_refused_by_name(kube: Cluster, tm
     assert refused == has_right
 
 
-def test_calicos_api_server_is_no_reason_to_refuse(kube: Cluster, tmp_path: Path) -> None:
-    """It serves the same group, out of the records that we know."""
+@contextmanager
+def served_by_calicos_api_server(kube: Cluster) -> Iterator[None]:
+    """The group projectcalico.org, as Calico's API server registers it; nobody answers."""
     service = {"name": "calico-api", "namespace": "calico-apiserver"}
     spec = {"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200}
     document = {
@@ -460,8 +461,17 @@ def test_calicos_api_server_is_no_reason_to_refuse(kube: Cluster, tmp_path: Path
     try:
         groups = {group["name"] for group in kube.request("GET", "/apis")["groups"]}
         assert "projectcalico.org" in groups
-        with rights(kube, "calico.yaml"), controllers(kube, tmp_path, **ON_KUBERNETES) as process:
-            until(lambda: process.check_status() == (0, "Ready"), "ready", 90)
-            assert process.end() == 0
+        yield
     finally:
         kube.request("DELETE", f"{API_SERVICES}/v3.projectcalico.org")
+
+
+def test_calicos_api_server_is_no_reason_to_refuse(kube: Cluster, tmp_path: Path) -> None:
+    """It serves the same group, out of the records that we know."""
+    with (
+        served_by_calicos_api_server(kube),
+        rights(kube, "calico.yaml"),
+        controllers(kube, tmp_path, **ON_KUBERNETES) as process,
+    ):
+        until(lambda: process.check_status() == (0, "Ready"), "ready", 90)
+        assert process.end() == 0

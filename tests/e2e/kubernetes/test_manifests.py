@@ -334,11 +334,11 @@ ADMIN_KINDS = ("AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetwo
 
 
 @contextmanager
-def cluster_wide_policies(kube: Cluster) -> Iterator[None]:
-    """The API of cluster-wide policies, each kind with one object of any content."""
+def cluster_wide_policies(kube: Cluster, served: str = "v1alpha1") -> Iterator[None]:
+    """The API of cluster-wide policies, each kind with one object of any content, in one version."""
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": anything}
+    version = {"name": served, "served": True, "storage": True, "schema": anything}
     plurals = {kind: kind.lower().removesuffix("y") + "ies" for kind in ADMIN_KINDS}
     try:
         for kind, plural in plurals.items():
@@ -351,8 +351,8 @@ def cluster_wide_policies(kube: Cluster) -> Iterator[None]:
             document = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
             kube.ensure(crds, {**document, "metadata": metadata, "spec": spec})
         for kind, plural in plurals.items():
-            api = f"/apis/{ADMIN_POLICIES}/v1alpha1"
-            made = {"apiVersion": f"{ADMIN_POLICIES}/v1alpha1", "kind": kind, "metadata": {"name": "default"}}
+            api = f"/apis/{ADMIN_POLICIES}/{served}"
+            made = {"apiVersion": f"{ADMIN_POLICIES}/{served}", "kind": kind, "metadata": {"name": "default"}}
             until(lambda plural=plural, api=api: is_served(kube, api, plural), f"{plural} are served", 30)
             kube.ensure(f"{api}/{plural}", made)
         yield

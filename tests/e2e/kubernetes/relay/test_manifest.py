@@ -18,6 +18,7 @@ from cni_calico.relay.settings import parse_relay_settings, users_of
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.test_manifests import cluster_wide_policies
 from tests.e2e.relays import RunningRelay, make_certificates
 
 pytestmark = pytest.mark.kubernetes
@@ -41,6 +42,16 @@ def account(kube: Cluster, namespace: str, name: str) -> str:
     return token(kube, namespace, name)
 
 
+def used(kube: Cluster, since: int) -> set[tuple[str, str]]:
+    """(verb, resource) of the relay's requests."""
+    return {
+        (event["verb"], event["objectRef"]["resource"])
+        for event in kube.audited(since)
+        if event.get("user", {}).get("username") == "system:serviceaccount:kube-system:calico-typha"
+        and event.get("responseStatus", {}).get("code") != 404
+    }
+
+
 def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_nothing_else(
     kube: Cluster, tmp_path: Path
 ) -> None:
@@ -55,32 +66,27 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
     settings, without = parse_relay_settings({one["name"]: one["value"] for one in container["env"]})
     assert without == ()
     make_certificates(tmp_path)
-    since = len(kube.audited())
-    relay = RunningRelay(kube.api(own), tmp_path, users=users_of(settings))
-    try:
-        until(lambda: relay.relay.cache.synced, "everything to be read", 60)
-        assert relay.relay.cut_off.troubles == {}
-        access = RelayAccess(address=f"127.0.0.1:{relay.port}", ca_file=str(tmp_path / "ca.crt"))
-        doing = "list"
-        client = RelayTargets(access, kube.api(agent)).next(Deadline.after(5))[1]
-        assert "items" in client.request("GET", "/api/v1/nodes", Deadline.after(10), doing).document
-        client.close()
-        client = RelayTargets(access, kube.api(other)).next(Deadline.after(5))[1]
-        with pytest.raises(DatastoreDenied, match="system:serviceaccount:default:somebody may not use this relay"):
-            client.request("GET", "/api/v1/nodes", Deadline.after(10), doing)
-        client.close()
-    finally:
-        relay.kill()
-    used = {
-        (event["verb"], event["objectRef"]["resource"])
-        for event in kube.audited(since)
-        if event.get("user", {}).get("username") == "system:serviceaccount:kube-system:calico-typha"
-        and event.get("responseStatus", {}).get("code") != 404
-    }
     [role] = [found for found in documents() if found["kind"] == "ClusterRole"]
     granted = {(verb, one) for rule in role["rules"] for verb in rule["verbs"] for one in rule["resources"]}
-    # a type that this cluster does not have
-    assert granted - used <= {("list", "clusternetworkpolicies"), ("watch", "clusternetworkpolicies")}
+    since = len(kube.audited())
+    with cluster_wide_policies(kube, "v1alpha2"):
+        relay = RunningRelay(kube.api(own), tmp_path, users=users_of(settings))
+        try:
+            until(lambda: relay.relay.cache.synced, "everything to be read", 60)
+            assert relay.relay.cut_off.troubles == {}
+            access = RelayAccess(address=f"127.0.0.1:{relay.port}", ca_file=str(tmp_path / "ca.crt"))
+            doing = "list"
+            client = RelayTargets(access, kube.api(agent)).next(Deadline.after(5))[1]
+            assert "items" in client.request("GET", "/api/v1/nodes", Deadline.after(10), doing).document
+            client.close()
+            client = RelayTargets(access, kube.api(other)).next(Deadline.after(5))[1]
+            with pytest.raises(DatastoreDenied, match="system:serviceaccount:default:somebody may not use this relay"):
+                client.request("GET", "/api/v1/nodes", Deadline.after(10), doing)
+            client.close()
+            until(lambda: granted <= used(kube, since), "every right is used", 60)
+        finally:
+            relay.kill()
+    assert used(kube, since) == granted
     api = kube.api(own)
     for path in ("/api/v1/secrets", "/api/v1/configmaps", "/apis/crd.projectcalico.org/v1/ipamhandles"):
         with pytest.raises(DatastoreDenied):
