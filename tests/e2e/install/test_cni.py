@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cni_calico.cni.netconf import parse_netconf
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
@@ -29,6 +30,7 @@ from tests.netns.namespaces import Namespace
 pytestmark = pytest.mark.bundle
 
 SECRET = "very-s3cret-value"
+SECRETS = ("etcd-ca", "etcd-cert", "etcd-key")
 OURS = {"calico", "calico-ipam", "calico.python", "calico-ipam.python"}
 
 
@@ -512,6 +514,81 @@ def test_a_secret_that_the_kubelet_renews(install_host: Host) -> None:
         process.terminate()
         output, _ = process.communicate(timeout=20)
     assert process.returncode == 0 and SECRET not in output
+
+
+# ConfigMap calico-config of upstream's v3.0 for etcd, and what its container install-cni is given
+OF_V3_0 = """
+{
+  "name": "k8s-pod-network",
+  "cniVersion": "0.3.0",
+  "plugins": [
+    {
+      "type": "calico",
+      "etcd_endpoints": "__ETCD_ENDPOINTS__",
+      "etcd_key_file": "__ETCD_KEY_FILE__",
+      "etcd_cert_file": "__ETCD_CERT_FILE__",
+      "etcd_ca_cert_file": "__ETCD_CA_CERT_FILE__",
+      "log_level": "info",
+      "mtu": 1500,
+      "ipam": {"type": "calico-ipam"},
+      "policy": {
+        "type": "k8s",
+        "k8s_api_root": "https://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__",
+        "k8s_auth_token": "__SERVICEACCOUNT_TOKEN__"
+      },
+      "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}
+    },
+    {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}
+  ]
+}
+"""
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "certificates"])
+def test_the_sidecar_of_upstreams_v3_0(install_host: Host, granted: Cluster, secured: bool) -> None:
+    """Beside calico-node it has no SLEEP and no DATASTORE_TYPE: it stays, and copies certificates that are renewed."""
+    del install_host.environ["SLEEP"]
+    assets = SECRETS if secured else ()
+    for name in assets:
+        (install_host.secrets / name).write_text(f"{SECRET} {name}")
+    endpoints = "https://10.0.0.1:2379" if secured else "http://127.0.0.1:2379"
+    environ = {"CNI_CONF_NAME": "10-calico.conflist", "ETCD_ENDPOINTS": endpoints, "CNI_NETWORK_CONFIG": OF_V3_0}
+    process = install_host.start(**environ, **install_host.in_cluster(granted))
+    try:
+        until(lambda: (install_host.net / "10-calico.conflist").exists() or process.poll() is not None, "no conflist")
+        assert process.poll() is None, process.communicate()[0]
+        conflist = install_host.conflist()
+        plugin, portmap = conflist["plugins"]
+        token = plugin["policy"].pop("k8s_auth_token")
+        placed = {name: f"/etc/cni/net.d/calico-tls/{name}" if secured else "" for name in SECRETS}
+        assert plugin == {
+            "type": "calico",
+            "etcd_endpoints": endpoints,
+            "etcd_key_file": placed["etcd-key"],
+            "etcd_cert_file": placed["etcd-cert"],
+            "etcd_ca_cert_file": placed["etcd-ca"],
+            "log_level": "info",
+            "mtu": 1500,
+            "ipam": {"type": "calico-ipam"},
+            "policy": {"type": "k8s", "k8s_api_root": granted.url},
+            "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"},
+        }
+        assert portmap["type"] == "portmap" and user_of(install_host.net / "calico-kubeconfig") == CNI_USER
+        assert parse_netconf({**plugin, "name": "n", "cniVersion": "0.3.0"}, {}).datastore.type == "etcdv3"
+        assert {"calico", "calico-ipam", "portmap"} <= install_host.names()
+        for name in assets:
+            (install_host.secrets / "new").write_text(f"{SECRET} {name} renewed")
+            (install_host.secrets / "new").rename(install_host.secrets / name)
+        copied = install_host.net / "calico-tls"
+        until(lambda: all((copied / n).read_text().endswith("renewed") for n in assets), "they are not copied")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0 and SECRET not in output and token not in output
+    finally:
+        process.kill()
+        process.wait()
 
 
 EVERY_VARIABLE = {

@@ -68,7 +68,7 @@ def program(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-def records(kube: Cluster) -> Iterator[EtcdStore]:
+def copied_records(kube: Cluster) -> Iterator[EtcdStore]:
     store = EtcdStore(EtcdConfig(endpoints=(f"http://127.0.0.1:{kube.etcd_port}",)))
     wipe(store)
     prepare(store, 0)
@@ -77,7 +77,7 @@ def records(kube: Cluster) -> Iterator[EtcdStore]:
     store.close()
 
 
-def test_it_starts_works_and_ends(kube: Cluster, records: EtcdStore, program: list[str], tmp_path: Path) -> None:
+def test_it_starts_works_and_ends(kube: Cluster, copied_records: EtcdStore, program: list[str], tmp_path: Path) -> None:
     unit, log = service(), tmp_path / "log"
     # what SETUP does for it
     assert unit["CapabilityBoundingSet"] == "" and unit["NoNewPrivileges"] == unit["PrivateTmp"] == "true"
@@ -102,7 +102,9 @@ def test_it_starts_works_and_ends(kube: Cluster, records: EtcdStore, program: li
         try:
             status = tmp_path / "run" / Path(arguments[-1]).relative_to("/run")
             until(lambda: process.poll() is not None or not why_not_ready(status), "it is ready", 90)
-            until(lambda: process.poll() is not None or profile(records, "kns.space"), "a namespace's profile", 60)
+            until(
+                lambda: process.poll() is not None or profile(copied_records, "kns.space"), "a namespace's profile", 60
+            )
             assert process.poll() is None, log.read_text()
             process.terminate()
             assert process.wait(60) == 0, log.read_text()
