@@ -23,7 +23,7 @@ from tests.deadlines import until
 from tests.lab.lab import Lab
 from tests.lab.node import Node
 
-_SCRIPT = Path(__file__).with_name("traffic.py")
+SCRIPT = Path(__file__).with_name("traffic.py")
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Probe:
     init: str
 
     def command(self, *arguments: str | int) -> list[str]:
-        inside = self.node.inside("nsenter", "-t", self.init, "-n", sys.executable, _SCRIPT, *map(str, arguments))
+        inside = self.node.inside("nsenter", "-t", self.init, "-n", sys.executable, SCRIPT, *map(str, arguments))
         return [str(word) for word in inside]
 
     def reaches(self, port: int, *addresses: str, protocol: str = "udp") -> set[str]:

@@ -1,0 +1,281 @@
+"""Policy for hosts on a cluster of real kubelets with kube-proxy: node ports, translated and forwarded connections,
+from host to host, from outside; and deny-all on every host, under which the cluster stays manageable.
+
+Rule: packets are the proof. OPEN and CLOSED are ports on which pods and hosts answer. "outside" is where the API server
+is: on the nodes' network, and no node.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deadlines import until
+from tests.lab.control_plane import NET4
+from tests.lab.host import BIN
+from tests.lab.lab import Lab, install_bundle, running_lab
+from tests.lab.probes import SCRIPT, Probe, probes_of, serving
+from tests.lab.proxy import install_kube_proxy
+from tests.lab.workloads import pod
+
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(900)]
+OPEN, CLOSED, NODE_PORT = 8000, 8001, 30080
+OUTSIDE = f"{NET4}.1"
+KUBELET = 10250
+WITH_ALL = "projectcalico-default-allow"
+ALLOW, DENY = {"action": "Allow"}, {"action": "Deny"}
+DEFAULT_FAILSAFE = [
+    {"protocol": "UDP", "port": 68},
+    *({"protocol": "TCP", "port": port} for port in (22, 179, 2379, 2380, 5473, 6443, 6666, 6667)),
+]
+
+
+@dataclass
+class Outside(Probe):
+    """Beside the API server."""
+
+    lab: Lab
+
+    def command(self, *arguments: str | int) -> list[str]:
+        return [str(word) for word in self.lab.plane.inside(sys.executable, SCRIPT, *map(str, arguments))]
+
+
+class Hosts:
+    """The lab, a pod and the host of each node, and what has been applied."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.pods = list(probes_of(lab, "default", 2).values())
+        self.hosts = [Probe(node.name, node, node.address, "1") for node in lab.nodes]
+        self.outside = Outside("outside", lab.nodes[0], OUTSIDE, "", lab)
+        self.applied: list[dict[str, Any]] = []
+
+    def apply(self, kind: str, name: str, spec: dict[str, Any], **labels: str) -> None:
+        metadata = {"name": name, "labels": labels}
+        document = {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": metadata, "spec": spec}
+        self.applied.append(document)
+        self.lab.apply(document)
+
+    def apply_policy(self, name: str, **spec: Any) -> None:
+        self.apply("GlobalNetworkPolicy", f"default.{name}", {"selector": "role == 'host'", **spec})
+
+    def remove(self, kind: str, *names: str) -> None:
+        self.lab.kubectl("delete", f"{kind.lower()}.crd.projectcalico.org", *names, "--ignore-not-found")
+
+    def remove_all(self) -> None:
+        for document in reversed(self.applied):
+            self.remove(document["kind"], document["metadata"]["name"])
+        self.applied.clear()
+
+    def put_hosts(self, name: str, interface: str, *, profiles: list[str]) -> list[str]:
+        """A host endpoint on each node; ``name`` with NODE for the node's name."""
+        names = []
+        for node in self.lab.nodes:
+            names.append(name.replace("NODE", node.name))
+            spec = {"node": node.name, "interfaceName": interface, "expectedIPs": [node.address], "profiles": profiles}
+            self.apply("HostEndpoint", names[-1], spec, role="host", node=node.name)
+        return names
+
+    def ways(self) -> dict[str, bool]:
+        """Who reaches what."""
+        one, two = self.hosts
+        return {
+            "outside to a node port": reaches(self.outside, one, NODE_PORT),
+            "host to a node port of the other": reaches(two, one, NODE_PORT),
+            "outside to a host": reaches(self.outside, one, OPEN),
+            "host to host": reaches(one, two, OPEN),
+            "host to host, the other port": reaches(one, two, CLOSED),
+            "host to its own pod": reaches(one, self.pods[0], OPEN),
+            "pod to pod": reaches(self.pods[0], self.pods[1], OPEN),
+        }
+
+    def until_ways(self, *closed: str) -> None:
+        """Until all but these are open."""
+
+        def found() -> set[str]:
+            return {way for way, is_open in self.ways().items() if not is_open}
+
+        try:
+            until(lambda: found() == set(closed), f"all but {closed} open", timeout_s=90, pause_s=0.2)
+        except AssertionError as e:
+            rules = self.lab.nodes[0].run("nft", "list", "ruleset")
+            raise AssertionError(f"{e}, but {found()} are closed\n{rules}\n{self.lab.describe()}") from None
+
+
+def reaches(source: Probe, to: Probe, port: int) -> bool:
+    return source.reaches(port, to.address, protocol="tcp") == {to.address}
+
+
+def to_ports(action: dict[str, Any], *ports: int | str, **source: Any) -> dict[str, Any]:
+    return {**action, "protocol": "TCP", "source": source, "destination": {"ports": list(ports)}}
+
+
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {
+        "type": "NodePort",
+        "selector": {"app": "web"},
+        "ports": [{"port": 80, "targetPort": OPEN, "nodePort": NODE_PORT}],
+    },
+}
+
+
+@pytest.fixture(scope="module", params=["iptables", "nftables"])
+def hosts_lab(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[Hosts]:
+    with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
+        install_bundle(lab)
+        install_kube_proxy(lab, request.param)
+        for number, node in enumerate(lab.nodes):
+            lab.apply(pod(f"web-{number}", "default", {"app": "web"}, node.name))
+        lab.apply(SERVICE)
+        made = Hosts(lab)
+        with serving([*made.pods, *made.hosts], OPEN, CLOSED):
+            yield made
+
+
+@pytest.fixture
+def policed(hosts_lab: Hosts) -> Iterator[Hosts]:
+    hosts_lab.until_ways()
+    yield hosts_lab
+    hosts_lab.remove_all()
+    hosts_lab.until_ways()
+
+
+def test_node_ports_forwarded_and_host_to_host(policed: Hosts) -> None:
+    policed.put_hosts("NODE-eth0", "eth0", profiles=[WITH_ALL])
+    node_ports = to_ports(DENY, "30000:32767")
+    policed.apply_policy(
+        "node-ports", order=1, preDNAT=True, applyOnForward=True, types=["Ingress"], ingress=[node_ports]
+    )
+    policed.until_ways("outside to a node port", "host to a node port of the other")
+    trusted = to_ports(ALLOW, "30000:32767", nets=[f"{OUTSIDE}/32"])
+    policed.apply_policy(
+        "node-ports", order=1, preDNAT=True, applyOnForward=True, types=["Ingress"], ingress=[trusted, node_ports]
+    )
+    policed.until_ways("host to a node port of the other")
+    policed.remove("GlobalNetworkPolicy", "default.node-ports")
+    policed.until_ways()
+
+    to_pods = {**to_ports(DENY, OPEN), "destination": {"selector": "app == 'web'", "ports": [OPEN]}}
+    policed.apply_policy("forwarded", order=1, applyOnForward=True, types=["Ingress"], ingress=[to_pods, ALLOW])
+    policed.until_ways("outside to a node port", "host to a node port of the other")
+    policed.remove("GlobalNetworkPolicy", "default.forwarded")
+
+    from_hosts = to_ports(DENY, CLOSED, selector="role == 'host'")
+    policed.apply_policy("between", order=1, types=["Ingress"], ingress=[from_hosts, ALLOW])
+    policed.until_ways("host to host, the other port")
+    assert reaches(policed.outside, policed.hosts[1], CLOSED)
+
+
+# -- deny-all ---------------------------------------------------------------------------------------------------------
+
+BY_NAME = (
+    "outside to a node port",
+    "host to a node port of the other",
+    "outside to a host",
+    "host to host",
+    "host to host, the other port",
+)
+EVERYWHERE = (*BY_NAME, "pod to pod")  # forwarded, between interfaces that "*" means too
+
+
+def deny_all(hosts: Hosts) -> None:
+    """Forwarded traffic, too."""
+    hosts.apply_policy("deny-all", order=1, applyOnForward=True, types=["Ingress", "Egress"], ingress=[], egress=[])
+
+
+def require_manageable(hosts: Hosts, name: str) -> None:
+    """With the failsafe ports alone; with the kubelet's port among them, the kubelet too. Leaves a pod of this name."""
+    lab, node = hosts.lab, hosts.lab.nodes[0]
+    since = heartbeats(lab)
+    lab.apply(pod(name, "default", {"app": "new"}, node.name, ("sh", "-c", "echo started; sleep 100000")))
+    until(lambda: is_running(lab, name), f"{name} runs", timeout_s=120, pause_s=0.3)
+    assert lab.bundle is not None
+    settings = ("DATASTORE_TYPE=kubernetes", f"KUBECONFIG={lab.plane.admin}")
+    assert node.name in node.run("env", *settings, lab.bundle / "calicoctl", "get", "nodes")  # from the node itself
+    node.run("/opt/cni/bin/calico-node", "-felix-live", "-felix-ready")
+    lab.calicoctl("get", "hostendpoints")
+    until(lambda: said_what_is_cut(hosts), "the agents name the kubelet's port", timeout_s=60, pause_s=0.2)
+    assert not any(reaches(hosts.outside, host, KUBELET) for host in hosts.hosts)
+    for each in lab.nodes:
+        ports = [*DEFAULT_FAILSAFE, {"protocol": "TCP", "port": KUBELET}]
+        hosts.apply("FelixConfiguration", f"node.{each.name}", {"failsafeInboundHostPorts": ports})
+    until(lambda: has_logs(lab, name), "logs through the kubelet's port", timeout_s=60, pause_s=0.2)
+    until(lambda: later(heartbeats(lab), since), "every node has reported since", timeout_s=120, pause_s=0.5)
+    lab.await_ready_nodes()
+
+
+def remove_pod(lab: Lab, name: str) -> None:
+    lab.kubectl("delete", "pod", name, "--grace-period=1", "--wait=true", "--timeout=120s")
+
+
+def said_what_is_cut(hosts: Hosts) -> bool:
+    logs = [(node.directory / "calico-node.log").read_text() for node in hosts.lab.nodes]
+    return all("the kubelet (kubectl logs, exec)" in log for log in logs)
+
+
+def heartbeats(lab: Lab) -> dict[str, str]:
+    leases = lab.get("leases", "-n", "kube-node-lease")["items"]
+    return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in leases}
+
+
+def later(now: dict[str, str], before: dict[str, str]) -> bool:
+    return all(now[name] > before[name] for name in before)
+
+
+def is_running(lab: Lab, name: str) -> bool:
+    return any(one["metadata"]["name"] == name and one["status"]["phase"] == "Running" for one in lab.pods())
+
+
+def has_logs(lab: Lab, name: str) -> bool:
+    return "started" in kubectl_outside(lab, "logs", name)
+
+
+def can_exec(lab: Lab, name: str) -> bool:
+    return kubectl_outside(lab, "exec", name, "--", "echo", "hello").strip() == "hello"
+
+
+def kubectl_outside(lab: Lab, *argv: str) -> str:
+    """What it prints within ten seconds."""
+    command = lab.plane.inside("timeout", "10", BIN / "kubectl", f"--kubeconfig={lab.plane.admin}", *argv)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def test_deny_all_at_the_interfaces_of_all_hosts(policed: Hosts) -> None:
+    names = policed.put_hosts("NODE-eth0", "eth0", profiles=[])
+    deny_all(policed)
+    policed.until_ways(*BY_NAME)
+    require_manageable(policed, "by-name")
+    assert can_exec(policed.lab, "by-name")
+    policed.until_ways(*BY_NAME)
+    remove_pod(policed.lab, "by-name")
+    policed.remove("GlobalNetworkPolicy", "default.deny-all")
+    policed.remove("HostEndpoint", *names)  # without a profile they stay closed
+    policed.until_ways()
+
+
+def test_deny_all_everywhere_on_all_hosts(policed: Hosts) -> None:
+    """As the controllers make them: with a profile that allows what no policy decides."""
+    policed.put_hosts("NODE-auto-hep", "*", profiles=[WITH_ALL])
+    policed.until_ways()
+    deny_all(policed)
+    policed.until_ways(*EVERYWHERE)
+    require_manageable(policed, "everywhere")
+    # the kubelet and containerd talk through lo, to a port that nobody knows before
+    assert not can_exec(policed.lab, "everywhere")
+    on_the_host = [{**ALLOW, "source": {"nets": ["127.0.0.0/8"]}, "destination": {"nets": ["127.0.0.0/8"]}}]
+    policed.apply_policy("loopback", order=0, types=["Ingress", "Egress"], ingress=on_the_host, egress=on_the_host)
+    until(lambda: can_exec(policed.lab, "everywhere"), "exec", timeout_s=60, pause_s=0.2)
+    policed.until_ways(*EVERYWHERE)
+    remove_pod(policed.lab, "everywhere")
+    policed.remove("GlobalNetworkPolicy", "default.deny-all", "default.loopback")
+    policed.until_ways()
