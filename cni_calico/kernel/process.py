@@ -39,13 +39,20 @@ class Completed:
     stderr: bytes
 
 
-def run(argv: Sequence[str], *, stdin: bytes = b"", env: Mapping[str, str], deadline: Deadline) -> Completed:
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    env: Mapping[str, str],
+    deadline: Deadline,
+    limit_bytes: int = OUTPUT_LIMIT_BYTES,
+) -> Completed:
     """Run ``argv[0]`` (a path) to its end, in the network namespace of the calling thread.
 
-    Raises KernelError if it cannot be started or writes more than OUTPUT_LIMIT_BYTES, DeadlineExceeded.
+    Raises KernelError if it cannot be started or writes more than ``limit_bytes``, DeadlineExceeded.
     """
     deadline.require(f"run {argv[0]}")
-    child = _ShortProcess(argv, stdin)
+    child = _ShortProcess(argv, stdin, limit_bytes)
     try:
         child.start(env)
         _running.add(child.pid)
@@ -96,8 +103,9 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], descriptors: Sequence[int
 
 
 class _ShortProcess:
-    def __init__(self, argv: Sequence[str], stdin: bytes) -> None:
+    def __init__(self, argv: Sequence[str], stdin: bytes, limit_bytes: int) -> None:
         self.argv = argv
+        self.limit_bytes = limit_bytes
         self.input = memoryview(stdin)
         self.output = (bytearray(), bytearray())
         self.pid = 0
@@ -174,8 +182,8 @@ class _ShortProcess:
             if not data:
                 return False
             buffer += data
-            if len(buffer) > OUTPUT_LIMIT_BYTES:
-                raise KernelError(f"cannot run {self.argv[0]}: it wrote more than {OUTPUT_LIMIT_BYTES} bytes")
+            if len(buffer) > self.limit_bytes:
+                raise KernelError(f"cannot run {self.argv[0]}: it wrote more than {self.limit_bytes} bytes")
 
     def _reap(self, options: int) -> None:
         pid, status = os.waitpid(self.pid, options)

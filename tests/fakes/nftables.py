@@ -107,7 +107,7 @@ class FakePacketFilter:
             raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno) from e
         return tables
 
-    def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
         deadline.require("read a table")
         found = self.tables.get(table)
         return None if found is None else _copied(found)

@@ -14,11 +14,13 @@ from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.netlink.nftables import NfTables, PacketFilter
 from cni_calico.log import Log
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
 from cni_calico.policy.wanted import Wanted
 from tests.netns.namespaces import Namespace, namespace
 from tests.unit.nodeagent.dataplane.policy.worlds import difference
@@ -26,6 +28,7 @@ from tests.unit.policy.cluster import ADDRESSES
 
 INTERFACES = ("cali1", "calil3")
 UPLINK = "uplink"
+MARKS = Marks(0x40000, 0x80000)
 MARKER = 0x88B5  # an EtherType for experiments
 ROUTER, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
@@ -66,7 +69,12 @@ class Wire:
     def apply(self, wanted: Wanted) -> None:
         self.enforcer.goal.update(difference(self.wanted, wanted))
         self.wanted = wanted
-        self.enforcer.bring_about(Deadline.after(30))
+        self.bring_about()
+
+    def bring_about(self) -> None:
+        """In the host's namespace, where programs have to be started."""
+        with entered(self.host):
+            self.enforcer.bring_about(Deadline.after(60))
 
     def route(
         self,
@@ -117,7 +125,24 @@ def _raw(device: str, protocol: int) -> socket.socket:
 
 
 @contextmanager
-def open_wire(settings: FilterSettings) -> Iterator[Wire]:
+def entered(ns: Namespace) -> Iterator[None]:
+    """This thread is in that namespace meanwhile."""
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(ns.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            netns.enter(there)
+            yield
+        finally:
+            netns.enter(here)
+            os.close(there)
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def open_wire(settings: FilterSettings, *, legacy: bool = False) -> Iterator[Wire]:
+    """``legacy``: iptables and IP sets instead of nf_tables."""
     with ExitStack() as stack:
         host, far = stack.enter_context(namespace("host")), stack.enter_context(namespace("far"))
         host.set_sysctl("ipv4/ip_forward", "1")
@@ -134,7 +159,7 @@ def open_wire(settings: FilterSettings) -> Iterator[Wire]:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # packets of one processor stay in order
         try:
             netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
-            kernel = stack.enter_context(NfTables())
+            kernel: PacketFilter = stack.enter_context(LegacyFilter(MARKS, 5) if legacy else NfTables())
             enforcer = Enforcer(kernel, Goal(settings), Log("error"))
             made = Wire(host, enforcer)
             for name in (*INTERFACES, UPLINK):
@@ -144,7 +169,7 @@ def open_wire(settings: FilterSettings) -> Iterator[Wire]:
                 made.outer[name] = stack.enter_context(_raw(name, 3))
         finally:
             netns.enter(here)
-        enforcer.bring_about(Deadline.after(30))
+        made.bring_about()
         host.set_sysctl("netfilter/nf_conntrack_checksum", "0")
         host.set_sysctl("ipv4/icmp_ratelimit", "0")
         yield made

@@ -17,7 +17,7 @@ LOCK_S = 5.0
 _TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 
 
-def _find(family: int, variant: str, suffix: str) -> str:
+def find_iptables(family: int, variant: str, suffix: str) -> str:
     """The program of a variant, "" if it is not installed. Old distributions only have the legacy one, without the
     suffix.
     """
@@ -28,7 +28,7 @@ def _find(family: int, variant: str, suffix: str) -> str:
 
 
 def is_installed(family: int, variant: str) -> bool:
-    return bool(_find(family, variant, "-restore"))
+    return bool(find_iptables(family, variant, "-restore"))
 
 
 def in_use(family: int, variant: str) -> bool:
@@ -51,13 +51,13 @@ def readable_variants() -> list[tuple[int, str]]:
 
 def read_rules(family: int, variant: str, deadline: Deadline) -> str:
     """The output of iptables-save for all tables. Raises KernelError."""
-    argv = [_find(family, variant, "-save")]
+    argv = [find_iptables(family, variant, "-save")]
     return run_program(argv, b"", deadline).decode(errors="replace")
 
 
 def apply_rules(family: int, variant: str, script: str, deadline: Deadline, *, lock_s: float = LOCK_S) -> None:
     """Execute an iptables-restore script, waiting up to ``lock_s`` for iptables' lock. Raises KernelError."""
-    program = _find(family, variant, "-restore")
+    program = find_iptables(family, variant, "-restore")
     if not program:
         raise KernelError(f"cannot apply IPv{family} iptables rules: the {variant} iptables is not installed")
     try:

@@ -13,6 +13,7 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.process import run
 
 _PLACES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+ENVIRONMENT = {"PATH": ":".join(_PLACES), "LC_ALL": "C"}
 
 
 def find_program(name: str) -> str:
@@ -27,7 +28,7 @@ def find_program(name: str) -> str:
 
 def run_program(argv: list[str], stdin: bytes, deadline: Deadline) -> bytes:
     """Run a program; returns its stdout. Raises KernelError with the program's own message if it fails."""
-    done = run(argv, stdin=stdin, env={"PATH": ":".join(_PLACES), "LC_ALL": "C"}, deadline=deadline)
+    done = run(argv, stdin=stdin, env=ENVIRONMENT, deadline=deadline)
     if done.rc:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise KernelError(f"cannot run {' '.join(argv)}: {said[0] if said else f'it ended with status {done.rc}'}")

@@ -124,8 +124,11 @@ class PacketFilter(Protocol):
     def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         """Whether ``apply`` would be accepted; nothing is changed. Raises the same errors."""
 
-    def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
-        """The table with everything in it, None if there is none. Raises KernelError."""
+    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
+        """The table with everything in it, None if there is none. Raises KernelError.
+
+        ``like``: what is probably there, for a packet filter whose rules can only be recognised.
+        """
 
     def generation(self, deadline: Deadline) -> int:
         """A number that grows with every transaction by anybody. Raises KernelError."""
@@ -174,7 +177,7 @@ class NfTables:
             return number_of(wire.attributes(reply, GENERAL_BYTES).get(GENERATION))
         raise KernelError("cannot read the packet filter's generation: the kernel's answer does not contain it")
 
-    def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
         doing = f"read the packet filter's table {table}"
         mine = text(TABLE_NAME, table.name)
         try:

@@ -120,7 +120,12 @@ class FelixSettings:
         "The kind of rules that the host's iptables makes; decides where natOutgoing is done.",
         section="Packet filter",
     )
-    nftables_mode: str = setting("NFTablesMode", choice("Auto", "Enabled", "Disabled"), "Auto", "Use nftables.")
+    nftables_mode: str = setting(
+        "NFTablesMode",
+        choice("Auto", "Enabled", "Disabled"),
+        "Auto",
+        "Use nftables; Disabled: legacy iptables, for policies only where iptables-legacy and ipset are installed.",
+    )
     chain_insert_mode: str = setting(
         "ChainInsertMode", choice("insert", "append"), "insert", "Where rules go in chains of the legacy iptables."
     )
@@ -207,7 +212,7 @@ class FelixSettings:
         "NftablesMarkMask",
         MARK_MASK,
         0xFFFF0000,
-        "Bits of packet marks that the agent may use.",
+        "Bits of packet marks that the agent may use: at least two, four with legacy iptables.",
         shown_default="0xffff0000",
     )
     disable_invalid_check: bool = setting(

@@ -5,7 +5,8 @@ is removed.
 
 Rule: text of iptables-save in, script for iptables-restore --noflush out, "" if nothing is to be done. Our rules have a
 comment by which they are recognised; upstream's chains are those whose names begin with "cali-", and its rules in
-others' chains are those that lead there or whose comment begins with "cali:".
+others' chains are those that lead there or whose comment begins with "cali:". Policies that we enforce with iptables
+have names of the same kind (legacy/names.py): they stay, and what is accepted comes behind them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+
+from cni_calico.nodeagent.dataplane.policy.legacy.names import CHAINS as OURS
+from cni_calico.nodeagent.dataplane.policy.legacy.names import SETS as OUR_SETS
 
 COMMENT = "cni-calico: forward workload packets"
 UPSTREAM = "cali-"
@@ -51,8 +55,15 @@ def plan_forward(saved: str, prefixes: Sequence[str]) -> str:
     if not missing and not stale:
         return ""
     lines = ["*filter", *("-D" + line[2:] for line in stale)]
-    lines += [f'-I FORWARD {match} -m comment --comment "{COMMENT}" -j ACCEPT' for match in missing]
+    place = "2 " if _leads_to_policies(saved) else ""
+    lines += [f'-I FORWARD {place}{match} -m comment --comment "{COMMENT}" -j ACCEPT' for match in missing]
     return "\n".join([*lines, "COMMIT"]) + "\n"
+
+
+def _leads_to_policies(saved: str) -> bool:
+    """Whether the first rule of FORWARD leads to our policies."""
+    rules = (line for line in _lines_of_tables(saved).get("filter", []) if line.startswith("-A FORWARD "))
+    return f"-j {OURS}" in next(rules, "")
 
 
 def plan_takeover(saved: str) -> str:
@@ -60,6 +71,7 @@ def plan_takeover(saved: str) -> str:
     out: list[str] = []
     for table, lines in _lines_of_tables(saved).items():
         chains = [line[1:].split()[0] for line in lines if line.startswith(f":{UPSTREAM}")]
+        chains = [chain for chain in chains if not chain.startswith(OURS)]
         rules = ["-D" + line[2:] for line in lines if not line.startswith(f"-A {UPSTREAM}") and _is_upstreams(line)]
         if chains or rules:
             out += [f"*{table}", *(f":{chain} - [0:0]" for chain in chains), *rules]
@@ -69,7 +81,7 @@ def plan_takeover(saved: str) -> str:
 
 def _is_upstreams(line: str) -> bool:
     """Whether a rule in another program's chain is upstream's: not all of them lead to a chain (some set marks)."""
-    if not line.startswith("-A "):
+    if not line.startswith("-A ") or f"-j {OURS}" in line:
         return False
     for word, after in pairwise(shlex.split(line)):
         if word in ("-j", "-g") and after.startswith(UPSTREAM):
@@ -81,8 +93,9 @@ def _is_upstreams(line: str) -> bool:
 
 def select_upstream_sets(names: Iterable[str]) -> list[str]:
     """The IP sets that upstream's rules used."""
-    return [name for name in names if name.startswith(UPSTREAM_SETS)]
+    ours = tuple(OUR_SETS.values())
+    return [name for name in names if name.startswith(UPSTREAM_SETS) and not name.startswith(ours)]
 
 
 def count_upstream_chains(saved: Iterable[str]) -> int:
-    return sum(text.count(f"\n:{UPSTREAM}") for text in saved)
+    return sum(text.count(f"\n:{UPSTREAM}") - text.count(f"\n:{OURS}") for text in saved)

@@ -96,7 +96,7 @@ class Enforcer:
         held = {}
         for table in TABLES:
             try:
-                found = self._kernel.read_table(table, deadline)
+                found = self._kernel.read_table(table, deadline, self.goal.tables.of[table])
             except KernelError as e:
                 if table != ARP or e.errno in TRANSIENT:
                     raise

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cni_calico.errors import KernelError
+from cni_calico.errors import CalicoError
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.kernel.netlink.nftables import NfTables
@@ -19,7 +19,9 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.tables import NAME
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.dataplanes import DataPlane, look, opened, remove_other
 from cni_calico.nodeagent.policing.feed import RecordFeed
+from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
 from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 
@@ -27,6 +29,11 @@ KERNEL_AGAIN_S = 30.0
 LOOK_S = 1.0  # how often an idle thread checks whether it should end
 UNREAD_LAST_S = 10.0  # with policies in force: how long changes wait for a listing that is needed from now on
 UNREAD_S = 0.01  # an empty listing wakes nobody when it has been read
+
+
+def _filter_of(felix: FelixSettings) -> tuple[object, ...]:
+    """The parameters that a packet filter is opened with."""
+    return felix.nftables_mode, felix.mark_mask, felix.iptables_lock_s
 
 
 class PolicyEngine:
@@ -71,13 +78,20 @@ class PolicyEngine:
         while not stopping.is_set():
             self._moved = time.monotonic()
             try:
-                with NfTables() as kernel, Nfnetlink() as conntrack, FilterMonitor(NAME, kernel.port) as monitor:
+                assert self._told is not None
+                felix = self._told[0]
+                plane = look(felix)
+                with (
+                    opened(plane, felix) as (kernel, port),
+                    Nfnetlink() as conntrack,
+                    FilterMonitor(NAME, port) as monitor,
+                ):
                     self._monitor = monitor
                     try:
-                        self._loop(kernel, conntrack, monitor, stopping)
+                        self._loop(kernel, plane, conntrack, monitor, stopping)
                     finally:
                         self._monitor = None
-            except KernelError as e:
+            except CalicoError as e:
                 self._tell(
                     Standing(
                         decided=True, failing=f"this kernel's packet filter cannot be used: {e}", upstream_goes=False
@@ -86,9 +100,19 @@ class PolicyEngine:
                 self._context.log.error(self.standing.sentence)
                 stopping.wait(KERNEL_AGAIN_S)
 
-    def _loop(self, kernel: NfTables, conntrack: Nfnetlink, monitor: FilterMonitor, stopping: threading.Event) -> None:
+    def _loop(
+        self,
+        kernel: NfTables | LegacyFilter,
+        plane: DataPlane,
+        conntrack: Nfnetlink,
+        monitor: FilterMonitor,
+        stopping: threading.Event,
+    ) -> None:
+        """Returns when the parameters ask for another packet filter, too."""
         told = self._told
         assert told is not None
+        legacy = kernel if isinstance(kernel, LegacyFilter) else None
+        in_force = False
         context = self._context
         rounds = Rounds(
             context,
@@ -97,9 +121,10 @@ class PolicyEngine:
             kernel,
             conntrack,
             self._tell,
-            monitor.watch_rules,
+            (lambda: None) if legacy else monitor.watch_rules,
             self.figures,
             watch_addresses=monitor.watch_addresses,
+            dataplane=plane,
         )
         rounds.follow_tunnels(told[1])
         feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes)
@@ -108,10 +133,14 @@ class PolicyEngine:
             while not stopping.is_set():
                 self._moved = time.monotonic()
                 if self._told is not told and self._told is not None:
+                    if _filter_of(self._told[0]) != _filter_of(told[0]):
+                        return
                     told, news = self._told, True
                     rounds.configure(told[0])
                     rounds.follow_tunnels(told[1])
                 happened = monitor.take()
+                if legacy is not None and rounds.in_force and legacy.touched():
+                    happened.touched_by.add("?")
                 rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
                 records, since = feed.take()
@@ -127,6 +156,9 @@ class PolicyEngine:
                             feed.left_out, feed.unread, feed.unread_kinds, everybody=synced and feed.follows_all
                         )
                     patience_s = min(LOOK_S, rounds.patience_s())
+                    if rounds.in_force and not in_force:
+                        in_force = True
+                        self._remove_other(plane, told[0])
                 else:
                     rounds.wait_for(feed.error)
                     patience_s = LOOK_S if feed.error or now - unread_since >= LOOK_S else UNREAD_S
@@ -134,6 +166,11 @@ class PolicyEngine:
         finally:
             rounds.stop()
             feed.stop()
+
+    def _remove_other(self, plane: DataPlane, felix: FelixSettings) -> None:
+        left = remove_other(plane, felix)
+        if left:
+            self._context.log.warning(left)
 
     def _tell(self, standing: Standing) -> None:
         self.standing = standing

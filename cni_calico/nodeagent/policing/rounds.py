@@ -29,6 +29,7 @@ from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.announce import describe_policing
 from cni_calico.nodeagent.policing.audit import SLICE_S
+from cni_calico.nodeagent.policing.dataplanes import DEFAULT, DataPlane
 from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
@@ -64,6 +65,7 @@ class Rounds:
         figures: PolicyFigures | None = None,
         now: Callable[[], float] = time.monotonic,
         watch_addresses: Callable[[], None] = lambda: None,
+        dataplane: DataPlane = DEFAULT,
     ) -> None:
         self._context = context
         self._node = node
@@ -71,6 +73,7 @@ class Rounds:
         self._felix = felix
         self._tell = tell
         self._watch_rules = watch_rules
+        self._dataplane = dataplane
         self._now = now
         self._graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
         self._service_networks = parse_service_networks(None)
@@ -272,7 +275,7 @@ class Rounds:
         )
 
     def _police(self) -> None:
-        interval_s = self._felix.nftables_refresh_s or (_FORGIVE_S if self._goal.refused else float("inf"))
+        interval_s = self._dataplane.refresh_s(self._felix) or (_FORGIVE_S if self._goal.refused else float("inf"))
         self._next_full = min(self._next_full, self._now() + interval_s)
         if self._now() >= self._next_full or not self._in_force or self._goal.refused.essential():
             if self._goal.lacking or self._goal.refused or not self._in_force:
@@ -371,6 +374,7 @@ class Rounds:
             lost=self._lost.describe(self._felix, self._policies, self._graph.select_governing),
             counts=count_goal(self._goal, len(self._policies), self._governing),
             repairs=self._figures.repairs,
+            by=self._dataplane.name,
         )
         if standing != self._standing:
             self._say(standing)
@@ -381,7 +385,8 @@ class Rounds:
         around = self._last_valid.troubles
         if self._in_force:
             hosts = describe_idle(self._goal, self._graph.missing_host_profiles())
-            around = (*around, *self._surroundings.warnings(self._felix), *hosts, *self._hosts.cuts)
+            plane = filter(None, (self._dataplane.warning,))
+            around = (*around, *plane, *self._surroundings.warnings(), *hosts, *self._hosts.cuts)
         trouble = self._departures.trouble
         return (*around, f"connections of workloads that are gone may still pass: {trouble}") if trouble else around
 

@@ -11,7 +11,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink.filter_events import Happened
-from cni_calico.nodeagent.context.felix import FelixSettings
 
 IPVS_INTERFACE = "kube-ipvs0"
 _READ_S = 5.0
@@ -19,10 +18,6 @@ _IPVS = (
     f"kube-proxy runs in mode ipvs (interface {IPVS_INTERFACE} is there), which is not supported: connections to "
     "services go through the host itself, where the policies of the pods behind them are not applied; use its mode "
     "nftables or iptables"
-)
-_LEGACY = (
-    "NFTablesMode is Disabled, but policies are enforced with nftables all the same; iptables' rules of other programs "
-    "are not affected"
 )
 
 
@@ -36,10 +31,7 @@ class Surroundings:
     def notice(self, happened: Happened) -> None:
         self._unsure = self._unsure or happened.links is None or IPVS_INTERFACE in happened.links
 
-    def warnings(self, felix: FelixSettings) -> tuple[str, ...]:
-        return tuple(self._warnings(felix))
-
-    def _warnings(self, felix: FelixSettings) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         if self._unsure:
             try:
                 self._has_ipvs = any(link.name == IPVS_INTERFACE for link in read_interfaces(Deadline.after(_READ_S)))
@@ -48,5 +40,3 @@ class Surroundings:
                 pass  # as far as is known; looked at again in the next round
         if self._has_ipvs:
             yield _IPVS
-        if felix.nftables_mode == "Disabled":
-            yield _LEGACY

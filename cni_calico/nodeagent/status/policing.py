@@ -21,6 +21,7 @@ class Standing:
     newest could not). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be
     removed. ``lost``: in words, what upstream enforces here and this agent would not. ``problems``: records and
     policies that are not in force as written; ``warnings``: parts of policies that are ignored.
+    ``by``: the packet filter, "nftables" or "iptables".
     """
 
     decided: bool = False
@@ -34,6 +35,7 @@ class Standing:
     lost: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     repairs: int = 0
+    by: str = "nftables"
 
     def fields(self) -> dict[str, object]:
         """The fields for the status file."""
@@ -45,6 +47,7 @@ class Standing:
             "warnings": list(self.warnings),
             "counts": dict(self.counts),
             "repairs": self.repairs,
+            "by": self.by,
         }
 
     @property
@@ -54,7 +57,8 @@ class Standing:
             policies, endpoints = self.counts.get("policies", 0), self.counts.get("endpoints", 0)
             hosts = self.counts.get("hosts", 0)
             also = f" and {hosts} host endpoints" if hosts else ""
-            said = f"{policies} policies are in force for {endpoints} workloads{also}"
+            legacy = " (by legacy iptables and IP sets)" if self.by == "iptables" else ""
+            said = f"{policies} policies are in force for {endpoints} workloads{also}{legacy}"
             return f"{said}; newer changes are NOT in force: {self.failing}" if self.failing else said
         return f"no policy is enforced on this node: {self.failing or self.why_not}"
 

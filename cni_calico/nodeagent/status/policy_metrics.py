@@ -62,6 +62,9 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
     yield GaugeMetricFamily(
         "calico_policy_in_force", "1 while policies are in force on this node.", value=standing.in_force
     )
+    by = GaugeMetricFamily("calico_policy_by", "1 for the packet filter that enforces policies.", labels=["filter"])
+    by.add_metric([standing.by], 1)
+    yield by
     yield GaugeMetricFamily("calico_policy_failing", "1 while changes cannot be applied.", value=bool(standing.failing))
     yield GaugeMetricFamily("calico_policy_problems", "Policies not in force as written.", value=len(standing.problems))
     for name, text, value in (

@@ -64,7 +64,7 @@ class Door:
     def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         self.kernel.check(list(map(self.spoil, operations)), deadline)
 
-    def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
         return self.kernel.read_table(table, deadline)
 
     def generation(self, deadline: Deadline) -> int:

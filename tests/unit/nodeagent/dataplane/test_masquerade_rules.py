@@ -160,3 +160,22 @@ def test_upstreams_chains_are_taken_away():
     ]
     assert plan_takeover(DOCKER) == ""
     assert count_upstream_chains([UPSTREAM, DOCKER]) == 2
+
+
+OURS = """*filter
+:FORWARD DROP [0:0]
+:cali-p-FORWARD - [0:0]
+-A FORWARD -m comment --comment cali:0123456789abcdef -j cali-p-FORWARD
+-A FORWARD -j DOCKER
+COMMIT
+"""
+
+
+def test_policies_that_we_enforce_with_iptables_stay_and_come_first():
+    assert plan_takeover(OURS) == "" and count_upstream_chains([OURS]) == 0
+    assert select_upstream_sets(["cali40p-s-a", "cali60p-s-a", "cali40s:x"]) == ["cali40s:x"]
+    script = plan_forward(OURS, ("cali",))
+    assert script.count("-I FORWARD 2 ") == 2
+    assert (
+        plan_forward(OURS.replace("-A FORWARD -m comment", "-A INPUT -m comment"), ("cali",)).count("-I FORWARD -") == 2
+    )

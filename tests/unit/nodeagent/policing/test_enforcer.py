@@ -240,7 +240,7 @@ def test_a_kernel_without_arp_tables() -> None:
     """It does not even list them."""
 
     class WithoutArp(FakePacketFilter):
-        def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
+        def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
             if table == ARP:
                 raise KernelError("cannot read the table: not supported", errno=EOPNOTSUPP)
             return FakePacketFilter.read_table(self, table, deadline)

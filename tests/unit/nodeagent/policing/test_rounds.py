@@ -39,7 +39,7 @@ class Unreadable(FakePacketFilter):
     reads: int = 0
     broken: bool = True
 
-    def read_table(self, table: TableId, deadline: Deadline) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
         self.reads += 1
         if self.broken:
             raise KernelError("cannot read tables")

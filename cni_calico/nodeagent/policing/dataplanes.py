@@ -1,0 +1,140 @@
+"""Which packet filter enforces policies: nf_tables, or legacy iptables with IP sets where the kernel has no nf_tables.
+
+Rule: NFTablesMode Disabled asks for iptables, but only while it can do it; policies are never left out because of it.
+What cannot be had with iptables is said for as long as it is used. Whatever the other one left is removed only after
+this one's rules are in force, so that a packet meets both for a moment, and never none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, KernelError
+from cni_calico.kernel.filter import legacy
+from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.model.netfilter import DropTable
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
+from cni_calico.nodeagent.dataplane.policy.tables import TABLES
+from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
+
+NFTABLES, IPTABLES = "nftables", "iptables"
+_LOOK_S, _REMOVE_S = 60.0, 60.0
+_MARKS = 4
+_ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
+_DISABLED = "NFTablesMode is Disabled"
+_LIMITS = (
+    "Changes take longer the more rules there are, rules that others change are noticed within a second, members of "
+    "sets only every IptablesRefreshInterval, and proxy ARP's answers are not checked"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """``name``: NFTABLES or IPTABLES. ``warning``: what people have to know about it, "" for nothing."""
+
+    name: str = NFTABLES
+    warning: str = ""
+
+    def refresh_s(self, felix: FelixSettings) -> float:
+        """How often everything is compared with the kernel."""
+        return felix.iptables_refresh_s if self.name == IPTABLES else felix.nftables_refresh_s
+
+
+DEFAULT = DataPlane()
+
+
+def choose(mode: str, no_nftables: str, no_iptables: str) -> DataPlane:
+    """``mode``: NFTablesMode. ``no_nftables``, ``no_iptables``: why that cannot be used, "" if it can.
+
+    Raises KernelError if neither can.
+    """
+    if mode == "Disabled" and not no_iptables:
+        return DataPlane(IPTABLES, f"{_DISABLED}: policies are enforced with legacy iptables and IP sets. {_LIMITS}")
+    if not no_nftables:
+        if mode != "Disabled":
+            return DataPlane()
+        why = f"{_DISABLED}, but policies are enforced with nftables all the same, because {no_iptables}"
+        return DataPlane(NFTABLES, f"{why}; iptables' rules of other programs are not affected")
+    if no_iptables:
+        raise KernelError(
+            f"there is no packet filter for policies: {no_nftables}; and {no_iptables}. Boot a kernel that has "
+            "nf_tables (CONFIG_NF_TABLES), or make iptables-legacy and ipset work here"
+        )
+    return DataPlane(
+        IPTABLES, f"{no_nftables}: policies are enforced with legacy iptables and IP sets instead. {_LIMITS}"
+    )
+
+
+def marks_of(mask: int) -> Marks | None:
+    """The third and fourth bit of the mask, behind those that nf_tables needs too; None if there are too few."""
+    bits = [1 << i for i in range(32) if mask >> i & 1]
+    return Marks(*bits[2:_MARKS]) if len(bits) >= _MARKS else None
+
+
+def look(felix: FelixSettings) -> DataPlane:
+    """What this kernel has, in the namespace of the calling thread. Raises CalicoError if that is nothing."""
+    no_nftables = _no_nftables()
+    no_iptables = "" if felix.nftables_mode != "Disabled" and not no_nftables else _no_iptables(felix)
+    return choose(felix.nftables_mode, no_nftables, no_iptables)
+
+
+def _no_nftables() -> str:
+    """Raises CalicoError if that cannot be told: nothing may change places because of a passing trouble."""
+    try:
+        with NfTables() as kernel:
+            kernel.generation(Deadline.after(_LOOK_S))
+    except KernelError as e:
+        if e.errno not in _ABSENT:
+            raise  # it may be there
+        return f"this kernel has no nf_tables ({e})"
+    return ""
+
+
+def _no_iptables(felix: FelixSettings) -> str:
+    missing = legacy.missing_programs()
+    if missing:
+        return f"legacy iptables cannot be used: install {missing}"
+    if marks_of(felix.mark_mask) is None:
+        return f"legacy iptables cannot be used: NftablesMarkMask needs {_MARKS} bits for it"
+    try:
+        legacy.probe(Deadline.after(_LOOK_S), felix.iptables_lock_s)
+    except CalicoError as e:
+        return f"legacy iptables cannot be used: {e}"
+    return ""
+
+
+@contextmanager
+def opened(plane: DataPlane, felix: FelixSettings) -> Iterator[tuple[NfTables | LegacyFilter, int]]:
+    """The packet filter, and the port of its socket (0: it has none)."""
+    if plane.name == IPTABLES:
+        marks = marks_of(felix.mark_mask)
+        assert marks is not None  # or it would not have been chosen
+        with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
+            yield filtering, 0
+    else:
+        with NfTables() as kernel:
+            yield kernel, kernel.port
+
+
+def remove_other(plane: DataPlane, felix: FelixSettings) -> str:
+    """Remove what the other packet filter has of ours; returns what is in the way, "" if it is gone."""
+    deadline = Deadline.after(_REMOVE_S)
+    try:
+        if plane.name == NFTABLES:
+            marks = marks_of(felix.mark_mask)
+            if marks is not None and not legacy.missing_programs() and legacy.is_in_use():
+                with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
+                    filtering.remove(deadline)
+        elif not _no_nftables():
+            with NfTables() as kernel:
+                there = [table for table in TABLES if kernel.read_table(table, deadline) is not None]
+                if there:
+                    kernel.apply([DropTable(table) for table in there], deadline)
+    except CalicoError as e:
+        return f"the policies that the other packet filter enforced are still in force there, too: {e}"
+    return ""
