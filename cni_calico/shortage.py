@@ -11,8 +11,10 @@ from errno import EMFILE, ENFILE, ENOMEM
 _NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
 # the interpreter's messages when there is no memory for the exception itself
 _NO_EXCEPTION = ("error return without exception set", "without setting an exception")
+_NOT_OPENED = "Too many open files"  # and its message when there is no descriptor for one
 MEMORY = "memory"
-_BY_ERRNO = {EMFILE: "file descriptors", ENFILE: "file descriptors", ENOMEM: MEMORY}
+DESCRIPTORS = "file descriptors"
+_BY_ERRNO = {EMFILE: DESCRIPTORS, ENFILE: DESCRIPTORS, ENOMEM: MEMORY}
 
 
 def shortage_of(error: BaseException | None) -> str:
@@ -22,6 +24,8 @@ def shortage_of(error: BaseException | None) -> str:
             return MEMORY
         if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_MAPPED):
             return MEMORY
+        if isinstance(error, ImportError) and _NOT_OPENED in str(error):
+            return DESCRIPTORS
         if isinstance(error, SystemError) and any(text in str(error) for text in _NO_EXCEPTION):
             return MEMORY
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):

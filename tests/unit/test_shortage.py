@@ -28,6 +28,8 @@ def test_a_shortage_is_known_behind_our_own_errors() -> None:
     except DatastoreUnavailable as e:
         assert shortage_of(e) == "file descriptors"
     assert shortage_of(MemoryError()) == "memory"
+    module = ImportError("/lib/x.so: cannot open shared object file: Too many open files")
+    assert shortage_of(module) == "file descriptors"
     assert shortage_of(SystemError("error return without exception set")) == "memory"
     assert shortage_of(SystemError("bad argument to internal function")) == ""
     assert shortage_of(RuntimeError("can't start new thread")) == "threads"

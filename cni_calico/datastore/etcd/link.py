@@ -40,6 +40,9 @@ _ABANDONED: list[Any] = []
 _KEEPALIVE_MS = 10_000  # etcd drops clients that ask more often than every 5 s
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
+    # what a member may send before it is read: a window that grows with the line's speed would grow with a storm
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1024 * 1024),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", 3_000),

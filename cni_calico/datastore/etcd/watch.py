@@ -58,6 +58,7 @@ class EtcdWatch:
         self._error: CalicoError | None = None
         self._cancelled = False
         self._opened = False
+        self._unfinished: list[Any] = []  # the events of a commit whose others come with the next answer
         self._stream: Any = None
         threading.Thread(target=self._run, name="etcd-watch", daemon=True).start()
 
@@ -144,6 +145,7 @@ class EtcdWatch:
                 if self._cancelled:
                     stream.cancel()
             self._cluster.round_trips.count("Watch")
+            self._unfinished = []  # a new stream sends that commit again
             for response in stream:
                 self._take(response)
             return CallFailed(LOST, "the stream ended")
@@ -165,6 +167,7 @@ class EtcdWatch:
             range_end=prefix_end(prefix).encode(),
             start_revision=self._revision + 1,
             progress_notify=True,
+            fragment=True,  # a member may gather a thousand commits; it sends them in parts of some 1.5 MB
         )
         yield pb.WatchRequest(create_request=create)
         ended.wait()  # ending the requests would end the stream
@@ -184,7 +187,9 @@ class EtcdWatch:
                     f"cannot watch {etcd_prefix(self._listing)}: revision {self._revision} is not there yet"
                 )
             return
-        for revision, raw in _commits(response.events):
+        commits = list(_commits([*self._unfinished, *response.events]))
+        self._unfinished = commits.pop()[1] if response.fragment and commits else []
+        for revision, raw in commits:
             self._hand_on(revision, raw)
         if not response.events:
             self._revision = max(self._revision, response.header.revision)

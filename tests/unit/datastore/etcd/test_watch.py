@@ -61,6 +61,53 @@ def test_the_backlog_is_bounded_in_bytes() -> None:
     assert seen == [HandleKey(f"h{n}") for n in range(COMMITS)]
 
 
+def event_of(name: str, revision: int) -> Any:
+    event = pb.Event(type=pb.Event.PUT)
+    event.kv.key, event.kv.value, event.kv.mod_revision = etcd_path(HandleKey(name)).encode(), b"{}", revision
+    return event
+
+
+class Parts:
+    """A member that sends its answers in parts; the first stream is lost in the middle of a commit."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.ended = threading.Event()
+
+    def watch(self, requests: Iterator[Any], metadata: object) -> Parts:
+        self.asked.append(next(requests).create_request)
+        self.ended = threading.Event()
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        header = pb.ResponseHeader(revision=4)
+        yield pb.WatchResponse(created=True, header=header)
+        if len(self.asked) == 1:
+            events = [event_of("a", 2), event_of("b", 3)]
+            yield pb.WatchResponse(header=header, fragment=True, events=events)
+            yield pb.WatchResponse(header=header, fragment=True, events=[event_of("c", 3)])
+            return
+        for fragment, name, revision in ((True, "b", 3), (True, "c", 3), (True, "d", 3), (True, "e", 4)):
+            yield pb.WatchResponse(header=header, fragment=fragment, events=[event_of(name, revision)])
+        yield pb.WatchResponse(header=header, events=[event_of("f", 4)])
+        self.ended.wait(60)
+
+    def cancel(self) -> None:
+        self.ended.set()
+
+
+def test_a_commit_that_comes_in_parts_is_handed_on_whole() -> None:
+    member = Parts()
+    link = SimpleNamespace(watch=member.watch, endpoint="m")
+    cluster = SimpleNamespace(
+        link=lambda doing, deadline: link, metadata=lambda link, s: (), round_trips=RoundTrips(), fail=lambda *_: None
+    )
+    with EtcdWatch(cluster, HandleList(), 1, lambda key, why: None) as watch:
+        seen = [[event.key.handle_id for event in watch.next(20)] for _ in range(3)]
+    assert seen == [["a"], ["b", "c", "d"], ["e", "f"]]
+    assert [(asked.start_revision, asked.fragment) for asked in member.asked] == [(2, True), (3, True)]
+
+
 def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
