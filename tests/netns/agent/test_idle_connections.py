@@ -45,17 +45,19 @@ def besiege(pid: int) -> tuple[int, list[int]]:
     return most, statuses
 
 
-def test_more_idle_connections_than_descriptors(node: Node) -> None:
-    node.run().until_ready()
-    pid = int(node.status()["pid"])
+def test_more_idle_connections_than_descriptors(agent_node: Node) -> None:
+    agent_node.run().until_ready()
+    pid = int(agent_node.status()["pid"])
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
     for port, path in PAGES.items():  # what the first answer needs once
-        node.ns.run("python3", "-c", f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}').read()")
+        agent_node.ns.run(
+            "python3", "-c", f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}').read()"
+        )
     before, before_kb = descriptors(pid), resident_kb(pid)
-    most, statuses = node.ns.call(besiege, pid, timeout_s=120)
+    most, statuses = agent_node.ns.call(besiege, pid, timeout_s=120)
     assert statuses == [200] * (IDLE // 100 * len(PAGES))
     assert before < most < LIMIT // 2
     until(lambda: descriptors(pid) <= before + 2, "the connections are given up", 30)
     assert resident_kb(pid) - before_kb < MAY_GROW_KB
-    assert node.status()["pid"] == pid and node.calico_node("-felix-live", "-felix-ready").returncode == 0
-    assert "Traceback" not in node.log() and node.log().count("9091") + node.log().count("9099") < 10
+    assert agent_node.status()["pid"] == pid and agent_node.calico_node("-felix-live", "-felix-ready").returncode == 0
+    assert "Traceback" not in agent_node.log() and agent_node.log().count("9091") + agent_node.log().count("9099") < 10

@@ -58,12 +58,12 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
 
 
 @pytest.mark.bird
-def test_every_line_is_a_record_also_those_of_bird(node: Node) -> None:
-    node.more = {"CALICO_NETWORKING_BACKEND": "bird", "CALICO_LOG_FORMAT": "json"}
-    node.run().until_applied()
-    until(lambda: "bird" in contexts(node.log().splitlines()[:-1]), "BIRD's lines")
-    node.stop()
-    assert contexts(node.log().splitlines()) >= {"supervisor", "agent", "bird"}
+def test_every_line_is_a_record_also_those_of_bird(agent_node: Node) -> None:
+    agent_node.more = {"CALICO_NETWORKING_BACKEND": "bird", "CALICO_LOG_FORMAT": "json"}
+    agent_node.run().until_applied()
+    until(lambda: "bird" in contexts(agent_node.log().splitlines()[:-1]), "BIRD's lines")
+    agent_node.stop()
+    assert contexts(agent_node.log().splitlines()) >= {"supervisor", "agent", "bird"}
 
 
 def contexts(lines: list[str]) -> set[str]:
