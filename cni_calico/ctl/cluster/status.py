@@ -73,7 +73,7 @@ def read_view(session: Session) -> ClusterView:
     return ClusterView(spec, read_records(session, items), len(find_lost(session, items)), unready)
 
 
-# -- PURE -------------------------------------------------------------------------------------------------------------
+# -- computed from what was read --------------------------------------------------------------------------------------
 
 
 def find_unready(nodes: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:

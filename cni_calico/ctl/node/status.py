@@ -62,7 +62,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     return text
 
 
-# -- PURE -------------------------------------------------------------------------------------------------------------
+# -- computed from what was read --------------------------------------------------------------------------------------
 
 
 def describe(fields: Mapping[str, Any], bird: BirdStatus | str, now: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Revisions of the Kubernetes backend. PURE.
+"""PURE: revisions of the Kubernetes backend.
 
 A revision is "<resourceVersion>[@<resourceVersion>,...][/<state>]": the object's own; for a watch of several
 collections the position in each; and for a Pod or Node the state of Calico's part of it, because the rest changes all

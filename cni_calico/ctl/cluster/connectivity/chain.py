@@ -57,7 +57,7 @@ def _list(directory: str) -> list[str]:
 
 
 def parse_network(text: str, path: str, directories: str) -> InstalledNetwork:
-    """PURE. Raises InvalidConfig."""
+    """Raises InvalidConfig."""
     try:
         document = parse_json(text, path)
     except ValueError as e:
