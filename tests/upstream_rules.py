@@ -1,6 +1,6 @@
 """PURE: what upstream's agent programs for a case of tests/golden/policy, as text that can be loaded.
 
-Rule: the dumps are upstream's but for what the recording left out, which is put back: chains without rules, and the
+Rule: the dumps are upstream's except what the recording left out, which is put back: chains without rules, and the
 comment by which upstream knows its rules in others' chains. Names of interfaces and addresses can be replaced by those
 of a node that is there.
 """

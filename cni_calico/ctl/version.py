@@ -45,7 +45,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
             said = text
         except CalicoError as e:
             arguments.note(f"unable to retrieve Cluster Version or Type: {e}")
-            said = ""  # the version is printed again once it is known again
+            said = ""  # print the version as soon as it can be read again, even if it is the same
         time.sleep(arguments.poll)
 
 

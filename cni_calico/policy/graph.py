@@ -228,7 +228,7 @@ class Graph:
         return self._sets.services()
 
     def selector_sources(self) -> tuple[SelectorSource | PortSource, ...]:
-        """The selectors in force that select among the endpoints of all nodes. As of the last flush."""
+        """The selectors in force that choose from the endpoints of all nodes. As of the last flush."""
         return tuple(self._sets.selectors())
 
     def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:

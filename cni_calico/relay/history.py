@@ -104,9 +104,9 @@ class History:
         return f"{metadata.get('namespace') or ''}/{metadata.get('name')}", held
 
     def replace(self, listed: Mapping[str, HeldObject], version: int, now: float) -> list[ToldChange]:
-        """Take a list, which begins the history anew; returns the changes for clients that have been sent everything so
-        far. The changes before the list are unknown here: a client that has seen some of them must get the rest from
-        the API server.
+        """Take a list: the history starts again with it. Returns the changes for clients that have been sent
+        everything so far. The changes before the list are unknown here: a client that has seen some of them must get
+        the rest from the API server.
         """
         changes: list[ToldChange] = []
         self.gap = (self.position, version) if self.synced else (0, 0)

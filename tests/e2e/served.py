@@ -142,7 +142,7 @@ def _hide(directory: Path, file: Path) -> None:
 class ForkedServer:
     """A resident server forked from this process, which has everything imported, in the node's host namespace.
 
-    ``arm`` installs a fault plan (the syntax of CALICO_FAULT) in it from now on; the counting starts anew.
+    ``arm`` installs a fault plan (the syntax of CALICO_FAULT) in it from now on; the counting starts again.
     """
 
     def __init__(self, node: Node) -> None:

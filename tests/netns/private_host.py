@@ -1,6 +1,6 @@
 """A host with a file system of its own: mounts over /etc, /opt, /usr/local, /var and /run that nobody else sees.
 
-Rule: what is written there goes with the process that holds the mounts; the machine's own files are seen below, but for
+Rule: what is written there goes with the process that holds the mounts; the machine's own files are seen below, except
 what Calico has there, and network namespaces that are made later. Needs overlayfs.
 """
 

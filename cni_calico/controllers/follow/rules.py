@@ -141,7 +141,7 @@ POLICIES = Following(
 
 
 def _pod_of(key: ResourceKey, found: Any = None) -> ResourceKey | None:
-    """The endpoint that Kubernetes' pod stands for, for any of the pod's endpoints in the datastore."""
+    """The key that stands for a pod of Kubernetes, from the key of any of the pod's endpoints in the datastore."""
     try:
         node, orchestrator, pod, _ = parse_endpoint_name(key.name)
         return endpoint_key(key.namespace, pod, node) if orchestrator == "k8s" else None

@@ -37,8 +37,8 @@ class ClusterView:
 
 
 def show(session: Session, arguments: Namespace) -> str:
-    """The screen. Raises CommandFailed, with the screen, if something is wrong; with --wait only when the time is
-    over.
+    """The screen. Raises CommandFailed, which holds the screen too, if something is wrong; with --wait only if it still
+    is when the time is over.
     """
     while True:
         try:

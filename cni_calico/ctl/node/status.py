@@ -66,9 +66,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 def describe(fields: Mapping[str, Any], bird: BirdStatus | str, now: float) -> dict[str, Any]:
-    """Everything as a document: what the agent reports, and and ``bird`` with its peers, or why BIRD does not
-    answer.
-    """
+    """Everything as a document: what the agent reports, and ``bird`` with its peers, or why BIRD does not answer."""
     why = agent_status.why_not_ready(fields, now)
     if isinstance(bird, str):
         said: dict[str, Any] = {"error": bird}

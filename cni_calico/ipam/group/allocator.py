@@ -150,9 +150,7 @@ class GroupAllocator(Allocator):
             raise
 
     def _take_back(self, item: Item, error: CalicoError) -> None:
-        """Release what the request's batch may have stored; the plain allocator took it for something that existed
-        before.
-        """
+        """Release what the request's batch may have stored: the plain allocator, which did not store it, leaves it."""
         if not item.planned and not item.begun:
             return
         deadline = Deadline.after(UNDO_TIMEOUT_S)

@@ -208,7 +208,7 @@ def _tell(context: Context, kind: TunnelKind, name: str, address: Address | Netw
 
 @dataclass(slots=True)
 class TunnelKeeper:
-    """Checks again when something has changed on which tunnel addresses depend: pools, this node's labels and published
+    """Checks again when something that tunnel addresses depend on has changed: pools, this node's labels and published
     addresses.
     """
 

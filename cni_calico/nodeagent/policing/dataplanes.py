@@ -1,8 +1,8 @@
 """Which packet filter enforces policies: nf_tables, or legacy iptables with IP sets where the kernel has no nf_tables.
 
-Rule: NFTablesMode Disabled asks for iptables, but only while it can do it; policies are never left out because of it.
-What cannot be had with iptables is said for as long as it is used. Whatever the other one left is removed only after
-this one's rules are in force, so that a packet meets both for a moment, and never none.
+Rule: NFTablesMode Disabled chooses iptables only if iptables can be used here; the mode never leaves policies without
+enforcement. While iptables is used, a warning says what it lacks. What the other packet filter left is removed only
+after this one's rules are in force: for a moment a packet meets both, but never neither.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class DataPlane:
-    """``name``: NFTABLES or IPTABLES. ``warning``: what people have to know about it, "" for nothing."""
+    """``name``: NFTABLES or IPTABLES. ``warning``: what its users have to know, "" for nothing."""
 
     name: str = NFTABLES
     warning: str = ""
@@ -71,7 +71,7 @@ def choose(mode: str, no_nftables: str, no_iptables: str) -> DataPlane:
 
 
 def marks_of(mask: int) -> Marks | None:
-    """The third and fourth bit of the mask, behind those that nf_tables needs too; None if there are too few."""
+    """The third and fourth bit of the mask (nf_tables uses the first two); None if it has fewer."""
     bits = [1 << i for i in range(32) if mask >> i & 1]
     return Marks(*bits[2:_MARKS]) if len(bits) >= _MARKS else None
 
@@ -84,7 +84,9 @@ def look(felix: FelixSettings) -> DataPlane:
 
 
 def _no_nftables() -> str:
-    """Raises CalicoError if that cannot be told: nothing may change places because of a passing trouble."""
+    """Why nf_tables cannot be used, "" if it can. Raises CalicoError if that is unknown: a failure that passes must not
+    change the packet filter.
+    """
     try:
         with NfTables() as kernel:
             kernel.generation(Deadline.after(_LOOK_S))

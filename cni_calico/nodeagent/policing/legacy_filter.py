@@ -1,14 +1,14 @@
 """Legacy iptables and IP sets as a packet filter for the engine: the same operations as for nf_tables.
 
-Rule: the tables as values are kept here, and what was asked for is in iptables afterwards: each change compiles what
-it touched, compares with what is there, and writes the difference. The kernel is not asked what is there before a
-change, but after anything unexpected. Rules cannot be read back as values: if what is there is what the last known
-tables give, or those that are wanted (``like``), it is recognised; otherwise everything is planned anew, and what is
-there stays until the removals, the last transaction.
+Rule: this module remembers the tables as values and what they became in iptables. Each change compiles what it
+touched, compares that with what is remembered, and writes the difference; the kernel is read again only after something
+unexpected. iptables' rules cannot be turned back into values: if what was read is what the remembered tables give, or
+the wanted ones (``like``), it is recognised. Otherwise everything is planned from the start, and what is there stays
+until the last transaction, which removes things.
 
 IP sets are made and filled before the rules that look them up, and removed after them. A script is one transaction for
-each table of iptables; unlike nf_tables', a change of several tables, of both families, and of sets and rules is
-several.
+each table of iptables. So, unlike with nf_tables, a change of several tables, of both families, or of sets and rules is
+several transactions.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ _FAMILIES = {table: family for family, table in FILTER.items()}
 
 @dataclass(slots=True)
 class _Family:
-    """``known``: the tables as values, None: there is none; ``held``, ``sets``: what there is in the kernel.
+    """``known``: the table as values, None if there is none. ``held``, ``sets``: what is in the kernel.
 
-    ``keeps``: there is more than what is known, which stays for now. ``doubted``: a change was refused or interrupted,
-    so that the kernel may have a part of it.
+    ``keeps``: the kernel has more than what is known, and that stays for now. ``doubted``: a change was refused or
+    interrupted, so that the kernel may have a part of it.
     """
 
     compiler: Compiler
@@ -108,7 +108,7 @@ class LegacyFilter:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        """As PacketFilter says, but a part of what is refused may be in force: other tables of iptables, sets."""
+        """As PacketFilter says, but a part of a refused change may be in force: other tables of iptables, sets."""
         before = dict(self._families)
         try:
             for change in self._changes(operations, deadline):
@@ -181,7 +181,7 @@ class LegacyFilter:
         return held, {name: one for name, one in sets.items() if one.family == family}
 
     def touched(self) -> bool:
-        """Whether anybody has added or removed rules since our last change; cheap, and not sure."""
+        """Whether anybody has added or removed rules since our last change: a cheap test, which may miss some."""
         found = False
         for family, mine in self._families.items():
             found = found or (mine.known is not None and mine.counts != self._counted(family))
@@ -294,7 +294,7 @@ class _FamilyChange:
 
 
 def follow_known(tables: dict[TableId, NftTable], operations: Sequence[Operation]) -> None:
-    """As delta.follow, but what stands for the unrecognised is no chain."""
+    """As delta.follow, without the chain that stands for what was not recognised."""
     follow(tables, [o for o in operations if object_of(o)[1] != UNRECOGNISED])
 
 
@@ -319,7 +319,7 @@ def _changed_set(operation: Operation, family: int) -> str:
 def _wanted_sets(
     known: NftTable | None, before: _Family, operations: Sequence[tuple[int, Operation]]
 ) -> dict[str, IpSet]:
-    """Those that nothing has changed are the same objects as before."""
+    """The IP sets that there should be; one that no operation changes is the same object as before."""
     if known is None:
         return {}
     changes = (operation for _, operation in operations)
@@ -335,7 +335,7 @@ def _wanted_sets(
 
 
 def _is(known: NftTable, compiler: Compiler, held: InKernel, sets: dict[str, IpSet], family: int) -> bool:
-    """Whether these tables give what there is."""
+    """Whether the table gives exactly what was read."""
     if family == 6 and not legacy.has_ipv6():
         return True
     try:
@@ -350,7 +350,7 @@ def _is(known: NftTable, compiler: Compiler, held: InKernel, sets: dict[str, IpS
 
 
 def _copy(table: NftTable, operations: Sequence[Operation] | None = None) -> NftTable:
-    """Of its own; with ``operations`` only the sets that they change are."""
+    """A copy; with ``operations``, only the sets that they change are copied."""
     changed = None if operations is None else {object_of(operation)[1] for operation in operations}
     return NftTable(
         table.family,
@@ -363,9 +363,7 @@ def _copy(table: NftTable, operations: Sequence[Operation] | None = None) -> Nft
 
 
 class NoPieces:
-    """iptables is read at once: nothing of it can be read piece by piece (one feature is always lacking here, and then
-    the engine reads everything at once).
-    """
+    """iptables is always read as a whole: each method refuses to read a piece, and the engine then reads everything."""
 
     def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]:
         raise _at_once()

@@ -151,7 +151,7 @@ class Metrics:
             yield gauge
 
     def _of_janitor(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
-        """Of the whole cluster, from the one agent that is the janitor; the others only report that they are not."""
+        """Of the whole cluster, from the agent that is the janitor; each other agent only reports that it is not."""
         counters = self.janitor
         if counters is None:
             return

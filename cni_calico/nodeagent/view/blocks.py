@@ -204,7 +204,7 @@ class FollowedBlocks:
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def routes(self) -> tuple[BlockRoute, ...]:
-        """The known blocks; of those that are not followed the network and the node."""
+        """The known blocks; for those that are not followed, only the network and the node."""
         if self._all is not None and self._all.synced:
             own = {} if self._own_parts is None else self._kept.records(self._own_parts)
             known = self._kept.records(self._all).items()

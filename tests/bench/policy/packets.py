@@ -7,7 +7,7 @@ The cost: four nodes in turn, with connection tracking alone, with the engine's 
 each, and with upstream's for the same (upstream_rules.py), by iptables and by nft. Of each the median of the medians.
 
 The changes: a packet to an allowed and one to a forbidden port, each of a new connection, as fast as one thread sends
-them, while policies come and go, the deciding policy is written anew, a set gets and loses its member and the workload
+them, while policies come and go, the deciding policy is written again, a set gets and loses its member and the workload
 a label. Each change is in force (a probe says so) before the next one. Exits with 1 if an allowed packet was lost or a
 forbidden one passed. Needs root, nft, iptables and ipset (tests/setup/lab.sh).
 """

@@ -50,7 +50,7 @@ def contents(directory: Path) -> set[str]:
 
 @pytest.fixture(scope="session")
 def source(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the bundle that stays the same while dist/bin may be built anew."""
+    """A copy of the bundle that stays the same while dist/bin may be built again."""
     directory = tmp_path_factory.mktemp("source")
     installed("--plain", bundle, directory)
     return directory

@@ -73,7 +73,7 @@ class Host:
         return addresses
 
     def upgrade(self, **more: str) -> subprocess.CompletedProcess[str]:
-        """With what the manifest gives the container, but for where things are."""
+        """With what the manifest gives the container, except where things are."""
         environ = {
             **os.environ,
             "KUBERNETES_NODE_NAME": "node1",

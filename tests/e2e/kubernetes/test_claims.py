@@ -25,7 +25,7 @@ SERVICE = "10.96.0.1"
 
 
 def routes(host: Namespace) -> list[tuple[str, str, str]]:
-    """(destination, via, device) of both families, but for what the kernel itself makes."""
+    """(destination, via, device) of both families, except what the kernel itself makes."""
     found = [route for version in (4, 6) for route in host.routes(version) if route.get("protocol") != "kernel"]
     return sorted((route["dst"], route.get("gateway", ""), route.get("dev", "")) for route in found)
 

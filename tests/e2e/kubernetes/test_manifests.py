@@ -122,7 +122,7 @@ def test_the_controllers_run_where_and_as_they_must(name: str) -> None:
 
 
 def generations(cluster: Cluster, name: str) -> dict[tuple[str, str], str]:
-    """The version of each object of a manifest, but for definitions, whose status the API server writes."""
+    """The version of each object of a manifest, except definitions, whose status the API server writes."""
     found = json.loads(cluster.kubectl("get", "-f", str(MANIFESTS / name), "-o", "json"))["items"]
     return {
         (one["kind"], one["metadata"]["name"]): one["metadata"]["resourceVersion"]
@@ -250,7 +250,7 @@ def test_beside_another_datastore_the_role_is_smaller(
 
 
 def resources_of(kube: Cluster, token: str, *arguments: str) -> set[str]:
-    """What a user may do anything with, but for what every user may ask the API server about."""
+    """What a user may do anything with, except what every user may ask the API server about."""
     rules = kube.kubectl("auth", "can-i", "--list", "--no-headers", *arguments, token=token)
     found = {line.split()[0] for line in rules.splitlines() if line and not line.startswith(" ")}
     return {name for name in found if "authorization.k8s.io" not in name and "authentication.k8s.io" not in name}

@@ -122,7 +122,7 @@ def repeat_del(node: KubeNode, netns: str) -> None:
 
 
 def test_a_pod_that_the_watch_has_not_brought_yet(served_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    """A pod of the same name made anew a moment ago: the remembered one is not taken for it."""
+    """A pod of the same name made again a moment ago: the remembered one is not taken for it."""
     warm_up(served_node, make_pod_ns)
     make_pods(served_node, "p")
     assert served_node.pod_call("ADD", "p", "1" * 64, make_pod_ns().path).ok

@@ -1,6 +1,6 @@
 """calico-kube-controllers.service starts: its command line and environment file, as systemd would run them.
 
-That is: root without any capability, a file system that may not be written but for its RuntimeDirectory, its own /tmp.
+That is: root without any capability, a file system that may not be written except its RuntimeDirectory, its own /tmp.
 The unit is read for each of these; only etcd's address and the kubeconfig's place are the test's.
 """
 

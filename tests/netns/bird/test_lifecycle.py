@@ -66,7 +66,7 @@ def ping_between(lab: Lab) -> Ping:
 
 
 def is_later_boot(reboot: str, before: str) -> bool:
-    """BIRD computes the time anew whenever it is asked: it wanders by milliseconds."""
+    """BIRD computes the time again whenever it is asked: it wanders by milliseconds."""
     return datetime.fromisoformat(reboot) - datetime.fromisoformat(before) > timedelta(seconds=0.1)
 
 

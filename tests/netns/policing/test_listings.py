@@ -1,6 +1,6 @@
 """What the kernel holds for the records of upstream's vectors, as nft lists it: tests/golden/policy/NN.listing.
 
-Written anew with: python -m tests.netns.policing.lab.test_listings
+Written again with: python -m tests.netns.policing.lab.test_listings
 """
 
 from __future__ import annotations

@@ -278,4 +278,4 @@ def test_packets_to_a_host_whose_chain_is_refused(tmp_path: Path, monkeypatch: p
             assert not made.into_host(80, version) and made.log_in(version) and made.into_host(DHCP, version)
             assert made.out_of_host(80, version) and not made.out_of_host(81, version)
         (said,) = made.lab.standing()["problems"]
-        assert said.startswith("everything to the host itself, but for failsafe ports, at HostEndpoint h is denied: ")
+        assert said.startswith("everything to the host itself, except failsafe ports, at HostEndpoint h is denied: ")

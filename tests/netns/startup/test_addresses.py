@@ -144,7 +144,7 @@ def test_a_newer_card_does_not_move_a_node(two_cards_host: Host) -> None:
     two_cards_host.ns.do("link", "set", "docker0", "down")
     two_cards_host.ns.do("link", "set", "br-3fa8c1", "down")
     two_cards_host.ns.do("link", "set", "cali123", "down")
-    outcome = two_cards_host.start(NODENAME="n1", **moved)  # another method decides anew
+    outcome = two_cards_host.start(NODENAME="n1", **moved)  # another method decides again
     assert two_cards_host.node("n1")["spec"]["bgp"]["ipv4Address"] == "172.20.1.5/16"
     assert any("changes from 10.0.0.5/24 to 172.20.1.5/16" in line for line in outcome.log)
     two_cards_host.ns.do("addr", "del", "172.20.1.5/16", "dev", "eth1")

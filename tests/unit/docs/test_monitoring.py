@@ -36,7 +36,7 @@ def test_each_alert_is_tried() -> None:
 
 
 def missing(expressions: Iterable[str]) -> set[str]:
-    """Metrics that no source names, but for what belongs to every process."""
+    """Metrics that no source names, except what belongs to every process."""
     sources = "\n".join(path.read_text() for path in (ROOT / "cni_calico").rglob("*.py"))
     asked = {name for expression in expressions for name in METRIC.findall(expression)}
     assert asked

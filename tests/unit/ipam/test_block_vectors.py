@@ -23,7 +23,7 @@ def stored(step, path):
 
 
 def same(block, step, path):
-    """Whether the stored document is ours, but for sequence numbers of free ordinals."""
+    """Whether the stored document is ours, except sequence numbers of free ordinals."""
     document, _ = stored(step, path)
     taken = [str(o) for o, index in enumerate(document["allocations"]) if index is not None]
     kept = {o: n for o, n in document["sequenceNumberForAllocation"].items() if o in taken}

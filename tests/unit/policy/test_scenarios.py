@@ -1,4 +1,4 @@
-"""States of a small cluster, as upstream tests its calculation with, written anew: what is wanted in each of them, and
+"""States of a small cluster, as upstream tests its calculation with, rewritten: what is wanted in each of them, and
 that it does not matter how it was reached: forwards, backwards, in between emptied, in one step, in many.
 """
 

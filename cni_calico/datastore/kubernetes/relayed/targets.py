@@ -78,7 +78,7 @@ class RelayTargets:
         return found
 
     def _login(self, shown: str, deadline: Deadline) -> Login:
-        """The login for a relay; its files are read anew each time, because certificates and tokens are replaced while
+        """The login for a relay; its files are read again each time, because certificates and tokens are replaced while
         the agent runs.
         """
         access = self._access

@@ -109,7 +109,7 @@ def refusal(lost: Sequence[str]) -> str:
 
 
 def _is_there(deadline: Deadline) -> bool:
-    """Whether anything that upstream enforces with is there. Raises KernelError."""
+    """Whether there are rules by which upstream enforces policies. Raises KernelError."""
     saved = (iptables.read_rules(family, variant, deadline) for family, variant in iptables.readable_variants())
     return any(plan_takeover(each) for each in saved) or has_upstream_table()
 

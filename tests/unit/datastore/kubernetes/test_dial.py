@@ -66,7 +66,7 @@ def test_those_who_wait_for_one_name_share_one_thread(resolver: Resolver) -> Non
 
 
 def test_a_machine_without_threads_left(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so, and the next who asks asks anew."""
+    """It says so, and the next caller asks again."""
     start = threading.Thread.start
 
     def refuse(self: threading.Thread) -> None:

@@ -195,7 +195,7 @@ class JanitorMachine(RuleBasedStateMachine):
         if not hasattr(self, "cluster"):
             return
         self.cluster.require_kept()
-        if not self.cluster.is_kubernetes:  # there a node that comes back this very moment takes its address anew
+        if not self.cluster.is_kubernetes:  # there a node that comes back this very moment takes its address again
             assert set(self.cluster.tunnels.values()) <= set(self.world.held())
 
     def finish(self):

@@ -68,7 +68,7 @@ class HostRules:
         self.dropping = frozenset(found)
 
     def describe(self, chain: str) -> str:
-        """What a chain of a class decides about, in words; "" for no such chain, or one that is not used."""
+        """What the chain of a class decides about, in words; "" if there is no such chain or it is not used."""
         for stage in HOST_STAGES:
             class_id = chain.removeprefix(f"{stage.name}-")
             if stage.chain_of(class_id) == chain and class_id in self.classes:

@@ -86,7 +86,7 @@ class HostStage:
         """What it decides about, in words."""
         if self.reach == "forward":
             return f"everything forwarded that {'comes in' if self.ingress else 'goes out'}"
-        but = "but for failsafe ports"
+        but = "except failsafe ports"
         if self.reach == "own":
             return f"everything {'to' if self.ingress else 'from'} the host itself, {but},"
         return f"everything that {'comes in' if self.ingress else 'the host sends'}, {but},"

@@ -2,9 +2,9 @@
 
 Rule: the same table gives the same chains, however it was reached; only chains that changed are compiled again.
 
-nf_tables has one table whose chains hang on any hook. iptables has a table for each kind of hook: what hangs before
-connection tracking is in ``raw``, what hangs before translation, or behind routing, in ``mangle``, the rest in
-``filter``. A chain is in every table in which something leads to it; one that nothing leads to yet is in ``filter``.
+nf_tables has one table whose chains hang on any hook. iptables has a table for each kind of hook: a chain that acts
+before connection tracking is in ``raw``, one before translation or after routing in ``mangle``, the rest in ``filter``.
+A chain is in every table in which something jumps to it; one that nothing jumps to yet is in ``filter``.
 Each hook has one chain of ours, which jumps to the stages in their order; the built-in chain's first rule jumps there.
 
 A map from interfaces to chains is a chain of comparisons; a large one is a tree by the beginnings of names.
@@ -23,7 +23,7 @@ from cni_calico.nodeagent.dataplane.policy.legacy.rules import ActionChain, Comp
 FILTER, MANGLE, RAW = "filter", "mangle", "raw"
 TABLES = (RAW, MANGLE, FILTER)
 _BEFORE_TRACKING = -200
-_LEAF = 12  # so many comparisons in one chain of a map
+_LEAF = 12  # at most so many comparisons in one chain of a map
 _COMMENT = 200
 
 Chains = dict[str, tuple[str, ...]]  # by name: the rules, each with its tag
@@ -232,17 +232,17 @@ def _branches(name: str, option: str, verdicts: Mapping[bytes, Immediate]) -> It
 
 
 def _is_open(key: bytes) -> bool:
-    """Whether iptables takes a name for the beginning of names."""
+    """Whether iptables takes the name for a prefix of names."""
     return key.endswith(b"+")
 
 
 def _common(first: bytes, last: bytes) -> int:
-    """How long the common beginning is, of these and of everything sorted between them."""
+    """The length of the prefix that these two, and everything sorted between them, have in common."""
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
 
 
 def _entry(name: str, option: str, key: bytes, verdict: Immediate) -> str:
-    """An interface that iptables cannot name can only be denied, with whatever begins like it and has no entry."""
+    """An interface that iptables cannot name can only be denied, with all that begin like it and have no entry."""
     if _is_open(key) and verdict.kind == "drop":
         return f"{option} {quoted(key.decode('utf-8', 'surrogateescape'))} -j DROP"
     try:

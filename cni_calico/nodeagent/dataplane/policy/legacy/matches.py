@@ -1,8 +1,9 @@
 """PURE: the tests of one rule as options of legacy iptables.
 
-Rule: what cannot be expressed raises CannotExpress. iptables tests a protocol, a source and a destination once in a
-rule, and inverts no limit: what is left over clears the mark bit ``scratch``, which was set for this rule, where it
-does not match. A list of ports is cut into pieces of fifteen; each piece is a rule.
+Rule: what cannot be expressed raises CannotExpress. In one rule iptables can test a protocol, a source and a
+destination only once, and it cannot invert a limit. Each further test becomes a rule before it: the mark bit
+``scratch`` is set, and cleared where that test does not match. A list of ports is cut into pieces of fifteen; each
+piece is a rule.
 """
 
 from __future__ import annotations

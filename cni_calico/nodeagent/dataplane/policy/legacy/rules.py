@@ -3,9 +3,9 @@
 Rule: a packet gets the verdict that nf_tables would give it. What cannot be expressed raises CannotExpress and is
 refused like anything that a kernel refuses: who depends on it is denied.
 
-``accept`` ends nf_tables' base chain, whatever the chains in between. iptables only returns to the chain before, so it
-sets the mark bit ``accept`` on its way, and after each jump whoever jumped returns too if the bit is there. Chains that
-set marks are gone to, not jumped to: what they return to is the chain before.
+In nf_tables ``accept`` ends the base chain, from however deep a chain. In iptables a chain can only return to the one
+that jumped to it. So the rule sets the mark bit ``accept`` and returns, and behind each jump a rule returns again if
+the bit is set. Chains that set marks are entered with ``-g``: when they end, the chain that jumped last goes on.
 """
 
 from __future__ import annotations

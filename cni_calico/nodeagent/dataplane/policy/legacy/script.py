@@ -1,8 +1,8 @@
-"""PURE: from what legacy iptables has to what it should have: scripts for iptables-restore.
+"""PURE: scripts for iptables-restore that turn what legacy iptables has into what it should have.
 
 Rule: a script is one transaction for each table of iptables: packets see all of it or nothing. Only chains that differ
-are written. What is there is known by the tags of its rules (names.py): a rule without the right one is not ours any
-more. The jump to our chains is the first rule of the built-in chain, because what others accept before it would pass.
+are written. A rule that is there is recognised by its tag (names.py): one without the right tag is not ours any more.
+The jump to our chains is the first rule of the built-in chain, because what others accept before it would pass.
 """
 
 from __future__ import annotations

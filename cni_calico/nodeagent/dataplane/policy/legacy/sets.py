@@ -1,8 +1,8 @@
 """PURE: the sets of one family's table as IP sets, and what ``ipset save`` says of them.
 
-Rule: members are bytes as nf_tables has them, so that it does not matter how ipset writes them. Lists of ports and maps
-are part of rules (rules.py, layout.py) and no IP sets. The network of all addresses is two halves: ipset knows no
-prefix of length 0.
+Rule: members are bytes as in nf_tables, so that it does not matter how ipset writes them. Lists of ports, and maps, are
+part of rules (rules.py, layout.py), not IP sets. The network of all addresses is written as two halves, because ipset
+has no prefix of length 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IpSet:
 
 
 def kind_of(spec: NftSet) -> str:
-    """Of the IP set; "" if it is none."""
+    """The kind of the IP set; "" if it does not become one."""
     if spec.verdicts or spec.key[0] not in _ADDRESS:
         return ""
     if len(spec.key) == 3:
@@ -43,13 +43,13 @@ def kind_of(spec: NftSet) -> str:
 
 
 def sets_of(table: NftTable) -> dict[str, NftSet]:
-    """Those that are IP sets, by their names there."""
+    """The sets that become IP sets, by the names of those."""
     family = FAMILY[table.family]
     return {set_name(name, family): spec for name, spec in table.sets.items() if kind_of(spec)}
 
 
 def members_of(spec: NftSet, elements: Iterable[bytes]) -> set[bytes]:
-    """As IP sets have them."""
+    """The members as an IP set has them."""
     return {half for e in elements for half in _halves(e)} if spec.interval else set(elements)
 
 
