@@ -28,12 +28,17 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
 UNITS = ROOT / "install" / "systemd"
 SETUP = """set -e
-own=$1; runtime=$2; shift 2
-mkdir -p $own/run/$runtime $own/given
+own=$1; runtime=$2; checkout=$3; shift 3
+mkdir -p $own/run/$runtime $own/given $own/scratch
 cp $own/ca.crt $own/kubeconfig $own/given
 mount --bind $own/given /mnt
 mount --bind $own/run /run
-mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs $own/scratch
+case $checkout in /tmp/*)  # the program itself
+  mkdir -p "$own/scratch/${checkout#/tmp/}"
+  mount --bind "$checkout" "$own/scratch/${checkout#/tmp/}" ;;
+esac
+mount --rbind $own/scratch /tmp
 mount -o remount,bind,ro /
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"
 """
@@ -90,7 +95,8 @@ def test_it_starts_works_and_ends(kube: Cluster, copied_records: EtcdStore, prog
     executable, *arguments = unit["ExecStart"].split()
     assert executable == "/opt/cni/bin/calico-kube-controllers"
     environ = environment(ETCD_ENDPOINTS=f"http://127.0.0.1:{kube.etcd_port}", KUBECONFIG="/mnt/kubeconfig")
-    setup = ["unshare", "--mount", "--propagation=private", "sh", "-c", SETUP, "sh", tmp_path, unit["RuntimeDirectory"]]
+    setup = ["unshare", "--mount", "--propagation=private", "sh", "-c", SETUP, "sh"]
+    setup += [tmp_path, unit["RuntimeDirectory"], ROOT]
     with rights(kube, "calico-etcd.yaml"), log.open("wb") as out:
         process = subprocess.Popen(
             [*setup, *program, *arguments],

@@ -45,6 +45,7 @@ ELSEWHERE = {
     "ipset.": "tests/netns/agent/test_faults.py",
     "iptables.": "tests/netns/agent/test_faults.py",
     "kubernetes.": "tests/unit/datastore/kubernetes/test_api.py",
+    "legacy.": "tests/netns/policing/test_legacy.py",
     "nfnetlink.": "tests/contract/test_packet_filter.py",
     "netlink.fdb": "tests/netns/agent/test_faults.py",
     "netlink.neigh-del": "tests/netns/agent/test_faults.py",

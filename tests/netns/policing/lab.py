@@ -24,6 +24,7 @@ from typing import Any
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
+from cni_calico.faults import install_from_environment
 from cni_calico.kernel import netns
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
@@ -301,6 +302,7 @@ def _run(
         engine = PolicyEngine(context, NODE, tell)
         felix = {"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}
         engine.follow(parse_felix(felix).settings, tunnels)
+        install_from_environment(environ)
         engine.run(stopping)
         code = 0
     except BaseException:

@@ -123,3 +123,14 @@ def test_from_nftables_and_back(legacy_lab: Lab) -> None:
     legacy_lab.until_in_force(policies=1)
     until(lambda: saved(legacy_lab) == "", "our rules of iptables are gone")
     assert not legacy_lab.passes("a", "b", 80)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", ["legacy.sets", "legacy.apply"])
+def test_a_step_that_fails_is_taken_again(legacy_lab: Lab, point: str, when: str) -> None:
+    """Whether or not the kernel did it."""
+    legacy_lab.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    legacy_lab.start(**LEGACY, CALICO_FAULT=f"{point}:{when}:1:fail")
+    legacy_lab.until_in_force(policies=1)
+    assert f"injected fault at {point} ({when})" in legacy_lab.log()
+    assert legacy_lab.passes("a", "b", 80) and not legacy_lab.passes("a", "b", 81)
