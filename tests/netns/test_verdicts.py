@@ -41,7 +41,9 @@ def owners_of(endpoints: list[WantedEndpoint]) -> dict[Any, WantedEndpoint]:
     return {ip_address(packed): endpoint for endpoint in endpoints for packed in endpoint.addresses}
 
 
-_clusters = st.fixed_dictionaries({}, optional={key: documents_for(key) for key in keys()})
+# host endpoints, whose policies concern what is forwarded too, have a test of their own: test_host_verdicts.py
+_KEYS = [key for key in keys() if key[0] != "HostEndpoint"]
+_clusters = st.fixed_dictionaries({}, optional={key: documents_for(key) for key in _KEYS})
 
 
 def _judge(wire: Wire, documents: dict[Any, Any]) -> None:
