@@ -37,6 +37,20 @@ from tests.deadlines import until
 from tests.netns.namespaces import Namespace, host_namespace, namespace
 
 NODE = "n1"
+DENY_B = {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+ALLOW_80 = {
+    "selector": "app == 'b'",
+    "order": 10,
+    "types": ["Ingress"],
+    "ingress": [
+        {
+            "action": "Allow",
+            "protocol": "UDP",
+            "source": {"selector": "app == 'a'"},
+            "destination": {"ports": [80, "8000:8010"]},
+        }
+    ],
+}
 RCVBUFFORCE, BUFFER = 33, 64 << 20  # nothing is lost for want of space; Python does not name the option
 GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::1"
 

@@ -41,7 +41,7 @@ from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from tests.conftest import SUMMARY
 from tests.deadlines import until
-from tests.netns.policing.lab import NODE, Counts, Lab, lab, private_settings, traffic
+from tests.netns.policing.lab import ALLOW_80, DENY_B, NODE, Counts, Lab, lab, private_settings, traffic
 
 pytestmark = pytest.mark.netns
 
@@ -57,22 +57,6 @@ def lab_of_two(tmp_path: Path) -> Iterator[Lab]:
         made.add("a", "10.65.0.1", "fd00::1", app="a")
         made.add("b", "10.65.0.2", "fd00::2", app="b")
         yield made
-
-
-DENY_B = {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
-ALLOW_80 = {
-    "selector": "app == 'b'",
-    "order": 10,
-    "types": ["Ingress"],
-    "ingress": [
-        {
-            "action": "Allow",
-            "protocol": "UDP",
-            "source": {"selector": "app == 'a'"},
-            "destination": {"ports": [80, "8000:8010"]},
-        }
-    ],
-}
 
 
 def test_a_policy_takes_effect(lab_of_two: Lab) -> None:

@@ -10,25 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import until
-from tests.netns.policing.lab import Lab, lab
+from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, lab
 
 pytestmark = pytest.mark.netns
 
 LEGACY = {"FELIX_NFTABLESMODE": "Disabled"}
-DENY_B = {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
-ALLOW_80 = {
-    "selector": "app == 'b'",
-    "order": 10,
-    "types": ["Ingress"],
-    "ingress": [
-        {
-            "action": "Allow",
-            "protocol": "UDP",
-            "source": {"selector": "app == 'a'"},
-            "destination": {"ports": [80, "8000:8010"]},
-        }
-    ],
-}
 
 
 @pytest.fixture
