@@ -141,7 +141,8 @@ def test_named_and_left_as_they_are(forking_node: Node, make_pod_ns: MakeNamespa
     assert set(left.get("addresses", {}).values()) == {"calnet.far"} and len(left["endpoints"]) == 1, left
 
 
-FOLLOWED = ("pool", "reservation", "cluster", "node", "configuration")  # by watches; the other kinds are read
+# by watches; the other kinds are read
+FOLLOWED = ("pool", "reservation", "cluster", "cluster without fields", "node", "configuration")
 
 
 @pytest.mark.parametrize("name", KINDS)
