@@ -30,6 +30,8 @@ def shortage_of(error: BaseException | None) -> str:
             return MEMORY
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             return "threads"
+        if isinstance(error, RuntimeError) and "can't allocate lock" in str(error):
+            return MEMORY
         if isinstance(error, OSError) and error.errno in _BY_ERRNO:
             return _BY_ERRNO[error.errno]
         if error is None:

@@ -33,6 +33,7 @@ def test_a_shortage_is_known_behind_our_own_errors() -> None:
     assert shortage_of(SystemError("error return without exception set")) == "memory"
     assert shortage_of(SystemError("bad argument to internal function")) == ""
     assert shortage_of(RuntimeError("can't start new thread")) == "threads"
+    assert shortage_of(RuntimeError("can't allocate lock")) == "memory"
     assert shortage_of(OSError(ENOENT, "no")) == shortage_of(RuntimeError("no")) == shortage_of(None) == ""
 
 

@@ -36,6 +36,8 @@ from cni_calico.nodeagent.policing.engine import PolicyEngine
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, host_namespace, namespace
 
+OVERTAKEN_S = 1.0
+PORTS = 60000
 NODE = "n1"
 DENY_B = {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
 ALLOW_80 = {
@@ -337,18 +339,20 @@ def lab(root: Path) -> Iterator[Lab]:
 
 @dataclass
 class Counts:
-    """``sent`` of each of the two kinds."""
+    """``sent`` of each of the two kinds; ``missing``: which of the allowed ones have not arrived, counted from 0."""
 
     sent: int = 0
     allowed_arrived: int = 0
     forbidden_arrived: int = 0
+    missing: list[int] = field(default_factory=list)
 
 
 @contextmanager
 def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden: int) -> Iterator[Counts]:
     """New connections to both ports, as fast as they go, in a thread; counted when the block has ended.
 
-    What has arrived is taken as it comes: a socket's memory is full after some 20,000 packets, probes' included.
+    What has arrived is taken as it comes: a socket's memory is full after some 20,000 packets, probes' included. The
+    last of the allowed are waited for: a packet in one processor's queue is overtaken by those that another one sends.
     """
     sender, receiver = lab.workloads[source], lab.workloads[destination]
     counts, ending = Counts(), threading.Event()
@@ -358,10 +362,14 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
     sure_from, sure_port = lab.sure_ways.get(destination, (lab.host, 9))
     own = socket_in(sure_from, socket.AF_INET, socket.SOCK_DGRAM)
 
+    ports: set[int] = set()
+
     def take(data: bytes) -> None:
         port = int.from_bytes(data[22:24], "big")
         if data.endswith(b"flow"):
-            counts.allowed_arrived += port == allowed
+            if port == allowed:
+                counts.allowed_arrived += 1
+                ports.add(int.from_bytes(data[20:22], "big"))
             counts.forbidden_arrived += port == forbidden
 
     def take_all() -> None:
@@ -372,7 +380,8 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
     def send() -> None:
         while not ending.is_set():
             take_all()
-            sport = 1024 + counts.sent % 60000
+            sport = 1024 + counts.sent % PORTS
+            ports.discard(sport)
             for port in (allowed, forbidden):
                 data = sport.to_bytes(2, "big") + port.to_bytes(2, "big") + (12).to_bytes(2, "big") + bytes(2) + b"flow"
                 out.sendto(data, (receiver.address(), 0))
@@ -390,5 +399,11 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
         arrived.settimeout(10)
         while not (data := arrived.recv(2048)).endswith(b"last"):
             take(data)
+        arrived.settimeout(OVERTAKEN_S)
+        with suppress(TimeoutError):
+            while counts.allowed_arrived < counts.sent:
+                take(arrived.recv(2048))
+        last = range(max(0, counts.sent - PORTS), counts.sent)
+        counts.missing = [number for number in last if 1024 + number % PORTS not in ports][:100]
         for opened in (arrived, out, own):
             opened.close()
