@@ -4,7 +4,9 @@ Rule: the caller passes every block and handle that the requests involve. Each h
 blocks hold afterwards, so the next request of a handle corrects a count that a crash left wrong. The steps are ordered
 so that no address is ever without its handle, even if they are written one at a time and the writer dies in between:
 handles that gain addresses, blocks, handles that lose addresses. Requests that take come before requests that release,
-so a released address is never assigned again in the same write.
+so a released address is never assigned again in the same write. A block in which a handle is counted and does not hold
+that much is written again before the handle: whoever counted it there may have died with the block's write on its way,
+and that write must not be carried out any more.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def plan_batch(
     ``blocks`` must have every block in which a handle of these requests is to be counted (None: it is gone),
     ``handles`` every handle that gains or loses; no handle may gain in one request and lose in another.
     """
-    work = _Work(blocks, reserved or {})
+    work = _Work(blocks, handles, reserved or {})
     outcomes: list[BatchOutcome] = [None] * len(requests)
     for i in sorted(range(len(requests)), key=lambda i: not isinstance(requests[i], Take)):
         request = requests[i]
@@ -121,8 +123,9 @@ def plan_batch(
 class _Work:
     """The blocks while requests are served from them, and the handles whose counts change."""
 
-    def __init__(self, blocks: Blocks, reserved: Reserved) -> None:
+    def __init__(self, blocks: Blocks, handles: Handles, reserved: Reserved) -> None:
         self.blocks: dict[Network, Block | None] = dict(blocks)
+        self.handles = handles
         self.reserved = reserved
         self.gaining: set[str] = set()
         self.losing: set[str] = set()
@@ -173,9 +176,13 @@ class _Work:
 
     def give(self, request: Give) -> BatchOutcome:
         given: list[Assigned] = []
+        handle = self.handles.get(request.handle_id)
         for cidr, block in self.blocks.items():
             if block is not None:
-                self.blocks[cidr], found = release_handle(block, request.handle_id, request.keep)
+                after, found = release_handle(block, request.handle_id, request.keep)
+                if after is block and handle is not None and _is_overcounted(handle, block, request.handle_id):
+                    after = replace(block)
+                self.blocks[cidr] = after
                 given += [Assigned(address, cidr) for address in found]
         self.losing.add(request.handle_id)
         return tuple(given)
@@ -198,6 +205,10 @@ class _Work:
             given += [Assigned(address, cidr) for address in found]
         self.losing |= losing
         return tuple(given)
+
+
+def _is_overcounted(handle: Handle, block: Block, handle_id: str) -> bool:
+    return handle.blocks.get(block.cidr, 0) > holdings(block).get(handle_id, 0)
 
 
 def _block_steps(before: Blocks, after: Blocks) -> list[Step]:

@@ -16,7 +16,13 @@ from cni_calico.datastore.election import Terms
 from cni_calico.nodeagent.context.open import open_context
 
 HASTE = JanitorOptions(
-    Terms(lasts_s=3.0, renew_s=0.5, look_s=0.5), 2.0, per_second=50.0, look_s=0.2, settings_s=30.0, again_s=1.0
+    Terms(lasts_s=3.0, renew_s=0.5, look_s=0.5),
+    2.0,
+    per_second=50.0,
+    look_s=0.2,
+    settings_s=30.0,
+    again_s=1.0,
+    calls_s=2.0,
 )
 
 

@@ -28,11 +28,14 @@ def passing(method: str, path: str) -> None:
 
 
 class Front(TcpFake):
-    """``requests`` are (method, path) of all that came; ``rule`` may be replaced at any time."""
+    """``requests`` are (method, path) of all that came, ``answers`` (method, path, status) of all that was answered
+    behind; ``rule`` may be replaced at any time.
+    """
 
     def __init__(self, host: str, port: int, ca: str) -> None:
         self.rule: Rule = passing
         self.requests: list[tuple[str, str]] = []
+        self.answers: list[tuple[str, str, int]] = []
         self._kept: list[tuple[str, str, dict[str, str], bytes]] = []
         self._behind = (host, port, ssl.create_default_context(cafile=ca))
         self._streams: set[socket.socket] = set()
@@ -124,7 +127,9 @@ class Front(TcpFake):
         behind = http.client.HTTPSConnection(host, port, context=context, timeout=120)
         try:
             behind.request(method, path, body=body or None, headers={**headers, "host": f"{host}:{port}"})
-            return behind, behind.getresponse()
+            answer = behind.getresponse()
+            self.answers.append((method, path, answer.status))
+            return behind, answer
         except BaseException:
             behind.close()
             raise

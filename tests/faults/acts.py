@@ -20,7 +20,7 @@ from tests.e2e.kubernetes.node import KubeNode
 from tests.faults.calls import PIDS
 from tests.faults.places import Host, Lab
 from tests.faults.processes import describe
-from tests.faults.servers import Server
+from tests.faults.servers import Program, Server
 
 Act = Callable[[], None]
 JUMPS = (-86400 * 400, -3600, -1, 1, 61, 3600, 86400 * 400)
@@ -66,6 +66,8 @@ class Acts:
         for host in self.lab.hosts:
             if host.server is not None:
                 host.server.revive()
+        if self.lab.controllers is not None:
+            self.lab.controllers.revive()
         if self.failure is not None:
             raise self.failure
 
@@ -173,7 +175,7 @@ class Acts:
             ("server short of threads", lambda: self._few_threads(server)),
         ]
 
-    def _restart(self, server: Server) -> None:
+    def _restart(self, server: Program) -> None:
         server.kill()
         self._for(1.0)
         server.start()
@@ -182,7 +184,7 @@ class Acts:
         server.stop()
         server.start()
 
-    def _halt(self, server: Server) -> None:
+    def _halt(self, server: Program) -> None:
         server.signal(signal.SIGSTOP)
         self._for(1.0)
         server.signal(signal.SIGCONT)
@@ -307,7 +309,14 @@ class Acts:
             ("API server killed", self._kill_api_server),
             ("connections to the API server cut", lambda: self._cut(node)),
             ("connections to the API server cut", lambda: self._cut(node)),
+            *self._janitor_acts(),
         ]
+
+    def _janitor_acts(self) -> list[tuple[str, Act]]:
+        janitor = self.lab.controllers
+        if janitor is None:
+            return []
+        return [("janitor killed", lambda: self._restart(janitor)), ("janitor stopped", lambda: self._halt(janitor))]
 
     def _stop_program(self, name: str) -> None:
         assert self.lab.kube is not None

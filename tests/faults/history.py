@@ -43,12 +43,13 @@ class Ownership:
 
 @dataclass
 class Verdict:
-    """``violations``: sentences; empty when nothing went wrong."""
+    """``violations``: sentences; empty when nothing went wrong. ``cleaned``: handles that the janitor removed."""
 
     operations: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     texts: dict[int, str] = field(default_factory=dict)  # one for each code
     violations: list[str] = field(default_factory=list)
+    cleaned: int = 0
 
 
 def read_history(path: Path) -> tuple[list[Operation], set[str]]:

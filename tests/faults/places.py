@@ -28,6 +28,7 @@ from tests.netns.namespaces import Namespace, host_namespace, namespace
 
 DISK_MB = 96
 ATTEMPTS = 5
+GRACE_S = 120  # longer than any call, and short enough for a run
 NETWORK = "10.99.0"
 PODS = "space"
 
@@ -54,6 +55,7 @@ class Lab:
     members: list[tuple[Member, Namespace]] = field(default_factory=list)
     kube: Cluster | None = None
     bundle: Path | None = None
+    controllers: Any = None  # servers.Controllers, where they are the janitor
 
     def start_member(self, index: int) -> None:
         member, _ = self.members[index]
@@ -114,8 +116,15 @@ def lab(store: str, hosts: int, members: int, *, block_device: bool = False) -> 
             made.kube.ensure_namespace(PODS)
         for index in range(hosts):
             made.hosts.append(_host(made, held, bridge, index, block_device=block_device))
-        _until_it_succeeds(made.hosts[0].node.apply_pools)
+        _until_it_succeeds(lambda: _configure(made.hosts[0].node))
         yield made
+
+
+def _configure(node: Node) -> None:
+    node.apply_pools()
+    if isinstance(node, KubeNode):  # no controller serves metrics: other runs may have the port
+        spec = {"controllers": {"node": {"leakGracePeriod": f"{GRACE_S}s"}}, "prometheusMetricsPort": 0}
+        node.apply("KubeControllersConfiguration", "default", spec)
 
 
 def _until_it_succeeds(act: Callable[[], None]) -> None:

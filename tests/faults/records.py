@@ -30,6 +30,10 @@ class Stored:
     handles: set[str] = field(default_factory=set)
     endpoints: dict[str, str] = field(default_factory=dict)
 
+    def idle_handles(self) -> set[str]:
+        """Those that hold no address."""
+        return self.handles - set(self.taken.values())
+
     def of_containers(self) -> dict[str, Any]:
         """What only containers have; empty once all are gone."""
         kept = {

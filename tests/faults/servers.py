@@ -1,30 +1,37 @@
-"""What keeps running on a host: the resident server by itself, or the agent that has one."""
+"""What keeps running: on a host the resident server by itself, or the agent that has one; on Kubernetes, where nothing
+else has a janitor, the controllers.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cni_calico.plugin.call import protocol
 from tests.faults.places import Host, Lab, agents_environ, environ_of
 
 ROOT = Path(__file__).parents[2]
-LAUNCHER = ROOT / "build" / "launch" / "calico-node.py"
+LAUNCHERS = ROOT / "build" / "launch"
 OURS = "cni_calico/"  # in every frame of our modules; an interpreter that cannot start at all shows its own alone
 
 
-class Server:
+class Program:
     """Started again whenever it has ended; ``log`` holds what it wrote to stderr in all its lives."""
 
-    def __init__(self, lab: Lab, host: Host, mode: str) -> None:
-        self.host = host
-        self.log = host.node.root / "server.log"
-        program = [sys.executable, str(LAUNCHER)] if lab.bundle is None else [str(lab.bundle / "calico-node")]
-        arguments = ["-cni-server"] if mode == "served" else ["run"]
-        self._argv = ["nsenter", f"--net={host.node.host.path}", *program, *arguments]
-        self._environ = {**environ_of(host), **agents_environ(host), **lab.clock.environ, "PYTHONPATH": str(ROOT)}
+    def __init__(self, lab: Lab, log: Path, name: str, arguments: Sequence[str], **how: Any) -> None:
+        """``how``: the network namespace it is in (``netns``), and what it is told beside its directories
+        (``environ``).
+        """
+        self.log = log
+        program = [sys.executable, str(LAUNCHERS / f"{name}.py")] if lab.bundle is None else [str(lab.bundle / name)]
+        prefix = ["nsenter", f"--net={how['netns']}"] if "netns" in how else []
+        self._argv = [*prefix, *program, *arguments]
+        self._environ = {**how["environ"], **lab.clock.environ, "PYTHONPATH": str(ROOT)}
         self.process = self._start(())
 
     def _start(self, limits: tuple[str, ...]) -> subprocess.Popen[bytes]:
@@ -54,15 +61,41 @@ class Server:
     def has_ended(self) -> bool:
         return self.process.poll() is not None
 
-    def answers(self) -> bool:
-        return answers_at(self.host.node.root / "run" / "cni.sock")
-
     def stop(self) -> None:
         self.process.terminate()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+class Server(Program):
+    def __init__(self, lab: Lab, host: Host, mode: str) -> None:
+        self.host = host
+        environ = {**environ_of(host), **agents_environ(host)}
+        arguments = ["-cni-server"] if mode == "served" else ["run"]
+        log = host.node.root / "server.log"
+        super().__init__(lab, log, "calico-node", arguments, netns=host.node.host.path, environ=environ)
+
+    def answers(self) -> bool:
+        return answers_at(self.host.node.root / "run" / "cni.sock")
+
+
+class Controllers(Program):
+    """calico-kube-controllers with the janitor alone."""
+
+    def __init__(self, lab: Lab) -> None:
+        assert lab.kube is not None
+        keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        own = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": lab.kube.kubeconfig(), "ENABLED_CONTROLLERS": "node"}
+        status = f"-status-file={lab.root}/controllers.json"
+        super().__init__(
+            lab, lab.root / "controllers.log", "calico-kube-controllers", [status], environ={**keep, **own}
+        )
+
+    def handles(self) -> int:
+        """How many handles without addresses it has removed."""
+        return self.log.read_text(errors="replace").count("released handle ")
 
 
 def answers_at(path: Path) -> bool:

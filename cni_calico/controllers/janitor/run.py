@@ -39,7 +39,7 @@ LABELS_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class JanitorOptions:
-    """How the janitor works; a cluster can set only the grace period."""
+    """How the janitor works; a cluster can set only the grace period. ``calls_s``: longer than any CNI call takes."""
 
     terms: Terms = field(default_factory=Terms)
     grace_s: float = 900.0
@@ -49,6 +49,7 @@ class JanitorOptions:
     settings_s: float = 300.0
     labels_s: float = 300.0  # between searches for records of older versions
     again_s: float = 300.0  # until a suspect that was kept is checked again
+    calls_s: float = 120.0
 
 
 def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
@@ -199,7 +200,8 @@ class Janitor:
         # at the first time these are all keys of a large cluster, and a set of them needs five times the memory
         suspects.refresh(tuple(caches.changes.take()), now)
         self.counters.candidates = suspects.counts()
-        due = suspects.due(now, self._options.grace_s if self._grace_s is None else self._grace_s)
+        grace_s = self._options.grace_s if self._grace_s is None else self._grace_s
+        due = suspects.due(now, grace_s, self._options.calls_s)
         if self._grace_s is None:
             due = [subject for subject in due if not _needs_grace(subject)]
         batch = due[: self._options.batch]

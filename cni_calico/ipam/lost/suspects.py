@@ -134,26 +134,36 @@ class Suspects:
             if isinstance(key, HandleKey):
                 self._look(key, now)
 
-    def due(self, now: float, grace_s: float) -> list[Subject]:
+    def due(self, now: float, grace_s: float, calls_s: float = 0.0) -> list[Subject]:
         """The subjects that have been suspected for at least the grace period: nodes, endpoints, addresses, blocks,
-        handles.
+        handles. ``calls_s``: how long a call may take; what one in progress may have written is suspected for longer.
         """
         found = [
             subject
             for subject, what in self.all.items()
             if now >= what.not_before
-            and now - what.since >= self._grace_s(subject, grace_s, now)
+            and now - what.since >= self._grace_s(subject, grace_s, calls_s, now)
             and not self._is_spare(subject)
         ]
         order = list(KINDS)
         return sorted(found, key=lambda subject: (order.index(type(subject)), str(subject)))
 
-    def _grace_s(self, subject: Subject, grace_s: float, now: float) -> float:
+    def _grace_s(self, subject: Subject, grace_s: float, calls_s: float, now: float) -> float:
         """The grace period of a subject: short for what belonged to a pod that is gone together with its node."""
+        if self._may_be_in_progress(subject):
+            grace_s = max(grace_s, calls_s)
         if not isinstance(subject, LostEndpoint | Holding) or (isinstance(subject, Holding) and subject.tunnel):
             return grace_s
         gone_s = 0.0 if self._state.has_node(subject.node) else now - self._gone.get(subject.node, now)
         return min(grace_s, BOTH_GONE_S) if gone_s >= BOTH_GONE_S else grace_s
+
+    def _may_be_in_progress(self, subject: Subject) -> bool:
+        """Whether an ADD looks like that until it is done: its handle comes before the address, its address before the
+        pod names the container.
+        """
+        if isinstance(subject, Holding):
+            return bool(subject.pod) and self._state.has_pod(subject.namespace, subject.pod, subject.node)
+        return isinstance(subject, IdleHandle)
 
     def _is_spare(self, subject: Subject) -> bool:
         facts = self._blocks.get(subject.cidr) if isinstance(subject, SurplusBlock) else None

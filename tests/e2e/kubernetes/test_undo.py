@@ -1,17 +1,24 @@
 """An ADD that fails on Kubernetes and cannot undo what it has written, for the API server stays away: who cleans up.
 
-The runtime's DEL does; without it what is recorded as owed, a GC, or the agents' janitor once the pod is gone.
+The runtime's DEL does; without it what is recorded as owed, a GC, or the agents' janitor once the pod is gone. What
+somebody who was killed has sent may come even later.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deadlines import until
+from tests.e2e import front
 from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.test_trouble import C1, C2, TOO_MANY, add
 from tests.e2e.node.test_janitor import Process
@@ -168,3 +175,78 @@ def test_a_write_that_comes_after_the_undo_has_found_nothing(
     until(is_paid, "what is owed is paid", 90)
     assert node.leftovers() == {}
     assert node.annotations("web-0").get("podIP", "") == ""
+
+
+@contextmanager
+def killed(node: KubeNode, api_front: Front, pod_ns: Namespace, way: str, moment: str) -> Iterator[threading.Event]:
+    """An ADD whose process is killed while a request of it is on its way; once the event is set it goes on."""
+    method, part, _ = MOMENTS[moment]
+    came, goes_on = threading.Event(), threading.Event()
+
+    def rule(seen: str, path: str) -> Any:
+        if seen == method and part in path and not came.is_set():
+            came.set()
+            goes_on.wait(120)
+
+    uid = node.kube.read_pod(node.namespace, "web-0")["metadata"]["uid"]
+    args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={node.namespace};K8S_POD_NAME=web-0;K8S_POD_UID={uid}"
+    environ = {name: value for name, value in node.env("ADD", C1, pod_ns.path, "eth0", args).items() if value}
+
+    def begin() -> subprocess.Popen[bytes]:
+        argv = ["nsenter", f"--net={node.host.path}", str(front.executables() / "calico")]
+        calling = subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert calling.stdin is not None
+        calling.stdin.write(json.dumps(node.conf()).encode())
+        calling.stdin.close()
+        api_front.rule = rule
+        assert came.wait(60)
+        return calling
+
+    try:
+        if way == "served":
+            with node.server() as server:
+                _warm_up(node, pod_ns)
+                calling = begin()
+                calling.kill()  # first: without a server it would do the work itself
+                server.kill()
+        else:
+            _warm_up(node, pod_ns)
+            calling = begin()
+            calling.kill()
+        calling.wait()
+        yield goes_on
+    finally:
+        goes_on.set()
+        api_front.rule = passing
+
+
+@pytest.mark.parametrize("way", ["one-shot", "served"])
+@pytest.mark.parametrize("moment", ["handle", "block"])
+def test_a_request_of_somebody_killed_comes_after_the_del_has_found_nothing(
+    moment: str,
+    way: str,
+    fronted_node: KubeNode,
+    api_front: Front,
+    pod_ns: Namespace,
+    tmp_path: Path,
+) -> None:
+    """A handle stays, without addresses, until the janitor removes it; an address is not taken any more."""
+    node, part = fronted_node, MOMENTS[moment][1]
+    with killed(node, api_front, pod_ns, way, moment) as goes_on:
+        assert node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+        assert node.leftovers() == {}
+        answered = len(api_front.answers)
+        goes_on.set()
+        until(lambda: len(api_front.answers) > answered, "the API server has carried it out")
+    method, path, status = api_front.answers[answered]
+    assert (method, part in path) == (MOMENTS[moment][0], True)
+    if moment == "block":
+        assert status == 409 and node.leftovers() == {}
+        return
+    assert status == 201 and node.leftovers().keys() == {"handles"}
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": node.kube.kubeconfig()}
+    janitor = Process("node1", environ, tmp_path)
+    try:
+        until(lambda: node.leftovers() == {}, "the janitor removes it", 60)
+    finally:
+        janitor.kill()

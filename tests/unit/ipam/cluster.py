@@ -295,8 +295,8 @@ class Janitor:
         self.suspects.refresh(changed, self.now)
         return changed
 
-    def run(self, grace_s=GRACE_S):
-        due = self.suspects.due(self.now, grace_s)
+    def run(self, grace_s=GRACE_S, calls_s=0.0):
+        due = self.suspects.due(self.now, grace_s, calls_s)
         outcome = self.reclaimer.reclaim(due, soon())
         for subject, _ in outcome.kept:
             self.suspects.put_off(subject, self.now + 60)

@@ -95,6 +95,17 @@ def test_keeping_some():
     assert records(plan)[HandleKey("net.a")] == Handle({FOUR: 1})
 
 
+@pytest.mark.parametrize(("held", "kept"), [(0, 0), (1, 1)])
+def test_where_less_is_held_than_counted_the_block_is_written_first(held, kept):
+    """Its counter may have died with the block's write on its way."""
+    block, given = allocate(fresh(), held, "net.a", {})
+    plan = plan_batch({FOUR: block}, {"net.a": Handle({FOUR: 2})}, [Give("net.a", frozenset(given[:kept]))])
+    assert [step.key for step in plan.steps] == [BlockKey(FOUR), HandleKey("net.a")] and plan.outcomes == ((),)
+    assert records(plan)[BlockKey(FOUR)] == next_write(block)
+    again = plan_batch({FOUR: block}, {"net.a": Handle({FOUR: held})}, [Give("net.a", frozenset(given))])
+    assert BlockKey(FOUR) not in records(again)
+
+
 def test_guards_fail_alone():
     block, given = allocate(fresh(), 2, "net.a", {})
     block, _ = allocate(block, 1, "net.b", {})

@@ -22,7 +22,7 @@ from tests.fakes.notes import Notes
 from tests.unit.ipam.world import World, request
 
 QUICK = JanitorOptions(
-    Terms(lasts_s=60, renew_s=0.05, look_s=0.05), 0.0, 1000.0, look_s=0.05, settings_s=0.05, again_s=0.2
+    Terms(lasts_s=60, renew_s=0.05, look_s=0.05), 0.0, 1000.0, look_s=0.05, settings_s=0.05, again_s=0.2, calls_s=0.0
 )
 
 
@@ -333,6 +333,10 @@ def test_a_pod_is_gone_for_fifteen_minutes_before_its_addresses_go():
     options = JanitorOptions()
     assert options.grace_s == 15 * 60
     assert parse_grace({"spec": {}}, options.grace_s) == 15 * 60
+
+
+def test_what_an_add_may_still_be_writing_is_left_alone_for_two_minutes():
+    assert JanitorOptions().calls_s == 120
 
 
 def test_the_datastore_is_asked_ten_times_a_second_at_most():

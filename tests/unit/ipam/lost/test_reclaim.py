@@ -470,6 +470,38 @@ def test_handles_that_hold_nothing(lost_cluster):
     lost_cluster.require_kept()
 
 
+def test_an_add_in_progress_has_time_however_short_the_grace_is(lost_cluster):
+    """Its handle comes first, then the address, then what says that the pod runs in this sandbox."""
+    lost_cluster.create_pod("a", "n1")
+    old = lost_cluster.add("a")
+    lost_cluster.world.put(HandleKey("net.begun"), Handle({}))
+    begun = lost_cluster.allocate("a")
+    lost_cluster.remove(old)
+    janitor = Janitor(lost_cluster)
+    if not lost_cluster.is_kubernetes:  # there the endpoint of the old sandbox goes with its DEL
+        lost_cluster.record(old)
+        janitor.see()
+    assert {"net.begun", begun.handle} <= {subject.handle_id for subject in janitor.suspects.all}
+    pass_by(lost_cluster, 119)
+    assert janitor.run(1.0, 120.0).released == []
+    lost_cluster.record(begun)
+    janitor.see()
+    pass_by(lost_cluster, 2)
+    assert kinds(janitor.run(1.0, 120.0)) == {"handle"}
+    assert set(lost_cluster.world.held()) == {begun.handle} and "net.begun" not in lost_cluster.world.handles()
+    lost_cluster.require_kept()
+
+
+def test_the_address_of_a_pod_that_is_gone_waits_for_no_call(lost_cluster):
+    lost_cluster.create_pod("a", "n1")
+    gone = lost_cluster.add("a")
+    janitor = Janitor(lost_cluster)
+    lost_cluster.delete_pod("a")
+    janitor.see()
+    pass_by(lost_cluster, 2)
+    assert "address" in kinds(janitor.run(1.0, 120.0)) and gone.handle not in lost_cluster.world.held()
+
+
 def test_kubernetes_that_does_not_answer_says_nothing(lost_cluster):
     lost_cluster.create_pod("a", "n1")
     gone = lost_cluster.add("a")
