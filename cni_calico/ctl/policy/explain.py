@@ -17,6 +17,7 @@ from cni_calico.ctl.policy.hosts import (
     judge,
     named_host,
     read_failsafes,
+    read_tunnel,
 )
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
@@ -44,7 +45,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     source = find_end(records, arguments.source, arguments.namespace)
     destination = find_end(records, arguments.destination, arguments.namespace)
     packet = _packet(source, destination, arguments)
-    path = gates(records, source, destination)
+    tunnel = read_tunnel(session, source, destination, packet.destination, arguments.warn)
+    path = gates(records, source, destination, tunnel)
     graph = records.graph([*(end.key for end in (source, destination) if end.key), *(gate.key for gate in path)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
@@ -53,7 +55,7 @@ def explain(session: Session, arguments: Namespace) -> str:
             arguments.warn(f"{name}: {why}")
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
     judged = [(end, direction, *_judged(records, graph, end, direction, packet)) for end, direction in directions]
-    failsafes = read_failsafes(session, destination.node or source.node) if path else ((), ())
+    failsafes = {node: read_failsafes(session, node) for node in {gate.node for gate in path}}
     hosts = judge(graph.wanted(), path, packet, failsafes)
     allowed = all(passes for *_, passes in judged) and all(host.passes for host in hosts)
     if arguments.output != TABLE:

@@ -1,11 +1,12 @@
 """Host endpoints in the answers of ``calicoctl policy``: which of them a connection passes, and what they decide. Rule:
 routes are not known here, so it is assumed that a connection passes the node's host endpoint that expects the address;
-if none does, the first one for a single interface; if there is none, the one for all interfaces. Answers name it.
+if none does, the first one for a single interface; if there is none, the one for all interfaces. Where pools send all
+packets between nodes through a tunnel, it passes the tunnel's interface instead. Answers name the host endpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +43,9 @@ class TrafficEnd:
 
 @dataclass(frozen=True, slots=True)
 class HostGate:
-    """One stage of one host endpoint on the way of a connection."""
+    """One stage of one host endpoint of a node, on the way of a connection."""
 
+    node: str
     key: ResourceKey
     reach: PolicyReach
     direction: Direction
@@ -94,32 +96,46 @@ def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostReco
     return key, found
 
 
-def gates(records: PolicyRecords, source: TrafficEnd, destination: TrafficEnd) -> list[HostGate]:
-    """The host endpoints' stages, in the order in which the connection's first packet passes them."""
+def gates(records: PolicyRecords, source: TrafficEnd, destination: TrafficEnd, tunnel: str) -> list[HostGate]:
+    """The host endpoints' stages, in the order in which the connection's first packet passes them. ``tunnel``: the
+    interface between the two nodes, "" without a tunnel.
+    """
     if source.node and source.node == destination.node:
         return [] if source.is_host or destination.is_host else _between_workloads(records, source.node)
+
+    def between_nodes(end: TrafficEnd) -> ResourceKey | None:
+        return _named(records, end.node, tunnel) if tunnel else _uplink(records, end)
+
     found: list[HostGate] = []
     if source.is_host:
-        found += _gates(_uplink(records, source), ("raw", "own"), "egress")
+        found += _gates(source.node, between_nodes(source), ("raw", "own"), "egress")
     elif source.key is not None:
-        found += _gates(_everywhere(records, source.node), ("beforeNat", "forward"), "ingress")
-        found += _gates(_uplink(records, source), ("forward",), "egress")
+        found += _gates(source.node, _everywhere(records, source.node), ("beforeNat", "forward"), "ingress")
+        found += _gates(source.node, between_nodes(source), ("forward",), "egress")
     if destination.is_host:
-        found += _gates(_uplink(records, destination), ("raw", "beforeNat", "own"), "ingress")
+        found += _gates(destination.node, between_nodes(destination), ("raw", "beforeNat", "own"), "ingress")
     elif destination.key is not None:
-        found += _gates(_uplink(records, destination), ("raw", "beforeNat", "forward"), "ingress")
-        found += _gates(_everywhere(records, destination.node), ("forward",), "egress")
+        found += _gates(destination.node, between_nodes(destination), ("raw", "beforeNat", "forward"), "ingress")
+        found += _gates(destination.node, _everywhere(records, destination.node), ("forward",), "egress")
     return found
 
 
 def _between_workloads(records: PolicyRecords, node: str) -> list[HostGate]:
     every = _everywhere(records, node)
-    return [*_gates(every, ("beforeNat", "forward"), "ingress"), *_gates(every, ("forward",), "egress")]
+    return [*_gates(node, every, ("beforeNat", "forward"), "ingress"), *_gates(node, every, ("forward",), "egress")]
 
 
-def _gates(key: ResourceKey | None, reaches: tuple[PolicyReach, ...], direction: Direction) -> Iterator[HostGate]:
+def _gates(
+    node: str, key: ResourceKey | None, reaches: tuple[PolicyReach, ...], direction: Direction
+) -> Iterator[HostGate]:
     if key is not None:
-        yield from (HostGate(key, reach, direction) for reach in reaches)
+        yield from (HostGate(node, key, reach, direction) for reach in reaches)
+
+
+def _named(records: PolicyRecords, node: str, interface: str) -> ResourceKey | None:
+    found = host_records(records).items()
+    own = next((key for key, host in found if host.node == node and host.interface == interface), None)
+    return own or _everywhere(records, node)
 
 
 def _everywhere(records: PolicyRecords, node: str) -> ResourceKey | None:
@@ -139,15 +155,18 @@ def _uplink(records: PolicyRecords, end: TrafficEnd) -> ResourceKey | None:
     return min(own or found, key=rank, default=None)
 
 
-def judge(wanted: Wanted, path: list[HostGate], packet: Packet, failsafes: Failsafes) -> list[HostVerdict]:
-    """The verdicts of the stages, in order; a stage that decides nothing is left out."""
+def judge(
+    wanted: Wanted, path: list[HostGate], packet: Packet, failsafes: Mapping[str, Failsafes]
+) -> list[HostVerdict]:
+    """The verdicts of the stages, in order; a stage that decides nothing is left out. ``failsafes``: by node."""
     found: list[HostVerdict] = []
     skipped: set[tuple[ResourceKey, Direction]] = set()
     for gate in path:
         host = wanted.hosts.get(gate.key)
         if host is None or (gate.key, gate.direction) in skipped or _is_idle(gate, host.interface):
             continue
-        if gate.reach != "forward" and is_failsafe(failsafes[gate.direction == "egress"], gate.direction, packet):
+        ports = failsafes[gate.node][gate.direction == "egress"]
+        if gate.reach != "forward" and is_failsafe(ports, gate.direction, packet):
             if gate.reach == "own":
                 found.append(HostVerdict(gate, None))
             continue
@@ -174,3 +193,26 @@ def read_failsafes(session: Session, node: str) -> Failsafes:
         specs.append(None if found is None else found.value.get("spec"))
     settings = parse_felix({}, *specs).settings
     return settings.failsafe_inbound, settings.failsafe_outbound
+
+
+def read_tunnel(
+    session: Session, source: TrafficEnd, destination: TrafficEnd, address: Address, warn: Callable[[object], None]
+) -> str:
+    """The interface through which all connections from the node of ``source`` to the destination's address go, which
+    is a workload's on another node; "" for the nodes' own network, also where only some nodes' packets go through a
+    tunnel (CrossSubnet).
+    """
+    from cni_calico.ctl.ipam.records import read_pools
+    from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of
+
+    if not source.node or destination.key is None or source.node == destination.node:
+        return ""
+    corrupt: list[tuple[str, str]] = []
+    pools = read_pools(session, corrupt)
+    for name, why in corrupt:
+        warn(f"{name}: {why}")
+    for pool in pools:
+        if address in pool.cidr:
+            by, mode = encapsulation_of(pool)
+            return {"vxlan": VXLAN[address.version], "ipip": IPIP}.get(by, "") if mode == "Always" else ""
+    return ""

@@ -2,11 +2,16 @@
 
 import json
 
-NAMED, WILDCARD = "06-host-endpoint-named", "07-host-endpoint-wildcard"
+NAMED, WILDCARD, UNTRACKED = "06-host-endpoint-named", "07-host-endpoint-wildcard", "08-do-not-track"
 
 
 def explain(calicoctl, source, destination, port, *more):
     return calicoctl.ok("policy", "explain", "--from", source, "--to", destination, "--port", str(port), *more)
+
+
+def put(calicoctl, kind, name, spec):
+    document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    calicoctl.ok("apply", "-f", "-", stdin=json.dumps(document))
 
 
 def test_to_a_host(tiered_cluster):
@@ -23,9 +28,8 @@ def test_to_a_host(tiered_cluster):
 
 def test_other_failsafe_ports_count(tiered_cluster):
     calicoctl = tiered_cluster(NAMED)
-    spec = {"failsafeInboundHostPorts": [{"protocol": "tcp", "port": 2222, "net": "192.0.2.0/24"}]}
-    document = {"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "default"}}
-    calicoctl.ok("apply", "-f", "-", stdin=json.dumps({**document, "spec": spec}))
+    ports = [{"protocol": "tcp", "port": 2222, "net": "192.0.2.0/24"}]
+    put(calicoctl, "FelixConfiguration", "default", {"failsafeInboundHostPorts": ports})
     assert "DENIED" in explain(calicoctl, "192.0.2.1", "172.30.0.1", 22)
     assert "failsafe" in explain(calicoctl, "192.0.2.1", "172.30.0.1", 2222)
     assert "DENIED" in explain(calicoctl, "198.51.100.1", "172.30.0.1", 2222)
@@ -46,6 +50,66 @@ def test_through_a_host(tiered_cluster):
     assert "ingress of default/a: allowed" in denied
     assert "The connection is DENIED." in denied
     assert "The connection is allowed." in explain(calicoctl, "192.0.2.1", "a", 22)
+
+
+def test_from_host_to_host(tiered_cluster):
+    """Each node has failsafe ports of its own."""
+    calicoctl = tiered_cluster(NAMED)
+    put(calicoctl, "HostEndpoint", "h2", {"node": "n2", "interfaceName": "eth0", "expectedIPs": ["172.31.0.2"]})
+    allowed = explain(calicoctl, "172.31.0.1", "172.31.0.2", 179)
+    assert "The connection is allowed." in allowed
+    for way in ("egress of HostEndpoint h0", "ingress of HostEndpoint h2"):
+        assert f"{way} (the host itself): allowed, it is a failsafe port" in allowed
+    put(calicoctl, "FelixConfiguration", "node.n1", {"failsafeOutboundHostPorts": []})
+    denied = explain(calicoctl, "172.31.0.1", "172.31.0.2", 179)
+    assert "egress of HostEndpoint h0 (the host itself): DENIED at the end of tier default" in denied
+    assert "ingress of HostEndpoint h2 (the host itself): allowed, it is a failsafe port" in denied
+    assert "The connection is DENIED." in denied
+
+
+def test_between_workloads_of_two_hosts(tiered_cluster):
+    """Through the hosts' own network, unless the pool sends everything through a tunnel."""
+    calicoctl = tiered_cluster(NAMED)
+    pool = {"cidr": "10.65.0.0/16", "natOutgoing": True}
+    forwarded = "ingress of HostEndpoint h0 (forwarded): DENIED by rule 1 of GlobalNetworkPolicy forwarded"
+    for mode in ("Never", "CrossSubnet"):
+        put(calicoctl, "IPPool", "pool", {**pool, "vxlanMode": mode})
+        assert forwarded in explain(calicoctl, "r1", "a", 25)
+    put(calicoctl, "IPPool", "pool", {**pool, "vxlanMode": "Always"})
+    through = explain(calicoctl, "r1", "a", 25)
+    assert "HostEndpoint" not in through and "The connection is allowed." in through
+    assert forwarded in explain(calicoctl, "192.0.2.1", "a", 25)  # from outside there is no tunnel
+    put(calicoctl, "HostEndpoint", "tunnel", {"node": "n1", "interfaceName": "vxlan.calico"})
+    deny = {"applyOnForward": True, "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+    put(calicoctl, "GlobalNetworkPolicy", "all-hosts", {**deny, "selector": "!has(hep) && !has(app)", "order": 1})
+    through = explain(calicoctl, "r1", "a", 25)
+    assert "ingress of HostEndpoint tunnel (forwarded): DENIED by rule 1 of GlobalNetworkPolicy all-hosts" in through
+
+
+def test_everywhere_means_tunnels_and_workloads(tiered_cluster):
+    calicoctl = tiered_cluster(WILDCARD)
+    put(calicoctl, "IPPool", "pool", {"cidr": "10.65.0.0/16", "ipipMode": "Always"})
+    deny = {"selector": "has(host)", "order": 1, "applyOnForward": True, "types": ["Ingress"]}
+    put(calicoctl, "GlobalNetworkPolicy", "forwarded", {**deny, "ingress": [{"action": "Deny"}]})
+    for source, destination in (("r1", "a"), ("a", "b"), ("a", "r1")):
+        assert "ingress of HostEndpoint all (forwarded): DENIED" in explain(calicoctl, source, destination, 25)
+
+
+def test_what_is_not_tracked(tiered_cluster):
+    calicoctl = tiered_cluster(UNTRACKED)
+
+    def udp(source, destination, port, *more):
+        return explain(calicoctl, source, destination, port, "--protocol", "udp", *more)
+
+    outside, host = "192.0.2.1", "172.31.0.1"
+    allowed = udp(outside, host, 53)
+    assert "ingress of HostEndpoint h0 (doNotTrack): allowed by rule 1 of GlobalNetworkPolicy untracked" in allowed
+    assert "the host itself" not in allowed and "The connection is allowed." in allowed
+    assert "ingress of HostEndpoint h0 (doNotTrack): DENIED by rule 2" in udp(outside, host, 123)
+    assert "(the host itself): DENIED because no policy and no profile allows it" in udp(outside, host, 124)
+    assert "ingress of HostEndpoint h0 (doNotTrack): DENIED by rule 2" in udp(outside, "a", 123)  # forwarded, too
+    answer = udp(host, outside, 4000, "--source-port", "53")
+    assert "egress of HostEndpoint h0 (doNotTrack): allowed by rule 1" in answer
 
 
 def test_before_translation(tiered_cluster):
