@@ -217,10 +217,10 @@ def pool_variables(lab: Lab) -> dict[str, str]:
     return {**common, **six, "CALICO_IPV4POOL_IPIP": "Never", "FELIX_IPV6SUPPORT": "true"}
 
 
-def install_bundle(lab: Lab) -> None:
+def install_bundle(lab: Lab, **variables: str) -> None:
     """The bundle in the plugin directories, ``calico-node run`` as a program of each node, rights of the manifests.
 
-    Nothing runs from an image, so nothing but the tests' own pods is on the nodes.
+    ``variables`` are the agents' own. Nothing runs from an image, so nothing but the tests' own pods is on the nodes.
     """
     assert lab.bundle is not None
     kept = manifest(leave_out=["DaemonSet", "Deployment", "PodDisruptionBudget", "ConfigMap"])
@@ -237,6 +237,7 @@ def install_bundle(lab: Lab) -> None:
             "WAIT_FOR_DATASTORE": "true",
             "CALICO_NETWORKING_BACKEND": "vxlan",
             **pool_variables(lab),
+            **variables,
         }
         node.enable("calico-node", "/opt/cni/bin/calico-node", "run", **environ)
         calico = {

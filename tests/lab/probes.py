@@ -57,6 +57,20 @@ class Probe:
         return found
 
 
+@dataclass
+class Outside(Probe):
+    """Beside the API server: on the nodes' network, and no node."""
+
+    lab: Lab
+
+    def command(self, *arguments: str | int) -> list[str]:
+        return [str(word) for word in self.lab.plane.inside(sys.executable, SCRIPT, *map(str, arguments))]
+
+
+def host_probe(node: Node) -> Probe:
+    return Probe(node.name, node, node.address, "1")
+
+
 def probe_of(lab: Lab, pod: dict[str, Any]) -> Probe:
     """For a pod whose sandbox is there."""
     name = pod["metadata"]["name"]

@@ -10,7 +10,7 @@ import json
 from tests.deadlines import until
 from tests.lab.control_plane import API
 from tests.lab.host import BIN
-from tests.lab.lab import Lab
+from tests.lab.lab import POOL4, POOL6, Lab
 
 _ACCOUNT = "kube-proxy"
 _RIGHTS = {
@@ -34,7 +34,7 @@ def install_kube_proxy(lab: Lab, mode: str) -> None:
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": mode,
-            "clusterCIDR": "10.65.0.0/16",
+            "clusterCIDR": f"{POOL4},{POOL6}" if lab.dual else POOL4,
             "hostnameOverride": node.name,
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "conntrack": {"maxPerCore": 0, "tcpCloseWaitTimeout": "0s", "tcpEstablishedTimeout": "0s"},

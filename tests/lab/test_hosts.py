@@ -1,33 +1,32 @@
 """Policy for hosts on a cluster of real kubelets with kube-proxy: node ports, translated and forwarded connections,
 from host to host, from outside; and deny-all on every host, under which the cluster stays manageable.
 
-Rule: packets are the proof. OPEN and CLOSED are ports on which pods and hosts answer. "outside" is where the API server
-is: on the nodes' network, and no node.
+Rule: packets are the proof, of IPv4 and IPv6 alike. OPEN and CLOSED are ports on which pods and hosts answer.
 """
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deadlines import until
-from tests.lab.control_plane import NET4
+from tests.lab.control_plane import NET4, NET6
 from tests.lab.host import BIN
 from tests.lab.lab import Lab, install_bundle, running_lab
-from tests.lab.probes import SCRIPT, Probe, probes_of, serving
+from tests.lab.probes import Outside, Probe, host_probe, probes_of, serving
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.workloads import pod
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(900)]
 OPEN, CLOSED, NODE_PORT = 8000, 8001, 30080
-OUTSIDE = f"{NET4}.1"
+OUTSIDE, OUTSIDE6 = f"{NET4}.1", f"{NET6}1"
+FAMILIES = 2
 KUBELET = 10250
+BETWEEN_NODES = ("host to a pod of the other", "pod to pod")
 WITH_ALL = "projectcalico-default-allow"
 ALLOW, DENY = {"action": "Allow"}, {"action": "Deny"}
 DEFAULT_FAILSAFE = [
@@ -36,25 +35,19 @@ DEFAULT_FAILSAFE = [
 ]
 
 
-@dataclass
-class Outside(Probe):
-    """Beside the API server."""
-
-    lab: Lab
-
-    def command(self, *arguments: str | int) -> list[str]:
-        return [str(word) for word in self.lab.plane.inside(sys.executable, SCRIPT, *map(str, arguments))]
-
-
 class Hosts:
-    """The lab, a pod and the host of each node, and what has been applied."""
+    """The lab, a pod and the host of each node, and what has been applied. ``tunnels``: between the nodes' pods."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, *, tunnels: bool) -> None:
         self.lab = lab
+        self.tunnels = tunnels
         self.pods = list(probes_of(lab, "default", 2).values())
-        self.hosts = [Probe(node.name, node, node.address, "1") for node in lab.nodes]
+        self.hosts = [host_probe(node) for node in lab.nodes]
         self.outside = Outside("outside", lab.nodes[0], OUTSIDE, "", lab)
         self.applied: list[dict[str, Any]] = []
+        self.addresses = {node.name: node.addresses.split(",") for node in lab.nodes}
+        for each in lab.pods():
+            self.addresses[each["metadata"]["name"]] = [entry["ip"] for entry in each["status"]["podIPs"]]
 
     def apply(self, kind: str, name: str, spec: dict[str, Any], **labels: str) -> None:
         metadata = {"name": name, "labels": labels}
@@ -78,38 +71,47 @@ class Hosts:
         names = []
         for node in self.lab.nodes:
             names.append(name.replace("NODE", node.name))
-            spec = {"node": node.name, "interfaceName": interface, "expectedIPs": [node.address], "profiles": profiles}
+            expected = self.addresses[node.name]
+            spec = {"node": node.name, "interfaceName": interface, "expectedIPs": expected, "profiles": profiles}
             self.apply("HostEndpoint", names[-1], spec, role="host", node=node.name)
         return names
 
-    def ways(self) -> dict[str, bool]:
-        """Who reaches what."""
+    def reached(self, source: Probe, to: Probe, port: int) -> int:
+        """In how many families."""
+        return len(source.reaches(port, *self.addresses[to.name], protocol="tcp"))
+
+    def ways(self) -> dict[str, int]:
+        """Who reaches what, and in how many families."""
         one, two = self.hosts
         return {
-            "outside to a node port": reaches(self.outside, one, NODE_PORT),
-            "host to a node port of the other": reaches(two, one, NODE_PORT),
-            "outside to a host": reaches(self.outside, one, OPEN),
-            "host to host": reaches(one, two, OPEN),
-            "host to host, the other port": reaches(one, two, CLOSED),
-            "host to its own pod": reaches(one, self.pods[0], OPEN),
-            "pod to pod": reaches(self.pods[0], self.pods[1], OPEN),
+            "outside to a node port": self.reached(self.outside, one, NODE_PORT),
+            "host to a node port of the other": self.reached(two, one, NODE_PORT),
+            "outside to a host": self.reached(self.outside, one, OPEN),
+            "host to host": self.reached(one, two, OPEN),
+            "host to host, the other port": self.reached(one, two, CLOSED),
+            "host to its own pod": self.reached(one, self.pods[0], OPEN),
+            "host to a pod of the other": self.reached(one, self.pods[1], OPEN),
+            "pod to pod": self.reached(self.pods[0], self.pods[1], OPEN),
+            "pod to the other host": self.reached(self.pods[0], two, OPEN),
         }
 
-    def until_ways(self, *closed: str) -> None:
-        """Until all but these are open."""
+    def between_nodes(self) -> tuple[str, ...]:
+        """What of that passes the hosts' ``eth0`` as it is: with tunnels nothing."""
+        return () if self.tunnels else BETWEEN_NODES
 
-        def found() -> set[str]:
-            return {way for way, is_open in self.ways().items() if not is_open}
+    def until_ways(self, *closed: str) -> None:
+        """Until all but these are open, in both families."""
+
+        def wrong() -> dict[str, int]:
+            return {way: count for way, count in self.ways().items() if count != (0 if way in closed else FAMILIES)}
 
         try:
-            until(lambda: found() == set(closed), f"all but {closed} open", timeout_s=90, pause_s=0.2)
+            until(lambda: not wrong(), f"all but {closed} open", timeout_s=90, pause_s=0.2)
         except AssertionError as e:
             rules = self.lab.nodes[0].run("nft", "list", "ruleset")
-            raise AssertionError(f"{e}, but {found()} are closed\n{rules}\n{self.lab.describe()}") from None
-
-
-def reaches(source: Probe, to: Probe, port: int) -> bool:
-    return source.reaches(port, to.address, protocol="tcp") == {to.address}
+            raise AssertionError(
+                f"{e}, but open in so many families: {wrong()}\n{rules}\n{self.lab.describe()}"
+            ) from None
 
 
 def to_ports(action: dict[str, Any], *ports: int | str, **source: Any) -> dict[str, Any]:
@@ -122,21 +124,25 @@ SERVICE = {
     "metadata": {"name": "web", "namespace": "default"},
     "spec": {
         "type": "NodePort",
+        "ipFamilyPolicy": "RequireDualStack",
         "selector": {"app": "web"},
         "ports": [{"port": 80, "targetPort": OPEN, "nodePort": NODE_PORT}],
     },
 }
 
 
-@pytest.fixture(scope="module", params=["iptables", "nftables"])
+@pytest.fixture(scope="module", params=["iptables", "nftables", "nftables-no-tunnels"])
 def hosts_lab(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[Hosts]:
-    with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
-        install_bundle(lab)
-        install_kube_proxy(lab, request.param)
+    """``param`` begins with kube-proxy's mode."""
+    mode, _, without = request.param.partition("-")
+    pools = {"CALICO_IPV4POOL_VXLAN": "Never", "CALICO_IPV6POOL_VXLAN": "Never"} if without else {}
+    with running_lab(dual=True, images=[busybox_image], bundle=own_bundle) as lab:
+        install_bundle(lab, **pools)
+        install_kube_proxy(lab, mode)
         for number, node in enumerate(lab.nodes):
             lab.apply(pod(f"web-{number}", "default", {"app": "web"}, node.name))
         lab.apply(SERVICE)
-        made = Hosts(lab)
+        made = Hosts(lab, tunnels=not without)
         with serving([*made.pods, *made.hosts], OPEN, CLOSED):
             yield made
 
@@ -156,7 +162,7 @@ def test_node_ports_forwarded_and_host_to_host(policed: Hosts) -> None:
         "node-ports", order=1, preDNAT=True, applyOnForward=True, types=["Ingress"], ingress=[node_ports]
     )
     policed.until_ways("outside to a node port", "host to a node port of the other")
-    trusted = to_ports(ALLOW, "30000:32767", nets=[f"{OUTSIDE}/32"])
+    trusted = to_ports(ALLOW, "30000:32767", nets=[f"{OUTSIDE}/32", f"{OUTSIDE6}/128"])
     policed.apply_policy(
         "node-ports", order=1, preDNAT=True, applyOnForward=True, types=["Ingress"], ingress=[trusted, node_ports]
     )
@@ -166,13 +172,13 @@ def test_node_ports_forwarded_and_host_to_host(policed: Hosts) -> None:
 
     to_pods = {**to_ports(DENY, OPEN), "destination": {"selector": "app == 'web'", "ports": [OPEN]}}
     policed.apply_policy("forwarded", order=1, applyOnForward=True, types=["Ingress"], ingress=[to_pods, ALLOW])
-    policed.until_ways("outside to a node port", "host to a node port of the other")
+    policed.until_ways("outside to a node port", "host to a node port of the other", *policed.between_nodes())
     policed.remove("GlobalNetworkPolicy", "default.forwarded")
 
     from_hosts = to_ports(DENY, CLOSED, selector="role == 'host'")
     policed.apply_policy("between", order=1, types=["Ingress"], ingress=[from_hosts, ALLOW])
     policed.until_ways("host to host, the other port")
-    assert reaches(policed.outside, policed.hosts[1], CLOSED)
+    assert policed.reached(policed.outside, policed.hosts[1], CLOSED) == FAMILIES
 
 
 # -- deny-all ---------------------------------------------------------------------------------------------------------
@@ -183,8 +189,9 @@ BY_NAME = (
     "outside to a host",
     "host to host",
     "host to host, the other port",
+    "pod to the other host",
 )
-EVERYWHERE = (*BY_NAME, "pod to pod")  # forwarded, between interfaces that "*" means too
+EVERYWHERE = (*BY_NAME, *BETWEEN_NODES)  # "*" means the interfaces of tunnels and pods, too
 
 
 def deny_all(hosts: Hosts) -> None:
@@ -204,7 +211,7 @@ def require_manageable(hosts: Hosts, name: str) -> None:
     node.run("/opt/cni/bin/calico-node", "-felix-live", "-felix-ready")
     lab.calicoctl("get", "hostendpoints")
     until(lambda: said_what_is_cut(hosts), "the agents name the kubelet's port", timeout_s=60, pause_s=0.2)
-    assert not any(reaches(hosts.outside, host, KUBELET) for host in hosts.hosts)
+    assert not any(hosts.reached(hosts.outside, host, KUBELET) for host in hosts.hosts)
     for each in lab.nodes:
         ports = [*DEFAULT_FAILSAFE, {"protocol": "TCP", "port": KUBELET}]
         hosts.apply("FelixConfiguration", f"node.{each.name}", {"failsafeInboundHostPorts": ports})
@@ -253,10 +260,10 @@ def kubectl_outside(lab: Lab, *argv: str) -> str:
 def test_deny_all_at_the_interfaces_of_all_hosts(policed: Hosts) -> None:
     names = policed.put_hosts("NODE-eth0", "eth0", profiles=[])
     deny_all(policed)
-    policed.until_ways(*BY_NAME)
+    policed.until_ways(*BY_NAME, *policed.between_nodes())
     require_manageable(policed, "by-name")
     assert can_exec(policed.lab, "by-name")
-    policed.until_ways(*BY_NAME)
+    policed.until_ways(*BY_NAME, *policed.between_nodes())
     remove_pod(policed.lab, "by-name")
     policed.remove("GlobalNetworkPolicy", "default.deny-all")
     policed.remove("HostEndpoint", *names)  # without a profile they stay closed
