@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
+
+from cni_calico.survived import tell_survived
 
 Act = Callable[[], object]
 
@@ -50,5 +51,7 @@ class Unattended:
 
     def _run(self) -> None:
         while (act := self._acts.get()) is not None:
-            with suppress(Exception):  # see the rule
+            try:
                 act()
+            except Exception as e:  # see the rule
+                tell_survived(e)

@@ -17,6 +17,7 @@ from cni_calico.backoff import Backoff
 from cni_calico.datastore.interface import Reading, Versioned
 from cni_calico.deadline import Deadline, ProgressDeadline
 from cni_calico.errors import CalicoError, CorruptRecord, DeadlineExceeded, InternalError
+from cni_calico.survived import tell_survived
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -288,8 +289,10 @@ class Cache(Generic[CachedRecord]):
                 self._list()
                 self._follow_watch()
             except CalicoError as e:  # also Compacted: until the next list it is unknown what was missed
+                tell_survived(e)
                 self._blind(e)
             except Exception as e:  # a thread that dies would leave a snapshot that looks current
+                tell_survived(e)
                 self._blind(InternalError(f"cannot keep {self.listing} up to date: {type(e).__name__}: {e}"))
             pause_s = self._backoff.next()
 

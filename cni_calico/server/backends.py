@@ -28,6 +28,7 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.server.cluster_cache import ClusterCaches
 from cni_calico.server.endpoint_memory import NodeEndpoints
 from cni_calico.server.pod_cache import KubernetesCaches
+from cni_calico.survived import tell_survived
 
 IDLE_S = 300.0
 KEPT_MAX = 8  # even if they were used a moment ago: every new configuration, however wrong, opens one
@@ -223,6 +224,7 @@ class Backends:
             try:
                 backend.close()
             except Exception as e:  # the next one must be closed anyway
+                tell_survived(e)
                 self._log.warning(f"cannot close datastore {backend.config.type}: {type(e).__name__}: {e}")
             self.closed += 1
 

@@ -24,12 +24,19 @@ class Exhaustion:
 
     def __init__(self) -> None:
         self.noted = False
+        self._ended: Stopping | None = None
         self._ignored: deque[sys.UnraisableHookArgs] = deque(maxlen=KEPT)
 
-    def note(self, error: BaseException | None) -> None:
-        """Remember an error, if it or a cause of it is a lack of memory."""
-        if shortage_of(error) == MEMORY:
+    def note(self, error: BaseException | None) -> str:
+        """Remember an error, if it or a cause of it is a lack of memory. Returns what is lacking; once memory has been,
+        that is memory, whatever the error says.
+        """
+        lacking = shortage_of(error)
+        if lacking == MEMORY:
             self.noted = True
+            if self._ended is not None:
+                self._ended.set()
+        return MEMORY if self.noted else lacking
 
     def watch_threads(self) -> None:
         """Note errors that end threads, or keep them from starting.
@@ -46,6 +53,7 @@ class Exhaustion:
 
     def wait(self, ended: Stopping) -> None:
         """Wait until the process must end, for this reason or another. In the main thread only."""
+        self._ended = ended
         while not (self.noted or ended.wait(LOOK_S)):
             while self._ignored:
                 ignored = self._ignored.popleft()

@@ -262,6 +262,8 @@ class ResidentServices(Services):
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Raises Declined, also if this process is short of what a call needs: nothing has been done yet."""
         self._deadline = deadline
+        if self._resident.exhaustion.noted:
+            raise Declined("the server was refused memory and is ending")
         require_reach(conf, self.files)
         self._resident.require_descriptors()
         try:
@@ -276,8 +278,8 @@ class ResidentServices(Services):
                 raise Declined(f"the server is short of {lacking}") from e
             # the command reports it, if it needs the datastore at all
 
-    def note_failure(self, error: Exception) -> None:
-        self._resident.exhaustion.note(error)
+    def note_failure(self, error: Exception) -> str:
+        return self._resident.exhaustion.note(error)
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:

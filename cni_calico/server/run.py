@@ -204,8 +204,12 @@ class CniServer:
                 self.metrics.declined()
                 self.log.info(f"left to the caller: {e}")
                 return
-            except BaseException:
-                lost = answer_error(InternalError("cannot finish the call: its worker was lost"), CURRENT)
+            except BaseException as e:
+                lacking = self.exhaustion.note(e)
+                short = TryAgain(f"cannot finish the call: this host is short of {lacking}")
+                lost = answer_error(
+                    short if lacking else InternalError("cannot finish the call: its worker was lost"), CURRENT
+                )
                 send_answer(connection, request.version, lost.exit_code, lost.stdout.encode())
                 raise
             finally:
@@ -228,9 +232,11 @@ class CniServer:
         except CalicoError as e:
             answer = answer_error(e, CURRENT)
         except Exception as e:  # a worker must survive every error
-            self.exhaustion.note(e)
-            self.log.error("unexpected failure\n" + "".join(traceback.format_exception(e)))
-            answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
+            if lacking := self.exhaustion.note(e):
+                answer = answer_error(TryAgain(f"cannot finish {command}: this host is short of {lacking}"), CURRENT)
+            else:
+                self.log.error("unexpected failure\n" + "".join(traceback.format_exception(e)))
+                answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
         finally:
             self.metrics.begun(-1)
         seconds = time.monotonic() - since

@@ -19,6 +19,7 @@ from cni_calico.datastore.interface import Event
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable, InternalError
 from cni_calico.model.keys import covers, etcd_prefix, parse_path
+from cni_calico.survived import tell_survived
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,9 +125,11 @@ class EtcdWatch:
                 if failed.meaning not in (LOST, ELSEWHERE, LOGIN) or failures >= FAILURES or logins >= LOGINS:
                     raise error_for(failed.meaning, doing, f"{link.endpoint}: {failed.why}")
             except CalicoError as e:
+                tell_survived(e)
                 self._end(e)
                 return
             except Exception as e:  # a thread that dies would leave a watch in which nothing ever happens
+                tell_survived(e)
                 self._end(InternalError(f"cannot {doing}: {type(e).__name__}: {e}"))
                 return
 
@@ -154,6 +157,7 @@ class EtcdWatch:
         except CalicoError:
             raise
         except Exception as e:
+            tell_survived(e)
             return stream_failure(e)
         finally:
             ended.set()

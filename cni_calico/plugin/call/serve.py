@@ -16,7 +16,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DecodeFailure, InternalError, TryAgain
 from cni_calico.log import Log
 from cni_calico.plugin.call.task import Task
-from cni_calico.shortage import shortage_of
 
 if TYPE_CHECKING:
     from cni_calico.cni.environment import Call
@@ -58,8 +57,7 @@ def run_call(
         _log_failure(call, services, e)
         return answer_error(e, version)
     except Exception as e:
-        services.note_failure(e)
-        if lacking := shortage_of(e):
+        if lacking := services.note_failure(e):
             short = TryAgain(f"cannot finish {call.command}: this host is short of {lacking}")
             _log_failure(call, services, short)
             return answer_error(short, version)

@@ -18,6 +18,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
+from cni_calico.shortage import shortage_of
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -188,8 +189,11 @@ class Services:
     def begin(self, conf: NetConf, deadline: Deadline) -> None:
         """Called with the configuration once it is parsed."""
 
-    def note_failure(self, error: Exception) -> None:
-        """Called with the error of every call that fails; the server judges its own state by these errors."""
+    def note_failure(self, error: Exception) -> str:
+        """Called with the error of every call that fails. Returns what this process, or this host, lacks ("memory"), ""
+        if that is not why; the server judges its own state by these errors.
+        """
+        return shortage_of(error)
 
     @contextmanager
     def ipam_lock(self, conf: NetConf, deadline: Deadline) -> Iterator[None]:

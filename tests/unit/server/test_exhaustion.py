@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import DatastoreUnavailable
+from cni_calico.log import SILENT
+from cni_calico.plugin.call.client import call_server
 from cni_calico.plugin.call.serve import Declined
+from cni_calico.server import run as module
 from cni_calico.server.exhaustion import Exhaustion
+from cni_calico.server.run import CniServer
 from tests.conftest import ROOT
 
 WATCHES = """
 import _thread, threading
 from cni_calico.daemon.stopping import Stopping
+from cni_calico.daemon.unattended import Unattended
 from cni_calico.server.exhaustion import Exhaustion
 watching, ended = Exhaustion(), Stopping()
 watching.watch_threads()
@@ -57,6 +67,7 @@ def test_what_counts(error: BaseException | None, noted: bool) -> None:
         ("threading.Thread(target=bytearray, args=(1 << 60,)).start()", "noted"),
         ("_thread.start_new_thread(int, ('x',))", "not noted"),
         ("threading.Thread(target=int, args=('x',)).start()", "not noted"),
+        ("Unattended('x').submit(lambda: bytearray(1 << 60))", "noted"),  # its thread goes on
     ],
 )
 def test_threads_that_end_so(happens: str, told: str) -> None:
@@ -65,3 +76,33 @@ def test_threads_that_end_so(happens: str, told: str) -> None:
     assert done.stdout.strip() == told, done.stderr
     if told == "not noted":
         assert "ValueError" in done.stderr, "other errors are shown as ever"
+
+
+@pytest.mark.parametrize("failure", [NameError("name 'base_events' is not defined"), SystemExit(1), MemoryError()])
+def test_calls_that_fail_afterwards_fail_for_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    """A module whose import was interrupted raises errors that look like defects."""
+
+    def serve(call: Any, services: Any) -> Any:
+        server.exhaustion.note(MemoryError())
+        raise failure
+
+    monkeypatch.setitem(module.SERVES, "calico", serve)
+    server = CniServer(str(tmp_path / "cni.sock"), SILENT, workers=2)
+    server.start()
+    environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin"}
+    try:
+        answer = call_server(server.path, "calico", environ, b"{}")
+    finally:
+        server.stop()
+    assert answer is not None
+    document = json.loads(answer[1])
+    assert document["code"] == 11 and "short of memory" in document["msg"], document
+
+
+def test_what_waits_for_the_end_is_woken() -> None:
+    exhaustion, ended = Exhaustion(), Stopping()
+    threading.Timer(0.2, exhaustion.note, (MemoryError(),)).start()
+    exhaustion.wait(ended)
+    assert ended.is_set() and exhaustion.noted
