@@ -46,6 +46,11 @@ class Batcher(Generic[BatchItem, BatchResult]):
         self._busy = False
         self.sizes: list[int] = [0] * (limit + 1)  # the number of batches of each size
 
+    @property
+    def waiting(self) -> int:
+        """How many items wait for the batch that is under way."""
+        return len(self._waiting)
+
     def submit(self, item: BatchItem, deadline: Deadline, doing: str) -> BatchResult:
         """The outcome for ``item``. Raises the exception that ``run`` returned for it; DeadlineExceeded if the item was
         in no batch before that.

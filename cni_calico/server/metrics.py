@@ -130,6 +130,8 @@ def add_backends(page: Exposition, backends: Sequence[Backend], closed: int) -> 
         backend.add_kubernetes(page, **of)
         meaning = "Writes for requests for addresses, by how many shared one."
         count_sizes(page, "calico_ipam_batches_total", meaning, statistics.sizes, **of)
+        meaning = "Requests for addresses that wait for the write under way."
+        page.gauge("calico_ipam_waiting", meaning, backend.allocator.waiting, **of)
         meaning = "Writes of single records, by how many shared one."
         count_sizes(page, "calico_datastore_write_batches_total", meaning, backend.grouped.sizes, **of)
 

@@ -152,6 +152,7 @@ class Resident:
         add_backends(page, self.backends.open_now(), self.backends.closed)
         meaning = "Requests to the kernel for interfaces, by how many shared one."
         count_sizes(page, "calico_cni_link_batches_total", meaning, self.links.sizes)
+        page.gauge("calico_cni_links_waiting", "Interfaces that wait for the request under way.", self.links.waiting)
 
     def close(self) -> None:
         self.meanwhile.close()

@@ -146,9 +146,11 @@ class Node:
     # -- the resident server ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def server(self, *, fault: str = "", wrap: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    def server(
+        self, *, fault: str = "", wrap: Sequence[str] = (), program: Sequence[str] = _SERVER
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """A resident server in the host's namespace; ``wrap`` stands before its command line."""
-        argv = ["nsenter", f"--net={self.host.path}", *wrap, *_SERVER]
+        argv = ["nsenter", f"--net={self.host.path}", *wrap, *program]
         environ = {**os.environ, "CALICO_RUN_DIR": str(self.root / "run"), "CALICO_FAULT": fault}
         with open(self.root / "server.log", "ab") as log:
             process = subprocess.Popen(argv, env=environ, stderr=log, stdin=subprocess.DEVNULL)

@@ -61,6 +61,11 @@ class GroupAllocator(Allocator):
     def ledger(self, deadline: Deadline, view: View | None = None) -> Ledger:
         return LearningLedger(self.known, self.store, view or self.view, deadline, self._patience)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for the batch that is under way."""
+        return self._batcher.waiting
+
     # -- the allocator's interface ------------------------------------------------------------------------------------
 
     def assign(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
+from tests.e2e.held_server import held_server
 from tests.e2e.host import Node
 from tests.e2e.served import call, call_all
 
@@ -27,13 +29,17 @@ def link_batches(node: Node) -> dict[int, float]:
 def test_parallel_dels_share_the_kernels_wait(plain_node: Node, make_pod_ns: Any):
     """It waits for all processors once for a request, however many links it deletes."""
     pods = [(f"c{i}", make_pod_ns().path) for i in range(AT_ONCE)]
-    with plain_node.server():
+    with held_server(plain_node, "netlink.link-delete") as held, ThreadPoolExecutor(1) as pool:
         assert all(reply.ok for reply in call_all(plain_node, [("ADD", *pod) for pod in pods], AT_ONCE))
         assert not link_batches(plain_node), "an ADD replaces nothing here"
-        assert all(reply.ok for reply in call_all(plain_node, [("DEL", *pod) for pod in pods], AT_ONCE))
-        batches = link_batches(plain_node)
-        assert sum(size * count for size, count in batches.items()) == AT_ONCE
-        assert sum(batches.values()) < AT_ONCE and max(batches) > 1, batches
+        held.touch()
+        answers = pool.submit(call_all, plain_node, [("DEL", *pod) for pod in pods], AT_ONCE)
+        try:
+            until(lambda: plain_node.metrics()["calico_cni_links_waiting"] == AT_ONCE - 1, "all others wait", 120)
+        finally:
+            held.unlink()
+        assert all(reply.ok for reply in answers.result())
+        assert link_batches(plain_node) == {1: 1, AT_ONCE - 1: 1}
     assert not plain_node.leftovers()
 
 
