@@ -4,13 +4,15 @@ that denies everything, in IPv4 and IPv6; without tunnels it is traffic like any
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_network
 
 import pytest
 
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from tests.netns.namespaces import Namespace
-from tests.netns.policing.uplinked import DENY_ALL, HOST, OTHER, POD, Uplinked, start
+from tests.netns.policing.lab import socket_in
+from tests.netns.policing.uplinked import DENY_ALL, DHCP, DNS, HOST, OTHER, POD, Uplinked, start
 
 pytestmark = pytest.mark.netns
 # the ends of the tunnel; the workloads' networks as the other host routes them; an address that is no node's
@@ -82,6 +84,46 @@ def test_without_tunnels_nothing_passes_as_one(uplinked: Uplinked, version: int)
     assert not uplinked.into_workload(80, version)
     uplinked.lab.remove("HostEndpoint", "uplink")
     uplinked.until(lambda: uplinked.into_workload(80, version), True, "through the tunnel that nobody polices")
+
+
+def ipip_arrives(uplinked: Uplinked, source: tuple[Namespace, str], destination: tuple[Namespace, str]) -> bool:
+    """Whether a packet of that protocol arrives, known when a later one has, to a failsafe port. Without a device."""
+    uplinked.count += 1
+    word = f"ipip{uplinked.count}".encode()
+    with (
+        socket_in(destination[0], socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IPIP) as arrived,
+        socket_in(source[0], socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IPIP) as sending,
+    ):
+        sending.bind((source[1], 0))
+        try:
+            sending.sendto(word, (destination[1], 0))
+        except PermissionError:
+            return False  # how the kernel says that it was dropped on its way out
+        assert uplinked.into_host(DHCP) if destination[0] is uplinked.host else uplinked.out_of_host(DNS)
+        arrived.setblocking(False)
+        while True:
+            try:
+                if arrived.recv(4096).endswith(word):
+                    return True
+            except BlockingIOError:
+                return False
+
+
+def test_ipip_between_nodes_stays_open(uplinked: Uplinked) -> None:
+    """To and from known nodes, and only where this node has such a tunnel. What has passed once is tracked."""
+    here, there, stranger = (uplinked.host, HOST[4]), (uplinked.other, OTHER[4]), (uplinked.other, STRANGER[4])
+    before = (uplinked.other, "172.31.0.78")
+    for _, address in (stranger, before):
+        uplinked.other.do("addr", "add", f"{address}/24", "dev", "eth0")
+    assert ipip_arrives(uplinked, before, here) and ipip_arrives(uplinked, here, before)
+    nodes = frozenset((ip_network(f"{OTHER[4]}/32"),))
+    deny_all(uplinked)
+    for has_tunnel in (False, True):
+        uplinked.lab.tunnels = Tunnels(frozenset(), has_tunnel, nodes)
+        start(uplinked, hosts=1, policies=1)
+        assert not ipip_arrives(uplinked, stranger, here) and not ipip_arrives(uplinked, here, stranger)
+        assert ipip_arrives(uplinked, there, here) is ipip_arrives(uplinked, here, there) is has_tunnel
+        uplinked.lab.stop()
 
 
 def test_without_ipv6_only_ipv4_is_policed_at_host_endpoints(uplinked: Uplinked) -> None:

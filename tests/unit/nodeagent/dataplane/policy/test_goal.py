@@ -138,6 +138,31 @@ def test_failsafe_ports_come_first(seed: int) -> None:
     assert seen
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_host_endpoints_only_add_stages_of_their_own(seed: int) -> None:
+    """All other chains are the same, and a change of a workload's policy touches the same."""
+    rng = random.Random(seed)
+    while True:
+        wanted = random_wanted(rng)
+        policy = wanted.policies.get(POLICIES[0])  # never a host's
+        goals = [goal_of(one, SETTINGS, THERE) for one in (wanted, replace(wanted, hosts={}, host_classes={}))]
+        rules = [c.rules for c in goals[0].tables.of[FILTER[4]].chains.values() if c.name[3:] == "np/default/np0"]
+        if policy is not None and any(rules) and goals[0].hosts.interfaces:
+            break
+    touched = []
+    for goal in goals:
+        goal.tables.take_touched()
+        none = replace(policy, ingress=policy.ingress and (), egress=policy.egress and ())
+        goal.update(WantedChanges(policies={policy.id: none}))
+        touched.append(goal.tables.take_touched())
+    assert touched[0] == touched[1] != {}
+    for table in FILTER.values():
+        hosts, others = (goal.tables.of[table].chains for goal in goals)
+        more = hosts.keys() - others.keys()
+        assert more and all(name.startswith(("host-", "failsafe-")) for name in more)
+        assert {name: chain for name, chain in hosts.items() if name not in more} == others
+
+
 def _require_failsafe(table: NftTable) -> int:
     """Returns how many chains were looked at."""
     count = 0
