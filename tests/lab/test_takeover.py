@@ -1,12 +1,14 @@
 """A node of a cluster is taken over from upstream's agent under traffic: nothing forbidden passes, nothing is lost.
 
-Rule: upstream's rules are those that its agent programmed for the records of tests/golden/policy/02, in each of its two
-modes, with the names and addresses of the pods here; the cluster has the same policy and the same labels.
+Rule: upstream's rules are those that its agent programmed for the records of a case of tests/golden/policy, in each of
+its two modes, with the names and addresses of the pods and the node here; the cluster has the same policies, the same
+labels and, in the second case, the same host endpoint.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,17 +18,17 @@ from typing import Any
 import pytest
 
 from tests.deadlines import until
+from tests.lab.control_plane import NET4
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import Node
-from tests.lab.probes import Probe, flowing, probes_of, serving
+from tests.lab.probes import Outside, Probe, flowing, host_probe, probes_of, serving
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.workloads import pod
 from tests.upstream_rules import iptables_scripts, nft_script
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
-CASE = "02-kubernetes-style"
-DNS, IN_RANGE, CLOSED = 53, 8000, 9999
-# the pods of the case, by the address that each has there: namespace, node, labels, named ports
+MAIL, DNS, WEB, FAILSAFE, IN_RANGE, CLOSED = 25, 53, 80, 179, 8000, 9999
+# the pods of the cases, by the address that each has there: namespace, node, labels, named ports
 PODS: dict[str, tuple[str, str, int, dict[str, str], dict[str, int]]] = {
     "a": ("10.65.0.1", "default", 0, {"app": "a", "role": "front"}, {}),
     "b": ("10.65.0.2", "default", 0, {"app": "b", "role": "back"}, {"web": 8080}),
@@ -63,8 +65,21 @@ POLICY: dict[str, Any] = {
         ],
     },
 }
-# source, destination, protocol, port: whether it passes
-VERDICTS = {
+
+
+@dataclass(frozen=True)
+class Case:
+    """``verdicts``: source, destination, protocol, port: whether it passes. ``flows``: source, destination, protocol,
+    allowed port, forbidden port.
+    """
+
+    name: str
+    documents: tuple[dict[str, Any], ...]
+    verdicts: dict[tuple[str, str, str, int], bool]
+    flows: tuple[tuple[str, str, str, int, int], ...]
+
+
+PODS_VERDICTS = {
     ("a", "b", "tcp", IN_RANGE): True,
     ("a", "b", "tcp", CLOSED): False,
     ("a", "b", "udp", IN_RANGE): False,
@@ -76,16 +91,71 @@ VERDICTS = {
     ("b", "o1", "udp", IN_RANGE): False,
     ("b", "a", "udp", CLOSED): True,
 }
-FLOWS = (
+PODS_FLOWS = (
     ("a", "b", "tcp", IN_RANGE, CLOSED),
     ("r1", "b", "tcp", IN_RANGE, CLOSED),
     ("b", "o1", "udp", DNS, IN_RANGE),
+)
+WORKLOADS = Case("02-kubernetes-style", (POLICY,), PODS_VERDICTS, PODS_FLOWS)
+
+
+def stored(kind: str, name: str, spec: dict[str, Any], **labels: str) -> dict[str, Any]:
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+ALLOW, DENY = {"action": "Allow"}, {"action": "Deny"}
+# "host" is the node that is taken over, "peer" the other one, "outside" no node
+HOST = Case(
+    "06-host-endpoint-named",
+    (
+        stored("HostEndpoint", "h0", {"node": "node1", "interfaceName": "eth0"}, hep="h0"),
+        stored(
+            "GlobalNetworkPolicy",
+            "default.host-in",
+            {
+                "order": 1,
+                "selector": "hep == 'h0'",
+                "types": ["Ingress", "Egress"],
+                "ingress": [{**ALLOW, "protocol": "TCP", "destination": {"ports": [WEB]}}],
+                "egress": [{**ALLOW, "protocol": "UDP"}],
+            },
+        ),
+        stored(
+            "GlobalNetworkPolicy",
+            "default.forwarded",
+            {
+                "order": 2,
+                "selector": "hep == 'h0'",
+                "applyOnForward": True,
+                "types": ["Ingress"],
+                "ingress": [{**DENY, "protocol": "TCP", "destination": {"ports": [MAIL]}}, ALLOW],
+            },
+        ),
+    ),
+    {
+        ("peer", "host", "tcp", WEB): True,
+        ("peer", "host", "tcp", MAIL): False,
+        ("peer", "host", "udp", MAIL): True,
+        ("host", "peer", "udp", CLOSED): True,
+        ("host", "peer", "tcp", CLOSED): False,
+        ("host", "peer", "tcp", FAILSAFE): True,
+        ("host", "a", "tcp", MAIL): True,
+        ("outside", "a", "tcp", IN_RANGE): True,
+        ("outside", "a", "tcp", MAIL): False,
+        ("a", "b", "tcp", MAIL): True,
+    },
+    (
+        ("peer", "host", "tcp", WEB, MAIL),
+        ("host", "peer", "tcp", FAILSAFE, CLOSED),
+        ("outside", "a", "tcp", IN_RANGE, MAIL),
+    ),
 )
 
 
 @dataclass
 class World:
-    """``interfaces``: those of the pods of the first node."""
+    """``probes``: the pods by name, and the hosts; ``interfaces``: those of the pods of the first node."""
 
     lab: Lab
     mode: str
@@ -96,24 +166,29 @@ class World:
     def node(self) -> Node:
         return self.lab.nodes[0]
 
-    def verdicts(self) -> dict[tuple[str, str, str, int], bool]:
+    def verdicts(self, case: Case) -> dict[tuple[str, str, str, int], bool]:
         return {
             (source, target, protocol, port): bool(
                 self.probes[source].reaches(port, self.probes[target].address, protocol=protocol)
             )
-            for source, target, protocol, port in VERDICTS
+            for source, target, protocol, port in case.verdicts
         }
 
-    def lay_down_upstream(self) -> None:
+    def remove(self, case: Case) -> None:
+        for document in case.documents:
+            group = document["apiVersion"].partition("/")[0]
+            self.lab.kubectl("delete", f"{document['kind'].lower()}.{group}", document["metadata"]["name"])
+
+    def lay_down_upstream(self, case: Case) -> None:
         """In the place of ours, whose agent has been stopped."""
         replaced = {f"cali{name}": self.interfaces[name] for name in LOCAL}
-        replaced |= {PODS[name][0]: probe.address for name, probe in self.probes.items()}
+        replaced |= {PODS[name][0]: self.probes[name].address for name in PODS}
         replaced["172.31.0.1"] = self.node.address
         script = "".join(f"delete table {table}\n" for table in self.tables() if "calico" in table)
         if self.mode == "nftables":
-            script += nft_script(CASE, replaced)
+            script += nft_script(case.name, replaced)
         else:
-            sets, rules = iptables_scripts(CASE, replaced)
+            sets, rules = iptables_scripts(case.name, replaced)
             self._load(sets, "ipset", "restore", "-file")
             self._load(rules, "iptables-legacy-restore")
         self._load(script, "nft", "-f")
@@ -137,7 +212,7 @@ class World:
         return "ip calico-policy" in self.tables()
 
 
-@pytest.fixture(params=["iptables", "nftables"])
+@pytest.fixture(scope="module", params=["iptables", "nftables"])
 def takeover_world(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[World]:
     with running_lab(images=[busybox_image], bundle=own_bundle) as lab:
         install_bundle(lab)
@@ -151,8 +226,12 @@ def takeover_world(request: pytest.FixtureRequest, busybox_image: Path, own_bund
             )
         )
         probes = probes_of(lab, "default", 4) | probes_of(lab, "other", 1)
-        with serving(list(probes.values()), DNS, IN_RANGE, 8080, CLOSED):
-            node = lab.nodes[0]
+        node = lab.nodes[0]
+        probes["host"], probes["peer"] = map(host_probe, lab.nodes)
+        with serving(list(probes.values()), MAIL, DNS, WEB, FAILSAFE, IN_RANGE, 8080, CLOSED):
+            probes["outside"] = Outside("outside", node, f"{NET4}.1", "", lab)
+            way = ("ip", "route", "add", probes["a"].address, "via", node.address)
+            subprocess.run([str(word) for word in lab.plane.inside(*way)], check=True)
             interfaces = {
                 name: str(json.loads(node.run("ip", "-j", "route", "get", probes[name].address))[0]["dev"])
                 for name in LOCAL
@@ -160,34 +239,44 @@ def takeover_world(request: pytest.FixtureRequest, busybox_image: Path, own_bund
             yield World(lab, request.param, probes, interfaces)
 
 
-def test_from_upstreams_rules_without_a_gap(takeover_world: World) -> None:
-    until(lambda: all(takeover_world.verdicts().values()), "pods reach each other", pause_s=0.1)
-    takeover_world.lab.apply(POLICY)
-    until(
-        lambda: takeover_world.verdicts() == VERDICTS, "the policy is in force on both nodes", timeout_s=30, pause_s=0.1
-    )
-    takeover_world.node.disable("calico-node")
-    takeover_world.lay_down_upstream()
-    assert not takeover_world.ours() and takeover_world.left_of_upstream()
-    assert takeover_world.verdicts() == VERDICTS
+@pytest.mark.parametrize("case", [WORKLOADS, HOST], ids=lambda case: case.name)
+def test_from_upstreams_rules_without_a_gap(takeover_world: World, case: Case) -> None:
+    until(lambda: all(takeover_world.verdicts(case).values()), "everything is open", timeout_s=60, pause_s=0.1)
+    takeover_world.lab.apply(*case.documents)
+    try:
+        take_over(takeover_world, case)
+    finally:
+        takeover_world.remove(case)
+
+
+def take_over(world: World, case: Case) -> None:
+    def in_force() -> bool:
+        return world.verdicts(case) == case.verdicts
+
+    until(in_force, "the policies are in force on both nodes", timeout_s=60, pause_s=0.1)
+    world.node.disable("calico-node")
+    world.lay_down_upstream(case)
+    assert not world.ours() and world.left_of_upstream()
+    assert world.verdicts(case) == case.verdicts
 
     with ExitStack() as stack:
         flows = [
             stack.enter_context(
                 flowing(
-                    takeover_world.probes[source], takeover_world.probes[target].address,
+                    world.probes[source], world.probes[target].address,
                     allowed=allowed, forbidden=forbidden, protocol=protocol,
                 )
             )
-            for source, target, protocol, allowed, forbidden in FLOWS
+            for source, target, protocol, allowed, forbidden in case.flows
         ]  # fmt: skip
-        takeover_world.node.enable_again("calico-node")
+        world.node.enable_again("calico-node")
         until(
-            lambda: takeover_world.ours() and not takeover_world.left_of_upstream(),
-            f"taken over: {takeover_world.left_of_upstream()}",
+            lambda: world.ours() and not world.left_of_upstream(),
+            f"taken over: {world.left_of_upstream()}",
+            timeout_s=60,
             pause_s=0.1,
         )
     for counts in flows:
         assert counts.sent > 200
         assert (counts.allowed, counts.forbidden) == (counts.sent, 0)
-    assert takeover_world.verdicts() == VERDICTS
+    assert world.verdicts(case) == case.verdicts
