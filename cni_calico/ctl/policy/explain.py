@@ -38,6 +38,11 @@ _TRANSLATED = """\
 Hint: through a NodePort of another node, or masqueraded, the connection arrives with that node's address, not with
 {address}: ask again with --from and the node's address (docs/policy.md, "addresses that change on the way").
 """
+_NODE_PORTS = range(30000, 32768)  # Kubernetes' default
+_NODE_PORT = """\
+Hint: if {port} is a NodePort, only doNotTrack and preDNAT policies see it. Behind them the connection is forwarded to a
+pod of the service: ask again with --to and the pod.
+"""
 
 
 def explain(session: Session, arguments: Namespace) -> str:
@@ -71,6 +76,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     lines += [line for host in hosts for line in _host_lines(records, graph, host)]
     is_outside = source.key is None and not source.is_host and destination.key is not None
     hint = _TRANSLATED.format(address=packet.source) if is_outside else ""
+    if destination.is_host and packet.protocol in WITH_PORTS and packet.destination_port in _NODE_PORTS:
+        hint = _NODE_PORT.format(port=packet.destination_port)
     return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", hint])
 
 

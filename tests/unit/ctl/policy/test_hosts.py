@@ -120,7 +120,9 @@ def test_before_translation(tiered_cluster):
     (host,) = found["hosts"]
     assert not found["allowed"] and not host["allowed"]
     assert (host["hostEndpoint"], host["stage"], host["direction"]) == ("all", "beforeNat", "ingress")
-    assert "The connection is allowed." in explain(calicoctl, "192.0.2.1", "172.31.0.1", 9000)
+    assert "Hint: if 30080 is a NodePort, only doNotTrack and preDNAT policies see it." in denied
+    other = explain(calicoctl, "192.0.2.1", "172.31.0.1", 9000)
+    assert "The connection is allowed." in other and "Hint" not in other
 
 
 def test_show(tiered_cluster):
