@@ -1,6 +1,6 @@
 #!/bin/bash
 # The lower layer of the image, as an archive: a small Debian 12 with the programs that calico-node starts (BIRD, nft,
-# iptables).
+# iptables, ipset).
 #
 #   build/image/base.sh [--check | --print]      --check: only report (by exit status) whether it exists
 #                                                --print: only print its path
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/setup/debian.sh
 . tests/setup/debian.sh
 
-PACKAGES=bird2,nftables,iptables,iproute2,kmod
+PACKAGES=bird2,nftables,iptables,ipset,iproute2,kmod
 CACHE=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cni-calico
 ARCHIVE=$CACHE/image-base-$(sha256sum build/image/base.sh | cut -c 1-8).tar.gz
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The image that the manifests name, as an OCI archive: a small Debian 12 with BIRD, nft and iptables, and the bundle.
+# The image that the manifests name, as an OCI archive: a small Debian 12 with BIRD, nft, iptables and ipset, and the bundle.
 #
 #   build/image/build.sh [OUT.tar]            (default dist/image.tar)
 #

@@ -142,7 +142,7 @@ PACKAGES = (
         "Calico's node agent: routes, tunnels, network policy, BGP",
         "Runs on every node of a cluster, or on one host with an embedded datastore.",
         _node,
-        depends=("calico-cni (= {version})", "bird2 (>= 2.0.12)", "nftables", "iptables", "iproute2", "kmod"),
+        depends=("calico-cni (= {version})", "bird2 (>= 2.0.12)", "nftables", "iptables", "ipset", "iproute2", "kmod"),
         unit="calico-node",
     ),
     Package(

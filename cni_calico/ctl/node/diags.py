@@ -45,6 +45,8 @@ _COMMANDS = {
     "network/nftables": "nft list ruleset",
     "network/iptables-v4": "iptables-save -c",
     "network/iptables-v6": "ip6tables-save -c",
+    "network/iptables-legacy-v4": "iptables-legacy-save -c",
+    "network/iptables-legacy-v6": "ip6tables-legacy-save -c",
     "network/ipsets": "ipset list",
 }
 _BIRD_COMMANDS = ("show status", "show protocols all", "show route all")

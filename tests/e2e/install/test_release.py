@@ -106,7 +106,8 @@ def test_the_notice_has_everything(tree: Path) -> None:
     tables = notice.partition("=" * 100)[0]
     listed = {line.split()[0] for line in tables.splitlines() if re.match(r"  \S+  +\S", line)}
     wanted = {"libpython3.11-minimal", "libssl3", "libc6", "libstdc++6", "libsqlite3-0", "zlib1g", "grpcio", "protobuf"}
-    wanted |= {"pyroute2", "pyyaml", "dnspython", "boringssl", "c-ares", "pyinstaller", "bird2", "nftables", "iptables"}
+    wanted |= {"pyroute2", "pyyaml", "dnspython", "boringssl", "c-ares", "pyinstaller", "bird2", "nftables"}
+    wanted |= {"iptables", "ipset", "libipset13"}
     assert wanted - listed == set()
     called = {"google": "protobuf", "grpc": "grpcio", "dns": "dnspython", "yaml": "pyyaml"}
     for name in shipped(tree):
@@ -162,7 +163,7 @@ def test_the_image_says_what_it_is_and_keeps_its_licences(made: Path) -> None:
     assert labels["org.opencontainers.image.version"] == version
     assert re.fullmatch("[0-9a-f]{8}", labels["org.opencontainers.image.revision"])
     lower, upper = layers
-    for package in ("bird2", "nftables", "libc6", "bash"):
+    for package in ("bird2", "nftables", "iptables", "ipset", "libipset13", "libc6", "bash"):
         assert f"usr/share/doc/{package}/copyright" in lower
     assert {"usr/share/doc/cni-calico/LICENSE", "usr/share/doc/cni-calico/NOTICE"} <= upper
 
@@ -214,6 +215,23 @@ def test_programs_are_where_people_and_runtimes_look(root: Path) -> None:
     assert (root / "usr/share/bash-completion/completions/calicoctl").is_file()
     assert gzip.decompress((root / "usr/share/man/man1/calicoctl.1.gz").read_bytes()).startswith(b".TH CALICOCTL")
     assert "/usr/bin/install" in inside(root, "command -v install").stdout
+
+
+def test_what_policies_need_without_nf_tables_is_there(root: Path) -> None:
+    """The programs of Debian, in the image's lower layer as on a host with the package of calico-node."""
+    needs = inside(root, "dpkg-query -W -f '${Depends}' calico-node").stdout
+    assert {"iptables", "ipset"} <= set(re.split(r"[\s,]+", needs))
+    script = """
+printf 'create one hash:ip\\nadd one 192.0.2.1\\n' | ipset restore -exist
+for program in iptables ip6tables; do
+  printf '*filter\\n-A FORWARD -j DROP\\nCOMMIT\\n' | $program-legacy-restore --noflush -w 5
+done
+iptables-legacy -A FORWARD -m set --match-set one src -m multiport -p tcp --dports 80,90:99 -j DROP
+ip6tables-legacy-save
+iptables-legacy-save
+"""
+    said = inside(root, script).stdout
+    assert said.count("-A FORWARD -j DROP") == 2 and "--match-set one src" in said
 
 
 @pytest.mark.parametrize("unit", ["calico-node", "calico-cni", "calico-kube-controllers"])
