@@ -56,6 +56,7 @@ class FakePacketFilter:
     ``checks``: False for one that finds out only when it commits.
     """
 
+    at_once = False
     tables: dict[TableId, NftTable] = field(default_factory=dict)
     transactions: list[tuple[Operation, ...]] = field(default_factory=list)
     refuse: Callable[[Operation], int] = lambda operation: 0

@@ -114,7 +114,12 @@ _ATTRIBUTE_ROOM = 60000  # below the 64 KiB that an attribute can hold
 
 
 class PacketFilter(Protocol):
-    """What the policy engine needs from a kernel; the tests' fake is another implementation."""
+    """What the policy engine needs from a kernel; the tests' fake is another implementation.
+
+    ``at_once``: a packet sees all of a transaction's changes or none. In nf_tables it may have begun before them.
+    """
+
+    at_once: bool
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         """Apply all operations or none. Raises RulesRefused (``index``: the operation), RulesUnknown,
@@ -140,6 +145,8 @@ class PacketFilter(Protocol):
 
 class NfTables:
     """The kernel's packet filter, in the network namespace of the thread that created this object."""
+
+    at_once = False
 
     def __init__(self) -> None:
         self._netlink = Nfnetlink()

@@ -1,4 +1,4 @@
-"""Puts the goal into force, by transactions in three phases, and handles their failures.
+"""Puts the goal into force, by transactions in three phases (or one: iptables), and handles their failures.
 
 Rule: the last goal that could be applied is in force; a failed change never opens anything. After a failure, or if
 another program changed our tables, they are read back and compared before anything else is done.
@@ -122,7 +122,7 @@ class Enforcer:
                 return 0 if attempt == 0 else 1
             done = 0
             try:
-                for transaction in transactions(phases):
+                for transaction in transactions(phases, at_once=self._kernel.at_once):
                     self._apply(transaction[1], deadline)
                     done += 1
             except RulesUnknown:

@@ -6,9 +6,10 @@ unexpected. iptables' rules cannot be turned back into values: if what was read 
 the wanted ones (``like``), it is recognised. Otherwise everything is planned from the start, and what is there stays
 until the last transaction, which removes things.
 
-IP sets are made and filled before the rules that look them up, and removed after them. A script is one transaction for
-each table of iptables. So, unlike with nf_tables, a change of several tables, of both families, or of sets and rules is
-several transactions.
+IP sets are made and filled before the rules that look them up, and removed after them: one program's run for the sets
+of both families, one for each family's rules, and one for the sets that go. A script is one transaction for each table
+of iptables. So, unlike with nf_tables, a change of several tables, of both families, or of sets and rules is several
+transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from errno import EOPNOTSUPP
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused
 from cni_calico.kernel.filter import legacy
-from cni_calico.kernel.netlink.nft_pieces import Atom
 from cni_calico.model.netfilter import (
     AddElements,
     AddRules,
@@ -30,8 +30,6 @@ from cni_calico.model.netfilter import (
     DropElements,
     DropTable,
     NftChain,
-    NftRule,
-    NftSet,
     NftTable,
     Operation,
     TableId,
@@ -59,6 +57,7 @@ from cni_calico.nodeagent.dataplane.policy.legacy.sets import (
 )
 from cni_calico.nodeagent.dataplane.policy.refused import object_of
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
+from cni_calico.nodeagent.policing.no_pieces import NoPieces
 
 UNRECOGNISED = "unrecognised"  # a chain that stands for whatever is there: removing it removes that
 _FAMILIES = {table: family for family, table in FILTER.items()}
@@ -83,6 +82,8 @@ class _Family:
 
 class LegacyFilter:
     """For the network namespace of the thread that uses it."""
+
+    at_once = True  # a table of iptables is replaced as a whole
 
     def __init__(self, marks: Marks, lock_s: float) -> None:
         self._lock_s = lock_s
@@ -109,22 +110,37 @@ class LegacyFilter:
 
     def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         """As PacketFilter says, but a part of a refused change may be in force: other tables of iptables, sets."""
-        before = dict(self._families)
         try:
-            for change in self._changes(operations, deadline):
-                change.carry_out(deadline, self._lock_s)
-                self._families[change.family] = change.after
-                self._count(change.family)
+            changes = self._changes(operations, deadline)
+            _restore_sets(changes, [line for change in changes for line in change.sets_before()], deadline)
+            for change in changes:
+                change.switch(deadline, self._lock_s)
+            _restore_sets(changes, [line for change in changes for line in change.sets_after()], deadline)
         except BaseException:
-            self._families = before  # none of it is known to be in force, whatever is
-            for one in before.values():
-                one.doubted = True
+            for one in self._families.values():
+                one.doubted = True  # none of it is known to be in force, whatever is
             raise
+        for change in changes:
+            self._families[change.family] = change.after
+            self._count(change.family)
 
     def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        """Whether iptables' program understands the rules; the kernel is not asked."""
-        for change in self._changes(operations, deadline):
-            change.check(deadline, self._lock_s)
+        """Whether iptables' program understands the rules; the kernel is not asked. Sets that they would need are there
+        meanwhile, empty.
+        """
+        changes = self._changes(operations, deadline)
+        made = [line for change in changes for line in change.sets_missing()]
+        try:
+            _restore_sets(changes, made, deadline)
+            for change in changes:
+                change.switch(deadline, self._lock_s, test=True)
+        finally:
+            if made:
+                for one in self._families.values():
+                    one.doubted = True
+                there = parse_sets(legacy.read_sets(deadline))
+                gone = [SetLine(f"destroy {line.name}", line.name) for line in made if line.name in there]
+                _restore_sets(changes, gone, deadline)
 
     def _changes(self, operations: Sequence[Operation], deadline: Deadline) -> list[_FamilyChange]:
         """Raises RulesRefused for the first operation that cannot be expressed."""
@@ -233,34 +249,37 @@ class _FamilyChange:
             faults = [(self._index_of_fault(one), str(one)) for one in all_faults]
             index, why = min((one for one in faults if one[0] >= 0), default=(-1, str(e)))
             raise RulesRefused(why, errno=EOPNOTSUPP, index=index) from e
+        if family == 6 and not legacy.has_ipv6():
+            self.lines, self.wanted = list[RestoreLine](), dict[str, IpSet]()
+            self.after = _Family(before.compiler, known, keeps=keeps)
+            return
         self.lines = plan(before.held, layout, keep=keeps)
         self.wanted = _wanted_sets(known, before, operations)
         held = _merged(before.held, in_kernel(layout)) if keeps else in_kernel(layout)
         sets = {**before.sets, **self.wanted} if keeps else self.wanted
         self.after = _Family(before.compiler, known, held, sets, keeps)
 
-    def check(self, deadline: Deadline, lock_s: float) -> None:
-        if self.lines and (self.family == 4 or legacy.has_ipv6()):
-            self._restore(deadline, lock_s, test=True)
-
-    def carry_out(self, deadline: Deadline, lock_s: float) -> None:
-        if self.family == 6 and not legacy.has_ipv6():
-            self.after.held, self.after.sets = InKernel(), {}
-            return
+    def sets_before(self) -> Iterator[SetLine]:
+        """What sets need before the rules."""
         before = self._before.sets
-        first = [
-            line
-            for name, one in self.wanted.items()
-            if one is not before.get(name)
-            for line in change_set(name, one, before.get(name))
-        ]
-        self._restore_sets(first, deadline)
-        if self.lines:
-            self._restore(deadline, lock_s)
-        last = [SetLine(f"destroy {name}", name) for name in sorted(before.keys() - self.after.sets.keys())]
-        self._restore_sets(last, deadline)
+        for name, one in self.wanted.items():
+            if one is not before.get(name):
+                yield from change_set(name, one, before.get(name))
 
-    def _restore(self, deadline: Deadline, lock_s: float, *, test: bool = False) -> None:
+    def sets_missing(self) -> Iterator[SetLine]:
+        """What makes the new sets, empty."""
+        for name in self.wanted.keys() - self._before.sets.keys():
+            yield SetLine(self.wanted[name].create(name), name)
+
+    def sets_after(self) -> Iterator[SetLine]:
+        """The sets that go after the rules."""
+        for name in sorted(self._before.sets.keys() - self.after.sets.keys()):
+            yield SetLine(f"destroy {name}", name)
+
+    def switch(self, deadline: Deadline, lock_s: float, *, test: bool = False) -> None:
+        """The rules."""
+        if not self.lines:
+            return
         try:
             legacy.restore(self.family, _script(self.lines), deadline, lock_s=lock_s, test=test)
         except RulesRefused as e:
@@ -268,15 +287,9 @@ class _FamilyChange:
             e.index = self._index_of_chain(chain) if chain else -1
             raise
 
-    def _restore_sets(self, lines: Sequence[SetLine], deadline: Deadline) -> None:
-        if not lines:
-            return
-        try:
-            legacy.restore_sets("".join(f"{line.text}\n" for line in lines), deadline)
-        except RulesRefused as e:
-            name = lines[e.index].name if 0 <= e.index < len(lines) else ""
-            e.index = next((i for i, o in self._operations if _changed_set(o, self.family) == name), -1) if name else -1
-            raise
+    def index_of_set(self, name: str) -> int:
+        """The operation that changed an IP set; -1 for none."""
+        return next((i for i, o in self._operations if _changed_set(o, self.family) == name), -1)
 
     def _index_of_chain(self, name: str) -> int:
         """The operation that wrote a chain of iptables; -1 for none."""
@@ -296,6 +309,18 @@ class _FamilyChange:
 def follow_known(tables: dict[TableId, NftTable], operations: Sequence[Operation]) -> None:
     """As delta.follow, without the chain that stands for what was not recognised."""
     follow(tables, [o for o in operations if object_of(o)[1] != UNRECOGNISED])
+
+
+def _restore_sets(changes: Sequence[_FamilyChange], lines: Sequence[SetLine], deadline: Deadline) -> None:
+    """Those of all families at once."""
+    if not lines:
+        return
+    try:
+        legacy.restore_sets("".join(f"{line.text}\n" for line in lines), deadline)
+    except RulesRefused as e:
+        name = lines[e.index].name if 0 <= e.index < len(lines) else ""
+        e.index = max((change.index_of_set(name) for change in changes), default=-1) if name else -1
+        raise
 
 
 def _script(lines: Sequence[RestoreLine]) -> str:
@@ -360,26 +385,3 @@ def _copy(table: NftTable, operations: Sequence[Operation] | None = None) -> Nft
         {name: set(some) if changed is None or name in changed else some for name, some in table.elements.items()},
         {name: dict(some) for name, some in table.verdicts.items()},
     )
-
-
-class NoPieces:
-    """iptables is always read as a whole: each method refuses to read a piece, and the engine then reads everything."""
-
-    def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]:
-        raise _at_once()
-
-    def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
-        raise _at_once()
-
-    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
-        raise _at_once()
-
-    def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]:
-        raise _at_once()
-
-    def reset(self) -> None:
-        """Nothing was begun."""
-
-
-def _at_once() -> KernelError:
-    return KernelError("iptables' rules are read at once", errno=EOPNOTSUPP)

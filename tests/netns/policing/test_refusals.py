@@ -54,6 +54,8 @@ Spoil = Callable[[Operation], Operation]
 class Door:
     """A packet filter whose operations are changed on the way to the kernel."""
 
+    at_once = False
+
     def __init__(self, kernel: NfTables, spoil: Spoil) -> None:
         self.kernel = kernel
         self.spoil = spoil

@@ -73,8 +73,11 @@ def refused_feature(feature: OptionalFeature, operation: Operation | None) -> Op
     return feature
 
 
-def transactions(phases: Phases) -> Iterator[Transaction]:
-    """The transactions in the order in which they are carried out: first the policies' (None), then each feature's."""
+def transactions(phases: Phases, *, at_once: bool = False) -> Iterator[Transaction]:
+    """The transactions in the order in which they are carried out: first the policies' (None), then each feature's.
+
+    ``at_once``: packets see all of a transaction or nothing, so the phases can be one.
+    """
     apart: dict[OptionalFeature | None, Phases] = {feature: Phases() for feature in (None, *OptionalFeature)}
     for operation in phases.new:
         apart[feature_of(operation)].new.append(operation)
@@ -83,5 +86,8 @@ def transactions(phases: Phases) -> Iterator[Transaction]:
     for operation in phases.removals:
         apart[feature_of(operation)].removals.append(operation)
     for feature, its in apart.items():
+        if at_once and its:
+            yield feature, [operation for phase in its.in_order() for operation in phase]
+            continue
         for operations in its.in_order():
             yield feature, operations

@@ -49,10 +49,6 @@ def tag_of(rule: str) -> str:
     return found[1] if found else ""
 
 
-def tags_of(rules: tuple[str, ...]) -> Tags:
-    return tuple(map(tag_of, rules))
-
-
 def parse_saved(saved: str) -> InKernel:
     """From the output of iptables-save for all tables."""
     found = InKernel()
@@ -82,9 +78,7 @@ def parse_saved(saved: str) -> InKernel:
 
 def in_kernel(layout: Layout) -> InKernel:
     """What there is once a layout is in force."""
-    chains = {
-        table: {name: tags_of(rules) for name, rules in chains.items()} for table, chains in layout.chains.items()
-    }
+    chains = {table: {name: rules.tags for name, rules in chains.items()} for table, chains in layout.chains.items()}
     found = InKernel(chains)
     for place, rule in layout.hooks.items():
         found.jumps[place] = ((1, f"-A {place[1]} {rule}"),)
@@ -114,13 +108,17 @@ def plan(held: InKernel, layout: Layout, *, keep: bool) -> list[RestoreLine]:
     return lines
 
 
+def _equal(first: Tags | None, second: Tags) -> bool:
+    return first is second or first == second
+
+
 def _plan_table(table: str, held: InKernel, layout: Layout, keep: bool) -> Iterator[RestoreLine]:
     there, wanted = held.chains.get(table, {}), layout.chains.get(table, {})
-    changed = [name for name, rules in wanted.items() if there.get(name) != tags_of(rules)]
+    changed = [name for name, rules in wanted.items() if not _equal(there.get(name), rules.tags)]
     gone = [] if keep else sorted(there.keys() - wanted.keys())
     yield from (RestoreLine(f":{name} - [0:0]", name) for name in (*changed, *gone))
     for name in changed:
-        yield from (RestoreLine(f"-A {name} {rule}", name) for rule in wanted[name])
+        yield from (RestoreLine(f"-A {name} {rule}", name) for rule in wanted[name].lines)
     hooks = {chain: rule for (of, chain), rule in layout.hooks.items() if of == table}
     jumps = {chain: lines for (of, chain), lines in held.jumps.items() if of == table}
     for chain in _BUILT_IN:
