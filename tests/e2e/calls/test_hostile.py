@@ -153,6 +153,25 @@ def named_in_kubeconfig(directory: Path, cluster: dict[str, str], user: dict[str
     return {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": str(path)}}
 
 
+@pytest.mark.parametrize("text", ["[" * 50_000, "a: " + "{b: " * 50_000, "- " * 50_000], ids=["[", "{", "-"])
+def test_a_deeply_nested_kubeconfig_ends_neither_the_call_nor_the_server(
+    hostile_node: Node, pod_ns: Namespace, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "deep").write_text(text)
+    changes = {"datastore_type": "kubernetes", "kubernetes": {"kubeconfig": str(tmp_path / "deep")}}
+    for verb in ("ADD", "DEL", "STATUS"):
+        done = execute(hostile_node, verb, pod_ns.path if verb == "ADD" else "", **changes)
+        assert done.returncode == (verb != "DEL"), done
+        assert verb != "ADD" or "deep" in answer(done)["msg"], (
+            done
+        )  # STATUS has seconds only, on a busy machine too few
+    assert pod_ns.link("eth0") is None
+    server = SERVERS.get(hostile_node.root)
+    assert server is None or server.poll() is None
+    assert answer(execute(hostile_node, "ADD", pod_ns.path))["ips"]
+    assert execute(hostile_node, "DEL", pod_ns.path).returncode == 0
+
+
 def make_named(path: Path, what: str) -> Path:
     """What a configuration could name by mistake, with permissions that nobody else would choose."""
     if what == "directory":

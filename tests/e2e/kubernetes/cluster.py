@@ -60,7 +60,7 @@ def free_port() -> int:
         return port
 
 
-def _wait(condition: Any, what: str, process: subprocess.Popen[bytes], log: Path, *, seconds: float = 240) -> None:
+def _wait(condition: Any, what: str, process: subprocess.Popen[bytes], log: Path, *, seconds: float = 600) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if process.poll() is not None:
