@@ -294,7 +294,7 @@ class Cluster:
 
         context = ssl.create_default_context(cafile=self.ca)
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admin-token"})
-        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return bool(answer.status == 200)
 
     def _start(self, program: str, *arguments: str) -> None:
