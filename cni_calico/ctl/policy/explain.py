@@ -43,6 +43,10 @@ _NODE_PORT = """\
 Hint: if {port} is a NodePort, only doNotTrack and preDNAT policies see it. Behind them the connection is forwarded to a
 pod of the service: ask again with --to and the pod.
 """
+_OWN_HOST = """\
+Hint: what a workload sends to its own node passes no host endpoint. After the workload's egress policies the node's
+DefaultEndpointToHostAction decides (docs/policy.md, "addresses that change on the way").
+"""
 
 
 def explain(session: Session, arguments: Namespace) -> str:
@@ -74,11 +78,18 @@ def explain(session: Session, arguments: Namespace) -> str:
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
     lines += [line for _, _, text, _ in judged for line in text]
     lines += [line for host in hosts for line in _host_lines(records, graph, host)]
-    is_outside = source.key is None and not source.is_host and destination.key is not None
-    hint = _TRANSLATED.format(address=packet.source) if is_outside else ""
+    verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
+    return "\n".join([*lines, "", verdict, _hint(source, destination, packet)])
+
+
+def _hint(source: TrafficEnd, destination: TrafficEnd, packet: Packet) -> str:
+    """What the answer does not take into account, if there is something."""
     if destination.is_host and packet.protocol in WITH_PORTS and packet.destination_port in _NODE_PORTS:
-        hint = _NODE_PORT.format(port=packet.destination_port)
-    return "\n".join([*lines, "", f"The connection is {'allowed' if allowed else 'DENIED'}.", hint])
+        return _NODE_PORT.format(port=packet.destination_port)
+    if destination.is_host and source.key is not None and source.node == destination.node:
+        return _OWN_HOST
+    is_outside = source.key is None and not source.is_host and destination.key is not None
+    return _TRANSLATED.format(address=packet.source) if is_outside else ""
 
 
 def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:

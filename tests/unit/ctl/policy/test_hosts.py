@@ -43,6 +43,14 @@ def test_from_a_host(tiered_cluster):
     assert "HostEndpoint" not in explain(calicoctl, "172.31.0.1", "a", 80)  # its own workload is never policed
 
 
+def test_from_a_workload_to_its_own_host(tiered_cluster):
+    calicoctl = tiered_cluster(NAMED)
+    own = explain(calicoctl, "a", "172.31.0.1", 25)
+    assert "HostEndpoint h0" not in own and "DefaultEndpointToHostAction decides" in own
+    other = explain(calicoctl, "r1", "172.31.0.1", 25)
+    assert "ingress of HostEndpoint h0 (the host itself): DENIED" in other and "DefaultEndpoint" not in other
+
+
 def test_through_a_host(tiered_cluster):
     calicoctl = tiered_cluster(NAMED)
     denied = explain(calicoctl, "192.0.2.1", "a", 25)
