@@ -25,7 +25,8 @@ from tests.e2e.roles import MANIFESTS, documents, node_with_role, plugin_role, u
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
-# an affinity is read by name when somebody else was faster, a handle is updated when it holds something already
+# an affinity is read by name when somebody else was faster, a handle is updated when it holds something already;
+# test_rare_rights.py brings both about, and the next
 RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}
 # a claim is taken back when another node was faster
 TAKEN_BACK = {("delete", "blockaffinities"), ("delete", "ipamblocks")}
