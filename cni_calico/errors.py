@@ -146,6 +146,10 @@ class DatastoreDenied(DatastoreError):
     hint = "check the certificate, user or token in the network configuration and the role it has"
 
 
+class DatastoreForbidden(DatastoreDenied):
+    """The credentials are valid; the role that belongs to them lacks a right."""
+
+
 class CorruptRecord(DatastoreError):
     """A stored record cannot be read; it is named and never overwritten."""
 

@@ -33,13 +33,13 @@ def main() -> int:
     try:
         directory, template = _bundle()
         settings = parse_settings(os.environ, bundle=directory, template_file=template)
-        install(settings, log)
+        token = install(settings, log)
     except CalicoError as e:
         log.error(f"{e.message}" + (f" ({e.details})" if e.details else ""))
         return 1
     log.info("the CNI plugin is installed")
     if settings.sleep:
-        keep_installed(settings, log, wait=wait_for(lambda: bool(stopped)))
+        keep_installed(settings, log, token, wait=wait_for(lambda: bool(stopped)))
     return 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cni_calico.directories import CNI_BIN_DIR, CNI_NET_DIR
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.access import CNI_ACCOUNT
 from cni_calico.model.names import valid_identifier
 
 HOST_NET_DIR = f"/host{CNI_NET_DIR}"
@@ -116,7 +117,7 @@ def _protocol(environ: Mapping[str, str]) -> str:
 
 
 def _service_account(environ: Mapping[str, str]) -> str:
-    name = environ.get("CALICO_CNI_SERVICE_ACCOUNT") or "calico-cni-plugin"
+    name = environ.get("CALICO_CNI_SERVICE_ACCOUNT") or CNI_ACCOUNT
     if not valid_identifier(name):
         raise InvalidConfig(f"cannot install: CALICO_CNI_SERVICE_ACCOUNT: expected a name, got {name!r}")
     return name

@@ -12,7 +12,7 @@ import stat
 from cni_calico import faults
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.login import SERVICE_ADDRESS, read_file
-from cni_calico.datastore.kubernetes.token import Token, render_kubeconfig, request_token
+from cni_calico.datastore.kubernetes.token import Token, find_token, render_kubeconfig
 from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, InstallFailed, InvalidConfig
@@ -52,19 +52,12 @@ def ensure_tls_assets(settings: Settings, files: Files) -> frozenset[str]:
         try:
             files.make_directory(target)
             data = files.read_bytes(path)
-            if _content(target, name, files) != data:
+            if not files.holds(f"{target}/{name}", data):
                 files.write_atomic(f"{target}/{name}", data, 0o600)
         except OSError as e:
             raise _failed(f"copy TLS asset {name} to {target}", e) from e
         copied.add(name)
     return frozenset(copied)
-
-
-def _content(directory: str, name: str, files: Files) -> bytes | None:
-    try:
-        return files.read_bytes(f"{directory}/{name}")
-    except OSError:
-        return None
 
 
 # -- executables ------------------------------------------------------------------------------------------------------
@@ -219,8 +212,14 @@ def _copy_executable(source: str, target: str) -> None:
 # -- kubeconfig -------------------------------------------------------------------------------------------------------
 
 
+def pod_token_file(settings: Settings) -> str:
+    """Where the kubelet keeps the token of the pod that this runs in."""
+    return f"{settings.inside(SERVICE_ACCOUNT_DIR)}/token"
+
+
 def ensure_kubeconfig(settings: Settings, files: Files, log: Log, deadline: Deadline) -> Token | None:
-    """Write the plugin's kubeconfig with a token of its service account; None outside a cluster.
+    """Write the plugin's kubeconfig with a token of its service account, or with this pod's own where that account is
+    missing or forbidden; None outside a cluster.
 
     Raises InstallFailed, DatastoreError.
     """
@@ -229,13 +228,15 @@ def ensure_kubeconfig(settings: Settings, files: Files, log: Log, deadline: Dead
         log.info("not in a pod of a cluster: no kubeconfig is written")
         return None
     ca = None if settings.skip_tls_verify else _read_account(account, "ca.crt", files)
-    token = _request_token(settings, account, files, deadline)
+    token = _find_token(settings, account, files, deadline)
     path = f"{settings.host_net_dir}/{KUBECONFIG}"
+    kubeconfig = render_kubeconfig(server_url(settings), token.text, ca)
     try:
-        files.write_atomic(path, render_kubeconfig(server_url(settings), token.text, ca), 0o600)
+        if not files.holds(path, kubeconfig):
+            files.write_atomic(path, kubeconfig, 0o600)
+            log.info(f"wrote {path}")
     except OSError as e:
         raise _failed(f"write {path}", e) from e
-    log.info(f"wrote {path}")
     return token
 
 
@@ -253,7 +254,7 @@ def _read_account(account: str, name: str, files: Files) -> bytes:
         raise _failed(f"read the service account's {name}", e) from e
 
 
-def _request_token(settings: Settings, account: str, files: Files, deadline: Deadline) -> Token:
+def _find_token(settings: Settings, account: str, files: Files, deadline: Deadline) -> Token:
     own = _read_account(account, "token", files).decode("ascii", "replace").strip()
     try:
         namespace = files.read_text(f"{account}/namespace").strip() or _NAMESPACE
@@ -270,7 +271,7 @@ def _request_token(settings: Settings, account: str, files: Files, deadline: Dea
     )
     api = KubernetesAPI(access)
     try:
-        return request_token(api, namespace, settings.cni_service_account, deadline)
+        return find_token(api, namespace, settings.cni_service_account, deadline, own=pod_token_file(settings))
     except (DatastoreUnavailable, DeadlineExceeded) as e:
         if e.details == DatastoreUnavailable.hint:  # which names the network configuration
             e.details = SERVICE_ADDRESS
@@ -295,9 +296,13 @@ def read_template(settings: Settings, files: Files) -> str:
     raise InvalidConfig(f"cannot read the template {settings.template_file}: {error}")
 
 
+def conflist_path(settings: Settings) -> str:
+    return f"{settings.host_net_dir}/{settings.conf_name}"
+
+
 def apply_conflist(settings: Settings, files: Files, text: str, log: Log) -> None:
     """Put the configuration into place, then remove the old one. Raises InstallFailed."""
-    path = f"{settings.host_net_dir}/{settings.conf_name}"
+    path = conflist_path(settings)
     try:
         files.write_atomic(path, text.encode(), 0o600)
         log.info(f"wrote {path}")

@@ -41,6 +41,13 @@ class Files:
         """The content as UTF-8. Raises OSError, UnicodeDecodeError."""
         return self.read_bytes(path).decode()
 
+    def holds(self, path: str, data: bytes) -> bool:
+        """Whether that is the file's content; False if it cannot be read."""
+        try:
+            return self.read_bytes(path) == data
+        except OSError:
+            return False
+
     def exists(self, path: str) -> bool:
         try:
             return os.path.exists(self.path(path))

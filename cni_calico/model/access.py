@@ -15,6 +15,7 @@ CERTIFICATE_FILES = (
     "ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, or the same settings in the configuration, must name files "
     "that can be read here"
 )
+CNI_ACCOUNT = "calico-cni-plugin"  # the service account whose token the CNI plugin has by default
 LOCAL_PATH = f"{STATE_DIR}/datastore.db"
 # the datastore's variables; upstream's client library reads these, and no others, also with the prefix CALICO_
 PREFIXED = (

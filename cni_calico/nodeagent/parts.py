@@ -20,6 +20,7 @@ from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace
+from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
@@ -169,7 +170,8 @@ class Parts:
         wanted = settings.manage_cni and isinstance(self.context.kubernetes, ApiNode)
         if not wanted or not os.path.isdir(os.path.dirname(settings.cni_kubeconfig)):
             return None
-        return TokenTarget(settings.cni_kubeconfig, own_namespace(), settings.cni_service_account)
+        own = f"{SERVICE_ACCOUNT_DIR}/token"
+        return TokenTarget(settings.cni_kubeconfig, own_namespace(), settings.cni_service_account, own=own)
 
     def _keep_token(self) -> None:
         target, kubernetes = self._token_target(), self.context.kubernetes

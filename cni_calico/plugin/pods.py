@@ -19,7 +19,7 @@ from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.ipam.addresses import read_namespace_labels
+from cni_calico.plugin.ipam.addresses import read_namespace, read_namespace_labels
 
 if TYPE_CHECKING:
     from cni_calico.datastore.interface import Versioned
@@ -66,10 +66,10 @@ def read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> 
 
 
 def _read_facts(task: Task, attachment: Attachment, stored: Versioned | None) -> PodFacts:
-    args, objects, deadline = task.call.args, task.kubernetes, task.deadline
-    pod = pod_of(stored) or objects.pod(args.pod_namespace, args.pod_name, args.pod_uid, deadline)
+    args = task.call.args
+    pod = pod_of(stored) or task.kubernetes.pod(args.pod_namespace, args.pod_name, args.pod_uid, task.deadline)
     pod = _require_pod(pod, task.call)
-    namespace = objects.namespace(args.pod_namespace, deadline)
+    namespace = read_namespace(task)
     request = parse_pod_annotations(pod, namespace, task.conf)
     for text in request.ignored:
         task.log.warning(f"{text}; it is left out")

@@ -11,6 +11,7 @@ from cni_calico.errors import (
     Compacted,
     DatastoreDenied,
     DatastoreError,
+    DatastoreForbidden,
     DatastoreUnavailable,
     DatastoreUnsupported,
     RecordRefused,
@@ -47,7 +48,7 @@ def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
     if answer.status == 401:
         return DatastoreDenied(text, details="the token or certificate is not, or no longer, valid at this API server")
     if answer.status == 403:
-        return DatastoreDenied(text, details="grant it: the roles in the manifests allow all that is needed")
+        return DatastoreForbidden(text, details="grant it: the roles in the manifests allow all that is needed")
     if answer.status == 410:
         return Compacted(text, details="\n".join(_fields_of(answer)))
     if answer.status == 404:

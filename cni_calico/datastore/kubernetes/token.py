@@ -1,6 +1,8 @@
 """Tokens for a service account (TokenRequest), and the kubeconfig that contains one. The plugin reads that file.
 
-Rule: a token is kept in memory and in that one file (mode 0600), nowhere else; no message contains it.
+Rule: a token is kept in memory and in that one file (mode 0600), nowhere else; no message contains it. Where the
+default account is missing, or its tokens are forbidden to us, as with manifests older than that account, the token of
+the pod we run in stands in; for an account that was chosen nothing does.
 """
 
 from __future__ import annotations
@@ -10,22 +12,28 @@ from binascii import b2a_base64
 from dataclasses import dataclass, field
 
 from cni_calico.datastore.kubernetes.layout import service_account_path
+from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreError, DatastoreUnsupported
+from cni_calico.errors import DatastoreError, DatastoreForbidden, DatastoreUnsupported
+from cni_calico.model.access import CNI_ACCOUNT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
 LIFETIME_S = 24 * 3600
+STAND_IN_LOOK_S = 300.0  # how often another token is looked for while the pod's own stands in
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``lifetime_s``: how long it is valid from its issue, according to the server."""
+    """``lifetime_s``: how long it is valid from its issue, according to the server. ``stands_in``: why it is the pod's
+    own; "" if it is the account's.
+    """
 
     text: str = field(repr=False)
     lifetime_s: float
+    stands_in: str = ""
 
 
 def request_token(
@@ -53,6 +61,45 @@ def request_token(
     if not isinstance(text, str) or not text:
         raise DatastoreError(f"cannot {doing}: the answer has none")
     return Token(text, parse_lifetime_s(text, default_s=lifetime_s))
+
+
+def find_token(
+    api: KubernetesAPI,
+    namespace: str,
+    account: str,
+    deadline: Deadline,
+    *,
+    own: str,
+    lifetime_s: int = LIFETIME_S,
+) -> Token:
+    """A new token of the account, or in its stead the one in the file ``own`` ("": there is none), the pod's.
+
+    Raises DatastoreError, DeadlineExceeded.
+    """
+    try:
+        return request_token(api, namespace, account, deadline, lifetime_s=lifetime_s)
+    except (DatastoreForbidden, DatastoreUnsupported) as e:
+        text = read_pod_token(own) if own and account == CNI_ACCOUNT else ""
+        if not text:
+            raise
+        return Token(text, parse_lifetime_s(text, default_s=lifetime_s), stands_in=e.message)
+
+
+def read_pod_token(path: str) -> str:
+    """The token in a file of a pod's service account; "" if there is none."""
+    try:
+        return read_file(path).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def stand_in_warning(token: Token) -> str:
+    """What to tell about the pod's own token."""
+    return (
+        f"{token.stands_in}. The plugin uses the token of this pod instead, with the rights of this pod's account and "
+        f"only for as long as the pod exists. Better: create the service account {CNI_ACCOUNT} with its role, and "
+        "allow this pod's account to create its tokens (serviceaccounts/token), as this version's manifests do"
+    )
 
 
 def parse_lifetime_s(token: str, *, default_s: float) -> float:
@@ -87,6 +134,11 @@ def render_kubeconfig(server: str, token: str, ca: bytes | None) -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def refresh_pause_s(lifetime_s: float, *, random: float) -> float:
-    """When to get the next token: after a half to three quarters of its lifetime; ``random`` is from 0 to 1."""
-    return lifetime_s * (0.5 + 0.25 * random)
+def refresh_pause_s(token: Token, *, random: float) -> float:
+    """When to get the next token: after a half to three quarters of its lifetime; ``random`` is from 0 to 1.
+
+    The kubelet renews a pod's own token after four fifths of its lifetime: that one is looked at more often.
+    """
+    if token.stands_in:
+        return min(STAND_IN_LOOK_S, token.lifetime_s / 10)
+    return token.lifetime_s * (0.5 + 0.25 * random)

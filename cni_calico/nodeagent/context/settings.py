@@ -29,7 +29,7 @@ from cni_calico.daemon.settings_table import (
 from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, SHUTDOWN_FILE, STATE_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import FORMAT_VARIABLE, FORMATS
-from cni_calico.model.access import API_GROUP, LOCAL_PATH, DatastoreConfig
+from cni_calico.model.access import API_GROUP, CNI_ACCOUNT, LOCAL_PATH, DatastoreConfig
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.address_setting import (
@@ -235,7 +235,7 @@ class NodeSettings:
     )
     manage_cni: bool = setting("CALICO_MANAGE_CNI", FLAG, True, "Renew the token in the CNI plugin's kubeconfig.")
     cni_service_account: str = setting(
-        "CALICO_CNI_SERVICE_ACCOUNT", TEXT, "calico-cni-plugin", "Service account of the CNI plugin's token."
+        "CALICO_CNI_SERVICE_ACCOUNT", TEXT, CNI_ACCOUNT, "Service account of the CNI plugin's token."
     )
 
     cni_kubeconfig: str = setting(

@@ -1,7 +1,8 @@
 """Renews the token in the plugin's kubeconfig: a new token of its service account long before the old one expires.
 
 Rule: the file is replaced in one step and keeps mode 0600; after a failure it is unchanged, and further attempts follow
-at growing intervals. A thread of the agent runs it; it ends when ``wait`` returns True.
+at growing intervals. While the pod's own token stands in, it is copied again when the kubelet has renewed it, and the
+account's is asked for each time. A thread of the agent runs it; it ends when ``wait`` returns True.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from cni_calico.datastore.kubernetes.login import read_login
 from cni_calico.datastore.kubernetes.token import (
     LIFETIME_S,
     Token,
+    find_token,
     refresh_pause_s,
     render_kubeconfig,
-    request_token,
+    stand_in_warning,
 )
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, DeadlineExceeded, InstallFailed
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
+from cni_calico.model.access import CNI_ACCOUNT
 
 TIMEOUT_S = 30.0
 LONGEST_RETRY_S = 300.0
@@ -31,12 +34,16 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class TokenTarget:
-    """The token's service account, and the kubeconfig to write: ``path`` as this process sees it."""
+    """The token's service account, and the kubeconfig to write: ``path`` as this process sees it.
+
+    ``own``: the file with the token of the pod we run in, "" if we run in none.
+    """
 
     path: str
     namespace: str = "kube-system"
-    account: str = "calico-cni-plugin"
+    account: str = CNI_ACCOUNT
     lifetime_s: int = LIFETIME_S
+    own: str = ""
 
 
 def ensure_token(api: KubernetesAPI, target: TokenTarget, files: Files, deadline: Deadline) -> Token:
@@ -44,11 +51,13 @@ def ensure_token(api: KubernetesAPI, target: TokenTarget, files: Files, deadline
 
     Raises DatastoreError, DeadlineExceeded, InstallFailed.
     """
-    token = request_token(api, target.namespace, target.account, deadline, lifetime_s=target.lifetime_s)
+    token = find_token(api, target.namespace, target.account, deadline, own=target.own, lifetime_s=target.lifetime_s)
     login = read_login(api.access, deadline)
     ca = None if login.insecure or login.ca is None else login.ca
+    kubeconfig = render_kubeconfig(login.url, token.text, ca)
     try:
-        files.write_atomic(target.path, render_kubeconfig(login.url, token.text, ca), 0o600)
+        if not files.holds(target.path, kubeconfig):
+            files.write_atomic(target.path, kubeconfig, 0o600)
     except OSError as e:
         raise InstallFailed(f"cannot write {target.path}: {(e.strerror or str(e)).lower()}") from e
     return token
@@ -67,12 +76,15 @@ def keep_token(
     """Refresh the token until ``wait(seconds)`` is true. ``tell`` is called after each attempt with the reason of its
     failure, "" for success.
     """
-    failures = 0
+    failures, stood_in = 0, ""
     while True:
         try:
             token = ensure_token(api, target, files, Deadline.after(TIMEOUT_S))
             failures = 0
-            pause_s = refresh_pause_s(token.lifetime_s, random=random())
+            pause_s = refresh_pause_s(token, random=random())
+            if token.stands_in and token.stands_in != stood_in:
+                log.warning(stand_in_warning(token))
+            stood_in = token.stands_in
             log.debug(f"refreshed {target.path}, next time in {pause_s:.0f} s")
             tell("")
         except (DatastoreError, DeadlineExceeded, InstallFailed) as e:

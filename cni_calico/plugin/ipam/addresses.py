@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultIP, ResultRoute
 from cni_calico.deadline import Deadline
-from cni_calico.errors import InvalidConfig
+from cni_calico.errors import DatastoreForbidden, InvalidConfig
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.model.resources import Address
@@ -56,8 +56,25 @@ def read_namespace_labels(task: Task) -> Mapping[str, str] | None:
     args = task.call.args
     if not args.is_kubernetes or not task.conf.datastore.kubernetes.kubeconfig:
         return None
-    namespace = task.kubernetes.namespace(args.pod_namespace, task.deadline)
+    namespace = read_namespace(task)
     return None if namespace is None else dict((namespace.get("metadata") or {}).get("labels") or {})
+
+
+def read_namespace(task: Task) -> Mapping[str, Any] | None:
+    """The pod's namespace; None if it does not exist.
+
+    A network configuration with a token of its own (``policy.k8s_auth_token``) is of the time before upstream's plugin
+    read namespaces (v3.3): the role that came with it does not allow that. Then, and only then, it is done without.
+    """
+    try:
+        return task.kubernetes.namespace(task.call.args.pod_namespace, task.deadline)
+    except DatastoreForbidden as e:
+        if not task.conf.datastore.kubernetes.token:
+            raise
+        task.log.warning(
+            f"{e.message}: annotations of the namespace do not count, and pools with a namespaceSelector are not used"
+        )
+        return None
 
 
 def handle_ids(conf: NetConf, call: Call) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from tests.deadlines import until
 from tests.e2e.host import Node, Reply, addresses
 from tests.e2e.install.test_bundle_install import OLD_ROOT, OldHost, renamed
 from tests.e2e.kubernetes.cluster import CNI_USER, Cluster
+from tests.e2e.kubernetes.node import KubeNode, node_on
 from tests.fakes.http_front import front_of
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
@@ -407,11 +408,21 @@ def test_without_verification(install_host: Host, granted: Cluster) -> None:
 
 
 @pytest.mark.kubernetes
-def test_an_account_without_the_right_keeps_the_old_configuration(install_host: Host, granted: Cluster) -> None:
+def test_an_account_that_is_not_known_keeps_the_old_configuration(install_host: Host, granted: Cluster) -> None:
+    """Not even who asks is known: no other token helps."""
     (install_host.net / "10-calico.conflist").write_text("the old one")
-    output = install_host.fails(**install_host.in_cluster(granted, token="nobody-token"))
-    assert 'User "nobody" cannot create resource "serviceaccounts/token"' in output
+    output = install_host.fails(**install_host.in_cluster(granted, token=SECRET))
+    assert "Unauthorized" in output and not (install_host.net / "calico-kubeconfig").exists()
     assert (install_host.net / "10-calico.conflist").read_text() == "the old one"
+
+
+@pytest.mark.kubernetes
+def test_without_the_right_the_pods_own_token_stands_in(install_host: Host, granted: Cluster) -> None:
+    output = install_host.install(**install_host.in_cluster(granted, token="nobody-token"))
+    assert 'User "nobody" cannot create resource "serviceaccounts/token"' in output
+    assert output.count("The plugin uses the token of this pod instead") == 1 and "nobody-token" not in output
+    path = install_host.net / "calico-kubeconfig"
+    assert user_of(path) == "nobody" and path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.kubernetes
@@ -584,11 +595,115 @@ def test_the_sidecar_of_upstreams_v3_0(install_host: Host, granted: Cluster, sec
         until(lambda: all((copied / n).read_text().endswith("renewed") for n in assets), "they are not copied")
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=120)
         assert process.returncode == 0 and SECRET not in output and token not in output
     finally:
         process.kill()
         process.wait()
+
+
+ACCOUNT_OF_V3_0 = "node-of-v3.0"
+RIGHTS_OF_V3_0 = [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get"]}]
+
+
+class OldAccount:
+    """The agent's account with the role that v3.0 gives it, and its tokens as the kubelet puts them into its pod."""
+
+    def __init__(self, kube: Cluster, file: Path, *, may_get_tokens: bool) -> None:
+        self._kube, self._file = kube, file
+        ensure_account(kube, ACCOUNT_OF_V3_0)
+        group = "/apis/rbac.authorization.k8s.io/v1"
+        subject = {"kind": "ServiceAccount", "name": ACCOUNT_OF_V3_0, "namespace": "kube-system"}
+        metadata = {"name": ACCOUNT_OF_V3_0}
+        role = {"kind": "ClusterRole", "metadata": metadata, "rules": RIGHTS_OF_V3_0}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT_OF_V3_0}
+        binding = {"kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": reference, "subjects": [subject]}
+        kube.ensure(f"{group}/clusterroles", role)
+        kube.ensure(f"{group}/clusterrolebindings", binding)
+        self._made = [f"{group}/clusterrolebindings/{ACCOUNT_OF_V3_0}", f"{group}/clusterroles/{ACCOUNT_OF_V3_0}"]
+        if may_get_tokens:
+            own = f"{group}/namespaces/kube-system/rolebindings"
+            reference = {**reference, "kind": "Role", "name": "tokens-of-calico-cni-plugin"}
+            kube.ensure(own, {**binding, "kind": "RoleBinding", "roleRef": reference})
+            self._made.append(f"{own}/{ACCOUNT_OF_V3_0}")
+
+    def renew(self) -> str:
+        """Another token in the pod's file, in one step."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        token = str(self._kube.request("POST", f"{ACCOUNTS}/{ACCOUNT_OF_V3_0}/token", body)["status"]["token"])
+        new = self._file.with_name("..token")
+        new.write_text(token)
+        new.rename(self._file)
+        return token
+
+    def remove(self) -> None:
+        for path in (*self._made, f"{ACCOUNTS}/{ACCOUNT_OF_V3_0}"):
+            self._kube.request("DELETE", path)
+
+
+@pytest.mark.kubernetes
+@pytest.mark.netns
+@pytest.mark.parametrize("lacking", ["the right", "the account"])
+def test_the_sidecar_of_upstreams_v3_0_with_its_own_role(
+    install_host: Host, granted: Cluster, host_ns: Namespace, pod_ns: Namespace, tmp_path: Path, lacking: str
+) -> None:
+    """Only the image is another: the pod's own token stands in, also in the network configuration, and follows the
+    kubelet's renewals. With it pods get their network, though it does not allow to read namespaces.
+    """
+    kube = granted
+    environ = {**install_host.in_cluster(kube), "CNI_NET_DIR": str(install_host.net), "ETCD_ENDPOINTS": ETCD_HERE}
+    del install_host.environ["SLEEP"]
+    file = install_host.root / "var/run/secrets/kubernetes.io/serviceaccount/token"
+    account = OldAccount(kube, file, may_get_tokens=lacking == "the account")
+    tokens = [account.renew()]
+    if lacking == "the account":
+        kube.request("DELETE", f"{ACCOUNTS}/calico-cni-plugin")
+
+    def plugin() -> dict[str, Any]:
+        return install_host.conflist()["plugins"][0]
+
+    process = install_host.start(CNI_NETWORK_CONFIG=OF_V3_0, **environ)
+    try:
+        kubeconfig = install_host.net / "calico-kubeconfig"
+        until(lambda: (install_host.net / "10-calico.conflist").exists() or process.poll() is not None, "no conflist")
+        assert process.poll() is None, process.communicate()[0]
+        assert user_of(kubeconfig) == f"system:serviceaccount:kube-system:{ACCOUNT_OF_V3_0}"
+        assert plugin()["policy"]["k8s_auth_token"] == tokens[0]
+        tokens.append(account.renew())
+        until(lambda: plugin()["policy"]["k8s_auth_token"] == tokens[1], "the renewed token", 60)
+        assert tokens[1] in kubeconfig.read_text() and kubeconfig.stat().st_mode & 0o777 == 0o600
+        if lacking == "the right":
+            with node_on("etcd", kube, host_ns, tmp_path) as node:
+                node.overrides |= {name: plugin()[name] for name in ("policy", "kubernetes")}
+                assert_pods_get_their_network(node, kube, pod_ns)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0 and not any(token in output for token in tokens)
+        why = "cannot create resource" if lacking == "the right" else '"calico-cni-plugin" not found'
+        assert output.count(why) == output.count("The plugin uses the token of this pod instead") == 1, output
+    finally:
+        process.kill()
+        process.wait()
+        account.remove()
+
+
+ETCD_HERE = "http://127.0.0.1:2379"
+
+
+def assert_pods_get_their_network(node: KubeNode, kube: Cluster, pod_ns: Namespace) -> None:
+    """Though the role forbids namespaces: a pool that selects by them is then not used, and only this old form of the
+    network configuration, which comes with that role, does without.
+    """
+    node.apply("IPPool", "chosen", {"cidr": "10.9.0.0/16", "blockSize": 26, "namespaceSelector": "!has(nothing)"})
+    kube.create_pod(node.namespace, "web", node.nodename, labels={"app": "web"})
+    added = node.pod_call("ADD", "web", "c0" * 32, pod_ns.path)
+    assert added.ok, added.document
+    assert not any(address.startswith("10.9.") for address in addresses(added))
+    [endpoint] = [value for key, value in node.dump().items() if "/workloadendpoints/" in key]
+    assert endpoint["metadata"]["labels"]["app"] == "web"
+    assert node.pod_call("DEL", "web", "c0" * 32, pod_ns.path).ok
+    later = node.pod_call("ADD", "web", "c1" * 32, pod_ns.path, policy={"type": "k8s"})
+    assert not later.ok and later.document["code"] == 102 and 'resource "namespaces"' in later.document["msg"], later
 
 
 EVERY_VARIABLE = {

@@ -9,6 +9,7 @@ import pytest
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.token import (
+    Token,
     parse_lifetime_s,
     refresh_pause_s,
     render_kubeconfig,
@@ -71,6 +72,35 @@ def test_refused_and_unknown_accounts(account: Cluster, soon: Deadline) -> None:
     assert "CALICO_CNI_SERVICE_ACCOUNT" in missing.value.details
 
 
+def test_while_the_account_is_forbidden_the_pods_own_token_stands_in(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Until it may be had; a renewed one follows at the next look. An account that was chosen is not replaced."""
+    token = {"status": {"token": "accounts-token", "expirationTimestamp": "2026-11-21T00:00:00Z"}}
+    path, own = tmp_path / "calico-kubeconfig", tmp_path / "token"
+    own.write_text("pods-token\n")
+    seen: list[tuple[float, str]] = []
+    told: list[str] = []
+
+    def wait(seconds: float) -> bool:
+        seen.append((seconds, json.loads(path.read_text())["users"][0]["user"]["token"]))
+        own.write_text("pods-second")
+        return len(seen) == 3
+
+    refusal = (403, {"message": "forbidden to us"})
+    with scripted(refusal, refusal, (201, token), refusal) as server:
+        api = KubernetesAPI(KubernetesAccess(api_root=server.url))
+        target = TokenTarget(str(path), own=str(own))
+        keep_token(api, target, Files(), Log("debug"), wait=wait, random=lambda: 0.0, tell=told.append)
+        chosen = TokenTarget(str(path), account="another", own=str(own))
+        with pytest.raises(DatastoreDenied, match="forbidden to us"):
+            ensure_token(api, chosen, Files(), Deadline.after(10))
+    assert seen == [(300.0, "pods-token"), (300.0, "pods-second"), (43200.0, "accounts-token")] and told == [""] * 3
+    said = capfd.readouterr().err
+    assert said.count("forbidden to us. The plugin uses the token of this pod instead") == 1
+    assert "pods-" not in said and "accounts-token" not in said
+
+
 def test_refreshing_goes_on_through_failures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     token = {"status": {"token": "secret-token", "expirationTimestamp": "2026-11-21T00:00:00Z"}}
     path = tmp_path / "calico-kubeconfig"
@@ -94,4 +124,5 @@ def test_lifetimes() -> None:
     assert parse_lifetime_s(f"h.{claims}.s", default_s=1) == 3600
     for text in ("", "a.b.c", "a", f"h.{urlsafe_b64encode(b'[]').decode()}.s"):
         assert parse_lifetime_s(text, default_s=7) == 7
-    assert (refresh_pause_s(1000, random=0), refresh_pause_s(1000, random=1)) == (500, 750)
+    token = Token("t", 1000)
+    assert (refresh_pause_s(token, random=0), refresh_pause_s(token, random=1)) == (500, 750)

@@ -20,6 +20,7 @@ from cni_calico.errors import (
     CorruptRecord,
     DatastoreDenied,
     DatastoreError,
+    DatastoreForbidden,
     DatastoreUnavailable,
     DatastoreUnsupported,
     DeadlineExceeded,
@@ -68,7 +69,7 @@ def post(server: Scripted, seconds: float = ENOUGH_S) -> object:
 @pytest.mark.parametrize(
     ("code", "reason", "error"),
     [
-        (403, "Forbidden", DatastoreDenied),
+        (403, "Forbidden", DatastoreForbidden),
         (410, "Expired", Compacted),
         (400, "BadRequest", RecordRefused),
         (422, "Invalid", RecordRefused),
