@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.store import LocalStore
@@ -97,7 +97,12 @@ def socket_in(ns: Namespace, *arguments: int) -> socket.socket:
 
 
 class Lab:
-    """One node. ``put`` and ``remove`` write to its datastore; ``start`` runs the engine in a process of its own."""
+    """One node. ``put`` and ``remove`` write to its datastore; ``start`` runs the engine in a process of its own.
+
+    ``always``: FELIX_ variables that every engine gets.
+    """
+
+    always: ClassVar[dict[str, str]] = {}
 
     def __init__(self, host: Namespace, root: Path, stack: ExitStack) -> None:
         self.host = host
@@ -196,7 +201,7 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            _run(self.host, self.root, environ, self.open_context, self.tunnels, self.limit_s)
+            _run(self.host, self.root, {**self.always, **environ}, self.open_context, self.tunnels, self.limit_s)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -234,6 +239,10 @@ class Lab:
             return ""
 
     def ruleset(self) -> str:
+        """The packet filter's rules, as its own program lists them."""
+        if self.always.get("FELIX_NFTABLESMODE") == "Disabled":
+            saved = (self.host.run(f"{name}tables-legacy-save").stdout for name in ("ip", "ip6"))
+            return re.sub(r"\[\d+:\d+\]|^#.*", "", "".join(saved), flags=re.MULTILINE)
         return self.host.run("nft", "list", "ruleset").stdout
 
     # -- packets ------------------------------------------------------------------------------------------------------

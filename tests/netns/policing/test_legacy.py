@@ -120,3 +120,15 @@ def test_a_step_that_fails_is_taken_again(legacy_lab: Lab, point: str, when: str
     legacy_lab.until_in_force(policies=1)
     assert f"injected fault at {point} ({when})" in legacy_lab.log()
     assert legacy_lab.passes("a", "b", 80) and not legacy_lab.passes("a", "b", 81)
+
+
+def test_what_cannot_be_expressed_is_found_beside_what_can(legacy_lab: Lab) -> None:
+    """In one change with a policy whose sets are new: "+" stands for the rest of a name."""
+    legacy_lab.put_endpoint(legacy_lab.connect("c", "cali+", "10.65.0.3", "fd00::3"), app="c")
+    legacy_lab.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    legacy_lab.start(**LEGACY)
+    said = legacy_lab.until_in_force(policies=1)
+    assert any(text.startswith("the endpoint at cali+ is denied everything") for text in said["problems"])
+    assert legacy_lab.passes("a", "b", 80) and not legacy_lab.passes("a", "b", 81)
+    assert not legacy_lab.passes("a", "c", 80) and not legacy_lab.passes("a", "c", 80, version=6)
+    assert legacy_lab.passes("b", "a", 80)
