@@ -80,11 +80,15 @@ class Taken:
     def upstreams(self) -> list[str]:
         """Lines of upstream's rules."""
         saved = self.node.ns.run(f"iptables-{self.variant}-save").stdout
-        return [line for line in saved.splitlines() if "cali-" in line]
+        return [line for line in saved.splitlines() if "cali-" in line and "cali-p-" not in line]
+
+
+BY_IPTABLES = "legacy to legacy"  # our policies are in legacy iptables, too
 
 
 @pytest.fixture(params=["legacy", "nft"])
 def taken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Taken]:
+    variant = request.param.partition(" ")[0]
     with namespace("n1") as ns, namespace("other") as other:
         ns.do("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other.name)
         for end, address in ((ns, HOST), (other, OTHER)):
@@ -96,9 +100,11 @@ def taken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Taken]:
         node.store.put(ENDPOINT, POLICY)
         rules = tmp_path / "rules"
         rules.write_text(UPSTREAM)
-        ns.run(f"iptables-{request.param}-restore", "--noflush", str(rules))
+        ns.run(f"iptables-{variant}-restore", "--noflush", str(rules))
+        if request.param == BY_IPTABLES:
+            node.more = {"FELIX_NFTABLESMODE": "Disabled"}
         try:
-            yield Taken(node, other, request.param)
+            yield Taken(node, other, variant)
         finally:
             node.end()
 
@@ -139,6 +145,7 @@ def sending(taken: Taken) -> Iterator[dict[int, int]]:
                 counts[int.from_bytes(data[2:4], "big")] += 1
 
 
+@pytest.mark.parametrize("taken", ["legacy", "nft", BY_IPTABLES], indirect=True)
 def test_a_host_endpoint_is_taken_over_under_traffic(taken: Taken) -> None:
     assert taken.upstreams()
     with sending(taken) as counts:
@@ -148,9 +155,12 @@ def test_a_host_endpoint_is_taken_over_under_traffic(taken: Taken) -> None:
         until(lambda: counts[0] > after, "packets after that")
     assert counts[FORBIDDEN] == 0
     assert counts[ALLOWED] == counts[0] - 1  # the last one ends the count
-    assert "calico-policy" in taken.node.ns.run("nft", "list", "tables").stdout
+    by_iptables = bool(taken.node.more)
+    assert ("calico-policy" in taken.node.ns.run("nft", "list", "tables").stdout) is not by_iptables
+    assert ("-j cali-p-INPUT" in taken.node.ns.run("iptables-legacy-save").stdout) is by_iptables
     said = taken.node.calicoctl("node", "status").stdout
     assert re.search(r"1 host", said), said
+    assert ("legacy iptables and IP sets" in said) is by_iptables, said
 
 
 def test_what_would_no_longer_be_enforced_keeps_upstreams_rules(taken: Taken) -> None:
