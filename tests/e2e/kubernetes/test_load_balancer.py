@@ -5,6 +5,7 @@ the rights of the manifests.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,15 @@ def balancer_world(request: pytest.FixtureRequest, kube: Cluster) -> Iterator[Lo
     store.close()
 
 
-@pytest.fixture
-def process(balancer_world: LoadBalancers, tmp_path: Path) -> Iterator[Process]:
+def put_settings(world: LoadBalancers) -> None:
     document = {"kind": SETTINGS.kind, "metadata": {"name": "default"}, "spec": {"prometheusMetricsPort": 0}}
     document["spec"]["controllers"] = {"node": {}, "loadBalancer": {"assignIPs": "AllServices"}}
-    balancer_world.store.commit([Write.create(SETTINGS, document)], soon())
+    world.store.commit([Write.create(SETTINGS, document)], soon())
+
+
+@pytest.fixture
+def process(balancer_world: LoadBalancers, tmp_path: Path) -> Iterator[Process]:
+    put_settings(balancer_world)
     since = len(balancer_world.kube.audited())
     with (
         rights(balancer_world.kube, balancer_world.manifest),
@@ -206,6 +211,49 @@ def test_a_dual_stack_service_gets_an_address_of_each_family(balancer_world: Loa
     balancer_world.kube.request("PATCH", f"{SERVICES}/early", single, content_type="application/merge-patch+json")
     until(lambda: balancer_world.ingress("early") == [six], "the family that it no longer has is given back", 60)
     until(lambda: sorted(balancer_world.held().values()) == ["early", "two", "two"], "in IPAM, too", 30)
+
+
+@pytest.mark.slow
+def test_killed_at_its_work_another_one_finishes_it(balancer_world: LoadBalancers, tmp_path: Path) -> None:
+    """With SIGKILL, between the first and the last of many Services, and again while they go: no address is given
+    twice, lost, or shown without being held.
+    """
+    world, names = balancer_world, [f"s{number}" for number in range(12)]
+    put_settings(world)
+    world.pool("four", "203.0.113.0/26")
+    world.pool("six", "2001:db8::/120")
+
+    def right(of: list[str]) -> bool:
+        shown = {address: name for name in of for address in world.ingress(name)}
+        return len(shown) == 2 * len(of) and world.held() == shown
+
+    with ExitStack() as stack:
+        stack.enter_context(rights(world.kube, world.manifest))
+        running = [stack.enter_context(controllers(world.kube, tmp_path / name, **world.environ)) for name in "abc"]
+
+        def leader() -> Process | None:
+            leads = [one for one in running if "these controllers lead" in one.log.read_text()]
+            return leads[0] if leads else None
+
+        def kill_the_leader() -> None:
+            until(lambda: leader() is not None, "a leader", 150)
+            killed = leader()
+            assert killed is not None
+            killed.process.kill()
+            killed.process.wait()
+            running.remove(killed)
+
+        until(lambda: leader() is not None, "a leader", 90)
+        for name in names:
+            world.service(name, ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv4", "IPv6"])
+        until(lambda: any(world.ingress(name) for name in names), "the first address", 60, pause_s=0.01)
+        kill_the_leader()
+        until(lambda: right(names), "each has its own address of each family", 180)
+        for name in names[:8]:
+            world.kube.request("DELETE", f"{SERVICES}/{name}")
+        kill_the_leader()
+        until(lambda: right(names[8:]), "what nobody has any more is released", 180)
+        assert running[0].end() == 0
 
 
 def test_only_services_that_ask(balancer_world: LoadBalancers, process: Process) -> None:
