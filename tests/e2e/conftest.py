@@ -12,6 +12,7 @@ from cni_calico.model.access import DatastoreConfig
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, Node, etcd_in
 from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.e2e.roles import with_agent_roles
 from tests.e2e.served import ForkedServer
 from tests.netns.namespaces import Namespace
@@ -91,6 +92,16 @@ def forking_node(request: pytest.FixtureRequest) -> Iterator[Node]:
     with forks_in(made.host) as made.forks:
         yield made
     made.forks = None
+
+
+@pytest.fixture
+def pods_node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    """On the Kubernetes datastore, without a server; every call is of the same pod."""
+    with kube_node(kube, host_ns, tmp_path) as made:
+        kube.create_pod(made.namespace, "web-0", made.nodename)
+        made.timeout_s = 120
+        made.environ["CNI_ARGS"] = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={made.namespace};K8S_POD_NAME=web-0"
+        yield made
 
 
 @pytest.fixture

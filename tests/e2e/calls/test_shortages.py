@@ -19,6 +19,7 @@ import pytest
 from tests.deadlines import until
 from tests.e2e.front import executables
 from tests.e2e.host import EtcdNode, Node
+from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.served import call
 from tests.faults.calls import PIDS, Limits, lonely_group
 from tests.netns.namespaces import Namespace
@@ -31,6 +32,11 @@ VERBS_FIRST = [*VERBS[:2], *(pytest.param(verb, marks=pytest.mark.slow) for verb
 DEFECT = 199
 FEW_MB, MORE_MB = (24, 60, 90), tuple(range(16, 240, 4))
 FEW_DESCRIPTORS = (3, 8)
+STORES = [
+    pytest.param("plain_node", id="local"),
+    pytest.param("etcd_node", marks=[pytest.mark.etcd, pytest.mark.slow], id="etcd"),
+    pytest.param("pods_node", marks=[pytest.mark.kubernetes, pytest.mark.slow], id="kubernetes"),
+]
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def require_deleted(node: Node, pod: Namespace) -> None:
         assert call(node, "DEL", "c1", pod.path).ok
         return not node.leftovers()
 
-    until(is_over, "nothing is left over")
+    until(is_over, "nothing is left over", 400)
 
 
 @pytest.mark.parametrize("how", ["few", pytest.param("many", marks=pytest.mark.slow)])
@@ -110,6 +116,16 @@ def test_a_call_on_etcd_without_threads(etcd_node: EtcdNode, pod_ns: Namespace, 
     with without_threads() as group:
         limits = [Limits("threads", group=group), Limits("memory", 160), Limits("descriptors", 4096)]
         require_no_defect(etcd_node, pod_ns, verb, limits)
+
+
+@pytest.mark.kubernetes
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["ADD", "DEL"])
+def test_a_call_on_kubernetes_that_is_short(pods_node: KubeNode, pod_ns: Namespace, verb: str) -> None:
+    with without_threads() as group:
+        limits = [Limits("threads", group=group), *(Limits("memory", size) for size in (60, 110, 130))]
+        limits += [Limits("descriptors", n) for n in (*FEW_DESCRIPTORS, 64)]
+        require_no_defect(pods_node, pod_ns, verb, limits)
 
 
 @pytest.mark.parametrize("verb", VERBS_FIRST)
@@ -136,18 +152,18 @@ def short(process: subprocess.Popen[bytes], what: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("what", ["memory", "threads"])
 @pytest.mark.parametrize("verb", VERBS_FIRST)
-@pytest.mark.parametrize("store", ["local", pytest.param("etcd", marks=[pytest.mark.etcd, pytest.mark.slow])])
+@pytest.mark.parametrize("store", STORES)
 def test_a_server_that_is_short_loses_no_call(
     request: pytest.FixtureRequest, pod_ns: Namespace, store: str, verb: str, what: str
 ) -> None:
     """In its first calls, and once everything is warm; one that was refused memory ends, and callers go on."""
-    node: Node = request.getfixturevalue("plain_node" if store == "local" else "etcd_node")
+    node: Node = request.getfixturevalue(store)
     for warm in (False, True):
         with ExitStack() as held:
             process = held.enter_context(node.server())
             if warm:
-                assert call(node, "ADD", "c2", pod_ns.path, ifname="net9").ok
-                assert call(node, "DEL", "c2", pod_ns.path, ifname="net9").ok
+                assert call(node, "ADD", "c2", pod_ns.path).ok
+                assert call(node, "DEL", "c2", pod_ns.path).ok
             before = node.call("ADD", "c1", pod_ns.path).document if verb != "ADD" else {}
             with short(process, what):
                 named = verb in ("ADD", "DEL", "CHECK")

@@ -102,7 +102,7 @@ class KubeNode(Node):
             return super().dump()
         store = self.kube.store()
         try:
-            items = store.list(EverythingList(), Deadline.after(20)).items
+            items = store.list(EverythingList(), Deadline.after(120)).items
         finally:
             store.close()
         # a pod without container is a pod without endpoint

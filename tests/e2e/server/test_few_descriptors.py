@@ -26,9 +26,15 @@ def limit_with_free(pid: int, free: int) -> int:
     return next(islice((number for number in count() if number not in used), free, None))
 
 
-@pytest.fixture(params=["local", pytest.param("etcd", marks=[pytest.mark.etcd, pytest.mark.slow])])
+@pytest.fixture(
+    params=[
+        pytest.param("plain_node", id="local"),
+        pytest.param("etcd_node", marks=[pytest.mark.etcd, pytest.mark.slow], id="etcd"),
+        pytest.param("pods_node", marks=[pytest.mark.kubernetes, pytest.mark.slow], id="kubernetes"),
+    ]
+)
 def some_node(request: pytest.FixtureRequest) -> Node:
-    made: Node = request.getfixturevalue("plain_node" if request.param == "local" else "etcd_node")
+    made: Node = request.getfixturevalue(request.param)
     return made
 
 
