@@ -26,7 +26,7 @@ from tests.netns.wire import UPLINK, Wire, frame, open_wire
 from tests.unit.policy.cluster import NODE, PACKETS, documents_for, graph_of, keys
 from tests.unit.policy.naive import Naive
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(900)]  # on a busy machine every example is slow
 
 OWN = {4: ip_address("192.0.2.1"), 6: ip_address("fd00::2")}  # the host's addresses, on the uplink
 POD = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}  # where translated connections go
