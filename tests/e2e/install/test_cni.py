@@ -51,9 +51,10 @@ def image(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Host:
-    """A root with the mounts that the container has."""
+    """A root with the mounts that the container has. ``inside``: a command before the program's."""
 
     program = "install-cni.sh"
+    inside: tuple[str, ...] = ()
 
     def __init__(self, root: Path, image: Path) -> None:
         self.root = root
@@ -67,7 +68,7 @@ class Host:
 
     def start(self, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [self.image / self.program],
+            [*self.inside, self.image / self.program],
             env={"PATH": os.environ["PATH"], **self.environ, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -467,16 +468,38 @@ def test_an_api_server_without_tls(install_host: Host, granted: Cluster) -> None
         assert user_of(kubeconfig) == CNI_USER and front.count("POST", "/selfsubjectreviews") == 1
 
 
-def test_an_api_server_that_is_down(install_host: Host) -> None:
+def unreachable(install_host: Host, host: str, port: str, *inside: str) -> str:
+    """What it says in a pod whose API server cannot be had."""
     account = install_host.root / "var/run/secrets/kubernetes.io/serviceaccount"
     account.mkdir(parents=True)
     (account / "token").write_text(SECRET)
     (account / "ca.crt").write_text("")
-    output = install_host.fails(
-        KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT="1", SKIP_TLS_VERIFY="true"
-    )
+    install_host.inside = inside
+    output = install_host.fails(KUBERNETES_SERVICE_HOST=host, KUBERNETES_SERVICE_PORT=port, SKIP_TLS_VERIFY="true")
     assert "cannot get a token of service account kube-system/calico-cni-plugin" in output
     assert "check that kube-proxy" in output and "kubernetes-services-endpoint" in output
+    return output
+
+
+def test_an_api_server_that_is_down(install_host: Host) -> None:
+    assert "Connection refused" in unreachable(install_host, "127.0.0.1", "1")
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("route replace unreachable default", "no connection to 10.96.0.1:443: No route to host"),
+        ("neigh add 192.0.2.1 lladdr 02:00:00:00:00:01 dev uplink", "no connection to 10.96.0.1:443 in time"),
+    ],
+    ids=["no-route", "silence"],
+)
+def test_a_service_address_that_nobody_translates(
+    install_host: Host, host_ns: Namespace, command: str, said: str
+) -> None:
+    """A node without kube-proxy: packets to the Service go nowhere, or to the default gateway."""
+    host_ns.do(*command.split())
+    assert said in unreachable(install_host, "10.96.0.1", "443", "nsenter", f"--net={host_ns.path}")
 
 
 # -- while it stays, and while others use what it replaces ------------------------------------------------------------
