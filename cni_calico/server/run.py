@@ -46,6 +46,7 @@ QUEUE = 512
 START_S = 60.0  # a thread that has no memory for its first step makes the thread that starts it wait for ever
 DRAIN_S = 4.0
 CLOSE_MIN_S = 0.2
+END_S = 10.0  # more than the above: from the decision to end to the end of the process, at the latest
 SHORT_S = 0.1  # from one attempt to accept to the next while there are no descriptors
 SERVES: dict[str, Callable[..., Answer]] = {"calico": serve_plugin, "calico-ipam": serve_ipam}
 CLOSE_IDLE_S = 60.0  # from one search for unused datastores to the next
@@ -320,6 +321,15 @@ def _at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+def _end_within(seconds: float) -> None:
+    """Have the kernel end this process if it has not ended by itself.
+
+    One that is short of memory may wait for ever, for a thread that died before its first step or in gRPC.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
 def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     """``calico-node -cni-server``: serve until SIGTERM, SIGINT or a lack of memory; the exit status."""
     install_from_environment(environ)
@@ -345,5 +355,6 @@ def run_server(environ: dict[str, str] | os._Environ[str]) -> int:
     if server.exhaustion.noted:
         log.error("ending: this process was refused memory, and must be started again before it can be relied on")
     tell_systemd(STOPPING, environ)
+    _end_within(END_S)
     server.stop()
     return 1 if server.exhaustion.noted else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -51,6 +52,18 @@ def test_a_late_worker_that_never_starts_leaves_the_others_serving(tmp_path: Pat
     with subprocess.Popen([sys.executable, "-c", HANGS.format(name="cni-7")], env=environ) as server:
         try:
             until(lambda: answers_at(tmp_path / "cni.sock"), "it serves", 50)
+        finally:
+            server.kill()
+
+
+def test_a_server_that_cannot_end_is_ended(tmp_path: Path) -> None:
+    environ = {"CALICO_RUN_DIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    program = HANGS.format(name="cni-close").replace("run.START_S", "run.END_S")
+    with subprocess.Popen([sys.executable, "-c", program], env=environ) as server:
+        try:
+            until(lambda: answers_at(tmp_path / "cni.sock"), "it serves", 50)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(50) == -signal.SIGALRM
         finally:
             server.kill()
 
