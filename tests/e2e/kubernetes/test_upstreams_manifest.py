@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def lay_out_sources(root: Path) -> None:
 def lay_out_image(root: Path, bundle: Path) -> None:
     """The image's own file tree, as build/image/build.sh makes it."""
     (root / "opt" / "cni" / "bin").mkdir(parents=True)
-    subprocess.run([ROOT / "build/install-bundle.sh", "--plain", bundle, root / "opt/cni/bin"], check=True, timeout=60)
+    subprocess.run([ROOT / "build/install-bundle.sh", "--plain", bundle, root / "opt/cni/bin"], check=True, timeout=300)
     subprocess.run([ROOT / "build/image/tree.sh", root], check=True, timeout=60)
 
 
@@ -195,19 +195,20 @@ exec "$@"
 def container(
     kube: Cluster, environ: Mapping[str, str], bundle: Path | None, *arguments: str, secrets: Path | None = None
 ) -> Iterator[Container]:
-    directory = Path(tempfile.mkdtemp(prefix="cct-container-"))
-    directory.chmod(0o755)
-    made = Container(kube, directory, environ, bundle, arguments, secrets)
-    try:
-        yield made
-    except BaseException:
-        sys.stderr.write(made.log.read_text())
-        raise
-    finally:
-        if made.process.poll() is None:
-            os.killpg(made.process.pid, signal.SIGKILL)
-            made.process.wait()
-        shutil.rmtree(directory)
+    with ExitStack() as undo:
+        directory = Path(tempfile.mkdtemp(prefix="cct-container-"))
+        undo.callback(shutil.rmtree, directory)
+        directory.chmod(0o755)
+        made = Container(kube, directory, environ, bundle, arguments, secrets)
+        try:
+            yield made
+        except BaseException:
+            sys.stderr.write(made.log.read_text())
+            raise
+        finally:
+            if made.process.poll() is None:
+                os.killpg(made.process.pid, signal.SIGKILL)
+                made.process.wait()
 
 
 @pytest.fixture(params=["sources", pytest.param("frozen", marks=[pytest.mark.bundle, pytest.mark.slow])])
