@@ -1,0 +1,43 @@
+"""Policies without nf_tables: run by test_user_mode_kernel.py in a user-mode kernel that has none."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from tests.netns.policing.lab import Lab
+from tests.netns.policing.test_legacy import DENY_B, legacy_lab
+from tests.netns.test_verdicts import check_verdicts
+from tests.netns.wire import open_wire
+
+__all__ = ["legacy_lab"]
+pytestmark = pytest.mark.timeout(3000)
+# the kernel's own requests for modules find nothing there
+MODULES = (
+    "ipv6 veth iptable_filter iptable_raw iptable_mangle ip6table_filter ip6table_raw ip6table_mangle ip_set "
+    "ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport xt_set xt_comment xt_conntrack xt_mark xt_multiport xt_limit "
+    "xt_connlimit ipt_rpfilter ip6t_rpfilter xt_CT xt_LOG nf_log_syslog ipt_REJECT ip6t_REJECT nf_conntrack_netlink"
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def modules() -> None:
+    subprocess.run(["busybox", "modprobe", "-a", *MODULES.split()], check=True)
+
+
+def test_it_is_chosen_where_there_is_nothing_else(legacy_lab: Lab) -> None:
+    legacy_lab.put("GlobalNetworkPolicy", "deny", DENY_B)
+    legacy_lab.start()
+    said = legacy_lab.until_in_force(policies=1)
+    assert said["by"] == "iptables"
+    assert any("this kernel has no nf_tables" in text for text in said["warnings"])
+    assert not legacy_lab.passes("a", "b", 80) and not legacy_lab.passes("a", "b", 80, version=6)
+    assert legacy_lab.passes("b", "a", 80)
+
+
+def test_verdicts() -> None:
+    """Few examples: each takes many seconds there."""
+    with open_wire(FilterSettings(), legacy=True) as wire:
+        check_verdicts(wire, 4)
