@@ -23,7 +23,7 @@ from tests.e2e.kubernetes.cluster import BIN, Cluster, running_cluster
 from tests.e2e.kubernetes.test_from_operator import controllers, read
 from tests.e2e.manifest_documents import MANIFESTS
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.bundle, pytest.mark.slow]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.bundle, pytest.mark.slow, pytest.mark.timeout(2700)]
 
 PAGE = ROOT / "docs" / "from-calico.md"
 WORKLOADS = (("daemonset", "calico-node"), ("deployment", "calico-kube-controllers"))
@@ -111,7 +111,7 @@ def reader(taken_over: Cluster, bundle: Path, tmp_path: Path) -> Run:
 
     def run(script: str) -> str:
         done = subprocess.run(
-            ["bash", "-euc", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+            ["bash", "-euc", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         return done.stdout
