@@ -28,8 +28,12 @@ from tests.conftest import ROOT
 from tests.contract.etcd_process import single
 from tests.deadlines import soon, until
 from tests.e2e.etcd.certificates import make_authority
-from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster
+from tests.e2e.host import etcd_in
+from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, NODE_USER, Cluster
+from tests.e2e.kubernetes.node import ETCD, kube_node
 from tests.e2e.kubernetes.test_controllers import POLICY, RBAC, SETTINGS, wipe
+from tests.netns.namespaces import Namespace
+from tests.netns.startups import add_card
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -79,14 +83,14 @@ def change_role(kube: Cluster, rules: Any) -> None:
 
 
 @contextmanager
-def role(kube: Cluster, rules: Any) -> Iterator[None]:
+def role(kube: Cluster, rules: Any, user: str = CONTROLLERS_USER) -> Iterator[None]:
     name = ROLE
     kube.ensure(f"{RBAC}/clusterroles", role_of(rules))
     binding = {
         "kind": "ClusterRoleBinding",
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": CONTROLLERS_USER}],
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
     }
     kube.ensure(f"{RBAC}/clusterrolebindings", binding)
     try:
@@ -373,3 +377,68 @@ def test_a_role_that_has_policies_only_in_their_old_group(kube: Cluster, executa
         kube.delete_pod(kube.read_pod("space", "web"))
         wipe(store)
         store.close()
+
+
+# the environment of v3.0's container calico-node, without what says where it runs
+AGENT_OF_V3_0 = {
+    "CALICO_NETWORKING_BACKEND": "bird",
+    "CLUSTER_TYPE": "k8s,bgp",
+    "CALICO_DISABLE_FILE_LOGGING": "true",
+    "CALICO_K8S_NODE_REF": "node1",
+    "FELIX_DEFAULTENDPOINTTOHOSTACTION": "ACCEPT",
+    "CALICO_IPV4POOL_CIDR": "192.168.0.0/16",
+    "CALICO_IPV4POOL_IPIP": "Always",
+    "FELIX_IPV6SUPPORT": "false",
+    "FELIX_LOGSEVERITYSCREEN": "info",
+    "FELIX_IPINIPMTU": "1440",
+    "ETCD_CA_CERT_FILE": "",
+    "ETCD_KEY_FILE": "",
+    "ETCD_CERT_FILE": "",
+    "IP": "autodetect",
+    "FELIX_HEALTHENABLED": "true",
+}
+NODES_OF_V3_0 = (("", ["pods", "nodes"], ["get"]),)
+
+
+@pytest.mark.bird
+@pytest.mark.slow
+def test_the_agent_of_v3_0(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> None:
+    """Its environment and its role, which allows to get pods and nodes: both probes of that manifest answer."""
+    add_card(host_ns, "eth0", "10.0.0.5/24")
+    directories = {"CALICO_RUN_DIR": "run", "CALICO_STATE_DIR": "state", "CALICO_LOG_DIR": "log"}
+    program = ["nsenter", f"--net={host_ns.path}", sys.executable, "-m", "cni_calico.nodeagent.main"]
+
+    def answer(page: str) -> str:
+        code = (
+            f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:9099/{page}', timeout=20).read().decode())"
+        )
+        argv = ["nsenter", f"--net={host_ns.path}", sys.executable, "-c", code]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    with (
+        etcd_in(host_ns, tmp_path),
+        kube_node(kube, host_ns, tmp_path, ETCD) as node,
+        role(kube, NODES_OF_V3_0, NODE_USER),
+    ):
+        # which the controllers have made
+        node.apply("Profile", "kns.space", {"labelsToApply": {"pcns.projectcalico.org/name": "space"}})
+        environ = {
+            **AGENT_OF_V3_0,
+            **{name: str(tmp_path / below) for name, below in directories.items()},
+            "PATH": os.environ["PATH"],
+            "HOSTNAME": "node1",
+            "ETCD_ENDPOINTS": "http://127.0.0.1:2379",
+            "KUBECONFIG": kube.kubeconfig("node-token"),
+            "CALICO_NODENAME_FILE": str(tmp_path / "state" / "nodename"),
+            "CALICO_BIRD_CONFIG_DIR": str(tmp_path / "bird"),
+        }
+        with (tmp_path / "agent.log").open("wb") as log:
+            agent = subprocess.Popen([*program, "run"], cwd=ROOT, env=environ, stderr=log)
+        try:
+            until(lambda: answer("readiness") == "ok", "the readiness probe", 180, pause_s=0.2)
+            assert answer("liveness") == "ok"
+        finally:
+            agent.terminate()
+            agent.wait(60)
+    said = (tmp_path / "agent.log").read_text()
+    assert "Traceback" not in said
