@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.faults.servers import LAUNCHER, OURS, answers_at
+from tests.faults.servers import LAUNCHERS, OURS, answers_at
 
 MB = 1024 * 1024
 
@@ -20,7 +20,13 @@ def said_with(megabytes: int, directory: Path) -> str:
     """What a server with so much address space writes until it ends, or until it answers; one of them it must do."""
     run_dir, said = directory / "run", directory / "said"
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CALICO_RUN_DIR": str(run_dir)}
-    argv = ["prlimit", f"--as={megabytes * MB}:unlimited", sys.executable, str(LAUNCHER), "-cni-server"]
+    argv = [
+        "prlimit",
+        f"--as={megabytes * MB}:unlimited",
+        sys.executable,
+        str(LAUNCHERS / "calico-node.py"),
+        "-cni-server",
+    ]
     directory.mkdir()
     with said.open("wb") as log:
         process = subprocess.Popen(argv, env=environ, stdout=log, stderr=log)
