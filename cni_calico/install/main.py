@@ -8,7 +8,7 @@ import sys
 
 from cni_calico import BUILD, __version__
 from cni_calico.errors import CalicoError
-from cni_calico.install.run import install, keep_installed, wait_for
+from cni_calico.install.run import install, keep_installed, seen_secret, wait_for
 from cni_calico.install.settings import parse_settings
 from cni_calico.log import Log
 
@@ -33,13 +33,14 @@ def main() -> int:
     try:
         directory, template = _bundle()
         settings = parse_settings(os.environ, bundle=directory, template_file=template)
+        seen = seen_secret(settings)  # before the files are copied: what changes meanwhile is copied again
         token = install(settings, log)
     except CalicoError as e:
         log.error(f"{e.message}" + (f" ({e.details})" if e.details else ""))
         return 1
     log.info("the CNI plugin is installed")
     if settings.sleep:
-        keep_installed(settings, log, token, wait=wait_for(lambda: bool(stopped)))
+        keep_installed(settings, log, token, seen, wait=wait_for(lambda: bool(stopped)))
     return 0
 
 

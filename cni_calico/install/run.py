@@ -57,7 +57,10 @@ def _host_name() -> str:
     return os.uname().nodename.strip().lower()
 
 
-def seen_secret(settings: Settings) -> tuple[tuple[str, int, int, int], ...]:
+SeenSecret = tuple[tuple[str, int, int, int], ...]
+
+
+def seen_secret(settings: Settings) -> SeenSecret:
     """A value that differs once the Secret has changed: names, inodes, times and sizes of its files."""
     directory = settings.inside(settings.tls_assets_dir)
     found = []
@@ -140,14 +143,14 @@ def keep_installed(
     settings: Settings,
     log: Log,
     token: Token | None,
+    seen: SeenSecret,
     *,
     wait: Callable[[float], bool],
     look_s: float = LOOK_S,
 ) -> None:
-    """Copy the Secret's files again when they change, and keep the plugin's token valid, until ``wait(seconds)``
-    returns True.
+    """Copy the Secret's files again when they are no longer as ``seen``, and keep the plugin's token valid, until
+    ``wait(seconds)`` returns True.
     """
-    seen = seen_secret(settings)
     upkeep = None if token is None else TokenUpkeep(settings, log, token)
     while not wait(look_s):
         if upkeep is not None:

@@ -1,5 +1,5 @@
-"""What an installer that stays does for the plugin's token: against an API server whose answers a test chooses, with a
-clock of the test's.
+"""What an installer that stays does: for the Secret, and for the plugin's token, against an API server whose answers a
+test chooses, with a clock of the test's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from cni_calico.datastore.kubernetes.token import STAND_IN_LOOK_S, Token, refresh_pause_s
-from cni_calico.install.run import TokenUpkeep
+from cni_calico.install.run import TokenUpkeep, keep_installed, seen_secret
 from cni_calico.install.settings import Settings, parse_settings
+from cni_calico.install.steps import ensure_tls_assets
+from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from tests.fakes.scripted_http import Scripted, scripted
 
@@ -138,3 +140,18 @@ def test_how_soon_the_next_one_is_asked_for() -> None:
     assert refresh_pause_s(Token("t", 1000), random=0.5) == 625
     assert refresh_pause_s(own, random=0.5) == STAND_IN_LOOK_S
     assert refresh_pause_s(Token("t", 600, stands_in="it is forbidden"), random=0.5) == 60
+
+
+def test_a_secret_that_changes_while_it_is_installed_is_copied_again(tmp_path: Path) -> None:
+    secrets, net = tmp_path / "calico-secrets", tmp_path / "host/etc/cni/net.d"
+    for directory in (secrets, net):
+        directory.mkdir(parents=True)
+    (secrets / "etcd-key").write_text("one")
+    settings = parse_settings({"CALICO_INSTALL_ROOT": str(tmp_path), "CNI_NETWORK_CONFIG": WITHOUT}, bundle="/b")
+    seen = seen_secret(settings)
+    ensure_tls_assets(settings, Files())
+    assert (net / "calico-tls/etcd-key").read_text() == "one"
+    (secrets / "etcd-key").write_text("another")
+    looks = iter([False, True])
+    keep_installed(settings, Log("error"), None, seen, wait=lambda _: next(looks))
+    assert (net / "calico-tls/etcd-key").read_text() == "another"
