@@ -206,11 +206,7 @@ class CniServer:
                 self.log.info(f"left to the caller: {e}")
                 return
             except BaseException as e:
-                lacking = self.exhaustion.note(e)
-                short = TryAgain(f"cannot finish the call: this host is short of {lacking}")
-                lost = answer_error(
-                    short if lacking else InternalError("cannot finish the call: its worker was lost"), CURRENT
-                )
+                lost = self._failure(e, "the call", "its worker was lost")
                 send_answer(connection, request.version, lost.exit_code, lost.stdout.encode())
                 raise
             finally:
@@ -233,16 +229,19 @@ class CniServer:
         except CalicoError as e:
             answer = answer_error(e, CURRENT)
         except Exception as e:  # a worker must survive every error
-            if lacking := self.exhaustion.note(e):
-                answer = answer_error(TryAgain(f"cannot finish {command}: this host is short of {lacking}"), CURRENT)
-            else:
-                self.log.error("unexpected failure\n" + "".join(traceback.format_exception(e)))
-                answer = answer_error(InternalError(f"cannot finish {command}: unexpected {type(e).__name__}"), CURRENT)
+            answer = self._failure(e, command, f"unexpected {type(e).__name__}")
         finally:
             self.metrics.begun(-1)
         seconds = time.monotonic() - since
         self.metrics.served(command, answer, seconds)
         return answer, lambda: tell(seconds)
+
+    def _failure(self, error: BaseException, doing: str, why: str) -> Answer:
+        """The answer to a call that ``error`` ended: a shortage is nobody's mistake, anything else is ours."""
+        if lacking := self.exhaustion.note(error):
+            return answer_error(TryAgain(f"cannot finish {doing}: this host is short of {lacking}"), CURRENT)
+        self.log.error("unexpected failure\n" + "".join(traceback.format_exception(error)))
+        return answer_error(InternalError(f"cannot finish {doing}: {why}"), CURRENT)
 
     def _run(self, request: CallRequest) -> tuple[Answer, Callable[[float], None]]:
         if request.version not in protocol.ACCEPTED:
