@@ -10,15 +10,18 @@ from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.hosts import (
     HOST_PREFIX,
+    HostGate,
     HostVerdict,
     TrafficEnd,
     gates,
     host_at,
+    host_records,
     judge,
     named_host,
-    read_failsafes,
     read_tunnel,
+    read_views,
 )
+from cni_calico.ctl.policy.interfaces import addresses_of_node
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
@@ -32,6 +35,7 @@ from cni_calico.policy.records import POLICY_KINDS
 from cni_calico.policy.rules import WITH_PORTS, Direction, parse_protocol
 from cni_calico.policy.wanted import PolicyId
 
+_UDP, _IPIP, _VXLAN_PORT = 17, 4, 4789
 _ECHO = {4: (8, 0), 6: (128, 0)}
 _SOURCE_PORT = 49152
 _TRANSLATED = """\
@@ -44,8 +48,16 @@ Hint: if {port} is a NodePort, only doNotTrack and preDNAT policies see it. Behi
 pod of the service: ask again with --to and the pod.
 """
 _OWN_HOST = """\
-Hint: what a workload sends to its own node passes no host endpoint. After the workload's egress policies the node's
-DefaultEndpointToHostAction decides (docs/policy.md, "addresses that change on the way").
+Hint: what a workload sends to its own node passes no host endpoint, except preDNAT policies of one for "*". After the
+workload's egress policies the node's DefaultEndpointToHostAction decides (docs/policy.md, "addresses that change on the
+way").
+"""
+_TUNNELLED = """\
+Hint: where pools use VXLAN or IPIP, its packets between nodes always pass, whatever policies say.
+"""
+_NOT_TRACKED = """\
+Hint: a doNotTrack policy allows it, so its answers need a rule of their own: ask again with the ends exchanged and the
+ports too (--source-port).
 """
 
 
@@ -53,9 +65,11 @@ def explain(session: Session, arguments: Namespace) -> str:
     records = load(session, arguments)
     source = find_end(records, arguments.source, arguments.namespace)
     destination = find_end(records, arguments.destination, arguments.namespace)
+    source, destination = _at_itself(source, destination), _at_itself(destination, source)
     packet = _packet(source, destination, arguments)
     tunnel = read_tunnel(session, source, destination, packet.destination, arguments.warn)
-    path = gates(records, source, destination, tunnel)
+    views = read_views(session, records, (source.node, destination.node))
+    path = gates(views, source, destination, packet, tunnel)
     graph = records.graph([*(end.key for end in (source, destination) if end.key), *(gate.key for gate in path)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
@@ -63,9 +77,8 @@ def explain(session: Session, arguments: Namespace) -> str:
         for why in whys:
             arguments.warn(f"{name}: {why}")
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
-    judged = [(end, direction, *_judged(records, graph, end, direction, packet)) for end, direction in directions]
-    failsafes = {node: read_failsafes(session, node) for node in {gate.node for gate in path}}
-    hosts = judge(graph.wanted(), path, packet, failsafes)
+    judged = [(end, direction, *_judged(records, graph, end, direction, packet, path)) for end, direction in directions]
+    hosts = judge(graph.wanted(), path, packet, views)
     allowed = all(passes for *_, passes in judged) and all(host.passes for host in hosts)
     if arguments.output != TABLE:
         ends = [
@@ -79,17 +92,25 @@ def explain(session: Session, arguments: Namespace) -> str:
     lines += [line for _, _, text, _ in judged for line in text]
     lines += [line for host in hosts for line in _host_lines(records, graph, host)]
     verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
-    return "\n".join([*lines, "", verdict, _hint(source, destination, packet)])
+    return "\n".join([*lines, "", verdict, _hint(source, destination, packet, hosts)])
 
 
-def _hint(source: TrafficEnd, destination: TrafficEnd, packet: Packet) -> str:
+def _hint(source: TrafficEnd, destination: TrafficEnd, packet: Packet, hosts: list[HostVerdict]) -> str:
     """What the answer does not take into account, if there is something."""
+    if any(host.gate.reach == "raw" and host.passes for host in hosts):
+        return _NOT_TRACKED
+    if source.is_host and destination.is_host and _is_tunnelled(packet):
+        return _TUNNELLED
     if destination.is_host and packet.protocol in WITH_PORTS and packet.destination_port in _NODE_PORTS:
         return _NODE_PORT.format(port=packet.destination_port)
     if destination.is_host and source.key is not None and source.node == destination.node:
         return _OWN_HOST
     is_outside = source.key is None and not source.is_host and destination.key is not None
     return _TRANSLATED.format(address=packet.source) if is_outside else ""
+
+
+def _is_tunnelled(packet: Packet) -> bool:
+    return packet.protocol == _IPIP or (packet.protocol, packet.destination_port) == (_UDP, _VXLAN_PORT)
 
 
 def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
@@ -120,9 +141,27 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
 
 def _host_end(records: PolicyRecords, name: str) -> TrafficEnd:
     key, host = named_host(records, name)
-    if not host.labelled.addresses:
-        raise CommandFailed(f"cannot explain: {describe(key)} has no expectedIPs, so its address is not known")
-    return TrafficEnd(f"host {host.node}", tuple(map(ip_address, host.labelled.addresses)), None, host.node)
+    node = records.nodes.get(host.node)
+    addresses = tuple(map(ip_address, host.labelled.addresses)) or (addresses_of_node(node) if node else ())
+    if not addresses:
+        raise CommandFailed(
+            f"cannot explain: {describe(key)} has no expectedIPs and its Node no address, so its address is not known"
+        )
+    return TrafficEnd(f"host {host.node}", addresses, None, host.node)
+
+
+def _at_itself(end: TrafficEnd, other: TrafficEnd) -> TrafficEnd:
+    """A loopback address is that of the host at the other end, which uses the same address then."""
+    for address in end.addresses:
+        if address.is_loopback:
+            if not other.is_host:
+                raise CommandFailed(
+                    f"cannot explain: every host has {address}: name the host at the other end ({HOST_PREFIX}NAME)"
+                )
+            return TrafficEnd(other.shown, (address,), None, other.node)
+    if end.is_host and any(address.is_loopback for address in other.addresses):
+        return TrafficEnd(end.shown, other.addresses, None, end.node)
+    return end
 
 
 def _endpoint_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
@@ -156,12 +195,15 @@ def _shown(packet: Packet) -> str:
 
 
 def _judged(
-    records: PolicyRecords, graph: Graph, end: TrafficEnd, direction: Direction, packet: Packet
+    records: PolicyRecords, graph: Graph, end: TrafficEnd, direction: Direction, packet: Packet, path: list[HostGate]
 ) -> tuple[list[str], bool]:
-    """The lines about one end, and whether the packet passes it."""
+    """The lines about one end, and whether the packet passes it. ``path``: the stages of host endpoints that it passes;
+    they are judged all together.
+    """
     title = f"{direction} of {end.shown}"
     if end.is_host:
-        return [], True  # a host's endpoints are judged with all others
+        is_policed = any((gate.node, gate.direction) == (end.node, direction) for gate in path)
+        return [] if is_policed else [f"  {title}: not policed, it passes no host endpoint there"], True
     if end.key is None:
         return [f"  {title}: not policed, it is not a workload"], True
     wanted = graph.wanted()
@@ -184,7 +226,8 @@ def _host_lines(records: PolicyRecords, graph: Graph, host: HostVerdict) -> list
         return [f"  {host.gate.title}: allowed, it is a failsafe port"]
     reason = _reason(records, host.decision)
     if not reason:
-        missing = graph.missing_host_profiles()
+        profiles = host_records(records)[host.gate.key].labelled.profiles
+        missing = [name for name in profiles if name in graph.missing_host_profiles()]
         reason = "because no policy and no profile allows it"
         reason += f" (profile {missing[0]} does not exist)" if missing else ""
     return _verdict_lines(records, host.gate.title, host.decision, reason)

@@ -1,28 +1,29 @@
 """Host endpoints in the answers of ``calicoctl policy``: which of them a connection passes, and what they decide. Rule:
-routes are not known here, so it is assumed that a connection passes the node's host endpoint that expects the address;
-if none does, the first one for a single interface; if there is none, the one for all interfaces. Where pools send all
-packets between nodes through a tunnel, it passes the tunnel's interface instead. Answers name the host endpoint.
+routes are not known here; ctl/policy/interfaces.py has what is assumed instead. Where pools send all packets between
+nodes through a tunnel, a connection passes the tunnel's interface. Answers name the host endpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from cni_calico.ctl.policy.interfaces import NodeHosts, addresses_of_node, node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Resource
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.policy.explain import Decision, Packet, decide_host
-from cni_calico.policy.failsafe import FailsafePort, is_failsafe
+from cni_calico.policy.failsafe import is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
 from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
 
 HOST_PREFIX = "hostendpoint:"  # a text that begins with this names a host endpoint instead of a workload
 _STAGE_TEXT = {"raw": "doNotTrack", "beforeNat": "preDNAT", "forward": "forwarded", "own": "the host itself"}
-Failsafes = tuple[tuple[FailsafePort, ...], tuple[FailsafePort, ...]]  # (inbound, outbound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,11 @@ def host_records(records: PolicyRecords) -> dict[ResourceKey, HostRecord]:
 
 
 def host_at(records: PolicyRecords, address: Address) -> TrafficEnd | None:
-    """The host that has an address according to its host endpoints."""
-    for host in host_records(records).values():
-        if address.packed in host.labelled.addresses:
-            return TrafficEnd(f"host {host.node}", (address,), None, host.node)
-    return None
+    """The host that has an address according to its Node or, if none has it, to its host endpoints."""
+    nodes = (name for name, node in records.nodes.items() if address in addresses_of_node(node))
+    hosts = (host.node for host in host_records(records).values() if address.packed in host.labelled.addresses)
+    node = next(chain(nodes, hosts), "")
+    return TrafficEnd(f"host {node}", (address,), None, node) if node else None
 
 
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:
@@ -96,33 +97,48 @@ def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostReco
     return key, found
 
 
-def gates(records: PolicyRecords, source: TrafficEnd, destination: TrafficEnd, tunnel: str) -> list[HostGate]:
-    """The host endpoints' stages, in the order in which the connection's first packet passes them. ``tunnel``: the
-    interface between the two nodes, "" without a tunnel.
+def gates(
+    views: Mapping[str, NodeHosts], source: TrafficEnd, destination: TrafficEnd, packet: Packet, tunnel: str
+) -> list[HostGate]:
+    """The host endpoints' stages, in the order in which the connection's first packet passes them. ``views``: by node,
+    where there are host endpoints; ``tunnel``: the interface between the two nodes, "" without a tunnel.
     """
-    if source.node and source.node == destination.node:
-        return [] if source.is_host or destination.is_host else _between_workloads(records, source.node)
-
-    def between_nodes(end: TrafficEnd) -> ResourceKey | None:
-        return _named(records, end.node, tunnel) if tunnel else _uplink(records, end)
-
     found: list[HostGate] = []
-    if source.is_host:
-        found += _gates(source.node, between_nodes(source), ("raw", "own"), "egress")
-    elif source.key is not None:
-        found += _gates(source.node, _everywhere(records, source.node), ("beforeNat", "forward"), "ingress")
-        found += _gates(source.node, between_nodes(source), ("forward",), "egress")
-    if destination.is_host:
-        found += _gates(destination.node, between_nodes(destination), ("raw", "beforeNat", "own"), "ingress")
-    elif destination.key is not None:
-        found += _gates(destination.node, between_nodes(destination), ("raw", "beforeNat", "forward"), "ingress")
-        found += _gates(destination.node, _everywhere(records, destination.node), ("forward",), "egress")
+    if source.node and source.node == destination.node:
+        return list(_within(views[source.node], source, destination)) if source.node in views else []
+    if source.node in views:
+        view = views[source.node]
+        uplink = view.at_address(packet.source) if source.is_host else view.at_uplink()
+        out = view.at_interface(tunnel) if tunnel else uplink
+        if source.is_host:
+            found += _gates(source.node, out, ("raw", "own"), "egress")
+        else:
+            found += _gates(source.node, view.everywhere(), ("beforeNat", "forward"), "ingress")
+            found += _gates(source.node, out, ("forward",), "egress")
+    if destination.node in views:
+        view = views[destination.node]
+        uplink = view.at_address(packet.destination) if destination.is_host else view.at_uplink()
+        into = view.at_interface(tunnel) if tunnel else uplink
+        if destination.is_host:
+            found += _gates(destination.node, into, ("raw", "beforeNat", "own"), "ingress")
+        else:
+            found += _gates(destination.node, into, ("raw", "beforeNat", "forward"), "ingress")
+            found += _gates(destination.node, view.everywhere(), ("forward",), "egress")
     return found
 
 
-def _between_workloads(records: PolicyRecords, node: str) -> list[HostGate]:
-    every = _everywhere(records, node)
-    return [*_gates(node, every, ("beforeNat", "forward"), "ingress"), *_gates(node, every, ("forward",), "egress")]
+def _within(view: NodeHosts, source: TrafficEnd, destination: TrafficEnd) -> Iterator[HostGate]:
+    """On one node. What a host sends to itself leaves and comes in through the loopback interface."""
+    node = source.node
+    if source.is_host:
+        if destination.is_host:
+            yield from _gates(node, view.at_loopback(), ("raw", "own"), "egress")
+            yield from _gates(node, view.at_loopback(), ("raw", "beforeNat", "own"), "ingress")
+        return
+    yield from _gates(node, view.everywhere(), ("beforeNat",), "ingress")
+    if not destination.is_host:
+        yield from _gates(node, view.everywhere(), ("forward",), "ingress")
+        yield from _gates(node, view.everywhere(), ("forward",), "egress")
 
 
 def _gates(
@@ -132,40 +148,16 @@ def _gates(
         yield from (HostGate(node, key, reach, direction) for reach in reaches)
 
 
-def _named(records: PolicyRecords, node: str, interface: str) -> ResourceKey | None:
-    found = host_records(records).items()
-    own = next((key for key, host in found if host.node == node and host.interface == interface), None)
-    return own or _everywhere(records, node)
-
-
-def _everywhere(records: PolicyRecords, node: str) -> ResourceKey | None:
-    found = host_records(records).items()
-    return next((key for key, host in found if host.node == node and host.interface == ALL_INTERFACES), None)
-
-
-def _uplink(records: PolicyRecords, end: TrafficEnd) -> ResourceKey | None:
-    found = {key: host for key, host in host_records(records).items() if host.node == end.node}
-    addresses = {address.packed for address in end.addresses} if end.is_host else set()
-
-    def rank(key: ResourceKey) -> tuple[bool, bool, str]:
-        host = found[key]
-        return addresses.isdisjoint(host.labelled.addresses), host.interface == ALL_INTERFACES, key.name
-
-    own = [key for key in found if found[key].interface != ALL_INTERFACES]
-    return min(own or found, key=rank, default=None)
-
-
-def judge(
-    wanted: Wanted, path: list[HostGate], packet: Packet, failsafes: Mapping[str, Failsafes]
-) -> list[HostVerdict]:
-    """The verdicts of the stages, in order; a stage that decides nothing is left out. ``failsafes``: by node."""
+def judge(wanted: Wanted, path: list[HostGate], packet: Packet, views: Mapping[str, NodeHosts]) -> list[HostVerdict]:
+    """The verdicts of the stages, in order; a stage that decides nothing is left out. ``views``: by node."""
     found: list[HostVerdict] = []
     skipped: set[tuple[ResourceKey, Direction]] = set()
     for gate in path:
         host = wanted.hosts.get(gate.key)
         if host is None or (gate.key, gate.direction) in skipped or _is_idle(gate, host.interface):
             continue
-        ports = failsafes[gate.node][gate.direction == "egress"]
+        felix = views[gate.node].felix
+        ports = felix.failsafe_inbound if gate.direction == "ingress" else felix.failsafe_outbound
         if gate.reach != "forward" and is_failsafe(ports, gate.direction, packet):
             if gate.reach == "own":
                 found.append(HostVerdict(gate, None))
@@ -183,16 +175,22 @@ def _is_idle(gate: HostGate, interface: str) -> bool:
     return gate.reach == "raw" and interface == ALL_INTERFACES
 
 
-def read_failsafes(session: Session, node: str) -> Failsafes:
-    """The failsafe ports in the FelixConfigurations; a node's environment may set others."""
-    from cni_calico.nodeagent.context.felix import parse_felix
+def read_views(session: Session, records: PolicyRecords, nodes: Iterable[str]) -> dict[str, NodeHosts]:
+    """The host endpoints of those of some nodes that have any, with these nodes' parameters."""
+    hosts = host_records(records)
+    return {
+        node: node_hosts(hosts, node, records.nodes.get(node), _read_felix(session, node))
+        for node in {host.node for host in hosts.values()}.intersection(nodes)
+    }
 
+
+def _read_felix(session: Session, node: str) -> FelixSettings:
+    """The parameters in the FelixConfigurations; a node's environment may set others."""
     specs: list[Any] = []
     for name in (f"node.{node}", "default"):
         found = session.store.get(ResourceKey("FelixConfiguration", name), session.deadline)
         specs.append(None if found is None else found.value.get("spec"))
-    settings = parse_felix({}, *specs).settings
-    return settings.failsafe_inbound, settings.failsafe_outbound
+    return parse_felix({}, *specs).settings
 
 
 def read_tunnel(

@@ -5,7 +5,7 @@ records are read once and judged without further requests, by the same calculati
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,10 @@ from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, parse_key, read_fi
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig
-from cni_calico.model.documents.codec import describe
+from cni_calico.model.documents.codec import decode_node, describe
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
-from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.model.resources import Node, Resource, WorkloadEndpoint
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
@@ -32,11 +32,12 @@ _KUBERNETES = {
 
 @dataclass(slots=True)
 class PolicyRecords:
-    """``overlaid``: the keys that come from files."""
+    """``overlaid``: the keys that come from files. ``nodes``: read only if there are host endpoints."""
 
     documents: dict[ResourceKey, Document] = field(default_factory=dict)
     records: dict[ResourceKey, GraphRecord] = field(default_factory=dict)
     overlaid: set[ResourceKey] = field(default_factory=set)
+    nodes: dict[str, Node] = field(default_factory=dict)
 
     @property
     def endpoints(self) -> dict[ResourceKey, WorkloadEndpoint]:
@@ -72,7 +73,18 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
             key, checked = _from_file(document, arguments.namespace)
             found.overlaid.add(key)
             _add(found, key, checked, arguments.warn)
+    if any(key.kind == "HostEndpoint" for key in found.records):
+        found.nodes.update(_read_nodes(session, arguments.warn))
     return found
+
+
+def _read_nodes(session: Session, warn: Callable[[object], None]) -> Iterator[tuple[str, Node]]:
+    for item in session.store.list(ResourceList("Node"), session.deadline).items:
+        if isinstance(item.key, ResourceKey):
+            try:
+                yield item.key.name, decode_node(item.key, item.value)
+            except CorruptRecord as e:
+                warn(e)
 
 
 def _from_file(document: dict[str, Any], namespace: str) -> tuple[ResourceKey, Document]:

@@ -26,6 +26,32 @@ def test_to_a_host(tiered_cluster):
     assert closed.endswith("The connection is DENIED.\n")
 
 
+def test_to_a_host_whose_address_only_its_node_says(tiered_cluster):
+    calicoctl = tiered_cluster(NAMED)
+    open_host = explain(calicoctl, "192.0.2.1", "172.31.0.2", 80)
+    assert "to host n2 (172.31.0.2), tcp/80:" in open_host
+    assert "ingress of host n2: not policed, it passes no host endpoint there" in open_host
+    assert "The connection is allowed." in open_host
+    put(calicoctl, "HostEndpoint", "h2", {"node": "n2", "interfaceName": "eth0"})
+    for destination in ("172.31.0.2", "hostendpoint:h2"):
+        closed = explain(calicoctl, "192.0.2.1", destination, 80)
+        assert "ingress of HostEndpoint h2 (the host itself): DENIED because no policy and no profile" in closed
+    put(calicoctl, "HostEndpoint", "h9", {"node": "n9", "interfaceName": "eth0"})
+    ask = ("policy", "explain", "--from", "192.0.2.1", "--to", "hostendpoint:h9", "--port", "80")
+    assert "HostEndpoint h9 has no expectedIPs and its Node no address" in calicoctl.fails(*ask)
+
+
+def test_host_endpoints_of_one_interface(tiered_cluster):
+    """The agent takes the one with the smallest name, and none whose interface is excluded."""
+    calicoctl = tiered_cluster(NAMED)
+    put(calicoctl, "HostEndpoint", "a0", {"node": "n1", "interfaceName": "eth0", "profiles": ["missing"]})
+    denied = explain(calicoctl, "192.0.2.1", "172.31.0.1", 80)
+    assert "HostEndpoint a0 (the host itself): DENIED because no policy and no profile allows it (profile mis" in denied
+    put(calicoctl, "FelixConfiguration", "node.n1", {"interfaceExclude": "kube-ipvs0,/^eth0$/"})
+    assert "passes no host endpoint" in explain(calicoctl, "192.0.2.1", "172.31.0.1", 80)
+    assert "HostEndpoint h1 (the host itself): DENIED" in explain(calicoctl, "192.0.2.1", "172.30.0.1", 80)
+
+
 def test_other_failsafe_ports_count(tiered_cluster):
     calicoctl = tiered_cluster(NAMED)
     ports = [{"protocol": "tcp", "port": 2222, "net": "192.0.2.0/24"}]
@@ -49,6 +75,23 @@ def test_from_a_workload_to_its_own_host(tiered_cluster):
     assert "HostEndpoint h0" not in own and "DefaultEndpointToHostAction decides" in own
     other = explain(calicoctl, "r1", "172.31.0.1", 25)
     assert "ingress of HostEndpoint h0 (the host itself): DENIED" in other and "DefaultEndpoint" not in other
+
+
+def test_from_a_host_to_itself(tiered_cluster):
+    """Through the loopback interface, which a host endpoint for all interfaces has, too."""
+    calicoctl = tiered_cluster(NAMED)
+    assert "HostEndpoint" not in explain(calicoctl, "172.31.0.1", "172.31.0.1", 9000)
+    calicoctl = tiered_cluster(WILDCARD)
+    rules = [{"action": "Allow", "protocol": "TCP", "destination": {"nets": ["127.0.0.0/8"]}}]
+    put(calicoctl, "GlobalNetworkPolicy", "in", {"selector": "has(host)", "types": ["Ingress"], "ingress": rules})
+    own = explain(calicoctl, "172.31.0.1", "172.31.0.1", 9000)
+    assert "egress of HostEndpoint all (the host itself): allowed by rule 1 of Profile projectcalico-defau" in own
+    assert "ingress of HostEndpoint all (the host itself): DENIED at the end of tier default" in own
+    loop = explain(calicoctl, "hostendpoint:all", "127.0.0.1", 9000)
+    assert "host n1 (127.0.0.1) to host n1 (127.0.0.1)" in loop
+    assert "ingress of HostEndpoint all (the host itself): allowed by rule 1 of GlobalNetworkPolicy in" in loop
+    ask = ("policy", "explain", "--from", "127.0.0.1", "--to", "b", "--port", "80")
+    assert "every host has 127.0.0.1: name the host at the other end (hostendpoint:NAME)" in calicoctl.fails(*ask)
 
 
 def test_through_a_host(tiered_cluster):
@@ -75,6 +118,15 @@ def test_from_host_to_host(tiered_cluster):
     assert "The connection is DENIED." in denied
 
 
+def test_tunnel_packets_between_hosts(tiered_cluster):
+    calicoctl = tiered_cluster(NAMED)
+    always = "Hint: where pools use VXLAN or IPIP, its packets between nodes always pass"
+    ipip = explain(calicoctl, "172.31.0.1", "172.31.0.2", 1, "--protocol", "4")
+    assert "egress of HostEndpoint h0 (the host itself): DENIED" in ipip and always in ipip
+    assert always in explain(calicoctl, "172.31.0.2", "172.31.0.1", 4789, "--protocol", "udp")
+    assert "Hint" not in explain(calicoctl, "172.31.0.2", "172.31.0.1", 4788, "--protocol", "udp")
+
+
 def test_between_workloads_of_two_hosts(tiered_cluster):
     """Through the hosts' own network, unless the pool sends everything through a tunnel."""
     calicoctl = tiered_cluster(NAMED)
@@ -87,11 +139,12 @@ def test_between_workloads_of_two_hosts(tiered_cluster):
     through = explain(calicoctl, "r1", "a", 25)
     assert "HostEndpoint" not in through and "The connection is allowed." in through
     assert forwarded in explain(calicoctl, "192.0.2.1", "a", 25)  # from outside there is no tunnel
-    put(calicoctl, "HostEndpoint", "tunnel", {"node": "n1", "interfaceName": "vxlan.calico"})
+    put(calicoctl, "HostEndpoint", "a-tunnel", {"node": "n1", "interfaceName": "vxlan.calico"})
     deny = {"applyOnForward": True, "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
     put(calicoctl, "GlobalNetworkPolicy", "all-hosts", {**deny, "selector": "!has(hep) && !has(app)", "order": 1})
     through = explain(calicoctl, "r1", "a", 25)
-    assert "ingress of HostEndpoint tunnel (forwarded): DENIED by rule 1 of GlobalNetworkPolicy all-hosts" in through
+    assert "ingress of HostEndpoint a-tunnel (forwarded): DENIED by rule 1 of GlobalNetworkPolicy all-hosts" in through
+    assert forwarded in explain(calicoctl, "192.0.2.1", "a", 25)
 
 
 def test_everywhere_means_tunnels_and_workloads(tiered_cluster):
@@ -113,6 +166,7 @@ def test_what_is_not_tracked(tiered_cluster):
     allowed = udp(outside, host, 53)
     assert "ingress of HostEndpoint h0 (doNotTrack): allowed by rule 1 of GlobalNetworkPolicy untracked" in allowed
     assert "the host itself" not in allowed and "The connection is allowed." in allowed
+    assert "Hint: a doNotTrack policy allows it, so its answers need a rule of their own" in allowed
     assert "ingress of HostEndpoint h0 (doNotTrack): DENIED by rule 2" in udp(outside, host, 123)
     assert "(the host itself): DENIED because no policy and no profile allows it" in udp(outside, host, 124)
     assert "ingress of HostEndpoint h0 (doNotTrack): DENIED by rule 2" in udp(outside, "a", 123)  # forwarded, too
@@ -122,6 +176,8 @@ def test_what_is_not_tracked(tiered_cluster):
 
 def test_before_translation(tiered_cluster):
     calicoctl = tiered_cluster(WILDCARD)
+    own = explain(calicoctl, "a", "172.31.0.1", 30080)  # before it is known that it is for the host itself
+    assert "ingress of HostEndpoint all (preDNAT): DENIED by rule 1 of GlobalNetworkPolicy nodeports" in own
     denied = explain(calicoctl, "192.0.2.1", "172.31.0.1", 30080)
     assert "ingress of HostEndpoint all (preDNAT): DENIED by rule 1 of GlobalNetworkPolicy nodeports" in denied
     found = json.loads(explain(calicoctl, "192.0.2.1", "172.31.0.1", 30080, "-o", "json"))

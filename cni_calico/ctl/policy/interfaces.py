@@ -1,0 +1,125 @@
+"""PURE: the host endpoint that a connection passes on a node, as far as records tell.
+
+Rule: an interface gets the host endpoint that the agent gives it. Records seldom say which interface has an address,
+and never which one leads to other hosts. So it is assumed to be that of the host endpoint that expects the address; if
+none does, of the first one that names an interface and expects no address; if there is none, one without a host
+endpoint of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address, Node
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
+from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import is_excluded
+from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord
+
+LOOPBACK = "lo"
+_LOOPBACK_ADDRESSES = (ip_address("127.0.0.1"), ip_address("::1"))
+_TUNNELS = (IPIP, *VXLAN.values())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHosts:
+    """A node's host endpoints, sorted by name, without those whose interface is excluded.
+
+    ``main``: its addresses on the network between nodes; ``devices``: the interfaces of addresses, where they are
+    known.
+    """
+
+    hosts: Mapping[ResourceKey, HostRecord]
+    felix: FelixSettings
+    main: tuple[Address, ...] = ()
+    devices: Mapping[Address, str] = field(default_factory=dict)
+
+    def everywhere(self) -> ResourceKey | None:
+        """That of all interfaces without one of their own."""
+        return next((key for key, host in self.hosts.items() if host.interface == ALL_INTERFACES), None)
+
+    def at_interface(self, name: str, *addresses: Address) -> ResourceKey | None:
+        """That of an interface; ``addresses``: those that are known of its addresses."""
+        fits = (key for key, host in self.hosts.items() if host.interface == name or _is_unnamed(host, addresses))
+        return next(fits, None) or self.everywhere()
+
+    def at_address(self, address: Address) -> ResourceKey | None:
+        """That of the interface that has an address of the node."""
+        device = LOOPBACK if address.is_loopback else self.devices.get(address, "")
+        return self.at_interface(device, address) if device else self._likely(address) or self.everywhere()
+
+    def at_loopback(self) -> ResourceKey | None:
+        """That of the loopback interface."""
+        return self.at_interface(LOOPBACK, *_LOOPBACK_ADDRESSES)
+
+    def at_uplink(self) -> ResourceKey | None:
+        """That of the interface that leads to other hosts."""
+        others = (key for key, host in self.hosts.items() if not self._is_internal(host.interface))
+        return self._likely(*self.main) or self.everywhere() or next(others, None)
+
+    def _likely(self, *addresses: Address) -> ResourceKey | None:
+        outer = {key: host for key, host in self.hosts.items() if not self._is_internal(host.interface)}
+        expecting = [key for key, host in outer.items() if _expects(host, addresses)]
+        silent = [key for key, host in outer.items() if host.interface and not host.labelled.addresses]
+        named = next((outer[key].interface for key in expecting or silent if outer[key].interface), "")
+        return self.at_interface(named, *addresses) if named else next(iter(expecting), None)
+
+    def _is_internal(self, interface: str) -> bool:
+        """Whether no other host can be reached through an interface, except by a tunnel."""
+        return interface in (ALL_INTERFACES, LOOPBACK, *_TUNNELS) or interface.startswith(self.felix.interface_prefixes)
+
+
+def node_hosts(
+    hosts: Mapping[ResourceKey, HostRecord], name: str, record: Node | None, felix: FelixSettings
+) -> NodeHosts:
+    """``hosts``: those of all nodes, sorted by name; ``record``: the Node of that name, if it is known."""
+    own = {
+        key: host
+        for key, host in hosts.items()
+        if host.node == name and not (host.interface and is_excluded(host.interface, felix.interface_exclude))
+    }
+    if record is None:
+        return NodeHosts(own, felix)
+    return NodeHosts(own, felix, tuple(_main(record)), dict(_devices(record)))
+
+
+def addresses_of_node(record: Node) -> tuple[Address, ...]:
+    """Every address that a Node says it has, the main ones first."""
+    return tuple(dict.fromkeys((*_main(record), *(address for address, _ in _devices(record)))))
+
+
+def _main(record: Node) -> Iterator[Address]:
+    for interface in (record.ipv4, record.ipv6):
+        if interface is not None:
+            yield interface.ip
+    for entry in record.addresses:
+        if entry.get("type") == "InternalIP":
+            yield from _parse(entry.get("address"))
+
+
+def _devices(record: Node) -> Iterator[tuple[Address, str]]:
+    tunnels = (record.ipv4_ipip_tunnel, record.ipv4_vxlan_tunnel, record.ipv6_vxlan_tunnel)
+    for address, name in zip(tunnels, _TUNNELS, strict=True):
+        if address is not None:
+            yield address, name
+    for entry in record.interfaces:
+        for text in entry.get("addresses") or ():
+            yield from ((address, str(entry.get("name") or "")) for address in _parse(text))
+
+
+def _parse(text: object) -> Iterator[Address]:
+    try:
+        yield ip_address(str(text).partition("/")[0])
+    except ValueError:
+        return
+
+
+def _is_unnamed(host: HostRecord, addresses: tuple[Address, ...]) -> bool:
+    return not host.interface and _expects(host, addresses)
+
+
+def _expects(host: HostRecord, addresses: tuple[Address, ...]) -> bool:
+    return not {address.packed for address in addresses}.isdisjoint(host.labelled.addresses)
