@@ -14,6 +14,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address
 from cni_calico.policy.explain import Packet, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
+from cni_calico.policy.hosts import ALL_INTERFACES
 from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
 
@@ -66,7 +67,8 @@ def describe_cuts(
             continue
         key, own = found
         packet = line.packet(own)
-        verdicts = [decide_host(wanted, key, stage, line.direction, packet) for stage in _STAGES]
+        stages = _STAGES[wanted.hosts[key].interface == ALL_INTERFACES :]  # there doNotTrack does not apply
+        verdicts = [decide_host(wanted, key, stage, line.direction, packet) for stage in stages]
         decision = next((one for one in verdicts if one is not None), None)
         is_open = is_failsafe(ports(line.direction), line.direction, packet)
         if is_open or decision is None or decision.verdict == "Allow":

@@ -21,8 +21,9 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.hosts import ALL_INTERFACES
 from cni_calico.policy.lifelines import KUBELET_PORT, Lifeline, describe_cuts, parse_endpoints
-from cni_calico.policy.wanted import WantedChanges
+from cni_calico.policy.wanted import SetChange, WantedChanges
 
+_LOOPBACK = "lo"  # what a host sends to itself passes it, whichever interface has the address
 _READ_S = 5.0
 _NODES = 20  # at most this many nodes are judged by whether they reach the kubelet
 _KUBELET = "the kubelet (kubectl logs, exec)"
@@ -40,6 +41,7 @@ class HostSide:
         self._log = log
         self._owners: dict[Address, str] = {}  # the interfaces of this host's addresses
         self._nodes: tuple[Lifeline, ...] = ()
+        self._judged: tuple[object, ...] = ()  # what the cuts were last judged by, besides policies and sets
         self._unsure = True
         self._has_read = False
 
@@ -71,26 +73,50 @@ class HostSide:
 
     def look_for_cuts(self, goal: Goal, graph: Graph, changes: WantedChanges, *, kubelet: bool) -> None:
         """Report which lifelines host endpoints cut, before they are put into force. The cost grows with all policies,
-        so this is done only if something about host endpoints has changed.
+        so this is done only if something that it depends on has changed.
         """
-        touched = {policy for group in goal.hosts.classes.values() for policy in group.policy_ids()}
-        if not (changes.hosts or changes.host_classes or not touched.isdisjoint(changes.policies)):
+        settings, interfaces = goal.settings, goal.hosts.interfaces
+        lines = self._lifelines + (self._nodes if kubelet else ())
+        judged = (interfaces, self._owners, lines, settings.failsafe_in, settings.failsafe_out)
+        if judged == self._judged and not self._concerns(changes, goal, lines):
             return
-        ports = {"ingress": goal.settings.failsafe_in, "egress": goal.settings.failsafe_out}
-        interfaces = goal.hosts.interfaces
+        self._judged = judged
+        ports = {"ingress": settings.failsafe_in, "egress": settings.failsafe_out}
 
         def find_host(other: Address) -> tuple[ResourceKey, Address] | None:
             own = read_source_address(str(other), other.version)
-            key = interfaces.by_name.get(self._owners.get(own, ""), interfaces.everywhere) if own else None
-            return None if own is None or key is None else (key, own)
+            if own is None:
+                return None
+            name = _LOOPBACK if own == other else self._owners.get(own, "")
+            key = interfaces.by_name.get(name, interfaces.everywhere)
+            return None if key is None else (key, own)
 
-        lines = self._lifelines + (self._nodes if kubelet else ())
         before, self.cuts = self.cuts, ()
         if interfaces:
             self.cuts = tuple(describe_cuts(graph.wanted(), lines, ports.__getitem__, find_host))
         for text in self.cuts:
             if text not in before:
                 self._log.error(text)
+
+    def _concerns(self, changes: WantedChanges, goal: Goal, lines: tuple[Lifeline, ...]) -> bool:
+        """Whether changes of policies or of sets may cut a lifeline, or mend one."""
+        if not goal.hosts.all or changes.hosts or changes.host_classes:
+            return bool(goal.hosts.all)
+        touched = {policy for group in goal.hosts.classes.values() for policy in group.policy_ids()}
+        if not touched.isdisjoint(changes.policies):
+            return True
+        ends = frozenset((*(line.other.packed for line in lines), *(own.packed for own in self._owners)))
+        return any(_is_about(change, ends) for change in changes.sets_changed.values())
+
+
+def _is_about(change: SetChange, ends: frozenset[bytes]) -> bool:
+    """Whether a set's change may concern one of these addresses."""
+    for members in (change.added, change.removed):
+        if members.nets or not ends.isdisjoint(members.addresses):
+            return True
+        if any(address in ends for address, _, _ in members.ports):
+            return True
+    return False
 
 
 def parse_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:

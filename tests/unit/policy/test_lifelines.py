@@ -56,6 +56,8 @@ def test_cuts_are_named_with_the_rule_that_is_missing():
     early = {"preDNAT": True, "applyOnForward": True, "types": ["Ingress"]}
     assert len(cuts(KUBELET, p={"ingress": allow}, q={**early, "ingress": [{"action": "Deny"}]})) == 1
     assert cuts(KUBELET, q={**early, "ingress": allow}) == []
+    untracked = {"doNotTrack": True, "applyOnForward": True, "ingress": allow, "egress": allow}
+    assert len(cuts(KUBELET, q=untracked)) == 1  # it does not apply to "*"
 
 
 def test_one_server_of_several_is_enough():
