@@ -96,6 +96,11 @@ def valid_ifname(name: str) -> bool:
     )
 
 
+def valid_policed_ifname(name: str) -> bool:
+    """The same, without the names that nft would list as a pattern."""
+    return valid_ifname(name) and name.isascii() and not set(name) & set('"*\\')
+
+
 _ID_START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _ID_REST = _ID_START | frozenset("_.-")
 

@@ -29,12 +29,19 @@ class HostRecord:
 
 
 def parse_host(resource: Resource) -> HostRecord:
-    """Raises Wrong."""
+    """Raises Wrong, also for a record that no interface of any node could have."""
     spec = resource.spec
+    node = parse_text(spec.get("node") or "", "spec.node")
+    if not node:
+        raise Wrong("spec.node", "the name of a node", spec.get("node"))
     interface = parse_text(spec.get("interfaceName") or "", "spec.interfaceName")
     if interface != ALL_INTERFACES:
         require_interface_name(interface)
     addresses, nets = packed(parse_nets(spec.get("expectedIPs"), "spec.expectedIPs"))
+    if nets:
+        raise Wrong("spec.expectedIPs", "addresses, not networks", spec["expectedIPs"])
+    if not interface and not addresses:
+        raise Wrong("spec.interfaceName", "an interface, or expectedIPs", interface)
     ports = []
     for i, raw in enumerate(parse_list(spec.get("ports") or (), "spec.ports")):
         at = f"spec.ports[{i}]"
@@ -46,8 +53,8 @@ def parse_host(resource: Resource) -> HostRecord:
         if found is not None:
             ports.append(found)
     profiles = parse_text_list(spec.get("profiles") or (), "spec.profiles")
-    labelled = Labelled(frozenset(resource.metadata.labels.items()), profiles, addresses, nets, tuple(ports))
-    return HostRecord(parse_text(spec.get("node") or "", "spec.node"), interface, labelled)
+    labelled = Labelled(frozenset(resource.metadata.labels.items()), profiles, addresses, ports=tuple(ports))
+    return HostRecord(node, interface, labelled)
 
 
 class LocalHosts:
@@ -59,9 +66,7 @@ class LocalHosts:
         self.changed: set[ResourceKey] = set()  # since the last flush
 
     def put(self, key: ResourceKey, record: HostRecord | None) -> None:
-        """None, or a record with neither interface nor addresses, means that there is no such endpoint."""
-        if record is not None and not record.interface and not record.labelled.addresses:
-            record = None
+        """None means that there is no such endpoint."""
         if record is None and key not in self._records:
             return
         self.changed.add(key)

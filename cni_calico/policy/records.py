@@ -20,6 +20,7 @@ from cni_calico.model.documents.fields import (
 )
 from cni_calico.model.documents.fields import parse_texts as parse_text_list
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.names import IFNAME_MAX, valid_policed_ifname
 from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
 from cni_calico.model.selectors import InvalidSelector, Selector
@@ -44,7 +45,6 @@ _KINDS: Mapping[str, PolicyKind] = {kind: kind for kind in get_args(PolicyKind)}
 POLICY_KINDS = tuple(kind for kind in _KINDS if kind != "Profile")
 _DIRECTIONS = ("Ingress", "Egress")
 _BURST = 5
-_INTERFACE_MAX = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +235,8 @@ def require_interface(record: WorkloadEndpoint) -> None:
 
 def require_interface_name(name: str) -> None:
     """The same for a name; "" is none. Raises Wrong."""
-    good = name.isascii() and name.isprintable() and len(name) <= _INTERFACE_MAX and not set(name) & set('/: "*\\')
-    if name and (not good or name in (".", "..")):
-        raise Wrong("spec.interfaceName", f"the name of an interface: at most {_INTERFACE_MAX} characters", name)
+    if name and not valid_policed_ifname(name):
+        raise Wrong("spec.interfaceName", f"the name of an interface: at most {IFNAME_MAX} characters", name)
 
 
 def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:

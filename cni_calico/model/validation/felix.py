@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from cni_calico.model.interface_patterns import require_pattern
 from cni_calico.model.validation.felix_fields import DURATIONS
 from cni_calico.model.validation.report import SEVERITIES, SWITCH, Report, Spec
 
@@ -124,9 +125,9 @@ def _check_excluded(report: Report, listed: str) -> None:
     """Names of interfaces, and regular expressions between slashes."""
     for item in filter(None, map(str.strip, listed.split(","))):
         try:
-            re.compile(item.strip("/") if item.startswith("/") else "")
-        except re.error as e:
-            report.wrong("spec.interfaceExclude", item, f"is not a regular expression between slashes: {e}")
+            require_pattern(item)
+        except ValueError as e:
+            report.wrong("spec.interfaceExclude", item, f"cannot be used: {e}")
 
 
 def _check_lists(report: Report, spec: Spec) -> None:

@@ -9,6 +9,7 @@ import re
 
 from cni_calico.model import names
 from cni_calico.model.documents.tiers import TIERS
+from cni_calico.model.validation.policy import check_protocol
 from cni_calico.model.validation.report import SWITCH, Report, Spec
 
 CLASSES = ("Agent", "BGP", "Routes")
@@ -24,7 +25,7 @@ def check_host_endpoint(report: Report, spec: Spec) -> None:
     addresses = report.list("spec.expectedIPs", spec.get("expectedIPs"))
     if not interface and not addresses:
         report.wrong("spec.interfaceName", spec.get("interfaceName"), "either it or expectedIPs must be given")
-    if interface and interface != "*" and not names.valid_ifname(interface):
+    if interface and interface != "*" and not names.valid_policed_ifname(interface):
         report.wrong("spec.interfaceName", interface, "is not a valid interface name")
     for i, raw in enumerate(addresses):
         report.address(f"spec.expectedIPs[{i}]", raw)
@@ -37,6 +38,7 @@ def check_host_endpoint(report: Report, spec: Spec) -> None:
         report.number(f"{at}.port", port.get("port", 0), 1, 65535)
         if port.get("protocol") is None:
             report.wrong(f"{at}.protocol", None, "must be given")
+        check_protocol(report, f"{at}.protocol", port.get("protocol"))
 
 
 def check_node_status(report: Report, spec: Spec) -> None:

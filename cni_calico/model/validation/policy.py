@@ -128,7 +128,7 @@ def _check_rule(report: Report, at: str, rule: Spec) -> None:
         report.wrong(f"{at}.action", rule.get("action"), "must be one of " + ", ".join(ACTIONS))
     report.choice(f"{at}.action", rule.get("action"), ACTIONS)
     for field in ("protocol", "notProtocol"):
-        _check_protocol(report, f"{at}.{field}", rule.get(field))
+        check_protocol(report, f"{at}.{field}", rule.get(field))
     version = rule.get("ipVersion")
     if version is not None and (version not in (4, 6) or isinstance(version, bool)):
         report.wrong(f"{at}.ipVersion", version, "must be 4 or 6")
@@ -147,7 +147,7 @@ def _check_rule(report: Report, at: str, rule: Spec) -> None:
         report.string(f"{at}.metadata.annotations[{key}]", value)
 
 
-def _check_protocol(report: Report, at: str, raw: Any) -> None:
+def check_protocol(report: Report, at: str, raw: Any) -> None:
     text = str(raw)
     numeric = text.isdigit() and 1 <= int(text) <= 255 and not isinstance(raw, bool)
     if raw is not None and not numeric and raw not in PROTOCOLS:

@@ -5,26 +5,18 @@ Rule: a text means the same in the environment and in a FelixConfiguration, wher
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from cni_calico.daemon.settings_table import Kind, parse_names
+from cni_calico.model.interface_patterns import require_pattern
 from cni_calico.policy.failsafe import parse_failsafe_ports
-
-_NAME = re.compile(r"[a-zA-Z0-9:._+-]{1,15}")
 
 
 def parse_excluded(text: str) -> tuple[str, ...]:
     """Names of interfaces, and regular expressions between slashes. Raises ValueError."""
     found = parse_names(text)
     for item in found:
-        if item.startswith("/"):
-            try:
-                re.compile(item.strip("/"))
-            except re.error as e:
-                raise ValueError(f"expected a regular expression between slashes, not {item!r}: {e}") from e
-        elif not _NAME.fullmatch(item):
-            raise ValueError(f"expected an interface, or a regular expression between slashes, not {item!r}")
+        require_pattern(item)
     return found
 
 
@@ -34,6 +26,6 @@ EXCLUDED = Kind(parse_excluded, "names or /expressions/, comma-separated")
 
 def failsafe_text(port: object) -> str:
     """One port of a resource's list as the environment has it."""
-    if not isinstance(port, Mapping):
-        return repr(port)
+    if not isinstance(port, Mapping) or type(port.get("port")) is not int:
+        return f"<{port!r}>"  # nothing that could be read as a port, or as "none"
     return ":".join(str(port[part]) for part in ("protocol", "net", "port") if port.get(part) not in (None, ""))

@@ -213,7 +213,7 @@ def hosts(name):
         lambda interface, addresses, ports, profiles, labels: document(
             {
                 "node": "there" if name == "hremote" else NODE,
-                "interfaceName": "*" if name == "hany" else interface,
+                "interfaceName": "*" if name == "hany" else interface if interface or addresses else UPLINK,
                 "expectedIPs": addresses,
                 "ports": ports,
                 "profiles": profiles,

@@ -168,3 +168,28 @@ def test_an_interface_that_cannot_be_is_refused(name):
     graph.flush()
     assert [endpoint.interface for endpoint in graph.wanted().endpoints.values()] == ["cali1"]
     assert not graph.problems
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"interfaceName": "eth0"}, "spec.node"),
+        ({"node": "n"}, "spec.interfaceName"),
+        ({"node": "n", "expectedIPs": ["10.0.0.0/24"]}, "spec.expectedIPs"),
+        ({"node": "n", "expectedIPs": ["n.example"]}, "spec.expectedIPs[0]"),
+        ({"node": "n", "interfaceName": "eth*"}, "spec.interfaceName"),
+        ({"node": "n", "interfaceName": "eth0", "profiles": "p"}, "spec.profiles"),
+    ],
+)
+def test_a_host_endpoint_that_no_interface_can_have_is_refused(bad, says):
+    """Without calicoctl nothing else refuses it."""
+    key = ResourceKey("HostEndpoint", "h")
+    graph = Graph(lambda record: True, lambda host: host.node == "n")
+    graph.put(key, Resource(key.kind, Metadata("h"), bad))
+    graph.flush()
+    assert says in graph.problems[key] and graph.wanted().hosts == {}
+    graph.put(key, Resource(key.kind, Metadata("h"), {"node": "n", "expectedIPs": ["10.0.0.1", "fd00::1"]}))
+    graph.put(key, Resource(key.kind, Metadata("h"), bad))
+    graph.flush()
+    (host,) = graph.wanted().hosts.values()
+    assert [len(address) for address in host.expected] == [4, 16] and says in graph.problems[key]

@@ -105,7 +105,7 @@ def test_what_came_before_a_refusal_is_not_lost(feed_world: World) -> None:
         (ResourceKey("Profile", "p"), {"labelsToApply": ["a"]}),
         (ResourceKey("GlobalNetworkSet", "s"), {"nets": ["10.0.0.0/40"]}),
         (ResourceKey("NetworkSet", "s", "default"), {"nets": 7}),
-        (ResourceKey("HostEndpoint", "h"), {"expectedIPs": "10.0.0.1"}),
+        (ResourceKey("HostEndpoint", "h"), {"node": "n", "expectedIPs": "10.0.0.1"}),
     ],
     ids=str,
 )
@@ -114,11 +114,12 @@ def test_every_kind_is_judged_before_it_replaces_a_good_version(
 ) -> None:
     metadata = {"name": key.name, "uid": "u", **({"namespace": key.namespace} if key.namespace else {})}
     body = {"kind": key.kind, "apiVersion": "projectcalico.org/v3", "metadata": metadata}
-    for good in ({}, spec):
-        feed_world.store.commit((Write.put(key, {**body, "spec": good}),), Deadline.after(5))
+    good = {"node": "n", "interfaceName": "eth0"} if key.kind == "HostEndpoint" else {}
+    for put in (good, spec):
+        feed_world.store.commit((Write.put(key, {**body, "spec": put}),), Deadline.after(5))
         taken: dict[ResourceKey, FedRecord] = {}
         until(lambda taken=taken: taken.update(feed_world.feed.take()[0]) or key in taken, "the record")
-        assert isinstance(taken[key], Refusal) is bool(good)
+        assert isinstance(taken[key], Refusal) is (put is spec)
 
 
 def test_a_record_nobody_thought_of_holds_up_no_other(feed_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
