@@ -653,7 +653,7 @@ REFLECTION = {
     "ctl.command_line.parsers": "argparse's function for translations is none of its public names",
     "ctl.ipam.release": "ValueError has no strerror",
     "datastore.etcd.link": "gRPC's errors have no common class with a code",
-    "datastore.kubernetes.dial": "UnicodeError has no strerror",
+    "datastore.dial": "UnicodeError has no strerror",
     "datastore.kubernetes.login": "PyYAML's errors may have no place",
     "datastore.local.file": "SQLite's errors may have no code",
     "expanded": "it is what a dataclass is made of",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 KUBECTL_PLUGIN = "kubectl-calico"
 INTERRUPTED = 130  # a shell's exit status for SIGINT
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
+_BRIEF = ("get", "ipam show", "policy show")  # typed often, and they read a few records
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
@@ -238,7 +239,9 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
     from cni_calico.ctl.opening import open_session
 
     command = _find(name, watching=arguments.watch)
-    with open_session(arguments, environ, creating=name in _CREATING and dry_run == "none") as session:
+    brief = name in _BRIEF and not arguments.watch
+    creating = name in _CREATING and dry_run == "none"
+    with open_session(arguments, environ, creating=creating, brief=brief) as session:
         if dry_run == "server":
             from cni_calico.ctl.resources.rehearsal import rehearse
 

@@ -52,13 +52,17 @@ def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreCon
 
 
 @contextmanager
-def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: bool = False) -> Iterator[Session]:
-    """A session on the configured datastore; ``creating`` lets the embedded store create its file.
+def open_session(
+    arguments: Namespace, environ: Mapping[str, str], *, creating: bool = False, brief: bool = False
+) -> Iterator[Session]:
+    """A session on the configured datastore; ``creating`` lets the embedded store create its file, ``brief`` is for a
+    command that reads a little.
 
     Raises InvalidConfig, DatastoreError. Records that cannot be read are passed to ``arguments.note`` at the end.
     """
     try:
-        with _open_session(configured(arguments, environ), arguments, environ, creating=creating) as session:
+        config = configured(arguments, environ)
+        with _open_session(config, arguments, environ, creating=creating, brief=brief) as session:
             yield session
     except CalicoError as e:
         from cni_calico.ctl.hints import with_hint
@@ -68,13 +72,13 @@ def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: 
 
 @contextmanager
 def _open_session(
-    config: DatastoreConfig, arguments: Namespace, environ: Mapping[str, str], *, creating: bool
+    config: DatastoreConfig, arguments: Namespace, environ: Mapping[str, str], *, creating: bool, brief: bool
 ) -> Iterator[Session]:
     if not creating:
         require_present(config)
     # for an export from Kubernetes, which records the pods' interfaces: the same prefix as the CNI plugin uses
     prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
-    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
+    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX, brief=brief)
     log = Log(arguments.log_level)
     log.info(f"the datastore is {store.identity}")
     asked = store if log.threshold > LEVELS["debug"] else TracedStore(store, log.debug)

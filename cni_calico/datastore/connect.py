@@ -14,13 +14,17 @@ WHICH_TYPES = "datastore_type must be local, etcdv3 or kubernetes"
 
 
 def open_datastore(
-    config: DatastoreConfig, *, veth_prefix: str = DEFAULT_PREFIX, reach: Callable[[str], str] | None = None
+    config: DatastoreConfig,
+    *,
+    veth_prefix: str = DEFAULT_PREFIX,
+    reach: Callable[[str], str] | None = None,
+    brief: bool = False,
 ) -> Datastore:
     """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError.
 
     ``veth_prefix`` is the prefix of host interfaces' names if they are not stored (Kubernetes): FELIX_INTERFACEPREFIX.
     ``reach`` turns a path in the configuration into one that this process can open, each time it is opened; the
-    embedded store's path is always this process's own.
+    embedded store's path is always this process's own. ``brief``: it is for a few reads, after which the process ends.
     """
     if config.type == "local":
         from cni_calico.datastore.local.store import LocalStore
@@ -33,21 +37,24 @@ def open_datastore(
                 details=NO_ENDPOINTS,
             )
         from cni_calico.datastore.etcd.config import EtcdConfig
-        from cni_calico.datastore.etcd.link import as_it_is
+        from cni_calico.datastore.etcd.credentials import as_it_is
+
+        etcd = EtcdConfig(
+            endpoints=config.etcd_endpoints,
+            discovery_srv=config.etcd_discovery_srv,
+            key_file=config.etcd_key_file,
+            cert_file=config.etcd_cert_file,
+            ca_file=config.etcd_ca_cert_file,
+            username=config.etcd_username,
+            password=config.etcd_password,
+        )
+        if brief:
+            from cni_calico.datastore.etcd.reader import EtcdReader
+
+            return EtcdReader(etcd, reach=reach or as_it_is)
         from cni_calico.datastore.etcd.store import EtcdStore
 
-        return EtcdStore(
-            EtcdConfig(
-                endpoints=config.etcd_endpoints,
-                discovery_srv=config.etcd_discovery_srv,
-                key_file=config.etcd_key_file,
-                cert_file=config.etcd_cert_file,
-                ca_file=config.etcd_ca_cert_file,
-                username=config.etcd_username,
-                password=config.etcd_password,
-            ),
-            reach=reach or as_it_is,
-        )
+        return EtcdStore(etcd, reach=reach or as_it_is)
     if config.type == "kubernetes":
         from cni_calico.datastore.kubernetes.store import KubernetesStore
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cni_calico.datastore.http import Lost
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.http import Lost
 from cni_calico.datastore.kubernetes.relayed.served import order_of_version
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, DatastoreUnavailable

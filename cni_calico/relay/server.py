@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 
-from cni_calico.datastore.kubernetes.http import names_peer
+from cni_calico.datastore.http import names_peer
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State

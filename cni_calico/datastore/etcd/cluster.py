@@ -13,17 +13,14 @@ import threading
 import time
 
 from cni_calico import faults
-from cni_calico.datastore.etcd.config import parse_endpoints
+from cni_calico.datastore.etcd.config import cluster_name, parse_endpoints
+from cni_calico.datastore.etcd.credentials import Credentials, as_it_is, files_stamp, read_credentials
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOGIN, LOST, error_for
 from cni_calico.datastore.etcd.link import (
     NO_LEADER,
     REQUIRE_LEADER,
     CallFailed,
-    Credentials,
     EtcdLink,
-    as_it_is,
-    files_stamp,
-    read_credentials,
 )
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import RoundTrips
@@ -34,7 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint
-    from cni_calico.datastore.etcd.link import CallMetadata, Reach
+    from cni_calico.datastore.etcd.credentials import Reach
+    from cni_calico.datastore.etcd.link import CallMetadata
     from cni_calico.deadline import Deadline
 
 CONNECT_S = 1.0  # time to connect and answer, per member
@@ -89,7 +87,7 @@ class EtcdCluster:
         self._config = config
         self._reach = reach
         self._written = parse_endpoints(config)
-        self.name = ",".join(map(str, self._written)) or f"srv:{config.discovery_srv}"
+        self.name = cluster_name(config, self._written)
         self.round_trips = RoundTrips()
         self._pid = os.getpid()
         self._lock = threading.Lock()

@@ -110,3 +110,8 @@ def parse_endpoints(config: EtcdConfig) -> tuple[EtcdEndpoint, ...]:
             "cannot open the etcdv3 datastore: a client certificate needs etcd_cert_file and etcd_key_file"
         )
     return tuple(found)
+
+
+def cluster_name(config: EtcdConfig, endpoints: tuple[EtcdEndpoint, ...]) -> str:
+    """What messages call the cluster."""
+    return ",".join(map(str, endpoints)) or f"srv:{config.discovery_srv}"

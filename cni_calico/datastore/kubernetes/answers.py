@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cni_calico.datastore.kubernetes.http import HttpAnswer
+    from cni_calico.datastore.http import HttpAnswer
 
 
 @dataclass(frozen=True, slots=True)

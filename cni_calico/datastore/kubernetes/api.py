@@ -13,9 +13,9 @@ import threading
 import time
 
 from cni_calico import __version__, faults
+from cni_calico.datastore.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.datastore.kubernetes.answers import ApiReply, decode_answer, message_of, refusal, require_known_type
-from cni_calico.datastore.kubernetes.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
 from cni_calico.datastore.kubernetes.login import Login, is_outdated, read_file, read_login, unreachable_hint
 from cni_calico.datastore.kubernetes.throttle import Throttle
 from cni_calico.datastore.kubernetes.trust import server_of

@@ -1,13 +1,8 @@
-"""Makes from a login the server that connections can be opened to: with its certificates and its proxy.
-
-Rule: keys are passed to OpenSSL through memory that no other process can open, never through a file on disk.
-"""
+"""Makes from a login the server that connections can be opened to: with its certificates and its proxy."""
 
 from __future__ import annotations
 
-import os
-
-from cni_calico.datastore.kubernetes.http import Server
+from cni_calico.datastore.http import Server
 from cni_calico.datastore.kubernetes.login import HINT, Login, basic, parse_url
 from cni_calico.errors import DatastoreDenied
 from cni_calico.redaction import shown_url
@@ -41,35 +36,12 @@ def server_of(login: Login) -> Server:
 
 
 def _tls_of(login: Login) -> SSLContext:
-    import ssl
+    from cni_calico.datastore.tls import client_context
 
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if login.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        elif login.ca is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cadata=login.ca.decode("ascii", "replace"))
-        if any(login.peer):
-            context.check_hostname = False  # its name is checked after the handshake
-        if login.certificate:
-            _load_certificate(context, login)
-    except (ssl.SSLError, OSError, ValueError) as e:
+        context = client_context(login.ca, login.certificate, login.key, insecure=login.insecure)
+    except (OSError, ValueError) as e:
         raise DatastoreDenied(f"cannot use the certificates for {shown_url(login.url)}: {e}", details=HINT) from e
+    if any(login.peer):
+        context.check_hostname = False  # its name is checked after the handshake
     return context
-
-
-def _load_certificate(context: SSLContext, login: Login) -> None:
-    """Load the certificate through a file in memory, because OpenSSL's interface needs a file and no other process may
-    open it.
-    """
-    fd = os.memfd_create("certificate")
-    try:
-        data = login.certificate.rstrip() + b"\n" + login.key
-        while data:
-            data = data[os.write(fd, data) :]
-        context.load_cert_chain(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)

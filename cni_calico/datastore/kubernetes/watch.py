@@ -13,11 +13,11 @@ import select
 import time
 from collections import deque
 
+from cni_calico.datastore.http import Connection, Lost
 from cni_calico.datastore.interface import Event
 from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
 from cni_calico.datastore.kubernetes.custom import is_marked
 from cni_calico.datastore.kubernetes.guess import guess_key
-from cni_calico.datastore.kubernetes.http import Connection, Lost
 from cni_calico.datastore.kubernetes.revision import positions, render_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreError, DatastoreUnavailable, DatastoreUnsupported

@@ -16,7 +16,8 @@ import threading
 import time
 
 from cni_calico.datastore.etcd.config import parse_endpoints
-from cni_calico.datastore.etcd.link import EtcdLink, read_credentials
+from cni_calico.datastore.etcd.credentials import read_credentials
+from cni_calico.datastore.etcd.link import EtcdLink
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import CommitConflict, Versioned, Write

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,9 +31,16 @@ from cni_calico.errors import (
 from cni_calico.model.keys import HandleKey, HandleList, etcd_path
 from tests.contract import etcd_process
 from tests.contract.backends import empty_etcd
-from tests.e2e.etcd import admin
-from tests.e2e.etcd.certificates import Authority, make_authority
-from tests.fakes.tcp import Forwarder
+from tests.e2e.etcd.certificates import make_authority
+from tests.e2e.etcd.servers import (
+    black_hole,
+    forwarder_to,
+    refusing,
+    silent_endpoint,
+    tls_arguments,
+    tls_config,
+    with_login,
+)
 
 pytestmark = [
     pytest.mark.etcd,
@@ -43,83 +48,12 @@ pytestmark = [
 ]
 
 ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
-_serial = itertools.count()  # etcd reads its files at every handshake: each server keeps its own
-SERVED_NAMES = "IP:127.0.0.1,IP:::1,DNS:localhost"
-
-
-@pytest.fixture
-def within_a_minute() -> Deadline:
-    return Deadline.after(60)
-
-
-@pytest.fixture
-def undo() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[str]:
-    with etcd_process.single() as server:
-        yield server.urls[0]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return make_authority(tmp_path_factory.mktemp("ca"))
-
-
-def tls_arguments(authority: Authority, names: str = SERVED_NAMES) -> list[str]:
-    """Clients must have a certificate; the server's own is for serverAuth only."""
-    cert, key = authority.issue(f"server-{next(_serial)}", "etcd-server", "serverAuth", names)
-    files = ["--cert-file", str(cert), "--key-file", str(key), "--trusted-ca-file", str(authority.certificate)]
-    return [*files, "--client-cert-auth"]
-
-
-@pytest.fixture(scope="module")
-def tls_server(authority: Authority) -> Iterator[etcd_process.Cluster]:
-    with etcd_process.single(arguments=tls_arguments(authority), scheme="https") as server:
-        yield server
-
-
-def tls_config(authority: Authority, urls: tuple[str, ...], name: str = "client", **others: str) -> EtcdConfig:
-    cert, key = authority.issue(name, name, "clientAuth")
-    return EtcdConfig(urls, key_file=str(key), cert_file=str(cert), ca_file=str(authority.certificate), **others)
 
 
 def opened(undo: ExitStack, config: EtcdConfig) -> EtcdStore:
     store = EtcdStore(config)
     undo.callback(store.close)
     return store
-
-
-def silent_endpoint(undo: ExitStack) -> str:
-    """Takes connections and never says a word, as a stopped process does."""
-    s = undo.enter_context(socket.socket())
-    s.bind(("127.0.0.1", 0))
-    s.listen(64)
-    return f"http://127.0.0.1:{s.getsockname()[1]}"
-
-
-def black_hole(undo: ExitStack) -> str:
-    """Drops connection requests, as a host that is gone does: its queue is full."""
-    s = undo.enter_context(socket.socket())
-    s.bind(("127.0.0.1", 0))
-    s.listen(0)
-    for _ in range(3):
-        filler = undo.enter_context(socket.socket())
-        filler.setblocking(False)
-        filler.connect_ex(s.getsockname())
-    return f"http://127.0.0.1:{s.getsockname()[1]}"
-
-
-def forwarder_to(endpoint: str) -> Forwarder:
-    host, _, port = endpoint.removeprefix("http://").rpartition(":")
-    return Forwarder((host, int(port)))
-
-
-def refusing() -> str:
-    return f"http://127.0.0.1:{etcd_process.free_ports(1)[0]}"
 
 
 def took(began: float) -> float:
@@ -283,28 +217,6 @@ def test_certificates_are_read_again_when_they_change(
 
 
 # -- users -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def secured_etcd(authority: Authority) -> Iterator[tuple[etcd_process.Cluster, EtcdConfig]]:
-    """TLS and users: root, calico (role on /calico/ only), and one known by the CN of its certificate."""
-    arguments = [*tls_arguments(authority), "--auth-token-ttl", "2"]
-    with etcd_process.single(arguments=arguments, scheme="https") as server:
-        config = tls_config(authority, server.urls, "somebody")
-        pems = [Path(p).read_bytes() for p in (config.ca_file, config.key_file, config.cert_file)]
-        target = server.urls[0].removeprefix("https://")
-        with grpc.secure_channel(target, grpc.ssl_channel_credentials(*pems)) as channel:
-            admin.add_role(channel, "calico-role", "/calico/")
-            admin.add_user(channel, "calico", "pa55-w0rd", "calico-role")
-            admin.add_user(channel, "calico-cn", "", "calico-role")
-            admin.add_role(channel, "other-role", "/other/")
-            admin.add_user(channel, "other-cn", "", "other-role")
-            admin.enable(channel, "r00t-w0rd")
-        yield server, config
-
-
-def with_login(config: EtcdConfig, username: str, password: str) -> EtcdConfig:
-    return EtcdConfig(config.endpoints, "", config.key_file, config.cert_file, config.ca_file, username, password)
 
 
 def test_user_and_password_survive_expired_tokens(undo, within_a_minute, secured_etcd) -> None:
@@ -531,7 +443,7 @@ def test_compaction_is_told(etcd_store, within_a_minute) -> None:
 
 
 def test_long_lists_come_in_pages_of_one_moment(etcd_store, within_a_minute, monkeypatch) -> None:
-    monkeypatch.setattr("cni_calico.datastore.etcd.store.PAGE", 7)
+    monkeypatch.setattr("cni_calico.datastore.etcd.reads.PAGE", 7)
     for start in (0, 25):
         etcd_store.commit(
             [Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], within_a_minute

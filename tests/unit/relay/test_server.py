@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from cni_calico.daemon.stopping import Stopping
+from cni_calico.datastore.http import Connection, render_head
+from cni_calico.datastore.http import Server as Address
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.http import Connection, render_head
-from cni_calico.datastore.kubernetes.http import Server as Address
 from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, SERVED
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log

@@ -21,8 +21,8 @@ from typing import Any
 from weakref import WeakSet
 
 from cni_calico.backoff import Backoff
+from cni_calico.datastore.http import Connection, Lost
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.http import Connection, Lost
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, READY_PATH, WATCH_PATH
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cni_calico.datastore.http import Connection
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.http import Connection
 from cni_calico.datastore.kubernetes.layout import Collection
 from cni_calico.datastore.kubernetes.relayed.link import Followed, RelayLink
 from cni_calico.datastore.kubernetes.watch import Stream

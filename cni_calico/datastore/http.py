@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 
-from cni_calico.datastore.kubernetes.dial import connect
+from cni_calico.datastore.dial import connect
 from cni_calico.deadline import Deadline
 
 TYPE_CHECKING = False
@@ -156,7 +156,7 @@ class Connection:
         elif "chunked" in headers.get("transfer-encoding", "").lower():
             body = b"".join(self.chunks(lambda: deadline))
         elif "content-length" in headers:
-            body = self._exactly(_length(headers["content-length"]), deadline)
+            body = self.exactly(_length(headers["content-length"]), deadline)
         else:
             return self._rest(deadline)
         self.reusable = headers.get("connection", "").lower() != "close"
@@ -176,7 +176,7 @@ class Connection:
                 while self._line(deadline()):
                     continue  # trailers
                 return
-            data = self._exactly(size + 2, deadline())
+            data = self.exactly(size + 2, deadline())
             if data[-2:] != b"\r\n":
                 raise Lost("a chunk of the answer does not end where it should")
             yield data[:-2]
@@ -208,7 +208,8 @@ class Connection:
         line, _, self._buffer = self._buffer.partition(b"\r\n")
         return line
 
-    def _exactly(self, size: int, deadline: Deadline) -> bytes:
+    def exactly(self, size: int, deadline: Deadline) -> bytes:
+        """The next so many bytes. Raises Lost."""
         parts, missing = [self._buffer[:size]], size - len(self._buffer)
         self._buffer = self._buffer[size:]
         while missing > 0:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cni_calico.datastore.kubernetes.http import ConnectionPool, Lost, Server, parse_head
+from cni_calico.datastore.http import ConnectionPool, Lost, Server, parse_head
 from cni_calico.deadline import Deadline
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

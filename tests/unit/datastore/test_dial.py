@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.kubernetes import dial
+from cni_calico.datastore import dial
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded
