@@ -78,6 +78,25 @@ def read_login(
     return _with_inline(_read_in_cluster(read, environ), access, read)
 
 
+def read_servers(access: KubernetesAccess, *, read: Read = read_file, environ: Environ = os.environ) -> tuple[str, ...]:
+    """The URL of the server that ``access`` names, read without its credentials. None for a service's address, which
+    pods have, and for a kubeconfig that cannot be used, which is reported by the code that uses it.
+    """
+    try:
+        url = access.api_root or (_server_of(access, read) if access.kubeconfig else "")
+        service = environ.get("KUBERNETES_SERVICE_HOST", "")
+        return (url,) if url and parse_url(url)[1] != service else ()
+    except DatastoreDenied:
+        return ()
+
+
+def _server_of(access: KubernetesAccess, read: Read) -> str:
+    merged = _read_merged(access.kubeconfig, read)
+    context, _ = _pick(merged, "contexts", access.context or merged["current-context"], access.kubeconfig)
+    cluster, path = _pick(merged, "clusters", context.get("cluster"), access.kubeconfig)
+    return _KubeconfigEntry(cluster, path, read).text("server")
+
+
 def unreachable_hint(access: KubernetesAccess) -> str:
     """What to do about a server that does not answer."""
     in_pod = not access.kubeconfig and not access.api_root

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from cni_calico.datastore.kubernetes.login import read_servers
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.interfaces import read_interfaces, read_source_address
@@ -119,14 +120,13 @@ def _is_about(change: SetChange, ends: frozenset[bytes]) -> bool:
     return False
 
 
-def parse_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:
-    """What this node has to connect to."""
+def read_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:
+    """What this node has to connect to; a kubeconfig is read for it."""
     if config is None:
         return ()
-    if config.type == "etcdv3":
-        return tuple(parse_endpoints("the datastore", config.etcd_endpoints))
-    root = config.kubernetes.api_root
-    return tuple(parse_endpoints("the API server", (root,) if root else ()))
+    stores = config.etcd_endpoints if config.type == "etcdv3" else ()
+    servers = read_servers(config.kubernetes)
+    return (*parse_endpoints("the datastore", stores), *parse_endpoints("the API server", servers))
 
 
 def describe_idle(goal: Goal, missing_profiles: tuple[str, ...]) -> Iterator[str]:

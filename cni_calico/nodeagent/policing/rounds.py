@@ -34,7 +34,7 @@ from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
-from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, parse_lifelines
+from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines
 from cni_calico.nodeagent.policing.last_valid import LastValid
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.problems import count_goal, describe_problems
@@ -86,7 +86,7 @@ class Rounds:
         self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
         self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
         self._surroundings = Surroundings()
-        self._hosts = HostSide(watch_addresses, parse_lifelines(context.config), self._log)
+        self._hosts = HostSide(watch_addresses, read_lifelines(context.config), self._log)
         self._policies: set[ResourceKey] = set()
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None

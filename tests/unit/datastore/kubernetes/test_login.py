@@ -16,6 +16,7 @@ from cni_calico.datastore.kubernetes.login import (
     Login,
     parse_url,
     read_login,
+    read_servers,
     runs_program,
 )
 from cni_calico.datastore.kubernetes.trust import server_of
@@ -48,6 +49,19 @@ def login(tmp_path: Path, document: Any, **access: str) -> Login:
 def test_token_and_authority(tmp_path: Path) -> None:
     found = login(tmp_path, config(**{"certificate-authority-data": b64encode(b"PEM").decode()}))
     assert (found.url, found.ca, found.authorization) == ("https://10.96.0.1:443", b"PEM", f"Bearer {SECRET}")
+
+
+def test_the_server_alone(tmp_path: Path) -> None:
+    """No credential program runs for it, and nothing is said about a file that cannot be used."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config({"exec": {"command": "/nonexistent"}})))
+    access = KubernetesAccess(kubeconfig=str(file))
+    assert read_servers(access, environ={}) == ("https://10.96.0.1:443",)
+    assert read_servers(access, environ={"KUBERNETES_SERVICE_HOST": "10.96.0.1"}) == ()
+    assert read_servers(KubernetesAccess(kubeconfig=str(file), context="y"), environ={}) == ()
+    assert read_servers(KubernetesAccess(kubeconfig=str(tmp_path / "none")), environ={}) == ()
+    assert read_servers(KubernetesAccess(api_root="192.0.2.1:6443"), environ={}) == ("192.0.2.1:6443",)
+    assert read_servers(KubernetesAccess(), environ={"KUBERNETES_SERVICE_HOST": "192.0.2.1"}) == ()
 
 
 def test_yaml_as_upstream_writes_it(tmp_path: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, ip_address, ip_interface, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.log import SILENT
+from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Address
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.host_side import HostSide
+from cni_calico.nodeagent.policing.host_side import HostSide, read_lifelines
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.lifelines import Lifeline
@@ -104,6 +107,20 @@ def test_it_follows_the_members_of_sets(lifeline_host: LifelineHost) -> None:
     for nets, cut in (([str(STORE)], ()), (["203.0.113.1"], (CUT_STORE,)), (["198.51.100.0/24"], ())):
         lifeline_host.put("GlobalNetworkSet", "s", {"nets": nets}, role="store")
         assert is_cut(lifeline_host, *cut)
+
+
+def test_the_servers_of_a_configuration(tmp_path: Path) -> None:
+    """The API server too where another datastore has the records."""
+    file = tmp_path / "kubeconfig"
+    clusters = [{"name": "c", "cluster": {"server": f"https://{STORE}:8443"}}]
+    contexts = [{"name": "x", "context": {"cluster": "c"}}]
+    file.write_text(json.dumps({"current-context": "x", "clusters": clusters, "contexts": contexts}))
+    access = KubernetesAccess(kubeconfig=str(file))
+    server = Lifeline("the API server", "egress", STORE, 8443)
+    assert read_lifelines(DatastoreConfig("kubernetes", kubernetes=access)) == (server,)
+    etcd = DatastoreConfig("etcdv3", etcd_endpoints=(f"http://{NEIGHBOUR}:2379",), kubernetes=access)
+    assert read_lifelines(etcd) == (Lifeline("the datastore", "egress", NEIGHBOUR, 2379), server)
+    assert read_lifelines(DatastoreConfig("local")) == read_lifelines(None) == ()
 
 
 def test_it_follows_the_nodes(lifeline_host: LifelineHost) -> None:
