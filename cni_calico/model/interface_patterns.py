@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-_NAME = re.compile(r"[a-zA-Z0-9:._+-]{1,15}")
+from cni_calico.model.names import valid_host_ifname
 
 
 def require_pattern(text: str) -> None:
     """Raises ValueError for what is neither. An empty expression would mean every interface, and is refused."""
     if not text.startswith("/"):
-        if not _NAME.fullmatch(text):
+        if not valid_host_ifname(text):
             raise ValueError(f"expected an interface, or a regular expression between slashes, not {text!r}")
         return
     if len(text) < 3 or not text.endswith("/"):

@@ -101,6 +101,14 @@ def valid_policed_ifname(name: str) -> bool:
     return valid_ifname(name) and name.isascii() and not set(name) & set('"*\\')
 
 
+_HOST_IFNAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def valid_host_ifname(name: str) -> bool:
+    """Upstream's rule for the interfaces of a host that have policies: none that iptables takes for several."""
+    return valid_ifname(name) and not set(name) - _HOST_IFNAME
+
+
 _ID_START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _ID_REST = _ID_START | frozenset("_.-")
 

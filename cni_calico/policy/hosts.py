@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from cni_calico.model.documents.fields import Wrong, parse_list, parse_object, parse_text
 from cni_calico.model.documents.fields import parse_texts as parse_text_list
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.names import valid_host_ifname
 from cni_calico.model.resources import Resource
 from cni_calico.policy.active import HOSTS, ActivePolicies
-from cni_calico.policy.records import Labelled, named_port, packed, require_interface_name
+from cni_calico.policy.records import Labelled, named_port, packed
 from cni_calico.policy.rules import parse_nets
 from cni_calico.policy.wanted import WantedHost
 
@@ -35,8 +36,8 @@ def parse_host(resource: Resource) -> HostRecord:
     if not node:
         raise Wrong("spec.node", "the name of a node", spec.get("node"))
     interface = parse_text(spec.get("interfaceName") or "", "spec.interfaceName")
-    if interface != ALL_INTERFACES:
-        require_interface_name(interface)
+    if interface not in ("", ALL_INTERFACES) and not valid_host_ifname(interface):
+        raise Wrong("spec.interfaceName", "the name of an interface, of letters, digits, '.', '_' and '-'", interface)
     addresses, nets = packed(parse_nets(spec.get("expectedIPs"), "spec.expectedIPs"))
     if nets:
         raise Wrong("spec.expectedIPs", "addresses, not networks", spec["expectedIPs"])

@@ -230,11 +230,7 @@ def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
 
 def require_interface(record: WorkloadEndpoint) -> None:
     """Raises Wrong for an interface name that the kernel cannot have, or that nft would list as a pattern."""
-    require_interface_name(record.interface_name)
-
-
-def require_interface_name(name: str) -> None:
-    """The same for a name; "" is none. Raises Wrong."""
+    name = record.interface_name
     if name and not valid_policed_ifname(name):
         raise Wrong("spec.interfaceName", f"the name of an interface: at most {IFNAME_MAX} characters", name)
 

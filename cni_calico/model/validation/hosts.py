@@ -25,7 +25,7 @@ def check_host_endpoint(report: Report, spec: Spec) -> None:
     addresses = report.list("spec.expectedIPs", spec.get("expectedIPs"))
     if not interface and not addresses:
         report.wrong("spec.interfaceName", spec.get("interfaceName"), "either it or expectedIPs must be given")
-    if interface and interface != "*" and not names.valid_policed_ifname(interface):
+    if interface and interface != "*" and not names.valid_host_ifname(interface):
         report.wrong("spec.interfaceName", interface, "is not a valid interface name")
     for i, raw in enumerate(addresses):
         report.address(f"spec.expectedIPs[{i}]", raw)

@@ -146,8 +146,31 @@ def test_host_endpoints_that_contradict_each_other(uplinked: Uplinked) -> None:
     uplinked.until_warned("HostEndpoint excluded is not in force: InterfaceExclude names its interface, kube-ipvs0")
     uplinked.lab.put("HostEndpoint", "bad", {"node": NODE, "interfaceName": "eth0 or eth1"})
     uplinked.put_host("c", "eth0", expectedIPs=["no address"])
-    until(lambda: len(uplinked.lab.standing().get("problems", ())) == 2, "both are named")
+    uplinked.put_host("d", "eth+")  # which iptables would take for all that begin like it
+    uplinked.lab.put("HostEndpoint", "e", {"node": NODE})
+
+    def named() -> set[str]:
+        problems = uplinked.lab.standing().get("problems", ())
+        return {text.split(":")[0].removeprefix("HostEndpoint ") for text in problems if "HostEndpoint" in text}
+
+    until(lambda: named() == {"bad", "c", "d", "e"}, "what is wrong is named")
     assert uplinked.into_host(80) and uplinked.log_in()
+
+
+@pytest.mark.parametrize("interface", ["eth0", "*", ""])
+def test_excluded_interfaces(uplinked: Uplinked, interface: str) -> None:
+    """By an expression; once it has a name that is not excluded, it is policed from its first packet on."""
+    uplinked.put_host("h", interface, expectedIPs=[HOST[4]])
+    uplinked.put_host("all", "*")
+    excluded = {"FELIX_INTERFACEEXCLUDE": "kube-ipvs0,/^eth[0-4]$/"}
+    uplinked.lab.start(FELIX_DEFAULTENDPOINTTOHOSTACTION="RETURN", **excluded)
+    uplinked.lab.until_in_force(hosts=2)
+    for version in (4, 6):
+        assert uplinked.into_host(80, version) and uplinked.out_of_host(80, version)
+    uplinked.host.do("link", "set", "eth0", "down")
+    uplinked.host.do("link", "set", "eth0", "name", "eth5")
+    uplinked.host.do("link", "set", "eth5", "up")
+    assert not uplinked.into_host(80) and not uplinked.out_of_host(80) and uplinked.log_in()
 
 
 def test_forwarded_traffic(uplinked: Uplinked) -> None:

@@ -8,6 +8,7 @@ from tests.netns.policing.lab import Lab
 from tests.netns.policing.test_hosts import (
     test_a_host_endpoint_closes_its_interface_but_failsafe_ports,
     test_deny_all_everywhere_locks_nobody_out,
+    test_excluded_interfaces,
     test_expected_addresses_and_names_follow_the_interfaces,
     test_forwarded_traffic,
     test_host_endpoints_that_contradict_each_other,
@@ -39,6 +40,7 @@ __all__ = [
     "test_a_host_endpoint_closes_its_interface_but_failsafe_ports",
     "test_a_source_that_is_not_the_workloads",
     "test_deny_all_everywhere_locks_nobody_out",
+    "test_excluded_interfaces",
     "test_expected_addresses_and_names_follow_the_interfaces",
     "test_forwarded_traffic",
     "test_host_endpoints_that_contradict_each_other",

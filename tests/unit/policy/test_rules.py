@@ -178,6 +178,7 @@ def test_an_interface_that_cannot_be_is_refused(name):
         ({"node": "n", "expectedIPs": ["10.0.0.0/24"]}, "spec.expectedIPs"),
         ({"node": "n", "expectedIPs": ["n.example"]}, "spec.expectedIPs[0]"),
         ({"node": "n", "interfaceName": "eth*"}, "spec.interfaceName"),
+        ({"node": "n", "interfaceName": "eth+"}, "spec.interfaceName"),
         ({"node": "n", "interfaceName": "eth0", "profiles": "p"}, "spec.profiles"),
     ],
 )

@@ -267,6 +267,7 @@ def test_everything_that_upstream_stored_is_valid():
         ("HostEndpoint", {"interfaceName": "", "expectedIPs": []}, "either it or expectedIPs must be given"),
         ("HostEndpoint", {"interfaceName": "a/b"}, "is not a valid interface name"),
         ("HostEndpoint", {"interfaceName": "eth*"}, "is not a valid interface name"),
+        ("HostEndpoint", {"interfaceName": "eth+"}, "is not a valid interface name"),
         ("HostEndpoint", {"ports": [{"name": "a", "port": 1, "protocol": "TPC"}]}, "must be one of TCP, UDP, ICMP"),
         ("HostEndpoint", {"expectedIPs": ["10.0.0.1/8"]}, 'HostEndpoint.spec.expectedIPs[0] = "10.0.0.1/8"'),
         ("HostEndpoint", {"ports": [{"port": 1, "protocol": "UDP"}]}, "HostEndpoint.spec.ports[0].name = null"),

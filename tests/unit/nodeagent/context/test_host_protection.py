@@ -49,7 +49,7 @@ def test_failsafe_ports_that_are_wrong_leave_the_usual_ones_open(resource: Any) 
     assert len(found.warnings) == 1 and "failsafeOutboundHostPorts" in found.warnings[0]
 
 
-@pytest.mark.parametrize("text", ["/", "//", "/^veth", "/[/", "a b", "x" * 16, "eth*"])
+@pytest.mark.parametrize("text", ["/", "//", "/^veth", "/[/", "a b", "x" * 16, "eth*", "eth+"])
 def test_an_excluded_interface_that_cannot_be_meant(text: str) -> None:
     """An empty expression would take every host endpoint out of force."""
     found = parse_felix({}, {"interfaceExclude": f"dummy0,{text}"})
