@@ -131,7 +131,7 @@ SERVICE = {
 }
 
 
-@pytest.fixture(scope="module", params=["iptables", "nftables", "nftables-no-tunnels"])
+@pytest.fixture(scope="module", params=["iptables", "nftables", "iptables-no-tunnels", "nftables-no-tunnels"])
 def hosts_lab(request: pytest.FixtureRequest, busybox_image: Path, own_bundle: Path) -> Iterator[Hosts]:
     """``param`` begins with kube-proxy's mode."""
     mode, _, without = request.param.partition("-")
