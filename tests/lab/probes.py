@@ -39,6 +39,10 @@ class Probe:
         inside = self.node.inside("nsenter", "-t", self.init, "-n", sys.executable, SCRIPT, *map(str, arguments))
         return [str(word) for word in inside]
 
+    def interface(self) -> str:
+        """The node's end of a pod's link."""
+        return str(json.loads(self.node.run("ip", "-j", "route", "get", self.address))[0]["dev"])
+
     def reaches(self, port: int, *addresses: str, protocol: str = "udp") -> set[str]:
         """Those of the addresses that answered."""
         done = subprocess.run(

@@ -7,7 +7,6 @@ labels and, in the second case, the same host endpoint.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import Node
 from tests.lab.probes import Outside, Probe, flowing, host_probe, probes_of, serving
 from tests.lab.proxy import install_kube_proxy
+from tests.lab.upstream import left_of_upstream, tables
 from tests.lab.workloads import pod
 from tests.upstream_rules import iptables_scripts, nft_script
 
@@ -184,7 +184,7 @@ class World:
         replaced = {f"cali{name}": self.interfaces[name] for name in LOCAL}
         replaced |= {PODS[name][0]: self.probes[name].address for name in PODS}
         replaced["172.31.0.1"] = self.node.address
-        script = "".join(f"delete table {table}\n" for table in self.tables() if "calico" in table)
+        script = "".join(f"delete table {table}\n" for table in tables(self.node) if "calico" in table)
         if self.mode == "nftables":
             script += nft_script(case.name, replaced)
         else:
@@ -198,18 +198,8 @@ class World:
         file.write_text(text)
         self.node.run(*command, file)
 
-    def tables(self) -> list[str]:
-        return [line.removeprefix("table ") for line in self.node.run("nft", "list", "tables").splitlines()]
-
-    def left_of_upstream(self) -> list[str]:
-        """Lines of its rules, and names of its sets."""
-        texts = [self.node.run("iptables-legacy-save"), self.node.run("ipset", "list", "-n")]
-        found = [line for text in texts for line in text.splitlines() if "cali" in line]
-        chains = self.node.run("nft", "list", "chains").splitlines()
-        return found + [line for line in chains if "-cali-" in line]
-
     def ours(self) -> bool:
-        return "ip calico-policy" in self.tables()
+        return "ip calico-policy" in tables(self.node)
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
@@ -232,11 +222,7 @@ def takeover_world(request: pytest.FixtureRequest, busybox_image: Path, own_bund
             probes["outside"] = Outside("outside", node, f"{NET4}.1", "", lab)
             way = ("ip", "route", "add", probes["a"].address, "via", node.address)
             subprocess.run([str(word) for word in lab.plane.inside(*way)], check=True)
-            interfaces = {
-                name: str(json.loads(node.run("ip", "-j", "route", "get", probes[name].address))[0]["dev"])
-                for name in LOCAL
-            }
-            yield World(lab, request.param, probes, interfaces)
+            yield World(lab, request.param, probes, {name: probes[name].interface() for name in LOCAL})
 
 
 @pytest.mark.parametrize("case", [WORKLOADS, HOST], ids=lambda case: case.name)
@@ -256,7 +242,7 @@ def take_over(world: World, case: Case) -> None:
     until(in_force, "the policies are in force on both nodes", timeout_s=60, pause_s=0.1)
     world.node.disable("calico-node")
     world.lay_down_upstream(case)
-    assert not world.ours() and world.left_of_upstream()
+    assert not world.ours() and left_of_upstream(world.node)
     assert world.verdicts(case) == case.verdicts
 
     with ExitStack() as stack:
@@ -271,8 +257,8 @@ def take_over(world: World, case: Case) -> None:
         ]  # fmt: skip
         world.node.enable_again("calico-node")
         until(
-            lambda: world.ours() and not world.left_of_upstream(),
-            f"taken over: {world.left_of_upstream()}",
+            lambda: world.ours() and not left_of_upstream(world.node),
+            f"taken over: {left_of_upstream(world.node)}",
             timeout_s=60,
             pause_s=0.1,
         )

@@ -3,7 +3,9 @@
     traffic.py serve PORT...                         UDP echo and TCP accept on every port, until it is ended
     traffic.py flow PROTOCOL ADDRESS ALLOWED FORBIDDEN   a datagram, or a connection (tcp), to both ports from a new
                                                      port of its own, every 4 ms, until SIGTERM; then one line of
-                                                     JSON: sent, allowed, forbidden (answers)
+                                                     JSON: sent, allowed, forbidden (answers). At this pace a
+                                                     minute's connections to a port need no port twice: one that is
+                                                     taken again too early loses packets to the old connection
     traffic.py hear                                  a line for each address that sends a ping, once
     traffic.py ask PROTOCOL PORT ADDRESS...          one line of JSON: the addresses that answered within two seconds
     traffic.py resolve PROTOCOL SERVER NAME          one line of JSON: the addresses that a name server has for a name,
@@ -43,7 +45,7 @@ def serve(ports: list[int]) -> None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind(("::", port))
             if kind == socket.SOCK_STREAM:
-                opened.listen(128)
+                opened.listen(4096)
             poll.register(opened, select.POLLIN)
             by_number[opened.fileno()] = opened
     print("serving", flush=True)
@@ -103,7 +105,9 @@ def flow(protocol: str, address: str, allowed: int, forbidden: int) -> None:
             poll.register(opened, select.POLLOUT if tcp else select.POLLIN)
             waiting[opened.fileno()] = (opened, port)
         sent += 1
-        look(ROUND_S)
+        limit = time.monotonic() + ROUND_S
+        while (left := limit - time.monotonic()) > 0:
+            look(left)
         while len(waiting) > OPEN:
             forget(next(iter(waiting)))[0].close()
     limit = time.monotonic() + LAST_S

@@ -6,10 +6,8 @@ exactly what it has where there never was the other. No node runs; what agents d
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,69 +16,18 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT
 from tests.e2e.kubernetes.cluster import BIN, Cluster, running_cluster
 from tests.e2e.kubernetes.test_from_operator import controllers, read
 from tests.e2e.manifest_documents import MANIFESTS
+from tests.pages import FROM_CALICO, blocks
+from tests.upstream_manifest import upstreams_manifest
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.bundle, pytest.mark.slow, pytest.mark.timeout(2700)]
 
-PAGE = ROOT / "docs" / "from-calico.md"
 WORKLOADS = (("daemonset", "calico-node"), ("deployment", "calico-kube-controllers"))
 ROLES = ("calico-node", "calico-cni-plugin", "calico-kube-controllers")
-IMAGES = {"upgrade-ipam": "cni", "install-cni": "cni", "calico-node": "node"}
 HTTP_RULE = {"action": "Allow", "http": {"methods": ["GET"]}}
 Run = Callable[[str], str]
-
-
-def blocks(heading: str) -> list[str]:
-    """The commands below a heading of the page."""
-    section = re.split(r"(?m)^## ", PAGE.read_text().partition(f"\n## {heading}")[2])[0]
-    found = re.findall(r"(?s)```sh\n(.*?)```", section)
-    assert found
-    return found
-
-
-def upstreams(document: dict[str, Any]) -> dict[str, Any]:
-    """As upstream's manifest has it: what ours lacks is there, what only ours has is not."""
-    made = copy.deepcopy(document)
-    kind = made["kind"]
-    if kind == "ConfigMap":
-        made["data"]["cni_network_config"] = made["data"]["cni_network_config"].replace("1.0.0", "0.3.1")
-    if kind == "ClusterRole":
-        made["rules"].append({"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["get"]})
-    if kind == "Deployment":
-        made["spec"] |= {"replicas": 1, "strategy": {"type": "Recreate"}}
-        pod = made["spec"]["template"]["spec"]
-        del pod["affinity"], pod["volumes"]
-        pod["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
-        [container] = pod["containers"]
-        del container["command"], container["volumeMounts"]
-        container |= {"image": "quay.io/calico/kube-controllers:v3.32.1", "securityContext": {"runAsNonRoot": True}}
-    if kind == "DaemonSet":
-        pod = made["spec"]["template"]["spec"]
-        pod["terminationGracePeriodSeconds"] = 0
-        [node] = pod["containers"]
-        for container in (*pod["initContainers"], node):
-            container["image"] = f"quay.io/calico/{IMAGES[container['name']]}:v3.32.1"
-        host = {"name": "bpffs", "hostPath": {"path": "/sys/fs/bpf", "type": "Directory"}}
-        mount = {"name": "bpffs", "mountPath": "/sys/fs/bpf"}
-        pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "relay-ca"] + [host]
-        node["volumeMounts"] = [each for each in node["volumeMounts"] if each["name"] != "relay-ca"] + [mount]
-        pod["initContainers"].append(
-            {"name": "ebpf-bootstrap", "image": node["image"], "command": ["calico-node", "-init", "-best-effort"],
-             "volumeMounts": [mount], "securityContext": {"privileged": True}}
-        )  # fmt: skip
-        del node["command"]
-        node["env"] = [each for each in node["env"] if each["name"] not in ("CALICO_JANITOR", "FELIX_TYPHACAFILE")]
-        node["env"].append({"name": "FELIX_WIREGUARDMTU", "value": "0"})
-    return made
-
-
-def upstreams_manifest() -> str:
-    text = (MANIFESTS / "calico.yaml").read_text()
-    kept = [d for d in yaml.safe_load_all(text) if d and d["kind"] not in ("Role", "RoleBinding")]
-    return yaml.safe_dump_all(map(upstreams, kept))
 
 
 def stored(cluster: Cluster) -> dict[str, Any]:
@@ -95,6 +42,19 @@ def stored(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
+# of what upstream's agent needs when it starts, and ours does not
+RIGHTS = ("update nodes --subresource=status", "watch clusterinformations.crd.projectcalico.org")
+
+
+def granted(cluster: Cluster) -> dict[str, bool]:
+    """Of RIGHTS, to the account of calico-node."""
+    user = "system:serviceaccount:kube-system:calico-node"
+    return {
+        right: cluster.kubectl("auth", "can-i", *right.split(), f"--as={user}", check=False).startswith("yes")
+        for right in RIGHTS
+    }
+
+
 @pytest.fixture
 def taken_over(tmp_path: Path) -> Iterator[Cluster]:
     with running_cluster() as made, controllers(made, tmp_path / "controllers.log"):
@@ -105,7 +65,7 @@ def taken_over(tmp_path: Path) -> Iterator[Cluster]:
 def reader(taken_over: Cluster, bundle: Path, tmp_path: Path) -> Run:
     """Who runs a page's commands in a directory with manifests/ and upstream's manifest."""
     (tmp_path / "manifests").symlink_to(MANIFESTS)
-    (tmp_path / "upstream.yaml").write_text(upstreams_manifest())
+    (tmp_path / "upstream.yaml").write_text(yaml.safe_dump_all(upstreams_manifest()))
     path = f"{BIN}:{bundle}:{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "KUBECONFIG": taken_over.kubeconfig()}
 
@@ -120,10 +80,10 @@ def reader(taken_over: Cluster, bundle: Path, tmp_path: Path) -> Run:
 
 
 def test_the_pages_commands(taken_over: Cluster, reader: Run, tmp_path: Path) -> None:
-    [before] = blocks("Before: what would no longer be enforced")
-    save, compare, change, *_ = blocks("A cluster installed from upstream's manifest")
-    back, rules = blocks("The way back")
-    assert "nft delete table" in rules  # on a node
+    [before] = blocks(FROM_CALICO, "Before: what would no longer be enforced")
+    save, compare, keep_rights, change, *_, last = blocks(FROM_CALICO, "A cluster installed from upstream's manifest")
+    back, rules = blocks(FROM_CALICO, "The way back")
+    assert "nft -f -" in rules  # on a node
 
     reader("kubectl apply -f manifests/crds.yaml -f manifests/calico.yaml")
     fresh = stored(taken_over)
@@ -141,8 +101,14 @@ def test_the_pages_commands(taken_over: Cluster, reader: Run, tmp_path: Path) ->
     assert "10.65.0.0/16" in (tmp_path / "before.yaml").read_text()
     shown = reader(compare.replace("| less", "|| true"))
     assert "-      terminationGracePeriodSeconds: 0" in shown and "+      terminationGracePeriodSeconds: 10" in shown
+    upstream_may = granted(taken_over)
+    assert all(upstream_may.values())
+    reader(keep_rights)
     reader(change)
     assert stored(taken_over) == fresh
+    assert granted(taken_over) == upstream_may
+    reader(last.partition("calicoctl cluster")[0])  # no node is there to look at
+    assert not any(granted(taken_over).values())
     reader(back)
     assert stored(taken_over) == given
     roles = {role["metadata"]["name"] for role in read(taken_over, "-n", "kube-system", "role")["items"]}
@@ -162,7 +128,7 @@ def test_what_only_upstream_enforces_is_named(taken_over: Cluster, reader: Run) 
     ]  # fmt: skip
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     taken_over.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
-    [before] = blocks("Before: what would no longer be enforced")
+    [before] = blocks(FROM_CALICO, "Before: what would no longer be enforced")
     said = reader(before)
     assert "wide" in said and "near" in said and '"wireguardEnabled": true' in said
     assert "bpfEnabled" not in said and "policySyncPathPrefix" not in said
