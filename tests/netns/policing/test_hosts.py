@@ -92,6 +92,35 @@ def test_deny_all_everywhere_locks_nobody_out(uplinked: Uplinked) -> None:
         )
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_a_host_sends_to_itself(uplinked: Uplinked, version: int) -> None:
+    """It passes ``lo``, twice, whichever interface has the address; the agent's health page always answers there."""
+    uplinked.put_host("eth0", "eth0")
+    start(uplinked, hosts=1)
+    own = ({4: "127.0.0.1", 6: "::1"}[version], HOST[version])
+
+    def reached() -> set[str]:
+        marker = (uplinked.other, HOST[version], DHCP)
+        return {to for to in own if uplinked.arrives(uplinked.host, to, 80, uplinked.host, marker)}
+
+    assert reached() == {*own}
+    uplinked.put_host("all", "*")
+    uplinked.until(lambda: not reached(), True, "closed")
+    allow = {"selector": "host == 'yes'", "order": 1}
+    uplinked.put_policy("out", **allow, types=["Egress"], egress=[{"action": "Allow"}])
+    uplinked.until(lambda: uplinked.out_of_host(80, version), True, "the policy is in force")
+    assert not reached()  # they come in, too
+    net = {4: "127.0.0.0/8", 6: "::1/128"}[version]
+    uplinked.put_policy("in", **allow, types=["Ingress"], ingress=[{"action": "Allow", "source": {"nets": [net]}}])
+    uplinked.until(lambda: reached() == {own[0]}, True, "open between loopback addresses")
+    uplinked.lab.put("GlobalNetworkPolicy", "deny-all", {**DENY_ALL, "order": 0})
+    uplinked.until(lambda: not reached(), True, "closed again")
+    assert uplinked.connects(uplinked.host, own[0], 9099) and uplinked.connects(uplinked.host, own[1], 9099)
+    uplinked.put_host("lo", "lo", profiles=["projectcalico-default-allow"], labels={})
+    uplinked.lab.remove("GlobalNetworkPolicy", "deny-all")
+    uplinked.until(lambda: reached() == {*own}, True, "lo has a host endpoint of its own")
+
+
 def test_other_failsafe_ports(uplinked: Uplinked) -> None:
     uplinked.put_host()
     uplinked.lab.start(FELIX_FAILSAFEINBOUNDHOSTPORTS=f"udp:{DHCP},udp:172.31.0.0/28:70,udp:192.0.2.0/24:71")

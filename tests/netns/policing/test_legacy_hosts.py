@@ -16,6 +16,7 @@ from tests.netns.policing.test_hosts import (
     test_other_failsafe_ports,
     test_pre_dnat_with_egress_is_refused_and_the_rest_enforced,
     test_the_hosts_own_connections_to_services,
+    test_what_a_host_sends_to_itself,
     test_what_a_node_cannot_do_without_is_named,
     test_what_is_not_tracked,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "test_the_hosts_own_connections_to_services",
     "test_tunnel_packets_of_workloads",
     "test_vxlan_only_from_nodes",
+    "test_what_a_host_sends_to_itself",
     "test_what_a_node_cannot_do_without_is_named",
     "test_what_connection_tracking_cannot_understand",
     "test_what_deny_does",

@@ -102,16 +102,21 @@ class Uplinked:
         return self.arrives(pod, HOST[4], port, self.host, (self.other, HOST[4], DHCP))
 
     def log_in(self, version: int = 4) -> bool:
-        """A TCP connection to the failsafe port of SSH, with data."""
+        """A TCP connection to the failsafe port of SSH."""
+        return self.connects(self.other, HOST[version], SSH)
+
+    def connects(self, source: Namespace, to: str, port: int) -> bool:
+        """A TCP connection to the host, with data."""
+        family = FAMILIES[6 if ":" in to else 4]
         with ExitStack() as stack:
-            listening = stack.enter_context(socket_in(self.host, FAMILIES[version], socket.SOCK_STREAM))
+            listening = stack.enter_context(socket_in(self.host, family, socket.SOCK_STREAM))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((HOST[version], SSH))
+            listening.bind((to, port))
             listening.listen()
-            client = stack.enter_context(socket_in(self.other, FAMILIES[version], socket.SOCK_STREAM))
+            client = stack.enter_context(socket_in(source, family, socket.SOCK_STREAM))
             for end in (client, listening):
                 end.settimeout(20)
-            client.connect((HOST[version], SSH))
+            client.connect((to, port))
             served = stack.enter_context(listening.accept()[0])
             client.sendall(b"hello")
             return served.recv(5) == b"hello"
