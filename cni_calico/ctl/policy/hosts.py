@@ -88,6 +88,14 @@ def host_at(records: PolicyRecords, address: Address) -> TrafficEnd | None:
     return TrafficEnd(f"host {node}", (address,), None, node) if node else None
 
 
+def overruled_by(hosts: Mapping[ResourceKey, HostRecord], key: ResourceKey) -> ResourceKey | None:
+    """The host endpoint that names the same interface of the same node and comes first. ``hosts``: sorted by name."""
+    own = hosts[key]
+    same = (other for other, host in hosts.items() if (host.node, host.interface) == (own.node, own.interface))
+    first = next(same, key) if own.interface else key
+    return None if first == key else first
+
+
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:
     """The HostEndpoint of a name. Raises CommandFailed if there is none or it is not valid."""
     key = ResourceKey("HostEndpoint", name)

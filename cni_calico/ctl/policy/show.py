@@ -8,7 +8,7 @@ from typing import Any
 
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.explain import find_end
-from cni_calico.ctl.policy.hosts import HOST_PREFIX, host_records, named_host
+from cni_calico.ctl.policy.hosts import HOST_PREFIX, host_records, named_host, overruled_by
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
@@ -60,6 +60,8 @@ _HOST_SECTIONS: tuple[tuple[str, PolicyReach, Direction], ...] = (
 def _described_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:
     host, group = host_records(records)[key], wanted.host_classes[wanted.hosts[key].class_id]
     found: dict[str, Any] = {"name": key.name, "node": host.node, "interface": host.interface}
+    other = overruled_by(host_records(records), key)
+    found |= {"overruledBy": other.name} if other else {}
     for _, reach, direction in _HOST_SECTIONS:
         tiers = group.tiers(reach, direction == "ingress")
         found.setdefault(direction, {})[reach] = [
@@ -74,6 +76,9 @@ def _shown_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str
     host, group = host_records(records)[key], wanted.host_classes[wanted.hosts[key].class_id]
     where = {"*": "all interfaces without one of their own", "": "the interface with its expectedIPs"}
     lines = [f"HostEndpoint {key.name} on {host.node}, {where.get(host.interface, host.interface)}"]
+    other = overruled_by(host_records(records), key)
+    if other:
+        lines.append(f"  not in force: HostEndpoint {other.name} names the same, and comes first by its name")
     for title, reach, direction in _HOST_SECTIONS:
         tiers = group.tiers(reach, direction == "ingress")
         if not tiers and reach != "own":

@@ -47,6 +47,11 @@ def test_host_endpoints_of_one_interface(tiered_cluster):
     put(calicoctl, "HostEndpoint", "a0", {"node": "n1", "interfaceName": "eth0", "profiles": ["missing"]})
     denied = explain(calicoctl, "192.0.2.1", "172.31.0.1", 80)
     assert "HostEndpoint a0 (the host itself): DENIED because no policy and no profile allows it (profile mis" in denied
+    overruled = "  not in force: HostEndpoint a0 names the same, and comes first by its name\n"
+    assert overruled in calicoctl.ok("policy", "show", "hostendpoint:h0")
+    assert overruled not in calicoctl.ok("policy", "show", "hostendpoint:a0")
+    shown = json.loads(calicoctl.ok("policy", "show", "--all", "-o", "json"))["hostEndpoints"]
+    assert {one["name"]: one.get("overruledBy") for one in shown} == {"a0": None, "h0": "a0", "h1": None}
     put(calicoctl, "FelixConfiguration", "node.n1", {"interfaceExclude": "kube-ipvs0,/^eth0$/"})
     assert "passes no host endpoint" in explain(calicoctl, "192.0.2.1", "172.31.0.1", 80)
     assert "HostEndpoint h1 (the host itself): DENIED" in explain(calicoctl, "192.0.2.1", "172.30.0.1", 80)
