@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 STATUS_FILE = "/status/status.json"
 USAGE = 2
 RESTART = 129
-_CONTROLLERS = "usage: calico-kube-controllers [-version] [-status-file FILE]\n"
+_CONTROLLERS = "usage: calico-kube-controllers [-v] [-status-file FILE]\n"
 _CHECK = "usage: check-status [-r] [-l] [-f FILE] [-v]\n"
 _WRAPPER = "usage: wrapper PROGRAM [ARGUMENT...]\n"
 _CALICO = (
-    "usage: calico component kube-controllers [-version] [-status-file FILE]\n"
+    "usage: calico component kube-controllers [-v] [-status-file FILE]\n"
     "       calico component kube-controllers kube-controllers-health [-r] [-l] [-f FILE]\n"
 )
 COMPONENT = ["component", "kube-controllers"]
@@ -94,8 +94,8 @@ def _version() -> int:
 
 
 def _run_controllers(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    flags = parse_flags(arguments, {"version"}, {"status-file"})
-    if "version" in flags:
+    flags = parse_flags(arguments, {"version", "v"}, {"status-file"})
+    if "version" in flags or "v" in flags:
         return _version()
     from cni_calico.controllers.run import run_controllers
     from cni_calico.daemon.ending import leave

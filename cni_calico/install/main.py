@@ -12,6 +12,13 @@ from cni_calico.install.run import install, keep_installed, seen_secret, wait_fo
 from cni_calico.install.settings import parse_settings
 from cni_calico.log import Log
 
+WRONG_USAGE = 2
+_USAGE = """usage: calico-install [-v]
+
+Puts the CNI plugin on the host of the container it runs in: executables, network configuration, kubeconfig. Settings
+are environment variables, those of upstream's installer: see docs/install.md.
+"""
+
 
 def _bundle() -> tuple[str, str]:
     """(directory of the executables, default template)."""
@@ -23,9 +30,16 @@ def _bundle() -> tuple[str, str]:
 
 def main() -> int:
     """Install once, and keep running unless SLEEP is false; returns the exit status."""
-    if sys.argv[1:] in (["-v"], ["--version"]):
+    words = sys.argv[1:]
+    if words in (["-v"], ["-version"], ["--version"]):
         print(f"v{__version__}{BUILD}")
         return 0
+    if words and words[0] in ("-h", "-help", "--help"):
+        print(_USAGE, end="")
+        return 0
+    if any(word.startswith("-") for word in words):
+        print(f"calico-install: there is no option {words[0]!r}\n{_USAGE}", end="", file=sys.stderr)
+        return WRONG_USAGE
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.append(1))

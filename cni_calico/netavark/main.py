@@ -1,6 +1,7 @@
 """Entry point of ``calico-netavark``, which podman and netavark call: create, setup NETNS, teardown NETNS, info.
 
-Rule: stdout has the answer and nothing else; an error is ``{"error": TEXT}`` there, as netavark reads it, and status 1.
+Rule: stdout has the answer to a verb and nothing else; an error is ``{"error": TEXT}`` there, as netavark reads it, and
+status 1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cni_calico import __version__
+from cni_calico import BUILD, __version__
 from cni_calico.bounded import CONFIG_BYTES, read_bytes
 from cni_calico.errors import CalicoError, InvalidConfig, InvalidEnvironment
 from cni_calico.netavark.calls import Plugins
@@ -26,7 +27,7 @@ def answer(arguments: Sequence[str], stdin: bytes, plugins: Plugins) -> Mapping[
     """The document to print; None for a verb without output. Raises CalicoError."""
     match list(arguments):
         case ["info"]:
-            return {"version": __version__, "api_version": API_VERSION}
+            return {"version": f"{__version__}{BUILD}", "api_version": API_VERSION}
         case ["create"]:
             return plan_network(parse_document(stdin))
         case ["setup", netns]:
@@ -48,9 +49,16 @@ def _read_stdin() -> bytes:
 
 def main() -> int:
     """The exit status."""
+    words = sys.argv[1:]
+    if words in (["-v"], ["--version"]):
+        sys.stdout.write(f"v{__version__}{BUILD}\n")
+        return 0
+    if words and words[0] in ("-h", "--help"):
+        sys.stdout.write(f"usage: {USAGE}\n")
+        return 0
     plugins = Plugins(str(Path(sys.executable).resolve().parent), os.environ)
     try:
-        said = answer(sys.argv[1:], b"" if sys.argv[1:2] == ["info"] else _read_stdin(), plugins)
+        said = answer(words, b"" if words[:1] == ["info"] else _read_stdin(), plugins)
     except CalicoError as e:
         said, status = {"error": f"{e}: {e.details}" if e.details else str(e)}, 1
     else:

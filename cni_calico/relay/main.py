@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 USAGE = 2
-_USAGE = """usage: calico-typha [--version]
+_USAGE = """usage: calico-typha [-v]
 
 Follows the API server for many nodes' agents. Settings are environment variables, TYPHA_...: see docs/scale.md.
 """
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if words and words[0] in ("-h", "-help", "--help"):
         sys.stdout.write(_USAGE)
         return 0
-    if words in (["--version"], ["-version"]):
+    if words in (["-v"], ["--version"], ["-version"]):
         from cni_calico import BUILD, __version__
 
         sys.stdout.write(f"v{__version__}{BUILD}\n")

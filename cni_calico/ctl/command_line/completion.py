@@ -25,7 +25,8 @@ def render_completion(shell: str) -> str:
     import shtab
 
     parser = build_parser()
-    kinds = shtab.cmd("echo " + " ".join(sorted({name for kind in PLURALS.items() for name in map(str.lower, kind)})))
+    # a line each: fish takes a line for one candidate
+    kinds = shtab.cmd("printf '%s\\n' " + " ".join(sorted({name.lower() for kind in PLURALS.items() for name in kind})))
     for command in (parser, *(leaf for _, leaf in leaves(parser))):
         _say_what_completes(command, {"words": kinds, "log_dir": shtab.DIRECTORY, **dict.fromkeys(_FILES, shtab.FILE)})
     return str(shtab.complete(parser, shell=shell)).rstrip() + "\n"

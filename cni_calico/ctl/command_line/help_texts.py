@@ -297,7 +297,7 @@ COMMANDS: Mapping[str, Help] = {
     "cluster": Help("inspect the whole cluster"),
     "cluster status": Help(
         "whether the cluster has problems: nodes, pools, addresses",
-        "The exit status is 1 when something is not, and standard error says what.",
+        "The exit status is 1 when it has any, and standard error says which.",
         (
             ("cluster status", "look once"),
             ("cluster status -o json", "for a script"),

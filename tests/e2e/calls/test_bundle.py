@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cni_calico import __version__
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.bundle
@@ -52,6 +54,25 @@ def test_version(bundle: Path, name: str) -> None:
     done = run(bundle / name, stdin='{"cniVersion":"1.0.0"}', CNI_COMMAND="VERSION")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"cniVersion": "1.0.0", "supportedVersions": VERSIONS}
+
+
+# but for the plugins, which a runtime calls, and calicoctl, whose answer has more lines
+PROGRAMS = ("calico-install", "calico-kube-controllers", "calico-netavark", "calico-node", "calico-typha")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_who_asks_for_help_or_the_version_starts_nothing(bundle: Path, tmp_path: Path, name: str) -> None:
+    root = str(tmp_path)
+    environ = {"CALICO_INSTALL_ROOT": root, "CALICO_RUN_DIR": root, "HOME": root}
+    for option in ("-h", "--help"):
+        done = run(bundle / name, option, **environ)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"usage: {name} ")
+    for option in ("-v", "--version"):
+        done = run(bundle / name, option, **environ)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.fullmatch(rf"v{re.escape(__version__)}\+[0-9a-f]+\n", done.stdout)
+    assert run(bundle / name, "--hepl", **environ).returncode != 0
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", PLUGINS)

@@ -31,8 +31,10 @@ def test_the_manual_page_reads_well(share: Path) -> None:
             assert all(option in shown for option in action.option_strings if action.help != "==SUPPRESS==")
 
 
-def test_bash_takes_its_completions(share: Path) -> None:
+def test_shells_take_their_completions(share: Path) -> None:
     subprocess.run(["bash", "-n", share / COMPLETIONS["bash"]], check=True)
+    subprocess.run(["zsh", "-n", share / COMPLETIONS["zsh"]], check=True)
+    subprocess.run(["fish", "--no-execute", share / COMPLETIONS["fish"]], check=True)
     assert all((share / name).stat().st_size > 1000 for name in COMPLETIONS.values())
     assert (share / COMPLETIONS["zsh"]).read_text().startswith("#compdef calicoctl\n")
     assert "complete -c calicoctl" in (share / COMPLETIONS["fish"]).read_text()

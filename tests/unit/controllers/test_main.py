@@ -19,7 +19,12 @@ WELL = {"Ready": True, "Reason": ""}
 
 @pytest.mark.parametrize(
     ("program", "arguments"),
-    [("kube-controllers", ["-version"]), ("calico-kube-controllers", ["--version"]), ("check-status", ["-v"])],
+    [
+        ("kube-controllers", ["-version"]),
+        ("calico-kube-controllers", ["--version"]),
+        ("calico-kube-controllers", ["-v"]),
+        ("check-status", ["-v"]),
+    ],
 )
 def test_version(program, arguments, capsys):
     assert run(program, arguments, {}) == 0

@@ -76,7 +76,7 @@ def test_a_fair_share_is_upstreams(nodes: int, relays: int, share: int) -> None:
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"], {}) == 0
+    assert run(["--version"], {}) == run(["-v"], {}) == 0
     assert run(["--help"], {}) == 0
     assert run(["--config-file=/etc/calico/typha.cfg"], {}) == 2
     assert run(["now"], {}) == 2

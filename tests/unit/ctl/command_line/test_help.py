@@ -1,5 +1,6 @@
 """What calicoctl says about itself: help with examples, completion, and what was probably meant."""
 
+import os
 import shlex
 import subprocess
 from argparse import SUPPRESS, _HelpAction
@@ -107,6 +108,23 @@ class TestCompletion:
         (tmp_path / "pool.yaml").write_text("")
         monkeypatch.chdir(tmp_path)
         assert self.complete("calicoctl apply -f po") == {"pool.yaml"}
+
+    @pytest.mark.parametrize(
+        ("line", "candidates"),
+        [
+            ("calicoctl ipam s", ["show", "split"]),
+            ("calicoctl get ippo", ["ippool", "ippools"]),
+            ("calicoctl ipam show --show-b", ["--show-blocks", "--show-borrowed"]),
+            ("calicoctl completion ", ["bash", "fish", "zsh"]),
+        ],
+    )
+    def test_fish_completes_commands_options_and_kinds(self, line, candidates, tmp_path):
+        script = tmp_path / "calicoctl.fish"
+        script.write_text(render_completion("fish"))
+        command = ["fish", "--no-config", "-c", f"source {script}; complete -C {shlex.quote(line)}"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HOME": str(tmp_path)})
+        assert done.stderr == ""
+        assert sorted(offer.partition("\t")[0] for offer in done.stdout.splitlines()) == candidates
 
     @pytest.mark.parametrize("shell", SHELLS)
     def test_every_command_is_in_every_script(self, shell, capsys):
