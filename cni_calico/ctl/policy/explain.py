@@ -52,6 +52,10 @@ Hint: what a workload sends to its own node passes no host endpoint, except preD
 workload's egress policies the node's DefaultEndpointToHostAction decides (docs/policy.md, "addresses that change on the
 way").
 """
+_MASQUERADED = """\
+Hint: if the pool of {address} has natOutgoing, the connection arrives with an address of node {node}: ask again with
+--from and that address.
+"""
 _TUNNELLED = """\
 Hint: where pools use VXLAN or IPIP, its packets between nodes always pass, whatever policies say.
 """
@@ -105,6 +109,8 @@ def _hint(source: TrafficEnd, destination: TrafficEnd, packet: Packet, hosts: li
         return _NODE_PORT.format(port=packet.destination_port)
     if destination.is_host and source.key is not None and source.node == destination.node:
         return _OWN_HOST
+    if destination.is_host and source.key is not None:
+        return _MASQUERADED.format(address=packet.source, node=source.node)
     is_outside = source.key is None and not source.is_host and destination.key is not None
     return _TRANSLATED.format(address=packet.source) if is_outside else ""
 

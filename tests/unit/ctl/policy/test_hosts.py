@@ -80,6 +80,7 @@ def test_from_a_workload_to_its_own_host(tiered_cluster):
     assert "HostEndpoint h0" not in own and "DefaultEndpointToHostAction decides" in own
     other = explain(calicoctl, "r1", "172.31.0.1", 25)
     assert "ingress of HostEndpoint h0 (the host itself): DENIED" in other and "DefaultEndpoint" not in other
+    assert "if the pool of 10.65.1.1 has natOutgoing, the connection arrives with an address of node n2:" in other
 
 
 def test_from_a_host_to_itself(tiered_cluster):
