@@ -66,12 +66,12 @@ def _normal(value: Any) -> Any:
 
 
 def usable(deadline: Deadline) -> bool:
-    """Whether nft is installed and this kernel supports it."""
+    """Whether nft is installed and this kernel has its tables of IPv4: it may have nf_tables without them."""
     program = find_program("nft")
     if not program:
         return False
     try:
-        run_program([program, "list", "tables"], b"", deadline)
+        run_program([program, "--check", "add", "table", "ip", "calico-probe"], b"", deadline)
     except KernelError:
         return False
     return True

@@ -16,15 +16,16 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel.filter import legacy
 from cni_calico.kernel.netlink.nftables import NfTables
-from cni_calico.model.netfilter import DropTable
+from cni_calico.model.netfilter import AddTable, DropTable, TableId
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
-from cni_calico.nodeagent.dataplane.policy.tables import TABLES
+from cni_calico.nodeagent.dataplane.policy.tables import FILTER, NAME, TABLES
 from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
 
 NFTABLES, IPTABLES = "nftables", "iptables"
 _LOOK_S, _REMOVE_S = 60.0, 60.0
 _MARKS = 4
+_PROBE = TableId(FILTER[4].family, f"{NAME}-probe")
 _ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
 _DISABLED = "NFTablesMode is Disabled"
 _LIMITS = (
@@ -89,7 +90,8 @@ def _no_nftables() -> str:
     """
     try:
         with NfTables() as kernel:
-            kernel.generation(Deadline.after(_LOOK_S))
+            # a kernel built without IPv4's tables would still answer a question
+            kernel.check([AddTable(_PROBE)], Deadline.after(_LOOK_S))
     except KernelError as e:
         if e.errno not in _ABSENT:
             raise  # it may be there
