@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from tests.netns.policing.lab import Lab
 from tests.netns.policing.test_legacy import DENY_B, legacy_lab
+from tests.netns.test_host_verdicts import check_hosts, open_hosts
 from tests.netns.test_verdicts import check_verdicts
 from tests.netns.wire import open_wire
 
 __all__ = ["legacy_lab"]
 pytestmark = pytest.mark.timeout(3000)
-# the kernel's own requests for modules find nothing there
 MODULES = (
-    "ipv6 veth iptable_filter iptable_raw iptable_mangle ip6table_filter ip6table_raw ip6table_mangle ip_set "
-    "ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport xt_set xt_comment xt_conntrack xt_mark xt_multiport xt_limit "
-    "xt_connlimit ipt_rpfilter ip6t_rpfilter xt_CT xt_LOG nf_log_syslog ipt_REJECT ip6t_REJECT nf_conntrack_netlink"
+    "ipv6 veth iptable_filter iptable_raw iptable_mangle iptable_nat ip6table_filter ip6table_raw ip6table_mangle "
+    "ip6table_nat ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport xt_set xt_comment xt_conntrack xt_mark "
+    "xt_multiport xt_limit xt_connlimit ipt_rpfilter ip6t_rpfilter xt_CT xt_LOG nf_log_syslog ipt_REJECT ip6t_REJECT "
+    "nf_conntrack_netlink xt_nat xt_tcpudp sch_ingress cls_matchall act_skbedit"
 )
 
 
 @pytest.fixture(autouse=True, scope="session")
 def modules() -> None:
+    """These, and no others: the kernel must not load nf_tables when it is asked for it."""
+    Path("/proc/sys/kernel/modprobe").write_text("/nonexistent")
     subprocess.run(["busybox", "modprobe", "-a", *MODULES.split()], check=True)
 
 
-def test_it_is_chosen_where_there_is_nothing_else(legacy_lab: Lab) -> None:
+def require_iptables(legacy_lab: Lab) -> None:
+    """It is chosen by the kernel, said, and in force."""
     legacy_lab.put("GlobalNetworkPolicy", "deny", DENY_B)
     legacy_lab.start()
     said = legacy_lab.until_in_force(policies=1)
@@ -37,7 +42,23 @@ def test_it_is_chosen_where_there_is_nothing_else(legacy_lab: Lab) -> None:
     assert legacy_lab.passes("b", "a", 80)
 
 
+def test_it_is_chosen_where_there_is_nothing_else(legacy_lab: Lab) -> None:
+    require_iptables(legacy_lab)
+
+
 def test_verdicts() -> None:
-    """Few examples: each takes many seconds there."""
+    """All examples that are tried with nf_tables."""
     with open_wire(FilterSettings(), legacy=True) as wire:
-        check_verdicts(wire, 4)
+        check_verdicts(wire)
+
+
+def test_verdicts_about_hosts(tmp_path: Path) -> None:
+    with open_hosts(tmp_path, legacy=True, has_nftables=False) as hosts:
+        check_hosts(hosts)
+
+
+def test_it_is_chosen_where_nf_tables_takes_no_rules(legacy_lab: Lab) -> None:
+    """The last test: the module, which was built without any family of tables, cannot be removed."""
+    subprocess.run(["busybox", "modprobe", "nf_tables"], check=True)
+    assert legacy_lab.ruleset() == ""  # it answers
+    require_iptables(legacy_lab)
