@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, namespace
-from tests.netns.policing.lab import NODE, Lab, lab, socket_in
+from tests.netns.policing.lab import FIRST_MARK, LAST_MARK, NODE, Lab, lab, socket_in
 
 HOST, OTHER = {4: "172.31.0.1", 6: "fd31::1"}, {4: "172.31.0.9", 6: "fd31::9"}
 POD = {4: "10.65.0.1", 6: "fd00::1"}
@@ -72,14 +72,13 @@ class Uplinked:
                 probe.sendto(word, (to, port))
             except PermissionError:
                 return False  # how the kernel says that it was dropped on its way out
-        with socket_in(marker[0], FAMILIES[version], socket.SOCK_DGRAM) as last:
-            last.sendto(b"mark-" + word, marker[1:])
         found = False
-        while True:
-            data = arrived.recv(4096)
-            if data.endswith(b"mark-" + word):
-                return found
-            found = found or data.endswith(word)
+        with socket_in(marker[0], FAMILIES[version], socket.SOCK_DGRAM) as marking:
+            for mark in (FIRST_MARK + word, LAST_MARK + word):
+                marking.sendto(mark, marker[1:])
+                while not (data := arrived.recv(4096)).endswith(mark):
+                    found = found or data.endswith(word)
+        return found
 
     def into_host(self, port: int, version: int = 4, to: str = "") -> bool:
         marker = (self.other, HOST[version], DHCP)
