@@ -12,10 +12,15 @@ from typing import Any
 
 import yaml
 
+from cni_calico.controllers.metrics import _LOOPS
+
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
 DASHBOARD = RULES.parent / "dashboard.json"
 TRIED = ROOT / "tests" / "golden" / "monitoring" / "alerts.yaml"
+# the names of the modules that name metrics
+EXPORTING = {"metrics", "policy_metrics", "ipam_metrics", "backends", "resident"}
+EXPLAINED = re.compile(r"`((?:calico|felix|ipam|typha)_\w+)")
 METRIC = re.compile(r"\b(?:calico|felix|ipam|process)_\w+")
 
 
@@ -42,6 +47,17 @@ def missing(expressions: Iterable[str]) -> set[str]:
     assert asked
     ours = {name for name in asked if not name.startswith("process_")}
     return {name for name in ours if not re.search(rf"\b{re.sub('(_bucket|_total)$', '', name)}(_total)?\b", sources)}
+
+
+def test_each_metric_is_explained() -> None:
+    """By its name as it is on the page: the agent's library adds _total to what it counts under our own names."""
+    explained = set(EXPLAINED.findall((ROOT / "docs" / "metrics.md").read_text()))
+    sources = "\n".join(path.read_text() for path in (ROOT / "cni_calico").rglob("*.py") if path.stem in EXPORTING)
+    named = set(re.findall(r'"((?:calico|felix|ipam|typha)_\w+)"', sources))
+    named |= {f"calico_controllers_{name}" for name, *_ in _LOOPS}
+    assert len(named) > 100
+    assert {name for name in named if not {name, f"{name}_total"} & explained} == set()
+    assert {name for name in explained if not {name, name.removesuffix("_total")} & named} == set()
 
 
 def test_each_metric_of_the_rules_exists() -> None:

@@ -19,6 +19,7 @@ from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.relay.metrics import render_relay_metrics
 from cni_calico.relay.numbers import ServerNumbers, WatchCacheNumbers
+from tests.conftest import ROOT
 from tests.unit.nodeagent.fabric import snapshot
 
 ASKED = Path(__file__).parents[2] / "golden" / "monitoring" / "upstreams_dashboards.yaml"
@@ -74,6 +75,14 @@ def series(page: str, job: str) -> list[dict[str, str]]:
 def samples(page: str) -> list[tuple[str, str, str]]:
     """Names, labels and values; Prometheus' library for Python would add _total to upstream's names."""
     return [(name, labels, value) for name, labels, value in SAMPLE.findall(page)]
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_what_a_page_has_is_explained_under_its_name(tmp_path: Path, which: str) -> None:
+    page = PAGES[which][0](tmp_path)
+    names = set(re.findall(r"(?m)^# HELP ((?!process_|python_)\w+) ", page))
+    explained = re.findall(r"`(\w+)[{`]", (ROOT / "docs" / "metrics.md").read_text())
+    assert len(names) > 15 and names <= set(explained)
 
 
 @pytest.mark.parametrize("which", PAGES)
