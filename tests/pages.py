@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tests.conftest import ROOT
 
-FROM_CALICO = ROOT / "docs" / "from-calico.md"
 
-
-def blocks(page: Path, heading: str) -> list[str]:
-    """The commands below a heading."""
-    section = re.split(r"(?m)^## ", page.read_text().partition(f"\n## {heading}")[2])[0]
-    found = re.findall(r"(?s)```sh\n(.*?)```", section)
-    assert found
+def blocks(page: str, heading: str) -> list[str]:
+    """The shell blocks below a heading."""
+    text = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"(?ms)^ *```sh\n(.*?)^ *```", text)
+    assert found, (page, heading)
     return found

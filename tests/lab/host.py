@@ -23,6 +23,7 @@ BIN = LAB_CACHE / "bin"
 CONTAINERD = BIN / "containerd"
 PLUGINS = LAB_CACHE / "cni" / "bin"
 CGROUPS = Path("/sys/fs/cgroup")
+_OF_THE_KUBELET = ("cpu", "cpuacct", "cpuset", "memory")  # without one of them, of v1, it does not start
 # what a kubelet sets for the whole machine
 SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 
@@ -65,6 +66,10 @@ def ensure_cgroup(name: str) -> None:
     if (CGROUPS / "cgroup.controllers").exists():
         (CGROUPS / name).mkdir(parents=True, exist_ok=True)
         return
+    for controller in _OF_THE_KUBELET:
+        if not (CGROUPS / controller / "cgroup.procs").exists():
+            command = f"mount -t cgroup -o {controller} cgroup {CGROUPS / controller}"
+            raise RuntimeError(f"a kubelet needs the cgroup controller {controller}, which is not mounted: {command}")
     for hierarchy in {path.resolve() for path in CGROUPS.iterdir() if path.is_dir()}:
         directory = hierarchy
         for part in name.split("/"):

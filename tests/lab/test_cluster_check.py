@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,10 +14,11 @@ import pytest
 from tests.deadlines import until
 from tests.lab import name_service
 from tests.lab.control_plane import NET4
-from tests.lab.host import end, start
+from tests.lab.host import BIN, end, run, start
 from tests.lab.lab import Lab, install_manifest, running_lab
 from tests.lab.proxy import install_kube_proxy
 from tests.lab.test_pods import ready_agents
+from tests.pages import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(600)]
 WELL = [
@@ -147,3 +149,12 @@ def test_one_node(check_lab: Lab) -> None:
     assert lines[0] == "ok         pods: both on node2; the kubelet reaches the pod"
     assert (code, err) == (0, ""), lines
     assert "not tried  DNS: kube-system has no service with the label k8s-app=kube-dns" in lines
+
+
+def test_removed_as_the_page_says(check_lab: Lab) -> None:
+    """The last one: there is no network afterwards. The page's command waits until no pod needs the plugin any more."""
+    [remove] = blocks("kubernetes.md", "Remove it")
+    environ = ("env", f"PATH={BIN}:{os.environ['PATH']}", f"KUBECONFIG={check_lab.plane.admin}")
+    run(*check_lab.plane.inside(*environ, "bash", "-euc", remove))
+    assert check_lab.pods("kube-system") == []
+    assert check_lab.leftovers() == []

@@ -28,10 +28,11 @@ from tests.lab.test_pods import ready_agents
 from tests.lab.test_takeover import CLOSED, DNS, IN_RANGE, PODS, POLICY, WORKLOADS
 from tests.lab.upstream import forget_ours, lay_down_rules, left_of_upstream, make_images, tables
 from tests.lab.workloads import pod
-from tests.pages import FROM_CALICO, blocks
+from tests.pages import blocks
 from tests.upstream_manifest import upstreams_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.bundle, pytest.mark.timeout(900)]
+PAGE = "from-calico.md"
 # what its owner has set
 CONFIG = {"calico_backend": "vxlan", "veth_mtu": "1400"}
 ENVIRONMENT = {"CALICO_IPV4POOL_IPIP": "Never", "CALICO_IPV4POOL_VXLAN": "Always", "CALICO_IPV4POOL_CIDR": POOL4}
@@ -156,11 +157,9 @@ def owner(busybox_image: Path, own_bundle: Path, tmp_path: Path) -> Iterator[Own
 
 
 def test_there_and_back(owner: Owner, product_image: Path) -> None:
-    [look] = blocks(FROM_CALICO, "Before: what would no longer be enforced")
-    save, compare, keep_rights, change, one, ask, last = blocks(
-        FROM_CALICO, "A cluster installed from upstream's manifest"
-    )
-    back, remove_rules = blocks(FROM_CALICO, "The way back")
+    [look] = blocks(PAGE, "Before: what would no longer be enforced")
+    save, compare, keep_rights, change, one, ask, last = blocks(PAGE, "A cluster installed from upstream's manifest")
+    back, remove_rules = blocks(PAGE, "The way back")
     lab, before = owner.lab, owner.records()
 
     assert owner.type(look) == ""

@@ -1,4 +1,5 @@
-"""A host with a file system of its own: mounts over /etc, /opt, /usr/local, /var and /run that nobody else sees.
+"""A host with a file system of its own: mounts over /etc, /opt, /usr/local, /usr/share/doc, /var and
+/run that nobody else sees.
 
 Rule: what is written there goes with the process that holds the mounts; the machine's own files are seen below, except
 what Calico has there, and network namespaces that are made later. Needs overlayfs.
@@ -17,7 +18,7 @@ _MOUNTS = """
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/netns
 mount --rbind /run/netns /mnt/netns
-for directory in etc opt usr/local var; do
+for directory in etc opt usr/local usr/share/doc var; do
   own=/mnt/$directory
   mkdir -p $own/upper $own/work
   mount -t overlay overlay -o lowerdir=/$directory,upperdir=$own/upper,workdir=$own/work /$directory
@@ -25,7 +26,7 @@ done
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/lock
 mount --rbind /mnt/netns /run/netns
-rm -rf /etc/calico /etc/cni /opt/cni /var/lib/calico /var/lib/cni /var/log/calico
+rm -rf /etc/calico /etc/cni /opt/cni /usr/share/doc/cni-calico /var/lib/calico /var/lib/cni /var/log/calico
 mkdir -p /etc/systemd/system
 echo mounted
 cat >/dev/null

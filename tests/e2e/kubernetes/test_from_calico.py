@@ -19,11 +19,12 @@ import yaml
 from tests.e2e.kubernetes.cluster import BIN, Cluster, running_cluster
 from tests.e2e.kubernetes.test_from_operator import controllers, read
 from tests.e2e.manifest_documents import MANIFESTS
-from tests.pages import FROM_CALICO, blocks
+from tests.pages import blocks
 from tests.upstream_manifest import upstreams_manifest
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.bundle, pytest.mark.slow, pytest.mark.timeout(2700)]
 
+PAGE = "from-calico.md"
 WORKLOADS = (("daemonset", "calico-node"), ("deployment", "calico-kube-controllers"))
 ROLES = ("calico-node", "calico-cni-plugin", "calico-kube-controllers")
 HTTP_RULE = {"action": "Allow", "http": {"methods": ["GET"]}}
@@ -80,9 +81,9 @@ def reader(taken_over: Cluster, bundle: Path, tmp_path: Path) -> Run:
 
 
 def test_the_pages_commands(taken_over: Cluster, reader: Run, tmp_path: Path) -> None:
-    [before] = blocks(FROM_CALICO, "Before: what would no longer be enforced")
-    save, compare, keep_rights, change, *_, last = blocks(FROM_CALICO, "A cluster installed from upstream's manifest")
-    back, rules = blocks(FROM_CALICO, "The way back")
+    [before] = blocks(PAGE, "Before: what would no longer be enforced")
+    save, compare, keep_rights, change, *_, last = blocks(PAGE, "A cluster installed from upstream's manifest")
+    back, rules = blocks(PAGE, "The way back")
     assert "nft -f -" in rules  # on a node
 
     reader("kubectl apply -f manifests/crds.yaml -f manifests/calico.yaml")
@@ -128,7 +129,7 @@ def test_what_only_upstream_enforces_is_named(taken_over: Cluster, reader: Run) 
     ]  # fmt: skip
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     taken_over.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
-    [before] = blocks(FROM_CALICO, "Before: what would no longer be enforced")
+    [before] = blocks(PAGE, "Before: what would no longer be enforced")
     said = reader(before)
     assert "wide" in said and "near" in said and '"wireguardEnabled": true' in said
     assert "bpfEnabled" not in said and "policySyncPathPrefix" not in said
