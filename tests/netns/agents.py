@@ -120,6 +120,7 @@ class Running:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         environ = {
             "CALICO_RUN_DIR": f"{self.root}/run",
+            "FELIX_ENDPOINTSTATUSPATHPREFIX": f"{self.root}/run",
             "CALICO_STATE_DIR": f"{self.root}/lib",
             "CALICO_LOG_DIR": f"{self.root}/log",
             **self.environ,

@@ -46,6 +46,7 @@ class Node:
             "NODENAME": self.name,
             "IP": "autodetect",
             "CALICO_RUN_DIR": f"{self.root}/run",
+            "FELIX_ENDPOINTSTATUSPATHPREFIX": f"{self.root}/run",
             "CALICO_STATE_DIR": f"{self.root}/lib",
             "CALICO_LOG_DIR": f"{self.root}/log",
             "CALICO_NODENAME_FILE": f"{self.root}/lib/nodename",

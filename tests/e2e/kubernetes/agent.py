@@ -28,6 +28,7 @@ def agent(node: KubeNode) -> Iterator[int]:
         "CALICO_IPV4POOL_CIDR": "none",
         "CALICO_IPV6POOL_CIDR": "none",
         "CALICO_RUN_DIR": f"{node.root}/run",
+        "FELIX_ENDPOINTSTATUSPATHPREFIX": f"{node.root}/run",
         "CALICO_STATE_DIR": f"{node.root}/state",
         "CALICO_LOG_DIR": f"{node.root}/log",
         "CALICO_NODENAME_FILE": f"{node.root}/state/nodename",

@@ -112,6 +112,7 @@ class Site(ABC):
         return {
             "PATH": os.environ["PATH"],
             "CALICO_RUN_DIR": f"{self.root}/run",
+            "FELIX_ENDPOINTSTATUSPATHPREFIX": f"{self.root}/run",
             "CALICO_STATE_DIR": f"{self.root}/state",
             "CALICO_LOG_DIR": f"{self.root}/log",
             "CALICO_NODENAME_FILE": f"{self.root}/state/nodename",
