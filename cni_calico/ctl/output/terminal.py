@@ -7,9 +7,10 @@ colours, because importing rich takes as long as everything else that ``get`` do
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
 from cni_calico.ctl.output.looks import BAD, DIM, GOOD, PLAIN, PlainLook, tone_of
 from cni_calico.ctl.output.tables import render_box, render_columns
@@ -17,6 +18,8 @@ from cni_calico.ctl.output.tables import render_box, render_columns
 _CODES = {GOOD: "32", BAD: "31", DIM: "2", "heading": "1"}
 _STYLES = {GOOD: "green", BAD: "red", DIM: "dim", "": ""}
 _GAP = 3
+_SHORT = 24  # words up to this length are not broken while there is room
+_NARROW = 12  # what every column may take
 
 
 def look_of(output: TextIO, environ: Mapping[str, str]) -> PlainLook:
@@ -61,9 +64,12 @@ class TerminalLook(PlainLook):
         from rich.table import Table
         from rich.text import Text
 
+        rows = [[_one_a_line(cell) for cell in row] for row in rows]
+        whole = self._kept_whole(headings, rows)
         table = Table(box=ASCII if boxed else None, padding=(0, 1) if boxed else (0, _GAP, 0, 0), pad_edge=boxed)
         for number, heading in enumerate(headings):
-            table.add_column(heading, justify="right" if number in right else "left", overflow="fold")
+            side: Literal["left", "right"] = "right" if number in right else "left"
+            table.add_column(heading, justify=side, overflow="fold", no_wrap=number in whole)
         for row in rows:
             table.add_row(*(Text(cell, style=_STYLES[tone_of(cell)]) for cell in row))
         out = io.StringIO()
@@ -74,3 +80,21 @@ class TerminalLook(PlainLook):
             color_system="standard" if self.colourful else None,
         ).print(table)
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")) + "\n"
+
+    def _kept_whole(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
+        """The columns that need not be wrapped: those of short words, as far as there is room for them."""
+        columns = list(zip(headings, *rows, strict=True))
+        widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+        room = self.width - sum(min(width, _NARROW) + _GAP for width in widths)
+        whole = set()
+        for n in sorted(range(len(columns)), key=widths.__getitem__):
+            more = max(0, widths[n] - _NARROW)
+            if widths[n] <= _SHORT and more <= room and not any(" " in cell for cell in columns[n][1:]):
+                room -= more
+                whole.add(n)
+        return whole
+
+
+def _one_a_line(cell: str) -> str:
+    """The items of a list with commas below each other."""
+    return re.sub(r",(?=\S)", ",\n", cell)

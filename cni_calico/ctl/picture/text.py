@@ -8,7 +8,7 @@ from __future__ import annotations
 from cni_calico.ctl.output.looks import PlainLook
 from cni_calico.ctl.picture.facts import Picture, PicturedPool
 
-_BAR = 24
+_BAR = 10
 _MOST = 40  # nodes or sessions that are listed
 
 

@@ -152,6 +152,26 @@ class TestTerminal:
         assert "\x1b" not in wide(*words.split()).out
 
 
+ROWS = [["worker-1.example.org", "172.16.0.1/24,fd00:1::1/64", "up: since noon", "2"] for _ in range(3)]
+
+
+@pytest.mark.parametrize("width", [1, 20, 45, 62, 63, 80])
+def test_nothing_is_lost_however_narrow(width):
+    shown = TerminalLook(width, colourful=False).columns(("NODE", "ADDRESSES", "STATE", "N"), ROWS)
+    assert max(map(len, shown.splitlines())) <= max(width, 20)
+    cells = "".join("".join(row) for row in (("NODE", "ADDRESSES", "STATE", "N"), *ROWS))
+    assert sorted(shown.replace(" ", "").replace("\n", "")) == sorted(cells.replace(" ", ""))
+
+
+def test_words_and_items_stay_whole_where_there_is_room():
+    shown = TerminalLook(62, colourful=False).columns(("NODE", "ADDRESSES", "STATE", "N"), ROWS[:1])
+    assert [line.split() for line in shown.splitlines()[:3]] == [
+        ["NODE", "ADDRESSES", "STATE", "N"],
+        ["worker-1.example.org", "172.16.0.1/24,", "up:", "since", "noon", "2"],
+        ["fd00:1::1/64"],
+    ]
+
+
 def test_tones():
     assert [tone_of(text) for text in ("yes", "no: kubelet", "-", "10.0.0.1", "nobody")] == [GOOD, BAD, DIM, "", ""]
     assert PLAIN.toned("no", BAD) == "no"

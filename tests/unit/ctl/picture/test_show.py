@@ -76,7 +76,7 @@ def test_a_route_reflector(calicoctl):
 def test_the_text(five):
     text = five.ok("show")
     rows = [line.split() for line in text.splitlines()]
-    assert ["storage", "10.90.0.0/24", "80", "(31%)", "#" * 8 + "." * 16, "5", "IPIP"] in rows
+    assert ["storage", "10.90.0.0/24", "80", "(31%)", "#" * 4 + "." * 6, "5", "IPIP"] in rows
     assert "BGP: full mesh of 5 nodes, 10 sessions; 6 sessions by BGPPeers" in text
     assert [name_of(1, COUNT), "192.0.2.254", "65010", "edge"] in rows
 
