@@ -19,6 +19,10 @@ _ACTION = re.compile(
 )
 _WORD = re.compile(r"\"(?:[^\"\\]|\\.)*\"|`[^`]*`|[^\s\"`]+")
 _FIELD = re.compile(r"\.|(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
+_NESTED = (
+    "a template is given a list of resources, or for kinds without names a list of lists: "
+    "{{range .}}{{range .items}}{{.metadata.name}} {{end}}{{end}}"
+)
 _EMBEDDED = {"objectmeta": "metadata", "listmeta": "metadata"}
 
 
@@ -131,7 +135,10 @@ def _value(word: str, value: Any) -> Any:
 
 def _field(value: Any, name: str) -> Any:
     if not isinstance(value, Mapping):
-        raise InvalidConfig(f"cannot use template: .{name} is used on a value that has no fields")
+        raise InvalidConfig(
+            f"cannot use template: .{name} is used on a value that has no fields",
+            details=_NESTED if isinstance(value, list) else "",
+        )
     if name in value:
         return value[name]
     wanted = _EMBEDDED.get(name.lower(), name.lower())

@@ -322,6 +322,8 @@ class TestTemplates:
         (tmp_path / "t").write_text("{{range .}}{{if .spec.disabled}}off{{else}}on{{end}}{{end}}")
         assert calicoctl.ok("get", "ippool", "a", "-o", f"go-template-file={tmp_path / 't'}") == "on"
         assert "cannot read template" in calicoctl.fails("get", "ippool", "a", "-o", "go-template-file=/none")
+        as_kubectls = "go-template={{range .items}}{{.metadata.name}}{{end}}"
+        assert "{{range .}}{{range .items}}" in calicoctl.fails("get", "ippools", "-o", as_kubectls)
 
     @pytest.mark.parametrize(
         "text", ['{{printf "%s" .}}', "{{range .}}", "{{end}}", "{{$x := .}}", "{{.a.b}", "{{with .}}{{end}}"]
