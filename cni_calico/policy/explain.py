@@ -28,6 +28,10 @@ class Packet:
     destination_port: int = 0
     icmp: tuple[int, int] = (8, 0)
 
+    def answer(self) -> Packet:
+        """What comes back, for protocols with ports."""
+        return Packet(self.destination, self.source, self.protocol, self.destination_port, self.source_port)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -17,7 +17,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Resource
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.policy.explain import Decision, Packet, decide_host
-from cni_calico.policy.failsafe import is_failsafe
+from cni_calico.policy.failsafe import FailsafePort, is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
 from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
@@ -164,9 +164,7 @@ def judge(wanted: Wanted, path: list[HostGate], packet: Packet, views: Mapping[s
         host = wanted.hosts.get(gate.key)
         if host is None or (gate.key, gate.direction) in skipped or _is_idle(gate, host.interface):
             continue
-        felix = views[gate.node].felix
-        ports = felix.failsafe_inbound if gate.direction == "ingress" else felix.failsafe_outbound
-        if gate.reach != "forward" and is_failsafe(ports, gate.direction, packet):
+        if gate.reach != "forward" and _is_open(gate, views[gate.node].felix, packet):
             if gate.reach == "own":
                 found.append(HostVerdict(gate, None))
             continue
@@ -177,6 +175,16 @@ def judge(wanted: Wanted, path: list[HostGate], packet: Packet, views: Mapping[s
         if gate.reach in ("raw", "beforeNat"):
             skipped.add((gate.key, gate.direction))
     return found
+
+
+def _is_open(gate: HostGate, felix: FelixSettings, packet: Packet) -> bool:
+    """Whether a failsafe port lets the packet through; before connection tracking, answers from one too."""
+    sides: tuple[tuple[Direction, tuple[FailsafePort, ...]], ...] = (
+        ("ingress", felix.failsafe_inbound),
+        ("egress", felix.failsafe_outbound),
+    )
+    (own, ports), (other, answered) = sides if gate.direction == "ingress" else sides[::-1]
+    return is_failsafe(ports, own, packet) or (gate.reach == "raw" and is_failsafe(answered, other, packet.answer()))
 
 
 def _is_idle(gate: HostGate, interface: str) -> bool:

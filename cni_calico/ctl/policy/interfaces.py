@@ -49,16 +49,23 @@ class NodeHosts:
     def at_address(self, address: Address) -> ResourceKey | None:
         """That of the interface that has an address of the node."""
         device = LOOPBACK if address.is_loopback else self.devices.get(address, "")
-        return self.at_interface(device, address) if device else self._likely(address) or self.everywhere()
+        return self._at_device(device) if device else self._likely(address) or self.everywhere()
 
     def at_loopback(self) -> ResourceKey | None:
         """That of the loopback interface."""
-        return self.at_interface(LOOPBACK, *_LOOPBACK_ADDRESSES)
+        return self._at_device(LOOPBACK)
 
     def at_uplink(self) -> ResourceKey | None:
         """That of the interface that leads to other hosts."""
+        device = next((self.devices[address] for address in self.main if address in self.devices), "")
+        if device:
+            return self._at_device(device)
         others = (key for key, host in self.hosts.items() if not self._is_internal(host.interface))
         return self._likely(*self.main) or self.everywhere() or next(others, None)
+
+    def _at_device(self, name: str) -> ResourceKey | None:
+        known = _LOOPBACK_ADDRESSES if name == LOOPBACK else ()
+        return self.at_interface(name, *known, *(address for address, device in self.devices.items() if device == name))
 
     def _likely(self, *addresses: Address) -> ResourceKey | None:
         outer = {key: host for key, host in self.hosts.items() if not self._is_internal(host.interface)}

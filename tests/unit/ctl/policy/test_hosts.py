@@ -176,6 +176,11 @@ def test_what_is_not_tracked(tiered_cluster):
     assert "ingress of HostEndpoint h0 (doNotTrack): DENIED by rule 2" in udp(outside, host, 123)
     assert "(the host itself): DENIED because no policy and no profile allows it" in udp(outside, host, 124)
     assert "ingress of HostEndpoint h0 (doNotTrack): DENIED by rule 2" in udp(outside, "a", 123)  # forwarded, too
+    deny = {"action": "Deny", "protocol": "TCP"}
+    early = {"selector": "hep == 'h0'", "doNotTrack": True, "applyOnForward": True, "types": ["Egress"]}
+    put(calicoctl, "GlobalNetworkPolicy", "no-tcp", {**early, "egress": [deny]})
+    assert "(doNotTrack): DENIED" in explain(calicoctl, host, outside, 4000)
+    assert "doNotTrack" not in explain(calicoctl, host, outside, 4000, "--source-port", "22")  # answers of SSH
     answer = udp(host, outside, 4000, "--source-port", "53")
     assert "egress of HostEndpoint h0 (doNotTrack): allowed by rule 1" in answer
 
