@@ -16,19 +16,6 @@ from tests.netns.wire import open_wire
 
 __all__ = ["legacy_lab"]
 pytestmark = pytest.mark.timeout(3000)
-MODULES = (
-    "ipv6 veth iptable_filter iptable_raw iptable_mangle iptable_nat ip6table_filter ip6table_raw ip6table_mangle "
-    "ip6table_nat ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport xt_set xt_comment xt_conntrack xt_mark "
-    "xt_multiport xt_limit xt_connlimit ipt_rpfilter ip6t_rpfilter xt_CT xt_LOG nf_log_syslog ipt_REJECT ip6t_REJECT "
-    "nf_conntrack_netlink xt_nat xt_tcpudp sch_ingress cls_matchall act_skbedit"
-)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def modules() -> None:
-    """These, and no others: the kernel must not load nf_tables when it is asked for it."""
-    Path("/proc/sys/kernel/modprobe").write_text("/nonexistent")
-    subprocess.run(["busybox", "modprobe", "-a", *MODULES.split()], check=True)
 
 
 def require_iptables(legacy_lab: Lab) -> None:
