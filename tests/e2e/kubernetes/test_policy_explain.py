@@ -67,3 +67,37 @@ def test_policies_of_both_kinds_decide(kube_calicoctl: Calicoctl, kube: Cluster,
     order = ["GlobalNetworkPolicy deny", f"{SPACE}/close", f"{SPACE}/open"]
     places = [shown.index(word) for word in order]
     assert places == sorted(places)
+
+
+HOSTS = """
+apiVersion: crd.projectcalico.org/v1
+kind: HostEndpoint
+metadata: {name: by-kubectl, labels: {role: host}}
+spec: {node: n1, interfaceName: eth0}
+---
+apiVersion: crd.projectcalico.org/v1
+kind: GlobalNetworkPolicy
+metadata: {name: default.by-kubectl}
+spec: {selector: role == 'host', ingress: [{action: Allow, protocol: TCP, destination: {ports: [10250]}}]}
+---
+apiVersion: crd.projectcalico.org/v1
+kind: GlobalNetworkPolicy
+metadata: {name: default.forwarded}
+spec: {selector: role == 'host', applyOnForward: true, types: [Ingress], ingress: [{action: Pass}]}
+"""
+
+
+def test_hosts_as_kubectl_stores_them(kube_calicoctl: Calicoctl, kube: Cluster) -> None:
+    """Without defaults and unchecked: a policy without types governs both directions; the Node has the address."""
+    kube.kubectl("annotate", "node", "n1", "projectcalico.org/IPv4Address=172.31.0.1/24")
+    kube.kubectl("apply", "-f", "-", stdin=HOSTS)
+    outside, host = "198.51.100.1", "172.31.0.1"
+    for source, destination, port, said in (
+        (outside, host, "10250", "(the host itself): allowed by rule 1 of GlobalNetworkPolicy by-kubectl"),
+        (outside, host, "80", "(the host itself): DENIED because no policy and no profile allows it"),
+        (outside, host, "22", "(the host itself): allowed, it is a failsafe port"),
+        (host, outside, "80", "egress of HostEndpoint by-kubectl (the host itself): DENIED at the end of tier default"),
+        (outside, f"{SPACE}/server", "80", f"ingress of {SPACE}/server: allowed by rule 1 of Profile kns.{SPACE}"),
+    ):
+        answer = kube_calicoctl("policy", "explain", "--from", source, "--to", destination, "--port", port)
+        assert said in answer, answer
