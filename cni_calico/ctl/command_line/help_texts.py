@@ -25,7 +25,7 @@ PROGRAM = Help(
     "Manage Calico's resources and addresses.",
     "Works with the datastore that /etc/calico/calicoctl.cfg names, else with the one of the environment "
     "(DATASTORE_TYPE, ETCD_ENDPOINTS, KUBECONFIG, ...), else with this host's embedded one. "
-    "The exit status is 0 when everything asked for was done, and 1 otherwise.",
+    "The exit status is 0 when everything asked for was done, and 1 otherwise; diff has three.",
     (
         ("get nodes", "the nodes of the cluster"),
         ("apply -f pool.yaml", "create or change a pool"),
