@@ -99,10 +99,13 @@ def overruled_by(hosts: Mapping[ResourceKey, HostRecord], key: ResourceKey) -> R
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:
     """The HostEndpoint of a name. Raises CommandFailed if there is none or it is not valid."""
     key = ResourceKey("HostEndpoint", name)
-    found = host_records(records).get(key)
-    if found is None:
-        raise CommandFailed(f"there is no valid HostEndpoint {name}")
-    return key, found
+    record = records.records.get(key)
+    if not isinstance(record, Resource):
+        raise CommandFailed(f"there is no HostEndpoint {name}")
+    try:
+        return key, parse_host(record)
+    except ValueError as e:
+        raise CommandFailed(f"HostEndpoint {name} is not valid: {e}") from e
 
 
 def gates(

@@ -2,6 +2,8 @@
 
 import json
 
+from cni_calico.model.keys import ResourceKey, etcd_path
+
 NAMED, WILDCARD, UNTRACKED = "06-host-endpoint-named", "07-host-endpoint-wildcard", "08-do-not-track"
 
 
@@ -211,4 +213,8 @@ def test_show(tiered_cluster):
     assert "1. GlobalNetworkPolicy host-in (1 rule)" in out and "preDNAT" not in out
     everything = json.loads(calicoctl.ok("policy", "show", "--all", "--node", "n1", "-o", "json"))
     assert [host["name"] for host in everything["hostEndpoints"]] == ["h0", "h1"]
-    assert "there is no valid HostEndpoint nobody" in calicoctl.fails("policy", "show", "hostendpoint:nobody")
+    assert "there is no HostEndpoint nobody" in calicoctl.fails("policy", "show", "hostendpoint:nobody")
+    document = {"kind": "HostEndpoint", "metadata": {"name": "bad"}, "spec": {"node": "n1"}}
+    calicoctl.write({etcd_path(ResourceKey("HostEndpoint", "bad")): document})  # as kubectl can
+    wrong = "HostEndpoint bad is not valid: spec.interfaceName: expected an interface, or expectedIPs"
+    assert wrong in calicoctl.fails("policy", "show", "hostendpoint:bad")
