@@ -153,6 +153,7 @@ def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.settings_table import TRUE
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log, wants_json
+    from cni_calico.nodeagent.status.file import forget_status
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = directories.nodename_file(os.environ)
@@ -162,6 +163,10 @@ def _supervise(chosen: set[str]) -> int:
     )
     run_dir = directories.run_dir(os.environ)
     log = Log("info", context="supervisor: ", as_json=wants_json(os.environ))
+    try:
+        forget_status(run_dir)
+    except OSError as e:
+        log.warning(f"cannot remove the status of the agent that ran before: {e.strerror}")
     return Supervisor(services, command, os.environ, log, lambda running: _publish(run_dir, running)).run()
 
 

@@ -1,4 +1,5 @@
-"""docs/from-calico.md on a cluster of real kubelets: its commands, there and back, node by node and under traffic.
+"""docs/from-calico.md on a cluster of real kubelets: its commands, node by node, back, and again at one go, under
+traffic.
 
 Rule: upstream's programs are stood for (tests/lab/upstream.py); its manifest, rules and records are its own. The page's
 commands are run as they are; only names of nodes are filled in.
@@ -37,8 +38,8 @@ PAGE = "from-calico.md"
 CONFIG = {"calico_backend": "vxlan", "veth_mtu": "1400"}
 ENVIRONMENT = {"CALICO_IPV4POOL_IPIP": "Never", "CALICO_IPV4POOL_VXLAN": "Always", "CALICO_IPV4POOL_CIDR": POOL4}
 AGENTS = ("-n", "kube-system", "pods", "-l", "k8s-app=calico-node")
-# phases of the takeover; before these two, each node is one by its number
-BACK, RULES = 3, 4
+# phases of the takeover; before these, each node is one by its number
+BACK, RULES, AGAIN = 3, 4, 5
 # the pods of each node that stand where a and b stand in upstream's rules
 IN_RULES = (("a", "b"), ("r1", "r2"))
 
@@ -122,6 +123,14 @@ class Owner:
     def is_upstreams(self, node: Node) -> bool:
         return bool(left_of_upstream(node)) and not any("calico" in table for table in tables(node))
 
+    def is_without_ours(self) -> bool:
+        """On every node; removes what our agent, which the stand-in ran before, makes until it has ended."""
+        if all(self.is_upstreams(node) for node in self.lab.nodes):
+            return True
+        for node in self.lab.nodes:
+            forget_ours(node)
+        return False
+
 
 @pytest.fixture
 def owner(busybox_image: Path, own_bundle: Path, tmp_path: Path) -> Iterator[Owner]:
@@ -147,18 +156,17 @@ def owner(busybox_image: Path, own_bundle: Path, tmp_path: Path) -> Iterator[Own
             others = [probe.interface() for name, probe in probes.items() if probe.node is node and name not in local]
             lay_down_rules(node, WORKLOADS.name, replaced, others, POOL4)
         lab.kubectl("delete", *AGENTS)
-        for node in lab.nodes:
-            forget_ours(node)
-        until(lambda: ready_agents(lab) == len(lab.nodes), "upstream's rules are there", timeout_s=60, pause_s=0.1)
-        with serving(list(probes.values()), DNS, *(IN_RANGE + phase for phase in range(RULES + 1)), 8080, CLOSED):
-            assert all(made.is_upstreams(node) for node in lab.nodes)
+        until(made.is_without_ours, "upstream's rules are there, and ours are not", timeout_s=60, pause_s=0.1)
+        until(lambda: ready_agents(lab) == len(lab.nodes), "upstream's agents are ready", timeout_s=60, pause_s=0.1)
+        with serving(list(probes.values()), DNS, *(IN_RANGE + phase for phase in range(AGAIN + 1)), 8080, CLOSED):
+            assert made.is_without_ours()
             assert made.verdicts() == WORKLOADS.verdicts
             yield made
 
 
 def test_there_and_back(owner: Owner, product_image: Path) -> None:
     [look] = blocks(PAGE, "Before: what would no longer be enforced")
-    save, compare, keep_rights, change, one, ask, last = blocks(PAGE, "A cluster installed from upstream's manifest")
+    save, _, compare, keep_rights, change, one, ask, last = blocks(PAGE, "A cluster installed from upstream's manifest")
     back, remove_rules = blocks(PAGE, "The way back")
     lab, before = owner.lab, owner.records()
 
@@ -168,7 +176,8 @@ def test_there_and_back(owner: Owner, product_image: Path) -> None:
         node.ctr("images", "import", product_image)
     (owner.directory / "manifests").mkdir()
     (owner.directory / "manifests" / "crds.yaml").symlink_to(ROOT / "manifests" / "crds.yaml")
-    (owner.directory / "manifests" / "calico.yaml").write_text(with_settings(manifest(), type="OnDelete"))
+    ours = owner.directory / "manifests" / "calico.yaml"
+    ours.write_text(with_settings(manifest(), type="OnDelete"))
     assert "-  calico_backend" not in owner.type(compare.replace("| less", "|| true"))
     owner.type(keep_rights)
     assert "only available for RollingUpdate" in owner.type(change, status=1)
@@ -193,3 +202,10 @@ def test_there_and_back(owner: Owner, product_image: Path) -> None:
     assert owner.type("kubectl diff -f upstream.yaml") == ""
     assert owner.records() == before
     lab.calicoctl("ipam", "check")
+
+    ours.write_text(with_settings(manifest()))
+    with owner.nothing_lost(AGAIN):
+        owner.type(change)
+        assert all(owner.is_ours(node) for node in lab.nodes)
+    assert owner.verdicts() == WORKLOADS.verdicts
+    assert owner.records() == before

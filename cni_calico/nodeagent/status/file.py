@@ -37,6 +37,13 @@ def write_status(run_dir: str, fields: Mapping[str, Any]) -> None:
     _replace(path_in(run_dir), json.dumps({**fields, "pid": os.getpid(), "updated": since_boot()}).encode())
 
 
+def forget_status(run_dir: str) -> None:
+    """What an agent wrote that has ended: until it is stale it would count as the next one's. Raises OSError."""
+    target = path_in(run_dir)
+    if os.path.exists(target):
+        os.unlink(target)
+
+
 def write_startup_error(run_dir: str, text: str) -> None:
     """Record why start-up fails; "" clears it. Raises OSError."""
     target = f"{run_dir}/{STARTUP_NAME}"

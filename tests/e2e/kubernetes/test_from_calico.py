@@ -80,18 +80,23 @@ def reader(taken_over: Cluster, bundle: Path, tmp_path: Path) -> Run:
     return run
 
 
+def forget(reader: Run) -> None:
+    """What the two manifests have under the same names goes."""
+    reader(
+        "kubectl -n kube-system delete configmap/calico-config daemonset/calico-node deployment/calico-kube-controllers"
+        f"; kubectl delete clusterrole {' '.join(ROLES)}"
+    )
+
+
 def test_the_pages_commands(taken_over: Cluster, reader: Run, tmp_path: Path) -> None:
     [before] = blocks(PAGE, "Before: what would no longer be enforced")
-    save, compare, keep_rights, change, *_, last = blocks(PAGE, "A cluster installed from upstream's manifest")
+    save, _, compare, keep_rights, change, *_, last = blocks(PAGE, "A cluster installed from upstream's manifest")
     back, rules = blocks(PAGE, "The way back")
     assert "nft -f -" in rules  # on a node
 
     reader("kubectl apply -f manifests/crds.yaml -f manifests/calico.yaml")
     fresh = stored(taken_over)
-    reader(
-        "kubectl -n kube-system delete configmap/calico-config daemonset/calico-node deployment/calico-kube-controllers"
-        f"; kubectl delete clusterrole {' '.join(ROLES)}"
-    )
+    forget(reader)
     reader("kubectl apply -f upstream.yaml")
     given = stored(taken_over)
     pool = {"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": "own"}}
@@ -115,6 +120,18 @@ def test_the_pages_commands(taken_over: Cluster, reader: Run, tmp_path: Path) ->
     roles = {role["metadata"]["name"] for role in read(taken_over, "-n", "kube-system", "role")["items"]}
     assert not roles & set(ROLES)
     assert [each["metadata"]["name"] for each in read(taken_over, "ippools.crd.projectcalico.org")["items"]] == ["own"]
+
+
+@pytest.mark.parametrize("way", ["create", "apply --server-side"])
+def test_upstreams_manifest_was_not_applied(taken_over: Cluster, reader: Run, way: str) -> None:
+    _, say, _, _, change, *_ = blocks(PAGE, "A cluster installed from upstream's manifest")
+    reader(f"kubectl {way} -f upstream.yaml")
+    reader(say)
+    reader(change)
+    changed = stored(taken_over)
+    forget(reader)
+    reader("kubectl apply -f manifests/calico.yaml")
+    assert changed == stored(taken_over)
 
 
 def test_what_only_upstream_enforces_is_named(taken_over: Cluster, reader: Run) -> None:
