@@ -6,8 +6,10 @@ Rule: packets are the proof, of IPv4 and IPv6 alike. OPEN and CLOSED are ports o
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from tests.deadlines import until
 from tests.lab.control_plane import NET4, NET6
-from tests.lab.host import BIN
+from tests.lab.host import BIN, end, start
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.probes import Outside, Probe, host_probe, probes_of, serving
 from tests.lab.proxy import install_kube_proxy
@@ -257,6 +259,38 @@ def kubectl_outside(lab: Lab, *argv: str) -> str:
     return done.stdout
 
 
+@contextmanager
+def automatic_hosts(hosts: Hosts) -> Iterator[None]:
+    """Made, labelled as their nodes are, and removed by the bundle's controllers."""
+    lab = hosts.lab
+    assert lab.bundle is not None
+    settings = ("DATASTORE_TYPE=kubernetes", f"KUBECONFIG={lab.plane.admin}", "ENABLED_CONTROLLERS=node")
+    program = (lab.bundle / "calico-kube-controllers", "-status-file", lab.directory / "controllers.json")
+    controllers = start(lab.directory / "controllers.log", *lab.plane.inside("env", *settings, *program))
+    try:
+        lab.kubectl("label", "nodes", "--all", "role=host")
+        switch_automatic_hosts(hosts, "Enabled")
+        made = {f"{node.name}-auto-hep": "host" for node in lab.nodes}
+        until(lambda: roles_of_hosts(lab) == made, "a host endpoint on each node", timeout_s=60, pause_s=0.3)
+        yield
+        switch_automatic_hosts(hosts, "Disabled")
+        until(lambda: not roles_of_hosts(lab), "the host endpoints are removed", timeout_s=60, pause_s=0.3)
+    finally:
+        end(controllers)
+        lab.kubectl("label", "nodes", "--all", "role-")
+
+
+def switch_automatic_hosts(hosts: Hosts, switch: str) -> None:
+    spec = {"controllers": {"node": {"hostEndpoint": {"autoCreate": switch}}}}
+    hosts.apply("KubeControllersConfiguration", "default", spec)
+
+
+def roles_of_hosts(lab: Lab) -> dict[str, str]:
+    """The label of each host endpoint, by its name."""
+    items = json.loads(lab.calicoctl("get", "hostendpoints", "-o", "json"))["items"]
+    return {item["metadata"]["name"]: item["metadata"]["labels"].get("role", "") for item in items}
+
+
 def test_deny_all_at_the_interfaces_of_all_hosts(policed: Hosts) -> None:
     names = policed.put_hosts("NODE-eth0", "eth0", profiles=[])
     deny_all(policed)
@@ -271,8 +305,12 @@ def test_deny_all_at_the_interfaces_of_all_hosts(policed: Hosts) -> None:
 
 
 def test_deny_all_everywhere_on_all_hosts(policed: Hosts) -> None:
-    """As the controllers make them: with a profile that allows what no policy decides."""
-    policed.put_hosts("NODE-auto-hep", "*", profiles=[WITH_ALL])
+    """At the host endpoints that our controllers make: with a profile that allows what no policy decides."""
+    with automatic_hosts(policed):
+        require_manageable_everywhere(policed)
+
+
+def require_manageable_everywhere(policed: Hosts) -> None:
     policed.until_ways()
     deny_all(policed)
     policed.until_ways(*EVERYWHERE)
