@@ -40,9 +40,11 @@ def _config(item: Versioned) -> IPAMConfig:
 
 def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
     """Whether two versions of a block mean the same here; includes which pods of this node have addresses in it,
-    because an endpoint may be waiting for that confirmation.
+    because an endpoint may be waiting for that confirmation, and how many addresses this node has taken, for metrics.
     """
-    return before == after and (before is None or after is None or before.held == after.held)
+    if before is None or after is None:
+        return before is after
+    return (before, before.held, before.used) == (after, after.held, after.used)
 
 
 class FollowedBlocks:

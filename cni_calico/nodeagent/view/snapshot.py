@@ -19,8 +19,9 @@ from cni_calico.nodeagent.view.claims import Holder
 
 @dataclass(frozen=True, slots=True)
 class BlockRoute:
-    """A block's owner (None: nobody), its addresses that other nodes hold, and how many are taken (for metrics).
+    """A block's owner (None: nobody), and its addresses that other nodes hold.
 
+    ``used``: for the viewing node's own block, how many addresses are taken, for metrics.
     ``held``: for the viewing node, the pods (namespace, name) by the address that the block holds for them.
     ``partial``: a relay has left out what only the block's own node needs.
     """
@@ -114,7 +115,7 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
         if own and holder == own and said.get("pod"):
             held[block.cidr.network_address + ordinal] = (said.get("namespace", ""), said["pod"])
     partial = bool(block.extra.get("partial"))
-    used = 0 if partial else len(block.allocations) - len(block.unallocated)
+    used = len(block.allocations) - len(block.unallocated) if own and block.node == own and not partial else 0
     return BlockRoute(block.cidr, block.node, lent, used, held, partial)
 
 

@@ -125,9 +125,9 @@ def decides(pools, felix_node, felix_default) -> bool:
 
 
 @contextmanager
-def following(store):
+def following(store, on_change=lambda: None):
     """The view under test."""
-    few = Sources(store, "n1", threading.Event().set, routed=decides)
+    few = Sources(store, "n1", on_change, routed=decides)
     try:
         few.wait_synced(Deadline.after(30))
         yield few
@@ -227,6 +227,23 @@ def test_with_bird_no_block_of_others_is_followed(blocks_world: World) -> None:
     with following(blocks_world.store) as few:
         assert {each for each in listings(few) if isinstance(each, BlockList)} == {BlockList(cidr=CIDRS[0])}
         assert AffinityList() in listings(few) and IPAMConfigList() not in listings(few)
+
+
+@pytest.mark.parametrize("vxlan", ["Never", "Always"])
+def test_addresses_are_counted_whoever_has_them(blocks_world: World, vxlan: str) -> None:
+    """Those of tunnels, and of containers that are no pods, too."""
+    blocks_world.set_pool(vxlan)
+    woken = threading.Event()
+    with following(blocks_world.store, woken.set) as few:
+        for change, used in (
+            (lambda: blocks_world.assign("n1", CIDRS[0], pod=""), 1),
+            (lambda: blocks_world.empty(CIDRS[0]), 0),
+        ):
+            woken.clear()
+            change()
+            until(woken.is_set, "the agent is told")
+            assert few.settle()
+            assert {block.cidr: block.used for block in few.snapshot().blocks}[CIDRS[0]] == used
 
 
 def test_a_pool_that_becomes_vxlan_has_all_blocks_followed_and_back(blocks_world: World) -> None:
