@@ -208,7 +208,7 @@ def test_restarts_lose_no_ping(shared: Cluster) -> None:
         until(lambda: node.calico_node("-bird-ready", check=False).returncode == 0, "BIRD is ready", 60)
         bird, agent = bird_pid(node), node.status()["pid"]
         os.kill(agent, signal.SIGKILL)
-        until(lambda: node.status()["pid"] != agent and node.status()["synced"], "another agent", 30)
+        until(lambda: node.status().get("pid", agent) != agent and node.status()["synced"], "another agent", 30)
         assert bird_pid(node) == bird  # taken over
         assert node.stop()[0] == 0
         node.run().until_ready()

@@ -198,6 +198,6 @@ def test_restarts_under_traffic_lose_nothing(always: Cluster) -> None:
 
 def until_another_agent(node: Node, before: int) -> int:
     """Its process, once it has applied everything."""
-    until(lambda: node.status()["pid"] != before and node.status()["synced"], "another agent", 30)
+    until(lambda: node.status().get("pid", before) != before and node.status()["synced"], "another agent", 30)
     node.until_ready()
     return int(node.status()["pid"])

@@ -251,7 +251,7 @@ def test_pools_that_are_spoilt(set_up: Node) -> None:
     old = node.status()["pid"]
     node.stop()
     node.run()
-    until(lambda: node.status()["pid"] != old and node.status()["synced"], "another agent", 60)
+    until(lambda: node.status().get("pid", old) != old and node.status()["synced"], "another agent", 60)
     until(lambda: "IPPool default-ipv4-ippool" in str(node.status()["problems"]), "it is named again", 20)
     assert around() == before
     node.store.write(Write.put(POOL, good))
