@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack
 
 from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.store import EtcdStore
 from tests.contract import etcd_process
 from tests.e2e.etcd.certificates import Authority
 from tests.fakes.tcp import Forwarder
@@ -29,6 +30,13 @@ def tls_config(authority: Authority, urls: tuple[str, ...], name: str = "client"
 
 def with_login(config: EtcdConfig, username: str, password: str) -> EtcdConfig:
     return EtcdConfig(config.endpoints, "", config.key_file, config.cert_file, config.ca_file, username, password)
+
+
+def opened(undo: ExitStack, config: EtcdConfig) -> EtcdStore:
+    """Closed at the end."""
+    store = EtcdStore(config)
+    undo.callback(store.close)
+    return store
 
 
 def silent_endpoint(undo: ExitStack) -> str:

@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -35,6 +34,7 @@ from tests.e2e.etcd.certificates import make_authority
 from tests.e2e.etcd.servers import (
     black_hole,
     forwarder_to,
+    opened,
     refusing,
     silent_endpoint,
     tls_arguments,
@@ -48,12 +48,6 @@ pytestmark = [
 ]
 
 ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
-
-
-def opened(undo: ExitStack, config: EtcdConfig) -> EtcdStore:
-    store = EtcdStore(config)
-    undo.callback(store.close)
-    return store
 
 
 def took(began: float) -> float:

@@ -12,7 +12,6 @@ from cni_calico.datastore.etcd import http2, light, reads
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.reader import EtcdReader
-from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Reading, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreUnavailable
@@ -24,6 +23,7 @@ from tests.e2e.etcd.certificates import make_authority
 from tests.e2e.etcd.servers import (
     black_hole,
     forwarder_to,
+    opened,
     refusing,
     silent_endpoint,
     tls_arguments,
@@ -52,15 +52,9 @@ def reader_of(undo: ExitStack, config: EtcdConfig) -> EtcdReader:
     return made
 
 
-def store_of(undo: ExitStack, config: EtcdConfig) -> EtcdStore:
-    made = EtcdStore(config)
-    undo.callback(made.close)
-    return made
-
-
 def require_short(undo: ExitStack, config: EtcdConfig, writer: EtcdConfig | None = None) -> None:
     """A reader finds what is there, and nothing, by the short way."""
-    store = store_of(undo, writer or config)
+    store = opened(undo, writer or config)
     empty_etcd(store)
     store.commit([Write.put(ONE, {"n": 1})], Deadline.after(60))
     reader = reader_of(undo, config)
@@ -109,7 +103,7 @@ def test_users(undo, patient, authority, secured_etcd, known_by) -> None:
 
 def test_long_lists_come_in_pages_of_one_moment(undo, patient, within_a_minute, plain, monkeypatch) -> None:
     monkeypatch.setattr(reads, "PAGE", 7)
-    store, reader = store_of(undo, EtcdConfig((plain,))), reader_of(undo, EtcdConfig((plain,)))
+    store, reader = opened(undo, EtcdConfig((plain,))), reader_of(undo, EtcdConfig((plain,)))
     empty_etcd(store)
     store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(50)], within_a_minute)
     pages = []
@@ -130,7 +124,7 @@ def test_long_lists_come_in_pages_of_one_moment(undo, patient, within_a_minute, 
 
 def test_an_answer_of_many_frames(undo, patient, within_a_minute, plain) -> None:
     """Larger than the windows that HTTP/2 begins with."""
-    store = store_of(undo, EtcdConfig((plain,)))
+    store = opened(undo, EtcdConfig((plain,)))
     empty_etcd(store)
     texts = {f"net.{i}": "x" * 500_000 for i in range(6)}
     for name, text in texts.items():
@@ -144,7 +138,7 @@ def test_an_answer_of_many_frames(undo, patient, within_a_minute, plain) -> None
 
 
 def test_corrupt_records_are_named(undo, patient, within_a_minute, plain) -> None:
-    store, reader = store_of(undo, EtcdConfig((plain,))), reader_of(undo, EtcdConfig((plain,)))
+    store, reader = opened(undo, EtcdConfig((plain,))), reader_of(undo, EtcdConfig((plain,)))
     empty_etcd(store)
     store.commit([Write.put(TWO, {"n": 1})], within_a_minute)
     put = pb.RequestOp(request_put=pb.PutRequest(key=etcd_path(ONE).encode(), value=b"{broken"))
@@ -194,7 +188,7 @@ def test_what_is_wrong_is_told_as_the_store_tells_it(undo, authority, secured_et
     }
     for name, config in cases.items():
         told = []
-        for made in (store_of(undo, config), reader_of(undo, config)):
+        for made in (opened(undo, config), reader_of(undo, config)):
             with pytest.raises(CalicoError) as caught:
                 made.list(HandleList(), Deadline.after(60))
             # the reason in brackets is gRPC's, which may word the same failure differently the next time
@@ -210,7 +204,7 @@ def test_a_server_with_another_name_is_refused(undo, within_a_minute, authority)
 
 def test_a_login_where_none_is_needed(undo, within_a_minute, plain) -> None:
     reader = reader_of(undo, EtcdConfig((plain,), username="calico", password="pa55-w0rd"))
-    store = store_of(undo, EtcdConfig((plain,)))
+    store = opened(undo, EtcdConfig((plain,)))
     assert reader.list(HandleList(), within_a_minute) == store.list(HandleList(), within_a_minute)
 
 
@@ -234,7 +228,7 @@ def test_a_connection_that_breaks_within_a_list(undo, patient, within_a_minute, 
     monkeypatch.setattr(reads, "PAGE", 7)
     way = forwarder_to(plain)
     undo.callback(way.close)
-    store, reader = store_of(undo, EtcdConfig((plain,))), reader_of(undo, EtcdConfig((way.url,)))
+    store, reader = opened(undo, EtcdConfig((plain,))), reader_of(undo, EtcdConfig((way.url,)))
     empty_etcd(store)
     store.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(20)], within_a_minute)
 
@@ -250,7 +244,7 @@ def test_a_connection_that_breaks_within_a_list(undo, patient, within_a_minute, 
 
 def test_it_writes_and_watches_as_the_store_does(undo, within_a_minute, plain) -> None:
     reader = reader_of(undo, EtcdConfig((plain,)))
-    empty_etcd(store_of(undo, EtcdConfig((plain,))))
+    empty_etcd(opened(undo, EtcdConfig((plain,))))
     revision = reader.list(HandleList(), within_a_minute).revision
     with reader.watch(HandleList(), revision) as watch:
         reader.commit([Write.create(ONE, {"n": 1})], within_a_minute)
