@@ -38,7 +38,7 @@ def main() -> int:
         print(_USAGE, end="")
         return 0
     if any(word.startswith("-") for word in words):
-        print(f"calico-install: there is no option {words[0]!r}\n{_USAGE}", end="", file=sys.stderr)
+        print(f"calico-install: cannot use {' '.join(words)!r}\n{_USAGE}", end="", file=sys.stderr)
         return WRONG_USAGE
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
