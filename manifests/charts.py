@@ -31,6 +31,7 @@ _VARIABLES = {
     "CLUSTER_TYPE": 'eq (include "cni-calico.backend" .) "bird" | ternary "k8s,bgp" "k8s"',
     "FELIX_IPV6SUPPORT": 'include "cni-calico.pool6" . | fromYaml | empty | ternary "false" "true"',
 }
+_RELAY_VARIABLES = {"TYPHA_CLIENTAPITOKENS": '.Values.typha.apiTokens | ternary "true" "false"'}
 _CONFIG = {
     "calico_backend": 'include "cni-calico.backend" .',
     "veth_mtu": 'include "cni-calico.mtu" .',
@@ -183,10 +184,11 @@ def _container(container: Document) -> None:
     container["imagePullPolicy"] = quoted(".Values.imagePullPolicy")
     container.pop("resources", None)
     container.update(if_given("resources", f"{values}.resources"))
+    variables = {"calico-node": _VARIABLES, "calico-typha": _RELAY_VARIABLES}.get(name, {})
+    for variable in container.get("env", ()):
+        if variable["name"] in variables:
+            variable["value"] = quoted(variables[variable["name"]])
     if name == "calico-node":
-        for variable in container["env"]:
-            if variable["name"] in _VARIABLES:
-                variable["value"] = quoted(_VARIABLES[variable["name"]])
         container["env"].append('@@item include "cni-calico.variables" .@@')
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from cni_calico.relay.requests import RelayRequest
+from cni_calico.relay.tokens import peer_of
 from cni_calico.relay.topics import Interest
 
 READ_BYTES = 16 * 1024
@@ -45,11 +46,13 @@ class Client:
         "interest",
         "keeps_open",
         "peer",
+        "peer_group",
         "place",
         "request",
         "since",
         "socket",
         "state",
+        "token",
         "told_cut_off",
         "wants_bookmarks",
         "wants_write",
@@ -59,10 +62,12 @@ class Client:
         self.socket = connection
         self.fd = connection.fileno()
         self.peer = peer
+        self.peer_group = peer_of(peer)
         self.state = State.HANDSHAKE
         self.since = now
         self.head = b""
         self.request: RelayRequest | None = None
+        self.token = ""  # with which a watch was admitted; "": with a certificate
         self.has_certificate = False
         self.keeps_open = True
         self.interest: Interest | None = None

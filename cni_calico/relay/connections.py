@@ -1,7 +1,8 @@
 """The clients' sockets: accepting them, waiting for them, dropping them.
 
 Rule: the number of connections is limited. There is a lower limit for connections that have not been admitted; above it
-the oldest is dropped, so that nobody without a certificate or token can keep others out.
+the oldest of the peer that has most of them is dropped, and in each turn their handshakes and requests are attended to
+in the order of peers. So nobody without a certificate or token can keep others out, or delay them noticeably.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ import select
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from cni_calico.log import Log
 from cni_calico.relay.client import Client, State, without_delay
+from cni_calico.relay.fair_queue import select_fairly
 from cni_calico.relay.numbers import ServerNumbers
 
 ACCEPTS = 64
+STRANGERS_A_TURN = 32  # each costs a millisecond of TLS
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``unknown``: connections that have not been admitted. ``waiting_s``: for lists, reviews and older history.
-    ``cut_off_s``: how long a collection may be in trouble.
+    ``cut_off_s``: how long a collection may be in trouble. ``review_s`` and ``watch_review_s``: how old the API
+    server's answer about a token may be, for a new request and for an open watch.
     """
 
     connections: int = 10_000
@@ -39,6 +44,9 @@ class Limits:
     bookmark_s: float = 10.0
     gather_s: float = 0.1
     cut_off_s: float = 30.0
+    # a revoked token is refused within a minute: this, 10 s of the API server's, and a review
+    review_s: float = 40.0
+    watch_review_s: float = 180.0
 
 
 class ClientSockets:
@@ -58,6 +66,7 @@ class ClientSockets:
         self.tls = tls
         self.all: dict[int, Client] = {}
         self.unknown: dict[int, Client] = {}  # in the order of their arrival
+        self._unknown_of: Counter[str] = Counter()  # how many of them each peer has
         self._listener = listener
         self._wake_fd = wake_fd
         self._log = log
@@ -73,14 +82,21 @@ class ClientSockets:
 
     def poll(self, timeout_s: float, attend: Callable[[Client, int], None]) -> None:
         """Wait for something to happen, and have clients attended to."""
+        strangers: list[tuple[Client, int]] = []
         for fd, mask in self._epoll.poll(timeout_s):
             if fd == self._wake_fd:
                 os.eventfd_read(fd)
                 self._on_wake()
+            elif fd in self.unknown:
+                strangers.append((self.unknown[fd], mask))
             elif fd in self.all:
                 attend(self.all[fd], mask)
             elif fd == self._listener.fileno():
                 self._accept()
+        # those that are left over are reported again in the next turn
+        for client, mask in select_fairly(strangers, lambda entry: entry[0].peer_group, STRANGERS_A_TURN):
+            if client.state is not State.CLOSED:
+                attend(client, mask)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS):
@@ -110,23 +126,30 @@ class ClientSockets:
             return
         client = Client(wrapped, peer, time.monotonic())
         self.all[client.fd] = self.unknown[client.fd] = client
+        self._unknown_of[client.peer_group] += 1
         self._masks[client.fd] = select.EPOLLIN
         self._epoll.register(client.fd, select.EPOLLIN)
 
     def _drop_oldest(self) -> None:
-        for client in self.unknown.values():
-            self.drop(client, "unknown")
+        """Of those who have not been admitted, by the peer that has most of them."""
+        if not self.unknown:
             return
+        heaviest = max(self._unknown_of, key=self._unknown_of.__getitem__)
+        self.drop(next(client for client in self.unknown.values() if client.peer_group == heaviest), "unknown")
 
     def admit(self, client: Client) -> None:
-        self.unknown.pop(client.fd, None)
+        if self.unknown.pop(client.fd, None) is not None:
+            self._unknown_of[client.peer_group] -= 1
+            if not self._unknown_of[client.peer_group]:
+                del self._unknown_of[client.peer_group]
 
     def drop(self, client: Client, why: str) -> None:
         if client.state is State.CLOSED:
             return
         self._on_drop(client)
-        for group in (self.all, self.unknown, self._masks):
-            group.pop(client.fd, None)
+        self.admit(client)
+        self.all.pop(client.fd, None)
+        self._masks.pop(client.fd, None)
         try:
             self._epoll.unregister(client.fd)
         except (OSError, ValueError):
@@ -145,7 +168,7 @@ class ClientSockets:
         if client.state is State.WAITING:
             return "waiting" if in_state > limits.waiting_s else ""
         if client.state is State.ANSWER:
-            return "slow" if in_state > limits.answer_s else ""
+            return "slow" if in_state > (limits.handshake_s if client.fd in self.unknown else limits.answer_s) else ""
         is_behind = now - client.full_since > limits.behind_s or behind > limits.behind_bytes
         return "behind" if client.full_since and is_behind else ""
 

@@ -26,13 +26,14 @@ from cni_calico.relay.follower import CollectionFollower, order_of_start
 from cni_calico.relay.replay import read_changes
 from cni_calico.relay.server import RelayServer
 from cni_calico.relay.snapshots import RenderedLists
+from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache
 
 END_S = 3.0
 
 
 class Relay:
-    """``users``: whose tokens are accepted. ``run`` serves until ``stopping`` is set."""
+    """``accepted``: which tokens are. ``run`` serves until ``stopping`` is set."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Relay:
         tls: ssl.SSLContext,
         log: Log,
         *,
-        users: frozenset[str] = frozenset(),
+        accepted: Accepted | None = None,
         certificate_names: tuple[str, str] = ("", ""),
         limits: Limits | None = None,
     ) -> None:
@@ -55,11 +56,11 @@ class Relay:
         self._older_threads = SideThreads(len(SERVED), "relay-older")  # each waits for a bookmark for seconds
         self.cache = WatchCache(self._wake, self._fetch_older)
         self.snapshots = RenderedLists(self.cache, self._wake)
-        self._reviews = TokenReviews(api, users, self._wake)
+        self.reviews = TokenReviews(api, accepted or Accepted(), self._wake)
         self.server = RelayServer(
             self.cache,
             self.snapshots,
-            self._reviews,
+            self.reviews,
             listener,
             tls,
             self._wake_fd,
@@ -97,7 +98,7 @@ class Relay:
             self.server.connections.close()
             self._older_threads.close()
             self.snapshots.close()
-            self._reviews.close()
+            self.reviews.close()
             for thread in self._threads:
                 thread.join(END_S / len(self._threads))
 
@@ -149,6 +150,7 @@ def server_context(
     """TLS for the relay's side. Raises OSError, ssl.SSLError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # strangers could have it done over and over
     context.num_tickets = 0  # clients resume no TLS sessions, and each stored session costs memory
     context.load_cert_chain(certificate_file, key_file)
     if ca_file and wants_certificates:

@@ -154,6 +154,28 @@ def reduce_own_block(obj: JSON) -> dict[str, Any] | None:
     return {"metadata": _identity(obj["metadata"]), "spec": {**kept, "attributes": attributes}}
 
 
+def reduce_held_block(obj: JSON) -> dict[str, Any] | None:
+    """Which pods have a block's addresses: agents compare that with what pods' annotations say."""
+    found = _read_block(obj)
+    if found is None:
+        return reduce_whole(obj)
+    spec = obj["spec"]
+    allocations: list[int | None] = []
+    attributes: list[dict[str, Any]] = []
+    for index in found.allocations:
+        said = found.attributes[index].secondary if index is not None and index < len(found.attributes) else {}
+        if said.get("pod") and said.get("namespace"):
+            allocations.append(len(attributes))
+            attributes.append({"secondary": {"namespace": said["namespace"], "pod": said["pod"]}})
+        else:
+            allocations.append(None)
+    kept = {name: spec[name] for name in ("cidr", "deleted") if spec.get(name)}
+    return {
+        "metadata": _identity(obj["metadata"]),
+        "spec": {**kept, "allocations": allocations, "attributes": attributes},
+    }
+
+
 def _read_block(obj: JSON) -> Any:
     """None for one that cannot be read."""
     try:

@@ -16,6 +16,7 @@ from cni_calico.datastore.kubernetes.relayed.served import (
     AFFINITY_FIELD,
     BLOCKS,
     CUT_OFF_PATH,
+    HOLDERS_QUERY,
     READY_PATH,
     SERVED,
     WATCH_PATH,
@@ -59,6 +60,7 @@ _STATUS_REASONS = {
 
 
 _TOPICS = {path: Topic(path) for path in SERVED}  # one object for everybody who follows it
+_HOLDERS, _HOLDERS_NAMES = Topic(BLOCKS, holders=True), HOLDERS_QUERY.partition("=")
 
 
 class RequestRefused(Exception):
@@ -188,7 +190,9 @@ def _parse_topic(path: str, query: Mapping[str, str]) -> Topic:
     value = value.removeprefix("=")
     if query.get("labelSelector") or (field_name and (path, field_name) != (BLOCKS, AFFINITY_FIELD)):
         raise RequestRefused(400, f"a relay selects nothing but {BLOCKS} by {AFFINITY_FIELD}; ask the API server")
-    return Topic(path, value) if field_name else _TOPICS[path]
+    if field_name:
+        return Topic(path, value)
+    return _HOLDERS if path == BLOCKS and query.get(_HOLDERS_NAMES[0]) == _HOLDERS_NAMES[2] else _TOPICS[path]
 
 
 def _parse_version(text: str) -> int:

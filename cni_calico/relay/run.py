@@ -31,13 +31,15 @@ from cni_calico.relay.balance import Balance
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.metrics import render_relay_metrics
 from cni_calico.relay.parts import Relay, server_context
-from cni_calico.relay.settings import parse_relay_settings, users_of
+from cni_calico.relay.settings import accepted_of, parse_relay_settings
+from cni_calico.server.descriptors import raise_limit
 
 NODES = "/api/v1/nodes"
 PORT = 5473
 LOOK_S = 5.0
 STUCK_S = 60.0
 BACKLOG = 1024
+SPARE_DESCRIPTORS = 500  # for everything that is no client's connection
 
 
 class RelayProcess:
@@ -51,6 +53,7 @@ class RelayProcess:
             self.log.warning(text)
         config = parse_datastore(JsonFields({}), {**environ, "CALICO_DATASTORE_TYPE": "kubernetes"})
         self.api = KubernetesAPI(config.kubernetes)
+        raise_limit(self.settings.upper_limit + SPARE_DESCRIPTORS)
         self._certificates = self._stamp()
         settings = self.settings
         self.relay = Relay(
@@ -58,7 +61,7 @@ class RelayProcess:
             open_listener(settings.server_host, settings.server_port or PORT),
             self._context(),
             self.log,
-            users=users_of(settings),
+            accepted=accepted_of(settings),
             certificate_names=(settings.client_cn, settings.client_uri),
             limits=replace(
                 Limits(),

@@ -39,6 +39,7 @@ from cni_calico.relay.requests import (
 )
 from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.watch_cache import EXPIRED, WAITING, WatchCache
+from cni_calico.relay.watch_reviews import WatchReviews
 
 LONGEST_GATHER_S = 0.5
 LOOK_S = 0.5
@@ -68,6 +69,7 @@ class RelayServer:
         self._cache = cache
         self._snapshots = snapshots
         self._reviews = reviews
+        self._watch_reviews = WatchReviews(reviews, self._limits.watch_review_s)
         self._log = log
         self._names = certificate_names
         self._waiting: dict[int, Client] = {}
@@ -152,9 +154,7 @@ class RelayServer:
                 self._take_request(client, head)
             elif len(client.head) > HEAD_BYTES:
                 self._refuse(client, RequestRefused(431, "the request's head is too long"))
-            elif (
-                len(client.head) >= 8 and not client.head.startswith(b"GET ") and b"\n" not in client.head[:HEAD_BYTES]
-            ):
+            elif len(client.head) >= 8 and not client.head.startswith(b"GET ") and b"\n" not in client.head:
                 self._note_foreign(client)
             if not client.fd_open:
                 return
@@ -199,7 +199,7 @@ class RelayServer:
         assert request is not None
         try:
             if not client.has_certificate:
-                why = self._reviews.why_not(request.token)
+                why = self._reviews.why_not(request.token, client.peer, fresh_s=self._limits.review_s)
                 if why is None:
                     return
                 if why:
@@ -260,8 +260,7 @@ class RelayServer:
         if wanted.at_least > history.position:
             if time.monotonic() - client.since < BEHIND_LIST_S:
                 return
-            text = f"Too large resource version: {wanted.at_least}, current: {history.position}"
-            raise RequestRefused(504, text)
+            raise RequestRefused(504, f"Too large resource version: {wanted.at_least}, current: {history.position}")
         snapshot = self._snapshots.find(wanted)
         if snapshot is None:
             return
@@ -291,6 +290,7 @@ class RelayServer:
         lasts_s = min(wanted.timeout_s, longest_s) if wanted.timeout_s else longest_s * (0.5 + os.urandom(1)[0] / 512)
         client.ends_at = now + lasts_s
         client.enter(State.STREAM, now)
+        self._watch_reviews.begin(client, now)
         client.request, client.wants_bookmarks = None, wanted.bookmarks
         pieces = (STREAM_HEAD, chunk(missed)) if missed else (STREAM_HEAD,)
         client.send(pieces, now)
@@ -342,6 +342,8 @@ class RelayServer:
             behind = self._cache.behind(client.place) if client.full_since else 0
             if why := self.connections.why_end(client, behind, now):
                 self.connections.drop(client, why)
+        for client in self._watch_reviews.ended(now):
+            self._end(client, now, "revoked")
         for client in list(self._streams.values()):
             if client.ends_at <= now and not client.sending:
                 self._end(client, now)
@@ -392,8 +394,6 @@ class RelayServer:
                 self._end(client, time.monotonic(), why)
                 return True
         return False
-
-    # -- numbers ------------------------------------------------------------------------------------------------------
 
     def _count_sent(self, pieces: tuple[bytes, ...]) -> None:
         self.numbers.messages += 1

@@ -23,6 +23,7 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.errors import InvalidConfig
+from cni_calico.relay.tokens import AUDIENCE, Accepted
 
 PREFIX = "TYPHA_"
 WITHOUT_EFFECT = (
@@ -78,6 +79,19 @@ class RelaySettings:
         NAMES,
         ("kube-system:calico-node",),
         "Not a variable of upstream's: the service accounts (NAMESPACE:NAME) whose tokens are accepted.",
+    )
+    audience: str = setting(
+        "CLIENTTOKENAUDIENCE",
+        TEXT,
+        AUDIENCE,
+        "Not a variable of upstream's: the audience of the tokens that agents have for relays; none: no own one.",
+    )
+    api_tokens: bool = setting(
+        "CLIENTAPITOKENS",
+        FLAG,
+        True,
+        "Not a variable of upstream's: accept agents' tokens for the API server, too; false once all agents send those "
+        "of TYPHA_CLIENTTOKENAUDIENCE.",
     )
     namespace: str = setting("K8SNAMESPACE", TEXT, "kube-system", "The namespace of the relays' Service.")
     service: str = setting("K8SSERVICENAME", TEXT, "calico-typha", "The Service whose endpoints are the relays.")
@@ -153,6 +167,8 @@ def _contradictions(settings: RelaySettings) -> list[str]:
     named = settings.client_cn or settings.client_uri
     if bool(settings.ca) != bool(named):
         found.append("TYPHA_CAFILE and TYPHA_CLIENTCN or TYPHA_CLIENTURISAN belong together")
+    if not settings.audience and not settings.api_tokens:
+        found.append("TYPHA_CLIENTTOKENAUDIENCE=none and TYPHA_CLIENTAPITOKENS=false leave no token to accept")
     found += [
         f"TYPHA_CLIENTSERVICEACCOUNTS: expected NAMESPACE:NAME, not {each!r}"
         for each in settings.client_accounts
@@ -175,6 +191,7 @@ def _strangers(given: Mapping[str, str], known: set[str]) -> list[str]:
     return texts
 
 
-def users_of(settings: RelaySettings) -> frozenset[str]:
-    """The users whose tokens are accepted, as the API server names them."""
-    return frozenset(f"system:serviceaccount:{account}" for account in settings.client_accounts)
+def accepted_of(settings: RelaySettings) -> Accepted:
+    """Which tokens are accepted; users as the API server names them."""
+    users = frozenset(f"system:serviceaccount:{account}" for account in settings.client_accounts)
+    return Accepted(users, settings.audience, settings.api_tokens)

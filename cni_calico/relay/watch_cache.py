@@ -17,13 +17,14 @@ from typing import Any
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, SERVED
 from cni_calico.relay.history import HeldObject, History, ToldChange
 from cni_calico.relay.numbers import WatchCacheNumbers
-from cni_calico.relay.reduction import affinity_of, reduce_block, reduce_own_block, reduction_of
+from cni_calico.relay.reduction import affinity_of, reduce_block, reduce_held_block, reduce_own_block, reduction_of
 from cni_calico.relay.topics import Interest, Topic
 
 READY, WAITING, EXPIRED = "ready", "waiting", "expired"
 LOG_S = 60.0
 LOG_BYTES = 64 * 1024 * 1024
 MOST_GROUPS = 1000
+_ALL, _OWN, _HOLDERS = 0, 1, 2  # the histories of the blocks; other collections have the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class WatchCache:
         return [path for path, histories in self._histories.items() if not histories[0].synced]
 
     def history(self, topic: Topic) -> History:
-        return self._histories[topic.path][1 if topic.owner else 0]
+        return self._histories[topic.path][_HOLDERS if topic.holders else _OWN if topic.owner else _ALL]
 
     def present(self, topic: Topic) -> tuple[int, Iterator[bytes]]:
         """A collection's position, and its objects as items of a list."""
@@ -285,12 +286,13 @@ class WatchCache:
 
     def _log_all(self, history: History, changes: list[ToldChange]) -> None:
         end = self._log[-1].end if self._log else 0
-        own = len(self._histories[history.served.path]) > 1 and history is self._histories[history.served.path][1]
+        path = history.served.path
+        which = self._histories[path].index(history)
         for change in changes:
-            if own and not change.owner:
+            if which == _OWN and not change.owner:
                 continue
             end += len(change.tail)
-            self._log.append(_LogEntry(Topic(history.served.path, change.owner), change, end))
+            self._log.append(_LogEntry(Topic(path, change.owner, which == _HOLDERS), change, end))
 
     def _from(self, place: int) -> Iterable[_LogEntry]:
         return islice(self._log, place - self._base, None)
@@ -330,5 +332,9 @@ def _prefix(topic: Topic, *, several: bool) -> bytes:
 def _histories(path: str) -> tuple[History, ...]:
     served = SERVED[path]
     if path == BLOCKS:
-        return History(served, reduce_block), History(served, reduce_own_block, affinity_of)
+        return (
+            History(served, reduce_block),
+            History(served, reduce_own_block, affinity_of),
+            History(served, reduce_held_block),
+        )
     return (History(served, reduction_of(path)),)

@@ -15,6 +15,7 @@ from cni_calico.log import Log
 from cni_calico.model.access import RelayAccess
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.parts import Relay, server_context
+from cni_calico.relay.tokens import Accepted
 
 _OPENSSL = (
     "ecparam -name prime256v1 -genkey -noout -out {name}.key",
@@ -53,7 +54,7 @@ class RunningRelay:
         certificates: Path,
         port: int = 0,
         *,
-        users: frozenset[str] = frozenset(),
+        accepted: Accepted | None = None,
         limits: Limits | None = None,
     ) -> None:
         listener = socket.create_server(("127.0.0.1", port), backlog=1000)
@@ -65,7 +66,7 @@ class RunningRelay:
             wants_certificates=True,
         )
         self.relay = Relay(
-            api, listener, tls, Log("error"), users=users, certificate_names=("typha-client", ""), limits=limits
+            api, listener, tls, Log("error"), accepted=accepted, certificate_names=("typha-client", ""), limits=limits
         )
         self._stopping = Stopping()
         self._thread = threading.Thread(target=self.relay.run, args=(self._stopping,), daemon=True)

@@ -44,5 +44,6 @@ def choose_relay(felix: FelixSettings, *, is_kubernetes: bool) -> RelayChoice:
             key_file=felix.relay_key,
             common_name=felix.relay_common_name,
             uri=felix.relay_uri,
+            token_file=felix.relay_token_file,
         )
     )

@@ -16,11 +16,13 @@ from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.kubernetes import custom, pods
 from cni_calico.model.kubernetes.nodes import read_node
 from cni_calico.nodeagent.view.snapshot import reduce_block as route_of
+from cni_calico.policy.confirmed import held_in_block
 from cni_calico.policy.records import labelled_workload
 from cni_calico.relay.reduction import (
     affinity_of,
     reduce_account,
     reduce_block,
+    reduce_held_block,
     reduce_node,
     reduce_own_block,
     reduce_pod,
@@ -214,6 +216,21 @@ def test_the_owner_of_a_block_is_told_its_pods(obj: dict[str, Any]) -> None:
     if not isinstance(whole, str) and whole is not None:
         assert (told.used, told.held) == (whole.used, whole.held)
         assert PARTIAL not in reduced["spec"]
+
+
+@given(blocks())
+def test_a_block_confirms_as_much_as_the_whole_one(obj: dict[str, Any]) -> None:
+    def confirms(document: dict[str, Any]) -> Any:
+        try:
+            key, found = custom.read_object(document)
+            assert isinstance(key, BlockKey)
+            return held_in_block(decode_block(key, found))
+        except CorruptRecord as e:
+            return str(e)
+
+    reduced = reduce_held_block(obj)
+    assert reduced is not None
+    assert confirms({"kind": "IPAMBlock", **reduced}) == confirms(obj)
 
 
 def test_a_block_is_selected_by_its_owner() -> None:

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS
-from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
+from cni_calico.relay.reduction import affinity_of, reduce_held_block, reduce_own_block, reduction_of
 from cni_calico.relay.snapshots import render
 from cni_calico.relay.topics import Interest, Topic
 from cni_calico.relay.watch_cache import EXPIRED, READY, WatchCache
 
 NODES = "/api/v1/nodes"
 OWN = Topic(BLOCKS, "host:n1")
-TOPICS = (Topic(NODES), Topic(BLOCKS), OWN)
+TOPICS = (Topic(NODES), Topic(BLOCKS), OWN, Topic(BLOCKS, holders=True))
 Object = dict[str, Any]
 
 
@@ -32,7 +32,8 @@ def node(name: str, label: str, beat: int) -> Object:
 
 
 def block(name: str, owner: str, beat: int) -> Object:
-    spec = {"cidr": f"10.0.{name[1:]}.0/26", "allocations": [None] * 64, "attributes": [], "unallocated": []}
+    held = {"handle_id": "h", "secondary": {"namespace": "a", "pod": f"p{beat % 3}"}}
+    spec = {"cidr": f"10.0.{name[1:]}.0/26", "allocations": [0] + [None] * 63, "attributes": [held], "unallocated": []}
     return {
         "metadata": {"name": name},
         "spec": {**spec, **({"affinity": owner} if owner else {}), "sequenceNumber": beat},
@@ -40,7 +41,7 @@ def block(name: str, owner: str, beat: int) -> Object:
 
 
 def reduced(topic: Topic, obj: Object) -> Any:
-    reduce = reduce_own_block if topic.owner else reduction_of(topic.path)
+    reduce = reduce_held_block if topic.holders else reduce_own_block if topic.owner else reduction_of(topic.path)
     found = json.loads(json.dumps(reduce(obj)))
     found["metadata"].pop("resourceVersion", None)
     return found

@@ -25,6 +25,7 @@ def test_lists_and_watches_are_as_the_api_server_has_them() -> None:
         {Topic("/api/v1/nodes"): 5}, False, 30.0, True
     )
     assert ask(f"{BLOCKS}?{affinity_query('host:n-1')}") == AskedList(Topic(BLOCKS, "host:n-1"))
+    assert ask(f"{BLOCKS}?holders=1") == AskedList(Topic(BLOCKS, holders=True))
     assert ask(READY_PATH) == AskedReady()
 
 

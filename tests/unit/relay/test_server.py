@@ -29,6 +29,7 @@ from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.parts import server_context
 from cni_calico.relay.server import RelayServer
 from cni_calico.relay.snapshots import RenderedLists
+from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache
 from tests.deadlines import until
 from tests.e2e.relays import make_certificates
@@ -71,7 +72,7 @@ class Running:
         tls = server_context(*(str(certificates / name) for name in names), wants_certificates=True)
         scripted = KubernetesAPI(KubernetesAccess(api_root=reviews.url if reviews else "http://127.0.0.1:1"))
         self.cut_off = CutOff(limits.cut_off_s)
-        self.reviews = TokenReviews(scripted, frozenset({USER}), wake)
+        self.reviews = TokenReviews(scripted, Accepted(frozenset({USER})), wake)
         self.server = RelayServer(
             self.cache,
             RenderedLists(self.cache, wake),
@@ -315,3 +316,47 @@ def test_a_watch_ends_after_its_time(certificates: Path) -> None:
         assert list(events(connection)) == []
         connection.close()
         until(lambda: relay.server.streaming == 0)
+
+
+def test_strangers_of_one_address_push_out_nobody_of_another(certificates: Path) -> None:
+    """They may open as many connections as they like: theirs are dropped."""
+    with running(certificates, unknown=20, handshake_s=60.0) as relay:
+        patient = socket.create_connection(("127.0.0.1", relay.port), source_address=("127.0.0.2", 0))
+        until(lambda: len(relay.server.connections.unknown) == 1)
+        flood = [
+            socket.create_connection(("127.0.0.1", relay.port), source_address=("127.6.6.6", 0)) for _ in range(60)
+        ]
+        until(lambda: relay.server.numbers.accepted == 61)
+        assert len(relay.server.connections.unknown) <= 20
+        wrapped = relay.context().wrap_socket(patient, server_hostname="127.0.0.1")
+        wrapped.sendall(b"GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert wrapped.recv(100).startswith(b"HTTP/1.1 200 OK")
+        wrapped.close()
+        for each in flood:
+            each.close()
+        until(lambda: not relay.server.connections.all)
+        assert not relay.server.connections._unknown_of
+
+
+def test_a_watch_ends_when_its_token_is_no_longer_accepted(certificates: Path) -> None:
+    allowed = (201, {"status": {"authenticated": True, "user": {"username": USER}}})
+    reviews = Scripted([], always=allowed)
+    with running(certificates, reviews, watch_review_s=0.5) as relay:
+        by_token, status, _ = relay.connect(f"{NODES}?watch=1&resourceVersion=100", name="", token="secret")
+        by_certificate, _, _ = relay.connect(f"{NODES}?watch=1&resourceVersion=100")
+        assert status == 200
+        until(lambda: relay.server.streaming == 2)
+        until(lambda: len(reviews.requests) >= 3)  # again and again
+        assert relay.server.streaming == 2
+        reviews.always = "close"  # the API server does not answer
+        asked = len(reviews.requests)
+        until(lambda: len(reviews.requests) > asked and relay.reviews.failed != "")
+        assert relay.server.streaming == 2
+        assert relay.ask(NODES, name="", token="secret")[0] == 200
+        reviews.always = (201, {"status": {"authenticated": False}})
+        assert list(events(by_token)) == []
+        until(lambda: relay.server.streaming == 1)
+        assert relay.server.numbers.dropped["revoked"] == 1
+        by_token.close()
+        by_certificate.close()
+    reviews.close()

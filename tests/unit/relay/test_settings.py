@@ -7,7 +7,7 @@ import pytest
 from cni_calico.errors import InvalidConfig
 from cni_calico.relay.balance import fair_share
 from cni_calico.relay.main import run
-from cni_calico.relay.settings import RelaySettings, parse_relay_settings, users_of
+from cni_calico.relay.settings import RelaySettings, accepted_of, parse_relay_settings
 
 TLS = {"TYPHA_SERVERCERTFILE": "/tls/tls.crt", "TYPHA_SERVERKEYFILE": "/tls/tls.key"}
 
@@ -56,7 +56,7 @@ def test_none_is_the_empty_value() -> None:
 
 def test_accounts_are_called_as_the_api_server_calls_them() -> None:
     settings, _ = parse_relay_settings({**TLS, "TYPHA_CLIENTSERVICEACCOUNTS": "kube-system:calico-node,a:b"})
-    assert users_of(settings) == {"system:serviceaccount:kube-system:calico-node", "system:serviceaccount:a:b"}
+    assert accepted_of(settings).users == {"system:serviceaccount:kube-system:calico-node", "system:serviceaccount:a:b"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 Rule: the paths, the types and the resourceVersions are the API server's own, so a reader of Kubernetes' lists and
 watches reads a relay's. Two things are added: one watch may follow several collections (WATCH_PATH), where each event
-begins with the path it belongs to; and IPAM blocks can be selected by their affinity.
+begins with the path it belongs to; and IPAM blocks can be selected by their affinity, or read with the pods that have
+their addresses.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ CUT_OFF_PATH = (
 )
 BLOCKS = f"{CRD_ROOT}/ipamblocks"
 AFFINITY_FIELD = "spec.affinity"
+# the query for the blocks with their pods; an older relay ignores it and sends partial blocks
+HOLDERS_QUERY = "holders=1"
 # a field in the spec of a reduced block, which lacks what only its own node needs
 PARTIAL = "partial"
 

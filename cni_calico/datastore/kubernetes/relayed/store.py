@@ -17,7 +17,7 @@ from cni_calico.datastore.kubernetes.layout import Collection, select_collection
 from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.datastore.kubernetes.pages import Pages
 from cni_calico.datastore.kubernetes.relayed.link import RelayLink
-from cni_calico.datastore.kubernetes.relayed.served import SERVED, affinity_query, order_of_version
+from cni_calico.datastore.kubernetes.relayed.served import HOLDERS_QUERY, SERVED, affinity_query, order_of_version
 from cni_calico.datastore.kubernetes.relayed.stream import RelayedStream
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.datastore.kubernetes.store import KubernetesStore, listing_of
@@ -134,4 +134,6 @@ class RelayedStore(KubernetesStore):
         found = select_collections(listing, self._veth_prefix)
         if isinstance(listing, BlockList) and listing.owner:
             return [replace(each, query=affinity_query(listing.owner)) for each in found]
+        if isinstance(listing, BlockList) and listing.holders:
+            return [replace(each, query=HOLDERS_QUERY) for each in found]
         return found

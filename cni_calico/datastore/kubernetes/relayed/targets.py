@@ -18,6 +18,8 @@ from cni_calico.regular import read_regular
 
 SLICES_OF = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}"
 
+_FILES = "it is named by FELIX_TYPHACAFILE, FELIX_TYPHACERTFILE, FELIX_TYPHAKEYFILE or FELIX_TYPHATOKENFILE"
+
 
 class RelayTargets:
     """``direct`` is the API server, which knows the Service's endpoints, and our token."""
@@ -98,7 +100,16 @@ class RelayTargets:
         )
 
     def _authorization(self, deadline: Deadline) -> str:
-        """The Authorization header for a relay: the token that the agent uses with the API server."""
+        """The Authorization header for a relay: the token that is for relays only; without such a file, the one that
+        the agent uses with the API server. If the file cannot be read nothing stands in for it.
+        """
+        if self._access.token_file:
+            text = _read(self._access.token_file, "token").decode("latin-1").strip()
+            if not (text.isascii() and text.isprintable() and text):
+                raise DatastoreDenied(
+                    f"cannot use the relay's token {self._access.token_file}: it is empty, or no token", details=_FILES
+                )
+            return f"Bearer {text}"
         try:
             return self._direct.login(deadline).authorization
         except CalicoError:
@@ -111,5 +122,5 @@ def _read(path: str, what: str) -> bytes:
     except OSError as e:
         raise DatastoreDenied(
             f"cannot read the relay's {what} {path}: {(e.strerror or str(e)).lower()}",
-            details="it is named by FELIX_TYPHACAFILE, FELIX_TYPHACERTFILE or FELIX_TYPHAKEYFILE",
+            details=_FILES,
         ) from e

@@ -14,7 +14,7 @@ from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
 from cni_calico.model.access import RelayAccess
-from cni_calico.relay.settings import parse_relay_settings, users_of
+from cni_calico.relay.settings import accepted_of, parse_relay_settings
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
@@ -70,7 +70,7 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
     granted = {(verb, one) for rule in role["rules"] for verb in rule["verbs"] for one in rule["resources"]}
     since = len(kube.audited())
     with cluster_wide_policies(kube, "v1alpha2"):
-        relay = RunningRelay(kube.api(own), tmp_path, users=users_of(settings))
+        relay = RunningRelay(kube.api(own), tmp_path, accepted=accepted_of(settings))
         try:
             until(lambda: relay.relay.cache.synced, "everything to be read", 60)
             assert relay.relay.cut_off.troubles == {}

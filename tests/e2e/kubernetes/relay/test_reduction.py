@@ -31,6 +31,7 @@ from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
+from cni_calico.relay.tokens import Accepted
 from tests.e2e.kubernetes.cluster import Cluster, free_port
 from tests.e2e.relays import RunningRelay, make_certificates, relay_access
 from tests.fakes.tcp import Forwarder
@@ -404,7 +405,7 @@ def test_an_agent_that_starts_without_a_relay_lists_at_the_api_server(kube: Clus
 
 
 def test_a_token_that_the_api_server_knows_is_enough(kube: Cluster, relay_certificates: Path) -> None:
-    relay = RunningRelay(kube.api(), relay_certificates, users=frozenset({"admin"}))
+    relay = RunningRelay(kube.api(), relay_certificates, accepted=Accepted(frozenset({"admin"})))
     base = relay_access(relay_certificates, relay.port)
     tokens = RelayAccess(address=base.address, ca_file=base.ca_file)
     try:
