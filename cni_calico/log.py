@@ -14,7 +14,7 @@ import time
 from copy import copy
 
 from cni_calico.redaction import without_secrets
-from cni_calico.regular import require_regular
+from cni_calico.regular import make_directories, require_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,14 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fata
 
 FORMATS = ("text", "json")
 FORMAT_VARIABLE = "CALICO_LOG_FORMAT"
+
+
+def open_log_file(path: str, flags: int = 0) -> int:
+    """A descriptor to append to; raises OSError. Whatever the path leads to must not block us: a FIFO without a
+    reader, a terminal. A link in the file's place would have us write elsewhere; its directory may be one.
+    """
+    safely = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+    return os.open(path, flags | os.O_WRONLY | os.O_APPEND | os.O_CREAT | safely, 0o644)
 
 
 def wants_json(environ: Mapping[str, str]) -> bool:
@@ -115,12 +123,11 @@ class Log:
     def _append(self, line: bytes) -> None:
         directory = os.path.dirname(self.file_path)
         # whatever the path leads to must not block us: a FIFO that nobody reads, a terminal
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
-            fd = os.open(self.file_path, flags, 0o644)
+            fd = open_log_file(self.file_path)
         except FileNotFoundError:
-            os.makedirs(directory, exist_ok=True)
-            fd = os.open(self.file_path, flags, 0o644)
+            make_directories(directory, 0o755)
+            fd = open_log_file(self.file_path)
         try:
             size = require_regular(
                 fd, self.file_path

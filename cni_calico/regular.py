@@ -1,14 +1,14 @@
-"""Opens files that a configuration names; something other than a file at that path neither blocks us nor fills our
-memory.
+"""Opens files that a configuration names, and makes directories; something other than a file at that path neither
+blocks us nor fills our memory.
 
 Rule: only a regular file is read (a FIFO would block the call, a terminal or a disk would have effects), and only up to
-a limit. A write either writes everything or raises.
+a limit. A write either writes everything or raises. A directory that is made never has the umask's mode.
 """
 
 from __future__ import annotations
 
 import os
-from errno import EFBIG, EINVAL, EISDIR
+from errno import EFBIG, EINVAL, EISDIR, ENOTDIR
 
 READ_LIMIT = 4 * 1024 * 1024
 _TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # as in the module stat, whose import costs time
@@ -68,3 +68,24 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def make_directories(path: str, mode: int) -> None:
+    """Make a directory, and those above it that are missing: each gets ``mode`` whatever the umask is. One that exists,
+    or a link to one, stays as it is. Raises OSError.
+    """
+    missing: list[str] = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        above = os.path.dirname(path.rstrip("/"))
+        if above == path:
+            break
+        path = above
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, 0o700)  # nobody else gets in before it has its mode
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), each) from None
+            continue
+        os.chmod(each, mode)

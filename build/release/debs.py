@@ -52,6 +52,18 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
   if [ -n "$2" ]; then systemctl try-restart {unit}; fi
 fi
 """
+# it used to come with 0644, and dpkg gives a new version the old one's mode; a file that an administrator has closed to
+# others, or has put under dpkg-statoverride, stays as it is
+_CLOSED = """
+if [ "$1" = configure ]; then
+  file={settings}
+  if [ -f "$file" ] && [ ! -L "$file" ] && [ -n "$(find "$file" -perm /007)" ] &&
+    ! dpkg-statoverride --list "$file" >/dev/null; then
+    chmod o= "$file"
+    if [ "$(stat -c %g "$file")" = 0 ]; then chmod g= "$file"; fi
+  fi
+fi
+"""
 _PRERM = """#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
@@ -74,6 +86,7 @@ class Package:
     fill: Callable[[Path, Path], None]
     depends: tuple[str, ...] = ()
     unit: str = ""
+    has_settings: bool = False
     fields: dict[str, str] = field(default_factory=dict)
 
 
@@ -144,6 +157,7 @@ PACKAGES = (
         _node,
         depends=("calico-cni (= {version})", "bird2 (>= 2.0.12)", "nftables", "iptables", "ipset", "iproute2", "kmod"),
         unit="calico-node",
+        has_settings=True,
     ),
     Package(
         "calico-kube-controllers",
@@ -152,6 +166,7 @@ PACKAGES = (
         " that do not run it as a Deployment.",
         _controllers,
         unit="calico-kube-controllers",
+        has_settings=True,
     ),
     Package(
         "calicoctl",
@@ -180,13 +195,20 @@ def _build(package: Package, release: Path, out: Path, root: Path, version: str,
     _control_files(package, root, control, version)
     for path in [root, *root.rglob("*")]:
         if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+            path.chmod(_mode(path))
         os.utime(path, (epoch, epoch), follow_symlinks=False)
     file = out / f"{package.name}_{version}_amd64.deb"
     command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zzstd", "-z3", "--build", str(root), str(file)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return file
+
+
+def _mode(path: Path) -> int:
+    """Settings contain passwords, and paths of keys."""
+    if path.is_dir() or path.stat().st_mode & 0o111:
+        return 0o755
+    return 0o600 if path.suffix == ".env" else 0o644
 
 
 def _control_files(package: Package, root: Path, control: Path, version: str) -> None:
@@ -222,7 +244,14 @@ def _scripts(package: Package) -> dict[str, str]:
         texts = {"postinst": _BUNDLE_POSTINST, "postrm": _BUNDLE_POSTRM}
         return {name: text.format(owned=OWNED, library=LIBRARY) for name, text in texts.items()}
     texts = {"postinst": _POSTINST, "prerm": _PRERM, "postrm": _POSTRM} if package.unit else {}
-    return {name: text.format(unit=f"{package.unit}.service") for name, text in texts.items()}
+    scripts = {name: text.format(unit=f"{package.unit}.service") for name, text in texts.items()}
+    if package.has_settings:
+        scripts["postinst"] += _CLOSED.format(settings=_settings_of(package.name))
+    return scripts
+
+
+def _settings_of(name: str) -> str:
+    return f"/etc/calico/{name}.env"
 
 
 def _link(path: Path, target: str) -> None:
@@ -239,7 +268,7 @@ def _unit(root: Path, release: Path, name: str) -> None:
 
 
 def _settings(root: Path, release: Path, name: str) -> None:
-    target = root / "etc/calico" / f"{name}.env"
+    target = root / _settings_of(name).lstrip("/")
     target.parent.mkdir(parents=True)
     shutil.copy(release / "install/systemd" / f"{name}.env", target)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from cni_calico import faults
-from cni_calico.regular import read_regular, require_name, write_all
+from cni_calico.regular import make_directories, read_regular, require_name, write_all
 
 WRITE = faults.declare("file.write")
 RENAME = faults.declare("file.rename")
@@ -66,7 +66,7 @@ class Files:
             return []
 
     def make_directory(self, directory: str, mode: int = 0o700) -> None:
-        os.makedirs(self.path(directory), mode=mode, exist_ok=True)
+        make_directories(self.path(directory), mode)
 
     def write_atomic(self, path: str, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
         """Replace ``path`` by ``data``: after a crash the file has the old content or the new, never a part.

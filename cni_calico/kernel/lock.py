@@ -15,7 +15,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 
 from cni_calico import faults
 from cni_calico.errors import AttachmentBusy, KernelError
-from cni_calico.regular import require_regular
+from cni_calico.regular import make_directories, require_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def lock_path(directory: str, label: str) -> str:
 
 def _make_directory(directory: str) -> None:
     try:
-        os.makedirs(directory, 0o700, exist_ok=True)
+        make_directories(directory, 0o700)
     except OSError as e:
         raise KernelError(f"cannot create directory {directory}: {e.strerror}", errno=e.errno or EEXIST) from e
 

@@ -22,6 +22,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.nodeagent.flags import UsageError
 from cni_calico.nodeagent.status.file import since_boot
+from cni_calico.regular import make_directories
 
 if TYPE_CHECKING:
     from cni_calico.daemon.supervisor import ChildService
@@ -57,7 +58,7 @@ def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
     running = {s.name: {"pid": s.child.pid, "since": s.since_boot} for s in services if s.child is not None}
     target = f"{run_dir}/{FILE}"
     try:
-        os.makedirs(run_dir, exist_ok=True)
+        make_directories(run_dir, 0o755)
         with open(f"{target}.{os.getpid()}", "w") as file:
             json.dump(running, file)
         os.rename(file.name, target)

@@ -14,10 +14,10 @@ WANTED = 16384
 MANY = 1024
 
 
-def raise_limit() -> None:
+def raise_limit(wanted: int = WANTED) -> None:
     """Raise the usual soft limit, which is meant for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED if hard == resource.RLIM_INFINITY else min(hard, WANTED)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import socket
 
+from cni_calico.regular import make_directories
+
 BACKLOG = 512
 
 
 def listen(path: str) -> socket.socket:
     """A listening socket at ``path``, for root only. Raises OSError."""
     directory = os.path.dirname(path)
-    os.makedirs(directory, mode=0o755, exist_ok=True)
+    make_directories(directory, 0o755)
     temporary = f"{path}.{os.getpid()}.new"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

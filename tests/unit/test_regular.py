@@ -1,4 +1,4 @@
-"""Reading what a configuration names, whatever is there; writing all or failing."""
+"""Reading what a configuration names, whatever is there; writing all or failing; directories, each with its mode."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import resource
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cni_calico.kernel.files import Files
-from cni_calico.regular import read_regular, write_all
+from cni_calico.log import Log
+from cni_calico.regular import make_directories, read_regular, write_all
 
 
 def make_socket(path: str) -> None:
@@ -92,3 +94,56 @@ def test_a_part_that_was_taken_is_followed_by_the_rest() -> None:
     assert len(os.read(reading, 10_000)) == 5000
     os.close(reading)
     os.close(writing)
+
+
+@pytest.fixture(params=[0, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("wanted", [0o700, 0o755])
+def test_every_level_gets_its_mode(tmp_path: Path, umask: int, wanted: int) -> None:
+    lowest = tmp_path / "a" / "b" / "c"
+    make_directories(f"{lowest}/", wanted)
+    assert [mode(each) for each in (lowest, lowest.parent, tmp_path / "a")] == [wanted] * 3
+    make_directories(str(lowest), 0o711)
+    assert mode(lowest) == wanted  # what exists is somebody else's choice
+
+
+def test_hosts_files_and_logs_make_them_so(tmp_path: Path, umask: int) -> None:
+    Files().make_directory(str(tmp_path / "state" / "cni" / "owed"))
+    Log("info", str(tmp_path / "log" / "calico" / "x.log"), stderr=False).info("text")
+    made = ("state", "state/cni", "state/cni/owed", "log", "log/calico")
+    assert [mode(tmp_path / each) for each in made] == [0o700] * 3 + [0o755] * 2
+
+
+def test_links_above_are_followed_and_files_are_no_directories(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    make_directories(str(tmp_path / "link" / "x"), 0o700)
+    assert (tmp_path / "real" / "x").is_dir()
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to("missing")
+    for wrong in ("file", "file/x", "nowhere", "nowhere/x"):
+        with pytest.raises(NotADirectoryError):
+            make_directories(str(tmp_path / wrong), 0o700)
+    make_directories("", 0o700)
+
+
+def test_a_log_is_not_written_through_a_link_but_into_a_linked_directory(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("before\n")
+    (tmp_path / "x.log").symlink_to(target)
+    failures = Log.failures
+    Log("info", str(tmp_path / "x.log"), stderr=False).info("text")
+    assert (target.read_text(), Log.failures) == ("before\n", failures + 1)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "logs").symlink_to("real")
+    Log("info", str(tmp_path / "logs" / "x.log"), stderr=False).info("text")
+    assert (tmp_path / "real" / "x.log").read_text().endswith("text\n")

@@ -27,6 +27,7 @@ from cni_calico.errors import (
     DatastoreUnsupported,
     DeadlineExceeded,
 )
+from cni_calico.regular import make_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def lost(path: str, how: str) -> DatastoreDamaged:
 def _create_file(path: str) -> None:
     """Make a complete, empty store, mode 0600 from the first moment; a missing directory is made with mode 0700."""
     directory = os.path.dirname(path)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_directories(directory, 0o700)
     _refuse_remote(directory, os.stat(directory).st_dev)
     temporary = f"{path}.new-{os.getpid()}-{time.monotonic_ns()}"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -248,6 +248,7 @@ def test_units_name_what_is_there(root: Path, unit: str) -> None:
     for file in re.findall(r"EnvironmentFile=-?(\S+)", text):
         assert (root / file.lstrip("/")).is_file()
         assert file in inside(root, f"dpkg-query -W -f '${{Conffiles}}' {unit}").stdout
+        assert (root / file.lstrip("/")).stat().st_mode & 0o777 == 0o600
 
 
 def test_what_the_units_start_runs_and_is_ready(root: Path) -> None:

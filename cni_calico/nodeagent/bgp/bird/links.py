@@ -10,6 +10,7 @@ import os
 
 from cni_calico.directories import BIRD_SOCKET
 from cni_calico.log import Log
+from cni_calico.regular import make_directories
 
 SOCKET, CONFIG = ("bird6.ctl", BIRD_SOCKET), ("bird6.cfg", "bird.cfg")
 
@@ -21,7 +22,7 @@ def ensure_links(run_dir: str, config_dir: str, log: Log) -> None:
         try:
             if os.path.islink(path) and os.readlink(path) == target:
                 continue
-            os.makedirs(directory, exist_ok=True)
+            make_directories(directory, 0o755)
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(target, path)
