@@ -17,7 +17,7 @@ from __future__ import annotations
 import _socket
 import os
 from collections.abc import Callable, Iterator, Sequence
-from errno import EINTR, ENOBUFS
+from errno import EFBIG, EINTR, ENOBUFS
 from struct import Struct
 
 from cni_calico import faults
@@ -151,14 +151,18 @@ class Nfnetlink(NetlinkSocket):
 
     # -- dumps and single requests ------------------------------------------------------------------------------------
 
-    def dump(self, kind: int, body: bytes, doing: str, deadline: Deadline) -> list[bytes]:
-        """The payloads of a list that is consistent in itself. Raises KernelError, DeadlineExceeded."""
+    def dump(
+        self, kind: int, body: bytes, doing: str, deadline: Deadline, most_bytes: int | None = None
+    ) -> list[bytes]:
+        """The payloads of a list that is consistent in itself. Raises KernelError, DeadlineExceeded, and EFBIG
+        once there are more than ``most_bytes``: this socket can then only be closed.
+        """
         for _ in range(_DUMP_ATTEMPTS):
             deadline.require(doing)
             seq = self._reserve(1)
             self._send(_framed(kind, NLM_F_REQUEST | NLM_F_DUMP, seq, body), doing)
             try:
-                replies = self._read_list(seq, doing, deadline)
+                replies = self._read_list(seq, doing, deadline, most_bytes)
             except KernelError as e:
                 if e.errno not in (EINTR, ENOBUFS):
                     raise
@@ -220,10 +224,19 @@ class Nfnetlink(NetlinkSocket):
             break
         return replies
 
-    def _read_list(self, seq: int, doing: str, deadline: Deadline) -> list[bytes] | None:
+    def _read_list(self, seq: int, doing: str, deadline: Deadline, most_bytes: int | None) -> list[bytes] | None:
         """None if the list changed while it was read."""
         replies: list[bytes] = []
-        return replies if self._take_list(seq, replies.append, doing, deadline) else None
+        left = float("inf") if most_bytes is None else most_bytes
+
+        def take(payload: bytes) -> None:
+            nonlocal left
+            left -= len(payload)
+            if left < 0:
+                raise KernelError(f"cannot {doing}: there is far more in it than there should be", errno=EFBIG)
+            replies.append(payload)
+
+        return replies if self._take_list(seq, take, doing, deadline) else None
 
     def _take_list(self, seq: int, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> bool:
         """Whether the list is consistent in itself."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from errno import ENOENT
 from typing import Protocol
 
 from cni_calico.deadline import Deadline
@@ -19,7 +18,6 @@ from cni_calico.kernel.netlink.expressions import (
     be32,
     encode_expression,
     encode_verdict,
-    list_elements,
     number_of,
 )
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, FilterMessage, Nfnetlink, general
@@ -40,12 +38,7 @@ from cni_calico.kernel.netlink.nft_objects import (
     ELEM_SET,
     ELEM_TABLE,
     GENERATION,
-    GETCHAIN,
     GETGEN,
-    GETRULE,
-    GETSET,
-    GETSETELEM,
-    GETTABLE,
     HOOK_NUMBER,
     HOOK_PRIORITY,
     HOOKS,
@@ -79,15 +72,9 @@ from cni_calico.kernel.netlink.nft_objects import (
     TABLE_NAME,
     VALUE,
     VERDICT_TYPE,
-    decode_hook,
-    decode_map_element,
-    decode_rule,
-    decode_set,
-    is_dormant,
-    join_intervals,
-    key_of,
 )
 from cni_calico.kernel.netlink.nft_pieces import PieceReader, TableReader
+from cni_calico.kernel.netlink.table_reading import ask_for, read_bounded
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, attribute, nested, text
 from cni_calico.model.netfilter import (
     COMMENT_CHARACTERS,
@@ -102,8 +89,6 @@ from cni_calico.model.netfilter import (
     DropSet,
     DropTable,
     FlushChain,
-    NftChain,
-    NftRule,
     NftSet,
     NftTable,
     Operation,
@@ -130,9 +115,10 @@ class PacketFilter(Protocol):
         """Whether ``apply`` would be accepted; nothing is changed. Raises the same errors."""
 
     def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        """The table with everything in it, None if there is none. Raises KernelError.
+        """The table with everything in it, None if there is none. Raises KernelError (EFBIG: there is
+        much more in it than in ``like``, or reading it takes too long), DeadlineExceeded.
 
-        ``like``: what is probably there, for a packet filter whose rules can only be recognised.
+        ``like``: what is probably there, also for a packet filter whose rules can only be recognised.
         """
 
     def generation(self, deadline: Deadline) -> int:
@@ -184,47 +170,12 @@ class NfTables:
             return number_of(wire.attributes(reply, GENERAL_BYTES).get(GENERATION))
         raise KernelError("cannot read the packet filter's generation: the kernel's answer does not contain it")
 
+    def has_table(self, table: TableId, deadline: Deadline) -> bool:
+        """Raises KernelError."""
+        return bool(ask_for(self._netlink, table, f"look for the packet filter's table {table}", deadline))
+
     def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        doing = f"read the packet filter's table {table}"
-        mine = text(TABLE_NAME, table.name)
-        try:
-            replies = self._netlink.request(GETTABLE, 0, general(table.family) + mine, doing, deadline)
-        except KernelError as e:
-            if e.errno == ENOENT:
-                return None
-            raise
-        found = NftTable(table.family, table.name)
-        dormant = any(is_dormant(wire.attributes(reply, GENERAL_BYTES)) for reply in replies)
-
-        def listed(kind: int, body: bytes) -> Iterator[dict[int, bytes]]:
-            for reply in self._netlink.dump(kind, general(table.family) + body, doing, deadline):
-                attributes = wire.attributes(reply, GENERAL_BYTES)
-                if wire.name(attributes.get(TABLE_NAME)) == table.name:  # old kernels do not filter
-                    yield attributes
-
-        for attributes in listed(GETSET, mine):
-            spec = decode_set(attributes)
-            found.sets[spec.name] = spec
-        for spec in found.sets.values():
-            self._read_elements(found, spec, listed(GETSETELEM, mine + text(ELEM_SET, spec.name)))
-        rules: dict[str, list[NftRule]] = {}
-        for attributes in listed(GETRULE, mine):
-            rules.setdefault(wire.name(attributes.get(RULE_CHAIN)), []).append(decode_rule(attributes))
-        for attributes in listed(GETCHAIN, b""):
-            name = wire.name(attributes.get(CHAIN_NAME))
-            hook = decode_hook(table.family, attributes, dormant=dormant)
-            found.chains[name] = NftChain(name, tuple(rules.get(name, ())), hook)
-        return found
-
-    @staticmethod
-    def _read_elements(found: NftTable, spec: NftSet, listed: Iterable[dict[int, bytes]]) -> None:
-        raw = [element for message in listed for element in list_elements(message.get(ELEM_LIST, b""))]
-        if spec.verdicts:
-            found.verdicts[spec.name] = dict(map(decode_map_element, raw))
-        elif spec.interval:
-            found.elements[spec.name] = set(join_intervals(raw, spec.key_bytes))
-        else:
-            found.elements[spec.name] = {key_of(wire.attributes(element)) for element in raw}
+        return read_bounded(table, deadline, like)
 
 
 # -- operations as messages -------------------------------------------------------------------------------------------

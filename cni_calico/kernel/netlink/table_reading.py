@@ -1,0 +1,119 @@
+"""Reads a whole table of nf_tables, within a bound.
+
+Rule: what is far larger than it should be, or takes too long, is not read to its end (EFBIG): the caller can
+replace it without knowing what is in it. Reading uses its own socket, because a list that is given up keeps its socket
+busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from errno import EFBIG, ENOENT
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DeadlineExceeded, KernelError
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.expressions import list_elements
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from cni_calico.kernel.netlink.nft_objects import (
+    CHAIN_NAME,
+    ELEM_LIST,
+    ELEM_SET,
+    GETCHAIN,
+    GETRULE,
+    GETSET,
+    GETSETELEM,
+    GETTABLE,
+    RULE_CHAIN,
+    TABLE_NAME,
+    decode_hook,
+    decode_map_element,
+    decode_rule,
+    decode_set,
+    is_dormant,
+    join_intervals,
+    key_of,
+)
+from cni_calico.kernel.netlink.wire import text
+from cni_calico.model.netfilter import NftChain, NftRule, NftSet, NftTable, TableId
+
+READ_S = 20.0  # for one table
+READ_BYTES = 12 << 20  # of a table that should be empty: some 30,000 rules, about a second
+_RULE_BYTES, _ELEMENT_BYTES = 1500, 200  # twice what usual ones take
+
+
+def read_bounded(table: TableId, deadline: Deadline, like: NftTable | None) -> NftTable | None:
+    """The table with everything in it, None if there is none, from the network namespace of the calling thread.
+
+    ``like``: what should be there. Raises KernelError, DeadlineExceeded.
+    """
+    doing = f"read the packet filter's table {table}"
+    bounded = deadline.sooner(READ_S)
+    with Nfnetlink() as netlink:
+        try:
+            return _read_all(netlink, table, doing, bounded, most_bytes_of(like))
+        except DeadlineExceeded as e:
+            if deadline.expired():
+                raise
+            raise KernelError(f"cannot {doing}: it takes more than {READ_S:g} s", errno=EFBIG) from e
+
+
+def most_bytes_of(like: NftTable | None) -> int:
+    """How much of a table is read: several times what should be in it."""
+    if like is None:
+        return READ_BYTES
+    rules = sum(len(chain.rules) for chain in like.chains.values())
+    elements = sum(map(len, like.elements.values())) + sum(map(len, like.verdicts.values()))
+    return READ_BYTES + _RULE_BYTES * rules + _ELEMENT_BYTES * (elements + len(like.sets) + len(like.chains))
+
+
+def ask_for(netlink: Nfnetlink, table: TableId, doing: str, deadline: Deadline) -> list[bytes]:
+    """What the kernel says about the table itself; nothing if there is none. Raises KernelError."""
+    try:
+        return netlink.request(GETTABLE, 0, general(table.family) + text(TABLE_NAME, table.name), doing, deadline)
+    except KernelError as e:
+        if e.errno == ENOENT:
+            return []
+        raise
+
+
+def _read_all(netlink: Nfnetlink, table: TableId, doing: str, deadline: Deadline, most_bytes: int) -> NftTable | None:
+    replies = ask_for(netlink, table, doing, deadline)
+    if not replies:
+        return None
+    mine, left = text(TABLE_NAME, table.name), most_bytes
+    found = NftTable(table.family, table.name)
+    dormant = any(is_dormant(wire.attributes(reply, GENERAL_BYTES)) for reply in replies)
+
+    def listed(kind: int, body: bytes) -> Iterator[dict[int, bytes]]:
+        nonlocal left
+        replies = netlink.dump(kind, general(table.family) + body, doing, deadline, left)
+        left -= sum(map(len, replies))
+        for reply in replies:
+            attributes = wire.attributes(reply, GENERAL_BYTES)
+            if wire.name(attributes.get(TABLE_NAME)) == table.name:  # old kernels do not filter
+                yield attributes
+
+    for attributes in listed(GETSET, mine):
+        spec = decode_set(attributes)
+        found.sets[spec.name] = spec
+    for spec in found.sets.values():
+        _read_elements(found, spec, listed(GETSETELEM, mine + text(ELEM_SET, spec.name)))
+    rules: dict[str, list[NftRule]] = {}
+    for attributes in listed(GETRULE, mine):
+        rules.setdefault(wire.name(attributes.get(RULE_CHAIN)), []).append(decode_rule(attributes))
+    for attributes in listed(GETCHAIN, b""):
+        name = wire.name(attributes.get(CHAIN_NAME))
+        hook = decode_hook(table.family, attributes, dormant=dormant)
+        found.chains[name] = NftChain(name, tuple(rules.get(name, ())), hook)
+    return found
+
+
+def _read_elements(found: NftTable, spec: NftSet, listed: Iterable[dict[int, bytes]]) -> None:
+    raw = [element for message in listed for element in list_elements(message.get(ELEM_LIST, b""))]
+    if spec.verdicts:
+        found.verdicts[spec.name] = dict(map(decode_map_element, raw))
+    elif spec.interval:
+        found.elements[spec.name] = set(join_intervals(raw, spec.key_bytes))
+    else:
+        found.elements[spec.name] = {key_of(wire.attributes(element)) for element in raw}
