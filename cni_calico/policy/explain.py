@@ -11,7 +11,8 @@ from typing import Literal
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address
-from cni_calico.policy.rules import ICMP, WITH_PORTS, Direction
+from cni_calico.policy.ports import WITH_PORTS
+from cni_calico.policy.rules import ICMP, Direction
 from cni_calico.policy.wanted import Members, PolicyId, PolicyReach, Wanted, WantedRule, WantedSide, WantedTier
 
 Verdict = Literal["Allow", "Deny"]
@@ -73,6 +74,16 @@ def decide_host(
     if found is None and reach == "own":
         return _decide_by_profiles(wanted, group.profiles, direction, packet, logged)
     return found
+
+
+def asked_host(wanted: Wanted, key: ResourceKey, everywhere: ResourceKey | None, reach: PolicyReach) -> ResourceKey:
+    """The host endpoint whose policies decide in a stage at an interface that has ``key``: its own, but for preDNAT the
+    one of all interfaces (``everywhere``), if no preDNAT policy applies to its own. Source: upstream's agent.
+    """
+    own = wanted.host_classes[wanted.hosts[key].class_id]
+    if reach != "beforeNat" or everywhere is None or own.tiers(reach, True):
+        return key
+    return everywhere
 
 
 def _decide_by_tiers(

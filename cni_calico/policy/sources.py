@@ -16,12 +16,15 @@ from cni_calico.model.selector_forms import (
     SERVICE_ACCOUNT,
     conjunction,
     equals,
+    negation,
     normalized,
     parse_tree,
     read_specially,
+    require_for_all,
     with_prefix,
 )
 from cni_calico.model.selectors import ALL, Selector, Tree
+from cni_calico.policy.ports import PortNames
 from cni_calico.policy.wanted import PORT_SET
 
 NAMESPACE_PREFIX = "pcns."
@@ -52,14 +55,15 @@ class SelectorSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortSource:
-    """(address, protocol, port) of the endpoints with a port of that name; ``protocol`` None: TCP, UDP and SCTP.
+    """(address, protocol, port) of the endpoints with a port of one of these names; ``protocol`` None: TCP, UDP and
+    SCTP.
 
     ``selector`` restricts the endpoints.
     """
 
     id: str
     selector: Selector = field(repr=False)
-    port: str
+    ports: PortNames
     protocol: int | None
 
 
@@ -83,11 +87,19 @@ def selector_source(selector: Selector) -> SelectorSource:
 
 
 @lru_cache(maxsize=4096)
-def port_source(selector: Selector | None, port: str, protocol: int | None) -> PortSource:
-    """``selector`` is normalized; None: everything that has such a port."""
+def _identity(names: PortNames) -> tuple[str, str]:
+    """What is shown of the names, and what distinguishes them."""
+    first, *more = sorted(names)
+    return (f"{first}-{len(more)}-more", f",{digest(first, *more)}") if more else (first, first)
+
+
+@lru_cache(maxsize=4096)
+def port_source(selector: Selector | None, names: PortNames, protocol: int | None) -> PortSource:
+    """``selector`` is normalized; None: everything that has such a port. ``names``: at least one."""
     selector = EVERYTHING if selector is None else selector
-    shown = port if selector is EVERYTHING else f"{port}-{selector.text}"
-    return PortSource(_id(PORT_SET, shown, selector.text, port, str(protocol)), selector, port, protocol)
+    first, distinct = _identity(names)
+    shown = first if selector is EVERYTHING else f"{first}-{selector.text}"
+    return PortSource(_id(PORT_SET, shown, selector.text, distinct, str(protocol)), selector, names, protocol)
 
 
 @lru_cache(maxsize=4096)
@@ -103,10 +115,12 @@ def service_source(namespace: str, name: str, with_ports: bool) -> ServiceSource
 def peer_selector(
     selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
 ) -> Selector | None:
-    """The selector of a rule's peer, normalized; None if the peer has no selector of any kind.
+    """The selector of a rule's peer, normalized; None if the peer selects nothing: without a selector, or with a
+    notSelector alone, which strangers pass, too.
 
-    ``names`` and ``accounts`` are serviceAccounts' names and selector; ``namespace`` is the policy's, or "". Raises
-    InvalidSelector.
+    ``names`` and ``accounts`` are serviceAccounts' names and selector; ``namespace`` is the policy's, or "". What
+    notSelector excludes is excluded as an endpoint or network set, by its labels: its addresses still match if another
+    one that is selected has them. Raises InvalidSelector.
     """
     parts: list[Tree] = []
     if accounts:
@@ -119,16 +133,27 @@ def peer_selector(
         parts.append(read_specially(with_prefix(parse_tree(namespace_selector), NAMESPACE_PREFIX), NAMESPACE))
     elif namespace and (parts or not_selector):
         parts.append(equals(NAMESPACE, namespace))
-    return normalized(conjunction(*parts)) if parts else None
+    if not parts:
+        return None
+    if not_selector:
+        parts.append(negation(parse_tree(not_selector)))
+    return normalized(conjunction(*parts))
 
 
 def policy_selector(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Selector:
-    """Which endpoints a policy applies to. Raises InvalidSelector."""
-    parts = [parse_tree(selector)]
+    """Which endpoints a policy applies to; ``namespace`` is the policy's, "" if it is global. Raises InvalidSelector.
+
+    In a global policy every all(), also that of ``selector``, means "in a namespace" as soon as ``namespace_selector``
+    is given, else "with a service account" if ``accounts`` is; it does not include host endpoints then. In a namespaced
+    policy all() is what it says. Source: upstream's conversion of both kinds for its agent.
+    """
+    parts = [parse_tree(selector)] if selector.strip() else []
     if namespace:
         parts.append(equals(NAMESPACE, namespace))
     if namespace_selector:
         parts.append(read_specially(with_prefix(parse_tree(namespace_selector), NAMESPACE_PREFIX), NAMESPACE))
+        parts = parts if namespace else [require_for_all(part, NAMESPACE) for part in parts]
     if accounts:
-        parts.append(read_specially(with_prefix(parse_tree(accounts), ACCOUNT_PREFIX), SERVICE_ACCOUNT))
-    return normalized(conjunction(*parts))
+        parts.append(with_prefix(parse_tree(accounts), ACCOUNT_PREFIX))
+        parts = parts if namespace else [require_for_all(part, SERVICE_ACCOUNT) for part in parts]
+    return normalized(conjunction(*parts)) if parts else EVERYTHING

@@ -34,9 +34,9 @@ class HostPath:
     incoming: Mapping[tuple[Address, Port], tuple[Address, int]] = field(default_factory=dict)
     outgoing: Mapping[tuple[Address, Port], tuple[Address, int]] = field(default_factory=dict)
 
-    def host_of(self, interface: str, *, with_all: bool = True) -> Any:
-        """The key of the host endpoint that an interface has."""
-        own = {str(address) for address in self.own.get(interface, ())}
+    def host_of(self, interface: str, stage: str) -> Any:
+        """The key of the host endpoint that decides in a stage at an interface."""
+        addresses = {str(address) for address in self.own.get(interface, ())}
         named, rest = [], []
         for key, document in self.naive.kind("HostEndpoint"):
             spec = document["spec"]
@@ -45,12 +45,17 @@ class HostPath:
                 continue
             if name == "*":
                 rest.append(key)
-            elif name == interface or (not name and own & set(spec.get("expectedIPs", ()))):
+            elif name == interface or (not name and addresses & set(spec.get("expectedIPs", ()))):
                 named.append(key)
-        return min(named, default=None) or (min(rest, default=None) if with_all else None)
+        own, all_interfaces = min(named, default=None), min(rest, default=None)
+        if stage == "raw":
+            return own
+        if stage == "beforeNat" and own is not None and not self.naive.has_policies(own, stage):
+            return all_interfaces
+        return own or all_interfaces
 
     def decided(self, interface: str, stage: str, direction: str, packet: dict[str, Any]) -> bool | None:
-        key = self.host_of(interface, with_all=stage != "raw")
+        key = self.host_of(interface, stage)
         if key is None or (stage in ("raw", "own") and interface not in self.own):
             return None
         open_ports, answered = (self.failsafe_in, self.failsafe_out)[:: 1 if direction == "ingress" else -1]

@@ -23,11 +23,15 @@ from tests.netns.host_path import HostPath
 from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import socket_in
 from tests.netns.test_verdicts import TRIED, owners_of
-from tests.netns.wire import INTERFACES, UPLINK, Wire, frame, open_wire
+from tests.netns.wire import INTERFACES, UPLINK, Wire, frame, number_in, open_wire
 from tests.unit.policy.cluster import NODE, PACKETS, documents_for, graph_of, keys
 from tests.unit.policy.naive import Naive
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(900)]  # on a busy machine every example is slow
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.never_excused,
+    pytest.mark.timeout(900),
+]  # on a busy machine every example is slow
 
 OWN = {4: ip_address("192.0.2.1"), 6: ip_address("fd00::2")}  # the host's addresses, on the uplink
 POD = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}  # where translated connections go
@@ -126,9 +130,12 @@ class HostWire:
         for one in self.arrived:
             while True:
                 try:
-                    seen.add(int.from_bytes(one.recv(4096)[-4:], "big"))
+                    data = one.recv(4096)
                 except BlockingIOError:
                     break
+                number = number_in(one.proto, data[20:] if one.family == socket.AF_INET else data)
+                if number is not None:
+                    seen.add(number)
         return seen
 
     def send(self, packet: dict[str, Any]) -> int:

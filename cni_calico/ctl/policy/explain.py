@@ -31,8 +31,9 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.explain import Decision, Packet, decide
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import POLICY_KINDS
-from cni_calico.policy.rules import WITH_PORTS, Direction, parse_protocol
+from cni_calico.policy.rules import Direction, parse_protocol
 from cni_calico.policy.wanted import PolicyId
 
 _UDP, _IPIP, _VXLAN_PORT = 17, 4, 4789

@@ -6,7 +6,7 @@ nodes through a tunnel, a connection passes the tunnel's interface. Answers name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,7 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Resource
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
-from cni_calico.policy.explain import Decision, Packet, decide_host
+from cni_calico.policy.explain import Decision, Packet, asked_host, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
 from cni_calico.policy.rules import Direction
@@ -171,10 +171,12 @@ def judge(wanted: Wanted, path: list[HostGate], packet: Packet, views: Mapping[s
             if gate.reach == "own":
                 found.append(HostVerdict(gate, None))
             continue
-        decision = decide_host(wanted, gate.key, gate.reach, gate.direction, packet)
+        everywhere = views[gate.node].everywhere()
+        asked = asked_host(wanted, gate.key, everywhere if everywhere in wanted.hosts else None, gate.reach)
+        decision = decide_host(wanted, asked, gate.reach, gate.direction, packet)
         if decision is None:
             continue
-        found.append(HostVerdict(gate, decision))
+        found.append(HostVerdict(replace(gate, key=asked), decision))
         if gate.reach in ("raw", "beforeNat"):
             skipped.add((gate.key, gate.direction))
     return found

@@ -94,7 +94,7 @@ class HostSide:
 
         before, self.cuts = self.cuts, ()
         if interfaces:
-            self.cuts = tuple(describe_cuts(graph.wanted(), lines, ports.__getitem__, find_host))
+            self.cuts = tuple(describe_cuts(graph.wanted(), lines, ports.__getitem__, find_host, interfaces.everywhere))
         for text in self.cuts:
             if text not in before:
                 self._log.error(text)

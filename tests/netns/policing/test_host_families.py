@@ -14,7 +14,7 @@ from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import socket_in
 from tests.netns.policing.uplinked import DENY_ALL, DHCP, DNS, HOST, OTHER, POD, Uplinked, start
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 # the ends of the tunnel; the workloads' networks as the other host routes them; an address that is no node's
 HERE, THERE = {4: "10.65.0.250", 6: "fd00::fa"}, {4: "10.65.9.1", 6: "fd00:9::1"}
 WORKLOADS, STRANGER = {4: "10.65.0.0/16", 6: "fd00::/64"}, {4: "172.31.0.77", 6: "fd31::77"}

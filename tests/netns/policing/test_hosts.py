@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import socket
+import struct
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.agent import Context
 from tests.deadlines import until
-from tests.netns.policing.lab import NODE
+from tests.netns.namespaces import namespace
+from tests.netns.policing.lab import NODE, socket_in
 from tests.netns.policing.uplinked import (
     DENY_ALL,
     DHCP,
@@ -30,7 +33,7 @@ from tests.netns.policing.uplinked import (
     start,
 )
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -217,6 +220,42 @@ def test_forwarded_traffic(uplinked: Uplinked) -> None:
     assert uplinked.into_workload(80) and uplinked.out_of_workload(81) and not uplinked.out_of_workload(80)
     assert not uplinked.into_workload(DHCP)  # failsafe ports are the host's own
     assert uplinked.into_host(80)  # it counts there as well
+
+
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_what_connection_tracking_cannot_understand_is_not_forwarded(uplinked: Uplinked, unchecked: bool) -> None:
+    """Also where no policy of the host endpoint is about what is forwarded."""
+    too_short = struct.pack("!HHHH", 40000, 80, 4, 0)  # a UDP header is 8 bytes long, so no length is less
+    far = uplinked.stack.enter_context(namespace("far"))
+    uplinked.host.do("link", "add", "eth1", "type", "veth", "peer", "name", "eth0", "netns", far.name)
+    for end, name, address in ((uplinked.host, "eth1", "10.77.0.1"), (far, "eth0", "10.77.0.2")):
+        end.do("addr", "add", f"{address}/24", "dev", name)
+        end.do("link", "set", name, "up")
+    uplinked.other.do("route", "add", "10.77.0.0/24", "via", HOST[4])
+    received = uplinked.receiver(far, 4)
+    uplinked.put_host(profiles=["projectcalico-default-allow"])
+    uplinked.lab.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower())
+    uplinked.lab.until_in_force(hosts=1)
+    with socket_in(uplinked.other, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as raw:
+        raw.sendto(too_short + b"invalid", ("10.77.0.2", 0))
+        raw.sendto(struct.pack("!HHHH", 40001, 81, 12, 0) + b"last", ("10.77.0.2", 0))
+    found = received.recv(4096)
+    assert found.endswith(b"invalid" if unchecked else b"last")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_pre_dnat_of_all_interfaces(uplinked: Uplinked, version: int) -> None:
+    """It counts for an interface whose own host endpoint has none of its own."""
+    closed = {"preDNAT": True, "applyOnForward": True, "types": ["Ingress"]}
+    deny = [{"action": "Deny", "protocol": "UDP", "destination": {"ports": [80]}}]
+    uplinked.put_host(profiles=["projectcalico-default-allow"])
+    uplinked.put_host("all", "*", profiles=["projectcalico-default-allow"], labels={"all": "yes"})
+    uplinked.put_policy("everywhere", selector="all == 'yes'", ingress=deny, **closed)
+    start(uplinked, hosts=2, policies=1)
+    assert not uplinked.into_host(80, version) and not uplinked.into_workload(80, version)
+    assert uplinked.into_host(81, version) and uplinked.into_workload(81, version)
+    uplinked.put_policy("own", ingress=[{"action": "Pass"}], **closed)
+    uplinked.until(lambda: uplinked.into_host(80, version), True, "its own policies take their place")
 
 
 def translate(uplinked: Uplinked, by: str, root: Path) -> None:

@@ -35,7 +35,7 @@ from tests.netns.policing.test_stages import (
     test_workload_to_host,
 )
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused, pytest.mark.slow]
 __all__ = [
     "lab_with_policy",
     "test_a_host_endpoint_closes_its_interface_but_failsafe_ports",

@@ -37,6 +37,7 @@ class Naive:
             given = {NS: namespace, ORCHESTRATOR: spec.get("orchestrator"), ACCOUNT: spec.get("serviceAccountName")}
             own |= {k: v for k, v in given.items() if v}
         if kind == "NetworkSet":
+            own = {k: v for k, v in own.items() if k[:5] not in ("pcns.", "pcsa.") and k not in (ORCHESTRATOR, ACCOUNT)}
             own, profiles = own | {NS: namespace}, [f"kns.{namespace}"]
         for name in profiles:
             profile = self.documents.get(("Profile", "", name), {"spec": {}})
@@ -84,6 +85,8 @@ class Naive:
             tests.append(lambda labels: in_namespaces(peer["namespaceSelector"], labels, NS, "pcns."))
         elif namespace and (given or named):
             tests.append(lambda labels: labels.get(NS) == namespace)
+        if tests and peer.get("notSelector"):  # of the same endpoint: another one may have the address, too
+            tests.append(lambda labels: not parse_selector(peer["notSelector"]).matches(labels))
         return (lambda labels: all(test(labels) for test in tests)) if tests else None
 
     def side_matches(self, peer, namespace, protocol, packet, which):
@@ -106,7 +109,8 @@ class Naive:
             return False
         if inside(address, peer.get("notNets", [])) or (test and not self.has_address(address, test)):
             return False
-        if peer.get("notSelector") and self.has_address(address, parse_selector(peer["notSelector"]).matches):
+        excluded = peer.get("notSelector")
+        if excluded and not test and self.has_address(address, parse_selector(excluded).matches):
             return False
         service = peer.get("services")
         if service:
@@ -155,12 +159,19 @@ class Naive:
     # -- verdict ------------------------------------------------------------------------------------------------------
 
     def applies(self, key, spec, labels):
-        accounts, namespaces = spec.get("serviceAccountSelector"), spec.get("namespaceSelector")
+        selector, accounts, spaces = (
+            spec.get(field) or "" for field in ("selector", "serviceAccountSelector", "namespaceSelector")
+        )
+        if key[1]:  # of a namespace: every all() means all of it
+            about_accounts = not accounts or parse_selector(accounts).matches(stripped(labels, "pcsa."))
+            return parse_selector(selector).matches(labels) and labels.get(NS) == key[1] and about_accounts
+        marker = NS if spaces else ACCOUNT if accounts else ""
+        if selector and marker:
+            selector = selector.replace("all()", f"has({marker})")
         return (
-            parse_selector(spec.get("selector", "")).matches(labels)
-            and (not key[1] or labels.get(NS) == key[1])
-            and (not namespaces or in_namespaces(namespaces, labels, NS, "pcns."))
-            and (not accounts or in_namespaces(accounts, labels, ACCOUNT, "pcsa."))
+            parse_selector(selector).matches(labels)
+            and (not spaces or in_namespaces(spaces, labels, NS, "pcns."))
+            and (not accounts or in_namespaces(accounts, labels, marker, "pcsa."))
         )
 
     def verdict(self, key, direction, packet):
@@ -174,6 +185,14 @@ class Naive:
             return self.verdict(key, direction, packet)
         action = self.tiers_action(key, (stage,), direction, packet, ends=stage == "forward")
         return None if action is None else action == "Allow"
+
+    def has_policies(self, key, stage):
+        """Whether any policy of a stage applies to a host endpoint."""
+        labels = self.labels(key)
+        return any(
+            stage_of(policy, document["spec"]) == stage and self.applies(policy, document["spec"], labels)
+            for policy, document in self.kind(*POLICIES)
+        )
 
     def tiers_action(self, key, stages, direction, packet, ends=True):
         labels, by_tier = self.labels(key), {}

@@ -33,6 +33,7 @@ from cni_calico.model.netfilter import (
     NftChain,
     NftRule,
     NftSet,
+    PacketCounter,
     PayloadLoad,
     RateLimit,
     RejectPacket,
@@ -58,6 +59,7 @@ LIMITED_TO = NftSet("limited-to", ("ifname",), verdicts=True)
 MAY_SPOOF = NftSet("may-spoof", ("ifname",), verdicts=True)
 MAPS = (FROM, TO, LIMITED_FROM, LIMITED_TO, MAY_SPOOF)
 SPOOFING = "spoofing"
+SERVICE_LOOPS = "service-loops"
 LIMITS = ("qos-forward", "qos-input")
 OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
 
@@ -114,7 +116,7 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
     networks = collapsed(settings.service_networks, family)
     if networks and settings.service_action != "Disabled":
         loops = _service_loops(networks, family, settings, lists)
-        chains.append(NftChain("service-loops", (loops,), BaseHook("forward", 5)))
+        chains.append(NftChain(SERVICE_LOOPS, (loops,), BaseHook("forward", 5)))
     return chains, lists
 
 
@@ -155,7 +157,9 @@ def _spoofing(settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
         yield through("iifname", MAY_SPOOF)
     for prefix in settings.prefixes:
         unrouted = (FibSourceInterface(), Compare("eq", ZERO))
-        yield NftRule((*begins_with("iifname", prefix), *unrouted, DROP), "a source that is not the workload's")
+        yield NftRule(
+            (*begins_with("iifname", prefix), *unrouted, PacketCounter(), DROP), "a source that is not the workload's"
+        )
 
 
 def _service_loops(

@@ -5,8 +5,9 @@ neighbour discovery on a link come before any policy, in the same chain or base 
 without them.
 
     prerouting  -298  host-raw-in           doNotTrack, before connection tracking; not for "*"
-                -150  host-before-nat       preDNAT, before anybody translates the destination
-    forward     1     host-in-forward       forwarded, as it comes in: applyOnForward
+                -150  host-before-nat       preDNAT, before anybody translates the destination; that of "*" also at
+                                            interfaces to whose own host endpoint no preDNAT policy applies
+    forward     1     host-in-forward       forwarded, as it comes in: applyOnForward, and nothing invalid
                 4     host-out-forward      forwarded, as it goes out
                 6     host-forwarded        translated and forwarded: not the host's own when it leaves
     input       3     host-in               to the host itself, but not from its workloads
@@ -122,6 +123,12 @@ class HostView:
     def used(self) -> frozenset[str]:
         return frozenset((*self.by_interface.values(), *((self.everywhere,) if self.everywhere else ())))
 
+    def asked(self, stage: HostStage, class_id: str) -> str:
+        """The class that decides in a stage for an interface whose own host endpoint has this class."""
+        if stage is BEFORE_NAT and self.everywhere and not self.classes[class_id].before_nat:
+            return self.everywhere
+        return class_id
+
 
 @dataclass(slots=True)
 class RenderedHosts:
@@ -136,11 +143,11 @@ def render_hosts(
 ) -> RenderedHosts:
     """``has_networks``: there are networks among the nodes of this family, in a separate set."""
     done = RenderedHosts()
-    stages = tuple(stage for stage in HOST_STAGES if any(_speaks(stage, view, name) for name in view.used()))
+    stages = tuple(stage for stage in HOST_STAGES if any(_speaks(stage, view, name, settings) for name in view.used()))
     if not stages:
         return done
     for stage in stages:
-        done.leads[stage.map] = {name: stage.chain_of(of) for name, of in view.by_interface.items()}
+        done.leads[stage.map] = {name: stage.chain_of(view.asked(stage, of)) for name, of in view.by_interface.items()}
         for class_id in sorted(view.used()):
             if stage.reach == "raw" and class_id not in view.by_interface.values():
                 continue
@@ -154,9 +161,9 @@ def render_hosts(
     return done
 
 
-def _speaks(stage: HostStage, view: HostView, class_id: str) -> bool:
-    """Whether a class needs the stage."""
-    if stage.reach == "own":
+def _speaks(stage: HostStage, view: HostView, class_id: str, settings: FilterSettings) -> bool:
+    """Whether a class needs the stage. What connection tracking calls invalid is not forwarded at any host endpoint."""
+    if stage.reach == "own" or (stage.reach == "forward" and settings.drop_invalid):
         return True
     if stage.reach == "raw" and class_id not in view.by_interface.values():
         return False
@@ -275,7 +282,8 @@ def _class_chain(
     if name in view.refused:
         return NftChain(name, (*failsafe, NftRule((DROP,), "the kernel refuses its rules")))
     if stage.reach != "own" and not tiers:
-        return NftChain(name, (NftRule((ACCEPT,), "no policy for this stage"),))
+        invalid = (INVALID,) if stage.reach == "forward" and settings.drop_invalid else ()
+        return NftChain(name, (*invalid, NftRule((ACCEPT,), "no policy for this stage")))
     rules: list[NftRule] = []
     if settings.drop_invalid and stage.reach != "raw":
         rules.append(INVALID)
