@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from cni_calico.errors import InvalidConfig, NoPool
+from cni_calico.model.documents.fields import brief
 from cni_calico.model.resources import Address, IPPool, IPReservation, Network
 from cni_calico.model.selectors import parse_selector
 
@@ -81,10 +82,10 @@ def _find_pool(text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], fam
     if wanted is None:
         named = [pool for pool in pools if pool.metadata.name == text]
         if not named:
-            raise NoPool(f'error parsing pool "{text}": invalid CIDR address: {text}')
+            raise NoPool(f'error parsing pool "{brief(text)}": invalid CIDR address: {brief(text)}')
         wanted = named[0].cidr
     if wanted.version != family:
-        raise NoPool(f'error parsing pool "{text}": {wanted} is no IPv{family} network')
+        raise NoPool(f'error parsing pool "{brief(text)}": {wanted} is no IPv{family} network')
     for pool in usable:
         if pool.cidr == wanted:
             return pool

@@ -65,6 +65,7 @@ class RelayAccess:
     key_file: str = field(default="", repr=False)
     common_name: str = ""
     uri: str = ""
+    token_file: str = ""  # "": the token for the API server is shown to the relay
 
 
 def parse_relay_address(text: str) -> tuple[str, int]:

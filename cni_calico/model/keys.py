@@ -105,12 +105,14 @@ class ResourceList:
 class BlockList:
     """All blocks, those of one family (4 or 6), or the one of a network.
 
-    ``owner`` (only with a relay): the blocks with this affinity; without a relay there are none.
+    ``owner`` (only with a relay): the blocks with this affinity; without a relay there are none. ``holders``: at least
+    the part that says which pods have the addresses; without a relay the blocks are whole.
     """
 
     family: int = 0
     owner: str = ""
     cidr: Network | None = None
+    holders: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,17 @@ class SetLookup:
 
 
 @dataclass(frozen=True, slots=True)
+class PortChoice:
+    """The port is in the list ``ports``, OR (address, protocol, port) is in the set ``members``. For legacy iptables
+    only: nf_tables has a rule for each of the two.
+    """
+
+    ports: str
+    members: str
+    is_source: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RateLimit:
     """Matches while the rate is not exceeded (``over``: while it is). ``per_s`` is the unit in seconds."""
 
@@ -174,6 +185,7 @@ Expression = (
     | Compare
     | CompareRange
     | SetLookup
+    | PortChoice
     | RateLimit
     | ConnectionLimit
     | LogPacket

@@ -31,6 +31,7 @@ _RATE = (1000, 10**15)
 _BURST = (1000, 34359738360)
 _PACKETS = (1, 10**9)
 _CONNECTIONS = (1, 4294967295)
+_SHOWN_MAX = 120
 _SIZE = (1, 100 * 10**6)
 # field -> bounds; each exists for ingress and egress
 _FIELDS = {
@@ -73,5 +74,6 @@ def parse_qos(annotations: Mapping[str, str]) -> tuple[dict[str, int], tuple[str
             found[field] = value
         else:
             wanted = f"a quantity from {low} to {high}" if field in BOUNDS else "another annotation"
-            ignored.append(f"annotation {name}: expected {wanted}, got {text!r}")
+            shown_name, shown_text = name[:_SHOWN_MAX], str(text)[:_SHOWN_MAX]
+            ignored.append(f"annotation {shown_name}: expected {wanted}, got {shown_text!r}")
     return found, tuple(ignored)

@@ -1,8 +1,8 @@
 """PURE: what policies need from a selector besides matching: identity, requirements, a prefix on its keys.
 
-Rule: every function keeps the meaning of its tree, except ``with_prefix`` and ``read_specially``, which say how they
-change it. A normal form is a text that ``parse_selector`` reads; equal normal forms have equal meaning (the reverse
-does not hold: this is not a theorem prover).
+Rule: every function keeps the meaning of its tree, except ``with_prefix``, ``read_specially`` and ``require_for_all``,
+which say how they change it. A normal form is a text that ``parse_selector`` reads; equal normal forms have equal
+meaning (the reverse does not hold: this is not a theorem prover).
 """
 
 from __future__ import annotations
@@ -61,16 +61,22 @@ def read_specially(tree: Tree, label: str) -> Tree:
     """The tree with ``all()`` read as "has the label" and ``global()`` as "does not have it", which is their meaning
     for namespaces and service accounts.
     """
+    return _replaced(tree, {"all": has(label), "global": negation(has(label))})
+
+
+def require_for_all(tree: Tree, label: str) -> Tree:
+    """The tree with ``all()`` read as "has the label"."""
+    return _replaced(tree, {"all": has(label)})
+
+
+def _replaced(tree: Tree, meanings: dict[str, Tree]) -> Tree:
+    """The tree with other trees in the place of its parts of these kinds."""
     kind = tree[0]
-    if kind == "all":
-        return has(label)
-    if kind == "global":
-        return negation(has(label))
     if kind == "not":
-        return ("not", read_specially(tree[1], label))
+        return ("not", _replaced(tree[1], meanings))
     if kind in ("and", "or"):
-        return (kind, tuple(read_specially(part, label) for part in tree[1]))
-    return tree
+        return (kind, tuple(_replaced(part, meanings) for part in tree[1]))
+    return meanings.get(kind, tree)
 
 
 def mentions_global(tree: Tree) -> bool:

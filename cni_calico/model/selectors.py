@@ -49,6 +49,13 @@ _TOKEN = re.compile(
 _DEPTH_MAX = 100  # levels of nesting: a user's selector must not exhaust Python's stack
 
 
+_SHOWN_MAX = 120
+
+
+def _brief(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "...")
+
+
 class InvalidSelector(InvalidConfig):
     """A selector that cannot be parsed."""
 
@@ -135,7 +142,7 @@ class _SelectorParser:
     def _error_at(self, position: int, expected: str) -> InvalidSelector:
         got = self.text[position : position + 20].rstrip()
         return InvalidSelector(
-            f"cannot parse selector {self.text!r}: expected {expected} at position {position}, "
+            f"cannot parse selector {_brief(self.text)}: expected {expected} at position {position}, "
             + (f"got {got!r}" if got else "got the end")
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_netconf
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.documents.fields import brief
 
 CNI_VERSION = "1.0.0"
 # podman's "-o NAME=VALUE": a key of the network configuration (docs/configuration.md), as text
@@ -111,12 +112,16 @@ def parse_membership(document: JsonFields) -> Membership:
         raise InvalidConfig("cannot give the container a MAC address of its choice (--mac-address)")
     addresses = options.texts("static_ips")
     if len(addresses) > 1:
-        raise InvalidConfig(f"cannot give the container the addresses {', '.join(addresses)}: one may be chosen (--ip)")
+        raise InvalidConfig(
+            f"cannot give the container the addresses {brief(', '.join(addresses))}: one may be chosen (--ip)"
+        )
     for address in addresses:
         try:
             ip_address(address)
         except ValueError as e:
-            raise InvalidConfig(f"cannot give the container the address {address!r}: it is not an IP address") from e
+            raise InvalidConfig(
+                f"cannot give the container the address {brief(repr(address))}: it is not an IP address"
+            ) from e
     mappings = [JsonFields(one, "port_mappings.") for one in document.objects("port_mappings")]
     return Membership(
         container=container,
@@ -142,7 +147,8 @@ def _configuration(network: JsonFields) -> Mapping[str, Any]:
     unknown = sorted(set(options.values) - {*TOP, *POOLS, KUBECONFIG})
     if unknown:
         raise InvalidConfig(
-            f"cannot use the option {unknown[0]!r}", details=f"options are {', '.join((*TOP, *POOLS, KUBECONFIG))}"
+            f"cannot use the option {brief(repr(unknown[0]))}",
+            details=f"options are {', '.join((*TOP, *POOLS, KUBECONFIG))}",
         )
     ipam: dict[str, Any] = {"type": "calico-ipam"}
     if network.flag("ipv6_enabled"):

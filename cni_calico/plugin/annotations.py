@@ -13,6 +13,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import FeatureDisabled, InvalidAnnotation
+from cni_calico.model.documents.fields import brief
 from cni_calico.model.qos import parse_qos
 from cni_calico.model.resources import Address, Network
 
@@ -103,7 +104,7 @@ class _Annotations:
     def wrong(self, name: str, why: str) -> InvalidAnnotation:
         value = self.values[PREFIX + name]
         shown = value if len(value) <= _SHOWN_MAX else value[: _SHOWN_MAX - 3] + "..."
-        return InvalidAnnotation(f"cannot use annotation {PREFIX}{name} of {self.owner}: {why}, got {shown!r}")
+        return InvalidAnnotation(f"cannot use annotation {PREFIX}{name} of {self.owner}: {brief(why)}, got {shown!r}")
 
 
 def _first(

@@ -35,6 +35,7 @@ from cni_calico.nodeagent.status import file as status
 from cni_calico.plugin import owed
 from cni_calico.plugin.annotations import parse_pod_annotations
 from cni_calico.plugin.call import protocol
+from tests.hostile.tenants import TENANTS, Refusals
 
 NETCONF = {
     "cniVersion": "1.1.0",
@@ -260,4 +261,8 @@ TARGETS: dict[str, Target] = {
     "a selector": Target(
         b"a == 'b' && !has(c) || d in {'e', 'f'}", partial(_text, parse_selector), (ValueError, CalicoError)
     ),
+    **{
+        name: Target(value.encode() if isinstance(value, str) else _json(value), parse, Refusals)
+        for name, (value, parse) in TENANTS.items()
+    },
 }

@@ -16,6 +16,7 @@ from typing import Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.pools import LOAD_BALANCER, pool_of
+from cni_calico.model.documents.fields import brief
 from cni_calico.model.resources import Address, IPPool
 
 CLASS = "calico"
@@ -81,7 +82,7 @@ def read_service(obj: Mapping[str, Any]) -> LoadBalancerService:
             ingress=tuple(str(entry.get("ip") or "") for entry in status.get("ingress") or ()),
         )
     except (KeyError, TypeError, AttributeError) as e:
-        raise CorruptRecord(f"cannot read a Service: {type(e).__name__}: {e}") from e
+        raise CorruptRecord(f"cannot read a Service: {type(e).__name__}: {brief(str(e))}") from e
 
 
 def is_managed(service: LoadBalancerService, assign_ips: str) -> bool:
@@ -113,7 +114,7 @@ def parse_wish(service: LoadBalancerService) -> AddressWish:
     addresses = tuple(_address(text) for text in texts)
     for family in (4, 6):
         if sum(address.version == family for address in addresses) > 1:
-            raise BadRequest(f"annotation {ADDRESSES}: one IPv{family} address at most, not {', '.join(texts)}")
+            raise BadRequest(f"annotation {ADDRESSES}: one IPv{family} address at most, not {brief(', '.join(texts))}")
     for address in addresses:
         if address.version not in service.families:
             raise BadRequest(f"annotation {ADDRESSES}: {address}: the Service has no IPv{address.version}")
@@ -130,7 +131,9 @@ def _names(service: LoadBalancerService, annotation: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
-        raise BadRequest(f'annotation {annotation}: expected a JSON list of strings like ["a"], not {text!r}')
+        raise BadRequest(
+            f'annotation {annotation}: expected a JSON list of strings like ["a"], not {brief(repr(text))}'
+        )
     return tuple(found)
 
 
@@ -140,7 +143,7 @@ def _address(text: str) -> Address:
             raise ValueError("a zone")
         return ip_address(text)
     except ValueError:
-        raise BadRequest(f"annotation {ADDRESSES}: {text!r} is not an IP address") from None
+        raise BadRequest(f"annotation {ADDRESSES}: {brief(repr(text))} is not an IP address") from None
 
 
 def fits(address: Address, wish: AddressWish, pools: Sequence[IPPool]) -> bool:

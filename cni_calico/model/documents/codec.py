@@ -12,7 +12,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents import ipam as codec_ipam
 from cni_calico.model.documents import kinds as codec_kinds
 from cni_calico.model.documents import resources as codec_resources
-from cni_calico.model.documents.fields import JSON, Wrong, parse_object
+from cni_calico.model.documents.fields import JSON, Wrong, brief, parse_object
 from cni_calico.model.documents.ipam import encode_affinity, encode_block, encode_handle, encode_ipam_config
 from cni_calico.model.documents.kinds import (
     encode_cluster_information,
@@ -85,7 +85,7 @@ def describe(key: Key) -> str:
 
 
 def corrupt(key: Key, why: object) -> CorruptRecord:
-    return CorruptRecord(f"cannot read {describe(key)}: {why}")
+    return CorruptRecord(f"cannot read {brief(describe(key))}: {why}")
 
 
 def _read(key: Key, document: object, read: Callable[[JSON], Any]) -> Any:

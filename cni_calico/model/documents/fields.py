@@ -24,13 +24,16 @@ else:
     Dict = dict
 
 _SHOWN_MAX = 80
+_PLACE_MAX = 200
+_EXPECTED_MAX = 500
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 class Wrong(ValueError):
     """A value of the wrong shape; the codec turns it into CorruptRecord with the record's name."""
 
     def __init__(self, at: str, expected: str, got: object) -> None:
-        super().__init__(f"{at}: expected {expected}, got {shown(got)}")
+        super().__init__(f"{brief(at)}: expected {brief(expected, _EXPECTED_MAX)}, got {shown(got)}")
         self.at = at
         self.expected = expected
         self.got = got
@@ -57,6 +60,12 @@ def shown(value: object) -> str:
 
     text = json.dumps(value, default=repr, ensure_ascii=False)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+def brief(text: str, most: int = _PLACE_MAX) -> str:
+    """A text that somebody else wrote, as part of a message: one line of at most ``most`` characters."""
+    escaped = text[:most].translate(_CONTROL)
+    return escaped if len(escaped) == len(text) else escaped[: most - 3] + "..."
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from sys import intern
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.access import API_GROUP
-from cni_calico.model.documents.fields import JSON, Wrong, parse_object, parse_text, parse_text_map, without_zone
+from cni_calico.model.documents.fields import JSON, Wrong, brief, parse_object, parse_text, parse_text_map, without_zone
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import (
     PLURALS,
@@ -147,7 +147,7 @@ def object_name(obj: JSON) -> str:
     """A Kubernetes object in words, for messages."""
     metadata = obj.get("metadata")
     names = [metadata.get(field) for field in ("namespace", "name")] if isinstance(metadata, dict) else []
-    return f"{obj.get('kind') or 'object'} {'/'.join(str(name) for name in names if name)}".rstrip()
+    return brief(f"{obj.get('kind') or 'object'} {'/'.join(str(name) for name in names if name)}".rstrip())
 
 
 def key_of(obj: JSON) -> Key:

@@ -15,6 +15,7 @@ from cni_calico.model import names
 from cni_calico.model.documents.fields import (
     JSON,
     Wrong,
+    brief,
     parse_list,
     parse_object,
     parse_objects,
@@ -40,6 +41,7 @@ ENDPOINT = "eth0"
 FINISHED = ("Failed", "Succeeded", "Completed")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _LABEL_MAX = 63
+_ERROR_MAX = 800
 
 
 # -- pods -------------------------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ def read_pod(obj: JSON, *, prefix: str = names.DEFAULT_PREFIX) -> tuple[Resource
     try:
         return _read_pod(obj, prefix)
     except ValueError as e:
-        raise CorruptRecord(f"cannot read {object_name(obj)}: {e}") from e
+        raise CorruptRecord(f"cannot read {object_name(obj)}: {brief(str(e), _ERROR_MAX)}") from e
 
 
 def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | None:
@@ -71,7 +73,8 @@ def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | No
     annotations = parse_text_map(metadata.get("annotations") or {}, "metadata.annotations")
     account = parse_text(spec.get("serviceAccountName") or "", "spec.serviceAccountName")
     key = endpoint_key(namespace, pod, node)
-    networks = [] if finished(obj) else pod_networks(obj)
+    is_finished = finished(obj)
+    networks = [] if is_finished else pod_networks(obj)
     profiles = [f"kns.{namespace}"] + ([f"ksa.{namespace}.{account}"] if account else [])
     endpoint = {
         "orchestrator": "k8s",
@@ -85,7 +88,8 @@ def _read_pod(obj: JSON, prefix: str) -> tuple[ResourceKey, dict[str, Any]] | No
         "profiles": profiles,
         "interfaceName": names.kubernetes_veth(namespace, pod, prefix),
         "ports": _read_ports(spec),
-        "allowSpoofedSourcePrefixes": _read_prefixes(annotations),
+        # a pod that no longer has its address must never stay unreadable, and so keep it
+        "allowSpoofedSourcePrefixes": [] if is_finished else _read_prefixes(annotations),
         "qosControls": parse_qos(annotations)[0],
     }
     document = {

@@ -223,7 +223,11 @@ def _read_port(entry: JSON, at: str) -> tuple[int, int] | str | None:
     if isinstance(port, str):
         if last is not None or ":" in port:
             raise Wrong(f"{at}.port", "a number before endPort", port)
-        return (int(port), int(port)) if port.isascii() and port.isdecimal() else port
+        if not (port.isascii() and port.isdecimal()):
+            return port
+        if len(port) > 5:
+            raise Wrong(f"{at}.port", f"a port up to {PORT_MAX}", port)
+        return int(port), int(port)
     return _range(port, port if last is None else last, at)
 
 
@@ -270,7 +274,7 @@ def read_cluster_network_policy(obj: JSON) -> ConvertedPolicy | None:
         metadata = _metadata(obj)
         key = ResourceKey(CLUSTER_NETWORK_POLICY, parse_text(metadata.get("name"), "metadata.name"))
         spec = parse_object(obj.get("spec") or {}, "spec")
-        if spec.get("tier") not in TIERS:
+        if parse_text(spec.get("tier") or "", "spec.tier") not in TIERS:
             return None
         left_out: list[str] = []
         rules = {

@@ -100,7 +100,7 @@ def check_tier(report: Report, spec: Spec) -> None:
 
 
 def check_network_set(report: Report, spec: Spec) -> None:
-    _check_nets(report, "spec.nets", spec.get("nets"))
+    _check_nets(report, "spec.nets", spec.get("nets"), strict=False)
     for i, raw in enumerate(report.list("spec.allowedEgressDomains", spec.get("allowedEgressDomains"))):
         report.string(f"spec.allowedEgressDomains[{i}]", raw)
 
@@ -149,7 +149,9 @@ def _check_rule(report: Report, at: str, rule: Spec) -> None:
 
 def check_protocol(report: Report, at: str, raw: Any) -> None:
     text = str(raw)
-    numeric = text.isdigit() and 1 <= int(text) <= 255 and not isinstance(raw, bool)
+    numeric = (
+        len(text) <= 3 and text.isascii() and text.isdigit() and 1 <= int(text) <= 255 and not isinstance(raw, bool)
+    )
     if raw is not None and not numeric and raw not in PROTOCOLS:
         report.wrong(at, raw, "must be one of " + ", ".join(PROTOCOLS) + " or a number from 1 to 255")
 
@@ -221,7 +223,7 @@ def _check_peer(report: Report, at: str, peer: Spec, protocol: str) -> None:
     if _has_global(spaces) and str(spaces).strip() != "global()":
         report.wrong(f"{at}.namespaceSelector", spaces, "global() cannot be combined with other terms")
     for field in ("nets", "notNets"):
-        _check_nets(report, f"{at}.{field}", peer.get(field))
+        _check_nets(report, f"{at}.{field}", peer.get(field), strict=True)
     not_nets = peer.get("notNets")
     for i, raw in enumerate(not_nets if isinstance(not_nets, (list, tuple)) else ()):
         if raw in EVERYWHERE:
@@ -275,13 +277,15 @@ def _refuse_global(report: Report, at: str, raw: Any) -> None:
         report.wrong(at, raw, "global() is only possible in the namespaceSelector of a rule")
 
 
-def _check_nets(report: Report, at: str, raw: Any) -> None:
-    """Networks; a plain address counts as one too."""
+def _check_nets(report: Report, at: str, raw: Any, *, strict: bool) -> None:
+    """Networks; a plain address counts as one too. ``strict``: no bits beyond the prefix, as upstream has it in rules
+    and not in network sets.
+    """
     for i, item in enumerate(report.list(at, raw)):
         if isinstance(item, str) and "/" not in item:
             report.address(f"{at}[{i}]", item)
         else:
-            report.network(f"{at}[{i}]", item)
+            report.network(f"{at}[{i}]", item, strict=strict)
 
 
 def _is_numeric(raw: Any) -> bool:
@@ -294,7 +298,7 @@ def _check_port(report: Report, at: str, raw: Any) -> None:
         return
     if isinstance(raw, str):
         low, colon, high = raw.partition(":")
-        numbers = [int(part) for part in (low, high) if part.isdigit()]
+        numbers = [int(part) for part in (low, high) if len(part) <= 5 and part.isascii() and part.isdigit()]
         if colon and len(numbers) == 2 and 1 <= numbers[0] <= numbers[1] <= PORT_MAX:
             return
         if not colon and (_is_port_number(raw) or (not raw.isdigit() and _PORT_NAME.fullmatch(raw))):
@@ -303,4 +307,4 @@ def _check_port(report: Report, at: str, raw: Any) -> None:
 
 
 def _is_port_number(text: str) -> bool:
-    return text.isdigit() and 1 <= int(text) <= PORT_MAX
+    return len(text) <= 5 and text.isascii() and text.isdigit() and 1 <= int(text) <= PORT_MAX

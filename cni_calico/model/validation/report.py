@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.documents.fields import shown
+from cni_calico.model.documents.fields import brief, shown, without_zone
 from cni_calico.model.resources import Address, Network
 from cni_calico.model.selectors import InvalidSelector, parse_selector
 
@@ -43,7 +43,7 @@ class Problem:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.at} = {shown(self.value)} ({self.reason})"
+        return f"{brief(self.at)} = {shown(self.value)} ({brief(self.reason, 1000)})"
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Report:
         """A network; with ``strict`` no bit beyond the prefix may be set. None if it is wrong."""
         text = self.string(at, raw)
         try:
-            network = ip_network(text, strict=False)
+            network = ip_network(without_zone(text), strict=False)
             if "/" in text and version in (0, network.version):
                 if strict and ip_interface(text).ip != network.network_address:
                     self.wrong(at, raw, f"has bits set beyond its prefix; did you mean {network}?")
@@ -158,7 +158,7 @@ class Report:
     def address(self, at: str, raw: Any, version: int = 0) -> Address | None:
         text = self.string(at, raw)
         try:
-            address = ip_address(text)
+            address = ip_address(without_zone(text))
             if version in (0, address.version):
                 return address
         except ValueError:
