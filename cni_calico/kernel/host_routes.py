@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from errno import ENODEV, ENOENT, ESRCH
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
+from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.links import decode_link, list_links
-from cni_calico.kernel.netlink.routes import Route, add_route, decode_route, delete_route, list_routes
+from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
+from cni_calico.kernel.netlink.routes import (
+    RTN_UNICAST,
+    Route,
+    add_route,
+    decode_route,
+    delete_route,
+    list_routes,
+    match_route,
+)
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.netlink.wire import Request
 from cni_calico.model.host import HostRoute
+from cni_calico.model.resources import Address
 
 KINDS = {1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
 _KIND_NUMBERS = {name: number for number, name in KINDS.items()}
@@ -137,3 +146,23 @@ def _addition(route: HostRoute, indexes: dict[str, int]) -> Request:
 def _removal(route: HostRoute, indexes: dict[str, int]) -> Request:
     metric = _V6_DEFAULT_METRIC if route.dst.version == 6 and not route.metric else route.metric
     return delete_route(_kernel_route(route, indexes, metric), route.device or route.kind)
+
+
+def select_routed(addresses: Iterable[Address], interface: str, deadline: Deadline) -> frozenset[Address]:
+    """The addresses that have a route of their own to an interface, which packets to them take now. Raises
+    KernelError; none for an interface that does not exist.
+    """
+    found = []
+    with Rtnl() as rtnl:
+        try:
+            index = decode_link(rtnl.one(get_link(interface), deadline)).ifindex
+        except LinkGone:
+            return frozenset()
+        for address in addresses:
+            try:
+                route = decode_route(rtnl.one(match_route(address), deadline))
+            except KernelError:
+                continue  # no route at all, or one that rejects packets
+            if (route.oif, route.kind, route.dst) == (index, RTN_UNICAST, ip_network(address)):
+                found.append(address)
+    return frozenset(found)

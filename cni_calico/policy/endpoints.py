@@ -96,6 +96,7 @@ class LocalEndpoints:
             record.orchestrator,
             f"{key.namespace}/{_workload(record)}",
             record.endpoint,
+            record.container_id,
         )
 
 

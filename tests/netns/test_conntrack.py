@@ -43,7 +43,7 @@ def _sources() -> list[str]:
 def _talk() -> None:
     """One UDP packet on each connection."""
     pairs = [("10.0.0.1", "10.0.0.2"), ("10.0.0.3", "10.0.0.2"), ("10.0.0.1", "10.9.9.9"), ("10.0.0.3", "10.0.0.1")]
-    pairs += [("fd00::1", "fd00::2"), ("fd00::3", "fd00::2")]
+    pairs += [("fd00::1", "fd00::2"), ("fd00::1", "fd00::3"), ("fd00::3", "fd00::2")]
     for source, destination in pairs:
         family = socket.AF_INET6 if ":" in source else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as s:
@@ -62,12 +62,15 @@ def _prepare(ns: Namespace) -> None:
 
 
 def _remove(address: str, one_by_one: bool) -> None:
+    before = _sources()
     with Nfnetlink() as netlink:
         packed = ip_address(address).packed
         if one_by_one:
             remove_listed(netlink, [packed], Deadline.after(5))
-        else:
-            assert remove_entries(netlink, packed, Deadline.after(5))
+        elif not remove_entries(netlink, packed, Deadline.after(5)):
+            assert len(packed) == 16  # no kernel is asked: it would remove everybody else's
+            assert _sources() == before
+            remove_listed(netlink, [packed], Deadline.after(5))
 
 
 ALL = [
@@ -76,6 +79,7 @@ ALL = [
     "10.0.0.3>10.0.0.1",
     "10.0.0.3>10.0.0.2",
     "fd00::1>fd00::2",
+    "fd00::1>fd00::3",
     "fd00::3>fd00::2",
 ]
 
@@ -90,7 +94,7 @@ def test_exactly_one_address(one_by_one: bool) -> None:
         ns.call(_remove, "10.0.0.1", one_by_one)
         assert ns.call(_sources) == [ALL[3], *ALL[4:]]
         ns.call(_remove, "fd00::2", one_by_one)
-        assert ns.call(_sources) == [ALL[3]]
+        assert ns.call(_sources) == [ALL[3], "fd00::1>fd00::3"]  # what others have among themselves stays
 
 
 def test_many_addresses_in_one_list() -> None:
@@ -98,7 +102,7 @@ def test_many_addresses_in_one_list() -> None:
     with namespace("ct") as ns:
         _prepare(ns)
         ns.call(_remove_many, ("10.0.0.1", "10.0.0.3", "fd00::3"), "10.0.0.1")
-        assert ns.call(_sources) == [ALL[0], ALL[1], ALL[4]]  # what it had with one that is gone is gone
+        assert ns.call(_sources) == [ALL[0], ALL[1], "fd00::1>fd00::2"]  # what it had with one that is gone is gone
 
 
 def _remove_many(addresses: tuple[str, ...], owned: str) -> None:

@@ -2,9 +2,10 @@
 
 Rule: never send a delete that names no address, which would remove every entry of the host. Two requests for each
 address: entries whose original source it is, and entries whose replies come from it (connections translated to it). A
-kernel that cannot filter (before about 6.13) refuses; then all entries are listed once for many addresses, filtered
-here, and removed one by one. That takes time in proportion to the number of the host's entries: never do it in a thread
-that others wait for.
+kernel that cannot filter (before about 6.13) refuses, and for IPv6 none is asked: the kernel compares IPv6 addresses
+the wrong way round (seen on 6.18) and would remove everybody else's entries. Then all entries are listed once for many
+addresses, filtered here, and removed one by one. That takes time in proportion to the number of the host's entries:
+never do it in a thread that others wait for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _GET, _DELETE = CTNETLINK << 8 | 1, CTNETLINK << 8 | 2
 _ORIGINAL, _REPLY, _ID, _ZONE, _FILTER = 1, 2, 12, 18, 25
 _IP = 1  # in a tuple
 _SOURCES = {4: 1, 16: 3}  # attribute of the source, by the length of an address
+_IPV6_BYTES = 16
 _FAMILIES = {4: "ip", 16: "ip6"}
 _BY_SOURCE = 1  # in a filter's flags
 _DOING = "remove connection tracking entries"
@@ -32,9 +34,11 @@ _DOING = "remove connection tracking entries"
 def remove_entries(netlink: Nfnetlink, address: bytes, deadline: Deadline) -> bool:
     """Remove every entry in whose tuples the packed ``address`` is the source. None is success. Raises KernelError.
 
-    Returns False if this kernel cannot filter, see ``remove_listed``.
+    Returns False if this kernel cannot filter, and for every IPv6 address, see ``remove_listed``.
     """
     _require_address(address)
+    if len(address) == _IPV6_BYTES:
+        return False
     try:
         faults.before(REMOVE)
         for side in (_ORIGINAL, _REPLY):

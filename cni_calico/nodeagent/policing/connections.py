@@ -36,7 +36,7 @@ class Connections:
         self._netlink = netlink
         self._may_go = may_go
         self._log = log
-        self._can_choose = True
+        self._can_choose: dict[int, bool] = {}  # by the length of an address
         self._guard = threading.Condition()
         self._waiting: set[bytes] = set()
         self._busy: set[bytes] = set()  # for the thread
@@ -46,9 +46,15 @@ class Connections:
     def remove(self, addresses: Iterable[bytes]) -> None:
         """Remove the connections of these packed addresses, which nobody has now."""
         left, deadline = set[bytes](), Deadline.after(_AT_ONCE_S)
+        failed = False
         for address in addresses:
-            if left or not self._removed_at_once(address, deadline):
-                left.add(address)
+            try:
+                if not failed and self._removed_at_once(address, deadline):
+                    continue
+            except CalicoError as e:
+                self._say(e)
+                failed = True
+            left.add(address)
         if not left:
             return
         with self._guard:
@@ -59,13 +65,11 @@ class Connections:
             self._thread.start()
 
     def _removed_at_once(self, address: bytes, deadline: Deadline) -> bool:
-        if self._can_choose:
-            try:
-                self._can_choose = remove_entries(self._netlink, address, deadline)
-            except CalicoError as e:
-                self._say(e)
-                return False
-        return self._can_choose
+        """Raises CalicoError."""
+        size = len(address)
+        if self._can_choose.get(size, True):
+            self._can_choose[size] = remove_entries(self._netlink, address, deadline)
+        return self._can_choose[size]
 
     @property
     def owed(self) -> frozenset[bytes]:

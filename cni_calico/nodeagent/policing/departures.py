@@ -1,10 +1,12 @@
 """Removes the connections of workloads that are gone, including workloads that went while the agent was not running.
 
 Rule: a file lists the policed addresses. An address is added to it before a policy of its workload is in force, and
-removed only once its connections are removed or another workload has it. An address in the list of an earlier run that
-no workload has now belonged to a workload that went in between. The file is in the run directory and not synced:
-connections do not outlive a reboot either. Where no such file has been written yet (an older version or upstream's
-agent ran before), the endpoints' status files are read instead.
+removed only once its connections are removed or another workload has it. An address that only a pod's annotation names
+is added once this node routes it to the pod's interface, or IPAM holds it for the pod. An address in the list of an
+earlier run that no workload has now belonged to a workload that went in between. The file is in the run directory and
+not synced: connections do not outlive a reboot either. Where no such file has been written yet (an older version or
+upstream's agent ran before), the endpoints' status files are read instead; with Kubernetes as the datastore they are
+not, because other agents write annotations' addresses into them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing.connections import Connections
 from cni_calico.nodeagent.policing.owners import Owners
+from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.records import Labelled
 
 FILE = "policed-addresses"
@@ -78,7 +81,7 @@ class Departures:
         said = [] if self._connections is None else [self._connections.trouble]
         return "; ".join(filter(None, [*said, self._unwritten]))
 
-    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | Labelled | None) -> None:
+    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | ClaimedEndpoint | Labelled | None) -> None:
         self.owners.put(key, endpoint)
 
     def begin(self, statuses: Iterable[bytes]) -> None:

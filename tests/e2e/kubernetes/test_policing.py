@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.deadline import Deadline
 from cni_calico.log import Log
+from cni_calico.model.keys import BlockKey
 from cni_calico.model.names import kubernetes_veth
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
@@ -20,6 +24,7 @@ from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import NODE_USER, Cluster
 from tests.e2e.kubernetes.node import Relay
 from tests.netns.policing.lab import NODE, Lab, lab, private_settings, traffic
+from tests.netns.policing.test_engine import _has_connections
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
@@ -38,13 +43,14 @@ class KubernetesLab:
         self.kube, self.node, self.relay = kube, node, relay
         self._made: list[str] = []
 
-    def pod(self, namespace: str, name: str, address: str, node: str = NODE, **labels: str) -> None:
-        self.kube.create_pod(
-            namespace, name, node, labels=labels, annotations={"cni.projectcalico.org/podIP": f"{address}/32"}
-        )
-        self._made.append(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    def pod(self, namespace: str, name: str, *addresses: str, node: str = NODE, **labels: str) -> None:
+        """As the plugin does it: the interface and its routes first, the annotations last."""
         if node == NODE:
-            self.node.connect(name, kubernetes_veth(namespace, name), address)
+            self.node.connect(name, kubernetes_veth(namespace, name), *addresses)
+        listed = [f"{address}/{128 if ':' in address else 32}" for address in addresses]
+        said = {"cni.projectcalico.org/podIP": listed[0], "cni.projectcalico.org/podIPs": ",".join(listed)}
+        self.kube.create_pod(namespace, name, node, labels=labels, annotations=said)
+        self._made.append(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     def policy(self, name: str, spec: dict[str, Any]) -> None:
         body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
@@ -119,7 +125,8 @@ def test_kubernetes_policies(policed_cluster: KubernetesLab) -> None:
     space = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
     policed_cluster.policy("from-red", {"podSelector": {}, "ingress": [{"from": [space], "ports": ports}]})
     node.until_passes("c", "b", 80)
-    assert "10.65.1.1" in node.ruleset()  # a pod of another node, which is known now
+    hold(policed_cluster, "10.65.1.0/30", _1=f"{OTHER}/far")
+    until(lambda: "10.65.1.1" in node.ruleset(), "a pod of another node, which is known now")
     policed_cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=green")
     node.until_passes("c", "b", 80, False)
     policed_cluster.kube.kubectl("label", "--overwrite", "namespace", OTHER, "team=red")
@@ -196,3 +203,117 @@ def test_rights_that_are_missing_are_said(policed_cluster: KubernetesLab) -> Non
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
     kube.kubectl("apply", "-f", "-", stdin=items)
     policed_cluster.node.until_in_force()
+
+
+def hold(lab: KubernetesLab, cidr: str, **holders: str) -> None:
+    """Write IPAM's block: ``holders`` are pods by their ordinal, such as _1="space/pod"."""
+    network = ip_network(cidr)
+    attributes = [
+        {"handle_id": f"k8s-pod-network.{o}", "secondary": {"namespace": h.split("/")[0], "pod": h.split("/")[1]}}
+        for o, h in holders.items()
+    ]
+    allocations: list[int | None] = [None] * network.num_addresses
+    for index, ordinal in enumerate(holders):
+        allocations[int(ordinal[1:])] = index
+    free = [ordinal for ordinal, index in enumerate(allocations) if index is None]
+    spec = {"cidr": cidr, "affinity": "host:n2", "allocations": allocations, "attributes": attributes}
+    store = lab.kube.store()
+    try:
+        key = BlockKey(network)
+        found = store.get(key, Deadline.after(10))
+        document = {**spec, "unallocated": free, "strictAffinity": False, "deleted": False}
+        store.commit(
+            (Write.put(key, document),) if found is None else (Write.update(found, document),), Deadline.after(10)
+        )
+    finally:
+        store.close()
+
+
+def reaches(node: Lab, wanted: bool) -> None:
+    for version in (4, 6):
+        what = f"a {'reaches' if wanted else 'no longer reaches'} b, IPv{version}"
+        until(lambda version=version: node.passes("a", "b", 80, version=version) == wanted, what)
+
+
+def test_an_annotation_alone_names_nobody(policed_cluster: KubernetesLab) -> None:
+    """A pod of another node claims a's addresses to pass as a friend. They count once IPAM holds them for it, and no
+    longer than that; or once its status has them. The block may come first or last.
+    """
+    lab = policed_cluster
+    node, mine, victim = lab.node, ("10.65.0.2", "fd00:65::2"), ("10.65.0.1", "fd00:65::1")
+    lab.pod(SPACE, "a", *victim, app="a")
+    lab.pod(SPACE, "b", *mine, app="b")
+    peers = [{"podSelector": {"matchLabels": {"app": "friend"}}}]
+    lab.policy("friends", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": peers}]})
+    lab.pod(SPACE, "evil", *victim, node="n2", app="friend")
+    node.start()
+    node.until_in_force(endpoints=2)
+    reaches(node, False)
+    hold(lab, "10.65.0.0/30", _1=f"{SPACE}/other")  # somebody else's
+    hold(lab, "fd00:65::/126", _1=f"{SPACE}/other")
+    lab.pod(SPACE, "friend", "10.65.0.3", node="n2", app="friend")
+    hold(lab, "10.65.0.0/30", _1=f"{SPACE}/other", _3=f"{SPACE}/friend")
+    until(lambda: "10.65.0.3" in node.ruleset(), "a friend that IPAM knows")
+    reaches(node, False)
+    hold(lab, "10.65.0.0/30", _1=f"{SPACE}/evil")  # now it really has them
+    hold(lab, "fd00:65::/126", _1=f"{SPACE}/evil")
+    reaches(node, True)
+    until(lambda: "10.65.0.3" not in node.ruleset(), "what IPAM has released does not count")
+    hold(lab, "10.65.0.0/30", _1=f"{SPACE}/a")
+    hold(lab, "fd00:65::/126", _1=f"{SPACE}/a")
+    reaches(node, False)
+    hold(lab, "10.65.1.0/30", _1=f"{SPACE}/later")
+    lab.pod(SPACE, "later", "10.65.1.1", node="n2", app="friend")
+    until(lambda: "10.65.1.1" in node.ruleset(), "the block came first")
+    lab.pod(SPACE, "foreign", "10.99.0.1", node="n2", app="friend")  # no IPAM of ours
+    status = {"status": {"podIP": "10.99.0.1", "podIPs": [{"ip": "10.99.0.1"}]}}
+    path = f"/api/v1/namespaces/{SPACE}/pods/foreign/status"
+    lab.kube.request("PATCH", path, status, content_type="application/merge-patch+json")
+    until(lambda: "10.99.0.1" in node.ruleset(), "its status names it")
+
+
+def test_without_the_right_to_read_blocks_the_status_decides(policed_cluster: KubernetesLab) -> None:
+    """Policies are enforced all the same, and the status says what is late."""
+    lab = policed_cluster
+    kept = json.loads(lab.kube.kubectl("get", "clusterrole", "calico-node", "-o", "json"))
+    less = {**kept, "rules": [rule for rule in kept["rules"] if "ipamblocks" not in rule.get("resources", ())]}
+    lab.kube.kubectl("apply", "-f", "-", stdin=json.dumps(less))
+    lab.pod(SPACE, "a", "10.65.0.1", app="a")
+    lab.pod(SPACE, "b", "10.65.0.2", app="b")
+    hold(lab, "10.65.1.0/30", _1=f"{SPACE}/far")
+    lab.pod(SPACE, "far", "10.65.1.1", node="n2", app="friend")
+    peers = [{"podSelector": {"matchLabels": {"app": "friend"}}}]
+    lab.policy("friends", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{"from": peers}]})
+    lab.node.start()
+    said = lab.node.until_in_force(endpoints=2)
+    assert any("IPAM's blocks cannot be read" in text for text in said["warnings"]), said
+    assert not lab.node.passes("a", "b", 80) and "10.65.1.1" not in lab.node.ruleset()
+    status = {"status": {"podIPs": [{"ip": "10.65.1.1"}], "podIP": "10.65.1.1"}}
+    path = f"/api/v1/namespaces/{SPACE}/pods/far/status"
+    lab.kube.request("PATCH", path, status, content_type="application/merge-patch+json")
+    until(lambda: "10.65.1.1" in lab.node.ruleset(), "its status names it")
+
+
+def test_an_annotation_cuts_nobodys_connections(policed_cluster: KubernetesLab) -> None:
+    """A pod of this node claims addresses that others talk to, and goes. What was really its own goes with it."""
+    lab, outside = policed_cluster, ("192.0.2.9", "2001:db8::9")
+    node = lab.node
+    lab.pod(SPACE, "a", "10.65.0.1", "fd00:65::1", app="a")
+    lab.pod(SPACE, "gone", "10.65.0.5", "fd00:65::5", app="a")
+    node.connect("outside", "uplink1", *outside)
+    lab.kube.create_pod(
+        SPACE, "evil", NODE, annotations={"cni.projectcalico.org/podIPs": "192.0.2.9/32,2001:db8::9/128"}
+    )
+    lab.policy("closed", {"podSelector": {"matchLabels": {"app": "none"}}, "policyTypes": ["Ingress"]})
+    node.start()
+    node.until_in_force(endpoints=3)
+    for version in (4, 6):
+        assert node.passes("a", "outside", 80, version=version, sport=4444)
+        assert node.passes("gone", "outside", 80, version=version, sport=4444)
+    assert all(node.host.call(_has_connections, own) for own in ("10.65.0.1", "fd00:65::1", "fd00:65::5"))
+    lab.kube.delete_pod(lab.kube.read_pod(SPACE, "evil"))
+    lab.remove(f"/api/v1/namespaces/{SPACE}/pods/gone")
+    node.until_in_force(endpoints=1)
+    for own, other in (("10.65.0.5", "10.65.0.1"), ("fd00:65::5", "fd00:65::1")):
+        until(lambda own=own: not node.host.call(_has_connections, own), "what it really had is gone")
+        assert node.host.call(_has_connections, other)
