@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address
-from cni_calico.policy.explain import Packet, decide_host
+from cni_calico.policy.explain import Packet, asked_host, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES
 from cni_calico.policy.rules import Direction
@@ -54,10 +54,11 @@ def describe_cuts(
     lifelines: Iterable[Lifeline],
     ports: Callable[[Direction], Iterable[FailsafePort]],
     find_host: Callable[[Address], tuple[ResourceKey, Address] | None],
+    everywhere: ResourceKey | None = None,
 ) -> Iterator[str]:
     """A sentence for each lifeline that is cut. ``find_host`` returns, for another end's address, the host endpoint on
-    the way to it and this host's own address. If there are several lifelines for the same purpose, it is enough that
-    one is not cut.
+    the way to it and this host's own address; ``everywhere`` is the one of all interfaces. If there are several
+    lifelines for the same purpose, it is enough that one is not cut.
     """
     cut: dict[str, tuple[Lifeline, ResourceKey]] = {}
     alive: set[str] = set()
@@ -68,7 +69,10 @@ def describe_cuts(
         key, own = found
         packet = line.packet(own)
         stages = _STAGES[wanted.hosts[key].interface == ALL_INTERFACES :]  # there doNotTrack does not apply
-        verdicts = [decide_host(wanted, key, stage, line.direction, packet) for stage in stages]
+        verdicts = [
+            decide_host(wanted, asked_host(wanted, key, everywhere, stage), stage, line.direction, packet)
+            for stage in stages
+        ]
         decision = next((one for one in verdicts if one is not None), None)
         is_open = is_failsafe(ports(line.direction), line.direction, packet)
         if is_open or decision is None or decision.verdict == "Allow":

@@ -6,10 +6,20 @@ and a type whose fields differ in this version is refused. Only the types listed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+    ip_interface,
+    ip_network,
+)
 from typing import Any
 
-from cni_calico.model.resources import IPNAT, EndpointPort, Metadata, WorkloadEndpoint
+from cni_calico.model.resources import IPNAT, EndpointPort, IPPool, Metadata, Node, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import normalized, parse_tree
 from cni_calico.model.selectors import InvalidSelector, Selector
 from cni_calico.policy.hosts import HostRecord
@@ -30,13 +40,16 @@ KNOWN: Mapping[str, type[Any]] = {
         EndpointPort,
         HostRecord,
         IPNAT,
+        IPPool,
         Labelled,
         Metadata,
         NamedPort,
+        Node,
         PolicyId,
         PolicyRecord,
         PortSource,
         ProfileRecord,
+        Resource,
         SelectorSource,
         ServiceMembers,
         ServiceSource,
@@ -64,6 +77,8 @@ def render_value(value: Any) -> Any:
         return ["bytes", value.hex()]
     if isinstance(value, (IPv4Network, IPv6Network)):
         return ["net", str(value)]
+    if isinstance(value, (IPv4Interface, IPv6Interface)):  # which are addresses, too
+        return ["interface", str(value)]
     if isinstance(value, (IPv4Address, IPv6Address)):
         return ["address", str(value)]
     if isinstance(value, Selector):
@@ -98,6 +113,8 @@ def _parse(kind: str, rest: list[Any]) -> Any:
         return bytes.fromhex(rest[0])
     if kind == "net":
         return ip_network(rest[0])
+    if kind == "interface":
+        return ip_interface(rest[0])
     if kind == "address":
         return ip_address(rest[0])
     if kind == "selector":
@@ -111,6 +128,8 @@ def _parse(kind: str, rest: list[Any]) -> Any:
         raise BadPreserved(f"unknown kind of value {kind!r}")
     name, fields = rest
     known = KNOWN[name]
+    if known is PortSource and "port" in fields:  # an older version's: one set for each name
+        fields = {"ports": ["set", fields["port"]], **{k: v for k, v in fields.items() if k != "port"}}
     if set(fields) != set(_fields(known)):
         raise BadPreserved(f"a {name} of another version")
     return known(**{field: parse_value(one) for field, one in fields.items()})

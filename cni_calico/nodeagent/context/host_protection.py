@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from cni_calico.daemon.settings_table import Kind, parse_names
 from cni_calico.model.interface_patterns import require_pattern
-from cni_calico.policy.failsafe import parse_failsafe_ports
+from cni_calico.policy.failsafe import FailsafePort, parse_failsafe_ports
 
 
 def parse_excluded(text: str) -> tuple[str, ...]:
@@ -18,6 +18,17 @@ def parse_excluded(text: str) -> tuple[str, ...]:
     for item in found:
         require_pattern(item)
     return found
+
+
+def select_readable(text: str) -> tuple[FailsafePort, ...]:
+    """The ports of a list of which not every entry can be read."""
+    found: list[FailsafePort] = []
+    for item in text.split(","):
+        try:
+            found += parse_failsafe_ports(item)
+        except ValueError:
+            continue
+    return tuple(found)
 
 
 FAILSAFE = Kind(parse_failsafe_ports, "PROTOCOL:PORT or PROTOCOL:NETWORK:PORT, comma-separated, or none")

@@ -16,11 +16,11 @@ from cni_calico.nodeagent.view.snapshot import Snapshot
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 _PER_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
-_EVERYWHERE: Networks = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 _SERVICE_FIELDS = ("serviceClusterIPs", "serviceExternalIPs", "serviceLoadBalancerIPs")
 
 
-def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterSettings:
+def filter_settings(felix: FelixSettings, service_networks: Networks, by: str = "nftables") -> FilterSettings:
+    """``by``: the packet filter, "nftables" or "iptables"."""
     count, _, unit = felix.log_rate.partition("/")
     return FilterSettings(
         prefixes=felix.interface_prefixes,
@@ -42,23 +42,29 @@ def filter_settings(felix: FelixSettings, service_networks: Networks) -> FilterS
         health_port=felix.health_port,
         service_networks=service_networks,
         service_action=felix.service_loop_prevention,
+        by_iptables=by == "iptables",
     )
 
 
 def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str) -> Tunnels:
-    """The tunnels of the viewing node, and the nodes that they lead to.
+    """The tunnels of the viewing node, and the nodes that they lead to: never more than the addresses that are known.
 
-    While a Node cannot be read, every address counts as a node's, because that node would be cut off.
+    Of a Node that cannot be read, its last valid version counts and every address that can be read; a node of which
+    neither is known is cut off. While a pool cannot be read there may be a device for it, which is to be guarded.
     """
-    unread = bool(snapshot.unread_of("Node"))
-    if backend == "none" or (snapshot.own is None and not unread):
+    if backend == "none" or (snapshot.own is None and not snapshot.incomplete):
         return Tunnels()
     families = (4, 6) if felix.ipv6_support else (4,)
-    addresses = [address for family in families for address in addresses_of(snapshot.nodes, family)]
+    addresses = {address for family in families for address in addresses_of(snapshot.nodes, family)}
+    addresses |= {address for part in snapshot.parts.values() for address in part if address.version in families}
+    unknown = bool(snapshot.unread_of("IPPool"))
+    vxlan = {family for family in families if wants_vxlan(family, snapshot.pools, felix)}
+    if unknown and felix.vxlan_enabled is None:
+        vxlan.update(families)
     return Tunnels(
-        frozenset(family for family in families if wants_vxlan(family, snapshot.pools, felix)),
-        wants_ipip(snapshot.pools, felix),
-        frozenset((*map(_network, addresses), *felix.external_nodes, *(_EVERYWHERE if unread else ()))),
+        frozenset(vxlan),
+        wants_ipip(snapshot.pools, felix) or (unknown and felix.ipip_enabled is None),
+        frozenset((*map(_network, addresses), *felix.external_nodes)),
     )
 
 

@@ -40,7 +40,8 @@ class Snapshot:
 
     ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that exist but were never readable. Their
     effects may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that only a
-    pod's annotation names; they are in no endpoint.
+    pod's annotation names; they are in no endpoint. ``parts``: by the name of a Node that cannot be read as a whole,
+    its addresses that can.
     """
 
     node: str
@@ -55,6 +56,7 @@ class Snapshot:
     problems: tuple[str, ...] = ()
     unread: frozenset[Key] = frozenset()
     unproven: Mapping[str, frozenset[Network]] = field(default_factory=dict)
+    parts: Mapping[str, frozenset[Address]] = field(default_factory=dict)
 
     @property
     def own(self) -> Node | None:
@@ -65,6 +67,12 @@ class Snapshot:
         """Whether a Node, pool, block or affinity cannot be read."""
         blocks = any(isinstance(key, BlockKey | AffinityKey) for key in self.unread)
         return blocks or bool(self.unread_of("Node", "IPPool"))
+
+    @property
+    def cut_off(self) -> tuple[str, ...]:
+        """The other Nodes that exist and of which no address is known, sorted."""
+        unread = (key.name for key in self.unread_of("Node"))
+        return tuple(name for name in unread if name != self.node and not self.parts.get(name))
 
     def unread_of(self, *kinds: str) -> tuple[ResourceKey, ...]:
         """The resources of these kinds that were never readable, sorted by name."""

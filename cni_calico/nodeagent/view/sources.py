@@ -3,7 +3,8 @@
 Rule: nothing is applied before every listing has been read once; afterwards an outage freezes the view (``healthy`` is
 then False). Changes only call ``on_change``, which gets no details: the snapshot has everything. A change that makes no
 difference to the view, such as a heartbeat of a node, causes no call. If a record becomes unreadable, its last readable
-version counts; one that was never readable is left out, and ``unread`` names it.
+version counts, also that of an earlier run if ``last_valid`` has it (Nodes, pools, FelixConfigurations); one that was
+never readable is left out, and ``unread`` names it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.datastore.cache import Cache, error_of
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
-from cni_calico.datastore.last_good import LastGoodCaches
+from cni_calico.datastore.last_good import Earlier, LastGoodCaches
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
 from cni_calico.ipam.pools import pool_of
@@ -32,11 +33,13 @@ from cni_calico.model.documents.codec import (
     encode_pool,
 )
 from cni_calico.model.keys import FELIX_DEFAULT, Key, ResourceKey, ResourceList, endpoints_of_node
-from cni_calico.model.resources import IPPool, Network, Node, Resource
+from cni_calico.model.resources import Address, IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.view.blocks import FollowedBlocks
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
+from cni_calico.nodeagent.view.known_nodes import describe_cut_off, parse_node_addresses
+from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
 
 RANDOM = random.SystemRandom()
@@ -74,6 +77,33 @@ def _present(item: Versioned) -> bool:
     return True
 
 
+def _node_part(item: Versioned) -> frozenset[Address]:
+    return parse_node_addresses(item.value)
+
+
+class _OfView:
+    """``LastValid`` for these caches, whose pools are checked ones."""
+
+    def __init__(self, last_valid: LastValid) -> None:
+        self._last_valid = last_valid
+        self._begun = False
+
+    def take(self, key: Key) -> Any:
+        version = self._last_valid.take(key) if isinstance(key, ResourceKey) else None
+        return CheckedPool(version, ()) if isinstance(version, IPPool) else version
+
+    def keep(self, versions: Mapping[Key, Any]) -> None:
+        if not self._begun:
+            self._begun = True
+            self._last_valid.forget()
+        kept = {
+            key: version.record if isinstance(version, CheckedPool) else version
+            for key, version in versions.items()
+            if isinstance(key, ResourceKey)
+        }
+        self._last_valid.keep(kept, kept.get)
+
+
 FelixSpec = Mapping[str, Any] | None
 
 
@@ -91,7 +121,7 @@ class Sources:
     With ``brief`` the datastore sends other Nodes without the parts that are not needed. ``routed`` says, from the
     pools and the FelixConfigurations for this node and for all, whether this node makes routes to other nodes' blocks:
     only then every block has to be followed. ``partial_blocks``: the datastore's list of all blocks has only a part of
-    each, and it has those of this node separately.
+    each, and it has those of this node separately. ``last_valid`` remembers last readable versions between runs.
     """
 
     def __init__(
@@ -104,14 +134,17 @@ class Sources:
         brief: bool = False,
         routed: Callable[[Sequence[IPPool], FelixSpec, FelixSpec], bool] = _always,
         partial_blocks: bool = False,
+        last_valid: LastValid | None = None,
     ) -> None:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
         self._routed = routed
-        self._kept = kept = LastGoodCaches(store, on_change)
+        self._last_valid = last_valid
+        earlier: Earlier | None = None if last_valid is None else _OfView(last_valid)
+        self._kept = kept = LastGoodCaches(store, on_change, earlier)
         brief = brief and not use_pod_cidr
-        self._nodes = kept.follow(ResourceList("Node", brief=brief), _node)
-        self._own = kept.follow(ResourceList("Node", "", node), _node) if brief else self._nodes
+        self._nodes = kept.follow(ResourceList("Node", brief=brief), _node, part=_node_part)
+        self._own = kept.follow(ResourceList("Node", "", node), _node, part=_node_part) if brief else self._nodes
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
@@ -188,7 +221,9 @@ class Sources:
             {address: pod for block in routed for address, pod in block.held.items()},
             self._foreign_ranges(nodes.get(self.node), routed),
         )
-        return Snapshot(
+        problems = (*self._kept.problems(), *(text for pool in pools for text in pool.problems), *judged.problems)
+        self._kept.preserve((self._nodes, self._own, self._pools, self._felix))
+        made = Snapshot(
             node=self.node,
             nodes=nodes,
             pools=tuple(pool.record for pool in pools),
@@ -198,10 +233,18 @@ class Sources:
             felix_default=felix.get("default"),
             felix_selecting=tuple(sorted(name for name, spec in felix.items() if spec.get("nodeSelector"))),
             policies=sum(len(cache.records()) for cache in self._policies),
-            problems=(*self._kept.problems(), *(text for pool in pools for text in pool.problems), *judged.problems),
             unread=self._unread(),
             unproven=judged.unproven,
+            parts=self._node_parts(),
         )
+        troubles = () if self._last_valid is None else self._last_valid.troubles
+        return replace(made, problems=(*problems, *describe_cut_off(made.cut_off), *troubles))
+
+    def _node_parts(self) -> dict[str, frozenset[Address]]:
+        found: dict[str, frozenset[Address]] = {}
+        for cache in (self._nodes, self._own):
+            found.update((key.name, at) for key, at in self._kept.parts(cache).items() if isinstance(key, ResourceKey))
+        return found
 
     def _all_nodes(self) -> dict[str, Node]:
         nodes = {node.metadata.name: node for node in self._kept.records(self._nodes).values()}

@@ -15,6 +15,7 @@ from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record, red
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.preserved import KNOWN, BadPreserved, parse_value, render_value
 from cni_calico.policy.records import ServiceMembers
+from cni_calico.policy.sources import port_source
 from tests.unit.nodeagent.fabric import workload
 
 RULE = {
@@ -146,3 +147,12 @@ def test_a_stored_document_as_the_graph_holds_it() -> None:
     decoded, _ = decode_record(key, document)
     assert decoded is not None and reduce_record(key, decoded) == record
     assert isinstance(valid("WorkloadEndpoint")[1], WorkloadEndpoint)
+
+
+def test_a_set_of_one_port_of_an_older_version():
+    """It had a set for each name."""
+    now = port_source(None, frozenset(("web",)), 6)
+    kind, name, fields = render_value(now)
+    older = [kind, name, {key: one for key, one in fields.items() if key != "ports"} | {"port": "web"}]
+    found = parse_value(older)
+    assert (found.id, found.ports, found.protocol) == (now.id, now.ports, now.protocol)

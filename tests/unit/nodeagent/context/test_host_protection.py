@@ -40,7 +40,7 @@ def test_failsafe_ports(environment: str, resource: Any, ports: tuple[FailsafePo
         [{}],
         [{"protocol": "22"}],
         [{"protocol": "ICMP", "port": 1}],
-        [{"port": 22}, {"port": 22, "net": "10.0.0.0/33"}],
+        [{"port": 22, "net": "10.0.0.0/33"}],
     ],
 )
 def test_failsafe_ports_that_are_wrong_leave_the_usual_ones_open(resource: Any) -> None:

@@ -3,14 +3,21 @@
 import json
 import threading
 from dataclasses import replace
+from ipaddress import ip_address
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cni_calico.datastore import unreadable
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
+from cni_calico.kernel.files import Files
+from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.view.known_nodes import parse_node_addresses
+from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
 from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
@@ -24,6 +31,9 @@ WRONG_POOL = {"metadata": {"name": "p"}, "spec": {"cidr": "10.65.0.0/16", "block
 
 def named_pool():
     return {**encode_pool(pool("10.65.0.0/16", "Always")), "metadata": {"name": "p"}}
+
+
+HALF_NODE = {"metadata": {"name": "n2"}, "spec": {"bgp": {"ipv4Address": "10.0.0.7/24", "asNumber": []}}}
 
 
 @pytest.fixture
@@ -40,8 +50,8 @@ def watch(two_node_store):
     """Starts to look at the store, whatever is in it then."""
     started = []
 
-    def start():
-        started.append(Sources(two_node_store, "n1", threading.Event().set))
+    def start(last_valid=None):
+        started.append(Sources(two_node_store, "n1", threading.Event().set, last_valid=last_valid))
         started[-1].wait_synced(Deadline.after(10))
         return started[-1]
 
@@ -157,7 +167,7 @@ def test_what_never_was_a_document_is_unread(two_node_store, watch, monkeypatch)
         two_node_store.plant(key, b"{")
     sources = watch()
     now = sources.snapshot()
-    assert now.unread == {OTHER, endpoint} and now.incomplete and len(now.problems) == 2
+    assert now.unread == {OTHER, endpoint} and now.incomplete and now.cut_off == ("n2",) and len(now.problems) == 3
     assert now.unread_of("WorkloadEndpoint", "IPPool") == (endpoint,)
     two_node_store.plant(OTHER, json.dumps(encode_node(node("n2", "10.0.0.2/24"))).encode())
     until(lambda: "n2" in sources.snapshot().nodes, "it is right")
@@ -195,3 +205,70 @@ def test_blocks_are_listed_later_the_more_nodes_there_are(two_node_store, watch,
         two_node_store.elsewhere(Write.put(ResourceKey("Node", f"n{number}"), document))
     watch()
     assert 7 / 100 in ranges
+
+
+def of_run(tmp_path):
+    return LastValid(Files(), SILENT, str(tmp_path), VIEW_FILE)
+
+
+def test_a_restart_keeps_last_valid_versions(two_node_store, tmp_path, watch):
+    """For the run after the next, too."""
+    sources = watch(of_run(tmp_path))
+    before = sources.snapshot()
+    assert not (tmp_path / VIEW_FILE).exists()
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE), Write.put(POOL, WRONG_POOL))
+    until(lambda: len(sources.snapshot().problems) == 2, "both are refused")
+    assert (tmp_path / VIEW_FILE).stat().st_mode & 0o777 == 0o600
+    for _ in range(2):
+        later = watch(of_run(tmp_path)).snapshot()
+        assert (later.nodes, later.pools) == (before.nodes, before.pools)
+        assert not later.unread and not later.cut_off
+        assert all(text.endswith("last valid version stays in force") for text in later.problems), later.problems
+    two_node_store.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.3/24"))), Write.put(POOL, named_pool()))
+    until(lambda: not sources.snapshot().problems, "both can be read")
+    assert not (tmp_path / VIEW_FILE).exists()
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    assert watch(of_run(tmp_path)).snapshot().cut_off == ("n2",)
+
+
+def test_a_version_of_an_earlier_run_does_not_outlive_the_record(two_node_store, tmp_path, watch):
+    sources = watch(of_run(tmp_path))
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    until(lambda: sources.snapshot().problems, "it is refused")
+    two_node_store.elsewhere(Write.remove(OTHER))
+    later = watch(of_run(tmp_path))
+    assert "n2" not in later.snapshot().nodes
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    until(lambda: later.snapshot().unread == {OTHER}, "it is there again")
+    assert "n2" not in later.snapshot().nodes
+
+
+def test_what_is_readable_of_a_node_counts(two_node_store, watch):
+    two_node_store.elsewhere(Write.put(OTHER, HALF_NODE))
+    sources = watch()
+    snapshot = sources.snapshot()
+    assert snapshot.unread == {OTHER} and snapshot.parts == {"n2": {ip_address("10.0.0.7")}} and not snapshot.cut_off
+    two_node_store.elsewhere(Write.put(OTHER, WRONG_NODE))
+    until(lambda: sources.snapshot().cut_off == ("n2",), "nothing can be read")
+    assert any("Node n2" in text and "drops its VXLAN and IPIP" in text for text in sources.snapshot().problems)
+    two_node_store.elsewhere(Write.put(OTHER, encode_node(node("n2", "10.0.0.2/24"))))
+    until(lambda: "n2" in sources.snapshot().nodes, "it is mended")
+    assert not sources.snapshot().parts and not sources.snapshot().problems
+
+
+_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=8) | st.sampled_from(["10.0.0.1/24", "0.0.0.0/0", "fd00::1", "::/0"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["spec", "bgp", "ipv4Address", "ipv6Address"]), inner, max_size=3)
+    ),
+)
+
+
+@given(_values, _values)
+def test_parts_of_any_document(four, six):
+    """Never an error, never more than an address of each family."""
+    found = parse_node_addresses({"spec": {"bgp": {"ipv4Address": four, "ipv6Address": six}}})
+    assert sorted(address.version for address in found) in ([], [4], [6], [4, 6])
+    for document in ({"spec": four}, {"spec": {"bgp": six}}):
+        assert len(parse_node_addresses(document)) <= 2

@@ -16,17 +16,20 @@ from typing import Any
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import IPPool, Node
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.preserved import BadPreserved, parse_value, render_value
 from cni_calico.regular import READ_LIMIT
 
-FILE = "last-valid-policies.json"
+FILE = "last-valid-policies.json"  # of what policies are made of
+VIEW_FILE = "last-valid-nodes.json"  # of Nodes, pools and FelixConfigurations
 _FORMAT = 1
 _LIMIT = READ_LIMIT - 4096
-_FIRST = ("Tier", "Profile")  # policies depend on them; members of sets come last
+_FIRST = ("Tier", "Profile", "FelixConfiguration", "IPPool")  # others depend on them; members of sets come last
 _LAST = ("WorkloadEndpoint", "EndpointSlice", "GlobalNetworkSet", "NetworkSet", "HostEndpoint")
 
-LastVersions = Mapping[ResourceKey, GraphRecord]
+KeptRecord = GraphRecord | Node | IPPool
+LastVersions = Mapping[ResourceKey, KeptRecord]
 
 
 def render_versions(versions: LastVersions) -> tuple[bytes, tuple[ResourceKey, ...]]:
@@ -47,7 +50,7 @@ def render_versions(versions: LastVersions) -> tuple[bytes, tuple[ResourceKey, .
     return json.dumps({"format": _FORMAT, "digest": _digest(records), "records": records}).encode(), tuple(left)
 
 
-def parse_versions(content: bytes) -> dict[ResourceKey, GraphRecord]:
+def parse_versions(content: bytes) -> dict[ResourceKey, Any]:
     """Raises BadPreserved if nothing in the file can be trusted."""
     try:
         document = json.loads(content)
@@ -72,14 +75,14 @@ def _rank(key: ResourceKey) -> tuple[int, str, str, str]:
 
 
 class LastValid:
-    """For the engine's thread."""
+    """For one thread. Two users that run side by side need a ``file`` each."""
 
-    def __init__(self, files: Files, log: Log, state_dir: str) -> None:
+    def __init__(self, files: Files, log: Log, state_dir: str, file: str = FILE) -> None:
         self._files = files
         self._log = log
-        self._directory, self._path = state_dir, f"{state_dir}/{FILE}"
-        self._stored: dict[ResourceKey, GraphRecord] | None = None  # of an earlier run; None: not read yet
-        self._written: dict[ResourceKey, GraphRecord] = {}
+        self._directory, self._path = state_dir, f"{state_dir}/{file}"
+        self._stored: dict[ResourceKey, Any] | None = None  # of an earlier run; None: not read yet
+        self._written: dict[ResourceKey, KeptRecord] = {}
         self._unsure = True  # whether the file may hold something else
         self._troubles: dict[str, str] = {}
 
@@ -87,7 +90,7 @@ class LastValid:
     def troubles(self) -> tuple[str, ...]:
         return tuple(self._troubles.values())
 
-    def take(self, key: ResourceKey) -> GraphRecord | None:
+    def take(self, key: ResourceKey) -> Any:
         """The version that an earlier run had; it is returned once."""
         if self._stored is None:
             self._stored = self._read()
@@ -98,7 +101,11 @@ class LastValid:
         if self._stored:
             self._stored.pop(key, None)
 
-    def _read(self) -> dict[ResourceKey, GraphRecord]:
+    def forget(self) -> None:
+        """Everything has been read: what an earlier run had and nobody has taken does not count any more."""
+        self._stored = {}
+
+    def _read(self) -> dict[ResourceKey, Any]:
         try:
             return parse_versions(self._files.read_bytes(self._path))
         except FileNotFoundError:
@@ -113,7 +120,7 @@ class LastValid:
             self._log.error(text)
             return {}
 
-    def keep(self, unreadable: Iterable[ResourceKey], version: Callable[[ResourceKey], GraphRecord | None]) -> None:
+    def keep(self, unreadable: Iterable[ResourceKey], version: Callable[[ResourceKey], Any]) -> None:
         """Everything has been read: from now on the file has the versions of these records."""
         wanted = {key: held for key in unreadable if (held := version(key)) is not None}
         same = wanted.keys() == self._written.keys() and all(wanted[key] is self._written[key] for key in wanted)

@@ -12,8 +12,8 @@ from cni_calico import faults
 from cni_calico.kernel.files import WRITE, Files
 from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.policing import last_valid
-from cni_calico.nodeagent.policing.last_valid import FILE, LastValid, parse_versions, render_versions
+from cni_calico.nodeagent.view import last_valid
+from cni_calico.nodeagent.view.last_valid import FILE, LastValid, parse_versions, render_versions
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.preserved import BadPreserved
 from cni_calico.policy.records import TierRecord
