@@ -32,12 +32,14 @@ MARKS = Marks(0x40000, 0x80000)
 MARKER = 0x88B5  # an EtherType for experiments
 ROUTER, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
 MARK = bytes.fromhex((PEER + ROUTER).replace(":", "")) + struct.pack(">H", MARKER) + bytes(46)
+TOKEN = os.urandom(8)  # before each packet's number
+_HEADER = {6: 20, 17: 8, 1: 8, 58: 8}  # bytes of the upper protocols' headers
 
 
 def frame(packet: dict[str, Any], number: int) -> bytes:
     """An Ethernet frame; ``number`` is its payload. Checksums of the upper protocols are not looked at."""
     source, destination = packet["source"], packet["destination"]
-    protocol, payload = packet["protocol"], struct.pack(">I", number)
+    protocol, payload = packet["protocol"], TOKEN + struct.pack(">I", number)
     if protocol == 6:
         upper = struct.pack(">HHIIBBHHH", packet["sport"], packet["dport"], 1, 0, 0x50, 0x02, 8192, 1, 0) + payload
     elif protocol == 17:
@@ -54,6 +56,25 @@ def frame(packet: dict[str, Any], number: int) -> bytes:
     total = (total & 0xFFFF) + (total >> 16)
     checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
     return ethernet + b"\x08\0" + header[:10] + struct.pack(">H", checksum) + header[12:] + upper
+
+
+def number_of(data: bytes) -> int | None:
+    """The number of a packet that ``frame`` made, from its Ethernet frame; None for anything else, which a host says of
+    its own accord: the report of its multicast groups ends in ff02::2, an ICMP error in the packet that it is about.
+    """
+    kind = data[12:14]
+    if kind == b"\x08\0":
+        return number_in(data[23], data[34:])
+    return number_in(data[20], data[54:]) if kind == b"\x86\xdd" else None
+
+
+def number_in(protocol: int, upper: bytes) -> int | None:
+    """The same from what follows the IP header."""
+    payload = upper[_HEADER.get(protocol, len(upper)) :]
+    if len(payload) != len(TOKEN) + 4 or not payload.startswith(TOKEN):
+        return None
+    number: int = struct.unpack(">I", payload[-4:])[0]
+    return number
 
 
 @dataclass
@@ -113,7 +134,9 @@ class Wire:
                     continue
                 if data == MARK:
                     break
-                seen[name].add(struct.unpack(">I", data[-4:])[0])
+                number = number_of(data)
+                if number is not None:
+                    seen[name].add(number)
         return seen
 
 

@@ -28,6 +28,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_
 from cni_calico.nodeagent.context.legacy import unmet_driver
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_routes_in_doubt
+from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
@@ -37,6 +38,7 @@ from cni_calico.nodeagent.dataplane.routes import makes_routes
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.policing import Standing
+from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.nodeagent.view.sources import FelixSpec, Sources
 
@@ -64,7 +66,7 @@ class DataplaneLoop:
         *,
         on_snapshot: Callable[[Snapshot, FelixSettings], None] = lambda snapshot, felix: None,
         policing: Callable[[], Standing] = lambda: Standing(
-            decided=True, ready=True, upstream_goes=True, why_not="no engine runs"
+            decided=True, ready=True, upstream_goes=True, why_not="no engine runs", guarded=frozenset(DEVICES)
         ),
         policing_stalled_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -87,6 +89,7 @@ class DataplaneLoop:
         self._unmet: tuple[str, ...] = ()
         self._resident = 0
         self._desired = Desired()
+        self._held = HeldDevices()
         self._monitor: Monitor | None = None
 
     @property
@@ -111,6 +114,7 @@ class DataplaneLoop:
             brief=self._context.is_kubernetes_datastore,
             routed=self._makes_routes,
             partial_blocks=self._context.relayed is not None,
+            last_valid=LastValid(self._context.files, self._log, settings.state_dir, VIEW_FILE),
         )
         parts = data_plane(
             self._log,
@@ -155,7 +159,10 @@ class DataplaneLoop:
             self._desired = desired_state(snapshot, interfaces, felix, self._context.settings.backend)
             if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
                 self._desired = with_routes_in_doubt(self._desired, snapshot, read_host_routes(deadline), felix)
+            up = {interface.name for interface in interfaces if interface.up}
+            self._desired, waiting = self._held.select(self._desired, up, self._policing(), begun)
             done = applier.apply(self._desired, felix, deadline, full=full)
+            done.pending += waiting
         except CalicoError as e:
             done = Pass(failed=[str(e)])
         ended = time.monotonic()

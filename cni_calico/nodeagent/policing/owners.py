@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.records import Labelled
 
 
@@ -24,8 +25,8 @@ class Owners:
         self._local: set[ResourceKey] = set()
         self._let_go: set[bytes] = set()
 
-    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | Labelled | None) -> None:
-        """A Labelled is an endpoint of another node."""
+    def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | ClaimedEndpoint | Labelled | None) -> None:
+        """A Labelled is an endpoint of another node; of a ClaimedEndpoint the confirmed addresses count."""
         before = self._addresses.pop(key, ())
         was_local = key in self._local
         after = _addresses(endpoint)
@@ -36,7 +37,8 @@ class Owners:
                 del self._held[address]
         if was_local:
             self._let_go.update(set(before) - set(after))
-        is_local = isinstance(endpoint, WorkloadEndpoint) and endpoint.node == self._node
+        record = endpoint.record if isinstance(endpoint, ClaimedEndpoint) else endpoint
+        is_local = isinstance(record, WorkloadEndpoint) and record.node == self._node
         if is_local:
             self._local.add(key)
         else:
@@ -69,7 +71,9 @@ class Owners:
         return gone
 
 
-def _addresses(endpoint: WorkloadEndpoint | Labelled | None) -> tuple[bytes, ...]:
+def _addresses(endpoint: WorkloadEndpoint | ClaimedEndpoint | Labelled | None) -> tuple[bytes, ...]:
+    if isinstance(endpoint, ClaimedEndpoint):
+        return tuple(net.network_address.packed for net in endpoint.confirmed)
     if isinstance(endpoint, Labelled):
         return endpoint.addresses
     return () if endpoint is None else tuple(net.network_address.packed for net in endpoint.ip_networks)

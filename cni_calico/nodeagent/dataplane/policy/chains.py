@@ -125,7 +125,7 @@ def render_policy(
     rules: list[NftRule] = []
     lists: dict[str, ListSet] = {}
     for rule in (policy.ingress if ingress else policy.egress) or ():
-        rendered = render_match(rule, family, has_networks)
+        rendered = render_match(rule, family, has_networks, by_iptables=settings.by_iptables)
         lists |= rendered.lists
         action = _action(rule, policy, family, settings, drops)
         comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
@@ -158,8 +158,12 @@ def render_class(
 def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
     if settings.drop_invalid:
         yield INVALID
-    if ingress:
-        return
+    if not ingress:
+        yield from encapsulated_from_workload(settings)
+
+
+def encapsulated_from_workload(settings: FilterSettings) -> Iterator[NftRule]:
+    """Drop tunnels' packets; the caller sees to it that only workloads' packets come here."""
     if not settings.allow_vxlan:
         port = settings.vxlan_port.to_bytes(2, "big")
         match = (*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_network
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.netfilter import DROP, NftChain, NftSet, TableId, jump
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, interface_chain
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
@@ -45,12 +47,15 @@ class EndpointRules:
         self._tables = tables
         self._settings = settings
         self._able = Able()
+        self._containers: dict[tuple[str, ...], set[ResourceKey]] = {}
         self.denied: set[str] = set()  # interfaces whose packets are dropped, because their entries were refused
 
     def update(self, changes: Mapping[ResourceKey, WantedEndpoint | None]) -> None:
+        touched: set[ResourceKey] = set()  # other interfaces of the same containers
         for key, after in changes.items():
             before = self.all.pop(key, None)
             if before is not None:
+                touched |= self._leave(key, before)
                 self.denied.discard(before.interface)
                 self._own_addresses(before, present=False)
                 if after is None or after.interface != before.interface:
@@ -58,7 +63,41 @@ class EndpointRules:
         for key, after in changes.items():
             if after is not None:
                 self.all[key] = after
-                self._put(after)
+                touched |= self._join(key, after)
+        for key in (key for key, after in changes.items() if after is not None):
+            self._put(self.all[key])
+        for key in touched - changes.keys():
+            self._put(self.all[key])
+
+    def _leave(self, key: ResourceKey, endpoint: WantedEndpoint) -> set[ResourceKey]:
+        """Returns the endpoints of the same container."""
+        container = _container_of(endpoint)
+        mates = self._containers.get(container, set())
+        mates.discard(key)
+        if not mates:
+            self._containers.pop(container, None)
+        return set(mates)
+
+    def _join(self, key: ResourceKey, endpoint: WantedEndpoint) -> set[ResourceKey]:
+        container = _container_of(endpoint)
+        if not container:
+            return set()
+        mates = self._containers.setdefault(container, set())
+        mates.add(key)
+        return mates - {key}
+
+    def _addresses_elsewhere(self, endpoint: WantedEndpoint) -> tuple[Network, ...]:
+        """What its container has at its other interfaces: it may send from any address by any of them."""
+        mates = self._containers.get(_container_of(endpoint), set())
+        if len(mates) < 2:
+            return ()
+        own = set(endpoint.addresses)
+        return tuple(
+            ip_network(address)
+            for key in sorted(mates, key=str)
+            for address in self.all[key].addresses
+            if address not in own
+        )
 
     def configure(self, settings: FilterSettings) -> None:
         self._settings = settings
@@ -85,7 +124,8 @@ class EndpointRules:
             for spec, ingress in ((stages.FROM, False), (stages.TO, True)):
                 to_class = DROP if name in self.denied else jump(class_chain(endpoint.class_id, ingress))
                 self._tables.enter(table, spec, name, to_class)
-            may_spoof = endpoint.spoofing if self._settings.spoofing and self._able.sources else ()
+            may_spoof = endpoint.spoofing if self._settings.spoofing else ()
+            may_spoof = (*may_spoof, *self._addresses_elsewhere(endpoint)) if self._able.sources else ()
             chains = (
                 stages.render_limits(_LIMIT_FROM, name, self._able.limited(endpoint.egress_limits)),
                 stages.render_limits(_LIMIT_TO, name, self._able.limited(endpoint.ingress_limits)),
@@ -120,3 +160,12 @@ class EndpointRules:
         none: set[bytes] = set()
         added, removed = (mine, none) if present else (none, mine)
         self._tables.change_elements(ARP, stages.OWN_ADDRESSES.name, added, removed)
+
+
+def _container_of(endpoint: WantedEndpoint) -> tuple[str, ...]:
+    """The same for all interfaces of one container; () if it is not known. A pod's annotation may claim any container:
+    so the workload has to be the same, too.
+    """
+    if not endpoint.container:
+        return ()
+    return endpoint.orchestrator, endpoint.workload, endpoint.container

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cni_calico.model.netfilter import COMMENT_CHARACTERS, DROP, NftChain, NftRule
-from cni_calico.nodeagent.dataplane.policy import stages
+from cni_calico.nodeagent.dataplane.policy import stages, standing
 from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
 from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.dataplane.policy.filter_sets import FilterSets
@@ -61,7 +61,7 @@ class Goal:
         self.lacking: dict[OptionalFeature, str] = {}
         self.refused = RefusedParts()
         self._incomplete: tuple[frozenset[str], str] = (frozenset(), "")
-        self._stages: dict[int, tuple[stages.Needed, tuple[str, ...]]] = {}
+        self._stages: dict[int, tuple[stages.Needed | None, tuple[str, ...]]] = {}
         for table in FILTER.values():
             for spec in stages.MAPS:
                 self.tables.put_set(table, spec)
@@ -70,6 +70,7 @@ class Goal:
         self._tunnels = Tunnels()
         self.sets.make(NODES, Members())
         self._render_stages()
+        self._render_loopback()
 
     def _families(self) -> tuple[int, ...]:
         return (4, 6) if self.settings.ipv6 else (4,)
@@ -120,8 +121,9 @@ class Goal:
         for wanted in self.classes.values():
             self._render_class(wanted)
         self.endpoints.configure(settings)
-        self._stages.clear()
+        self._stages = {family: (None, names) for family, (_, names) in self._stages.items()}
         self._render_stages()
+        self._render_loopback()
         self._render_tunnels()
         self.render_hosts()
 
@@ -237,6 +239,7 @@ class Goal:
             )
         )
         self._render_stages()
+        self._render_loopback()
         self._render_tunnels()
 
     # -- policies -----------------------------------------------------------------------------------------------------
@@ -346,11 +349,18 @@ class Goal:
             for chain in chains:
                 self.tables.put_chain(table, chain)
             names = tuple(chain.name for chain in chains)
-            old_names = old_names or tuple(c.name for c in self.tables.of[table].chains.values() if c.hook)
             for name in old_names:
                 if name not in names:
                     self.tables.take_chain(table, name)
             self._stages[family] = needed, names
+
+    def _render_loopback(self) -> None:
+        late = OptionalFeature.LOOPBACK not in self.lacking
+        for family, table in FILTER.items():
+            for chain in standing.render_loopback(family, self.settings, can_drop_late=late):
+                self.tables.put_chain(table, chain)
+            if not late:
+                self.tables.take_chain(table, standing.LOOPBACK_OUT)
 
     def _render_tunnels(self) -> None:
         for family, table in FILTER.items():

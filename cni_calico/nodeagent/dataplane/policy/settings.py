@@ -27,6 +27,7 @@ class FilterSettings:
     ``spoofing``: workloads may send from the prefixes they ask for. ``service_networks``: packets to these must not be
     forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` and
     ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that never get a host endpoint.
+    ``by_iptables``: the packet filter is legacy iptables.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -48,6 +49,7 @@ class FilterSettings:
     health_port: int = 9099
     service_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     service_action: str = "Drop"
+    by_iptables: bool = False
 
 
 def pass_mark_of(mask: int) -> int:

@@ -1,7 +1,6 @@
 """PURE: tunnels' packets between nodes: accepted only from known nodes, and kept out of connection tracking.
 
-Rule: only if this node has such a tunnel. An unknown node is cut off; so while a node cannot be read, every address
-counts as a node's.
+Rule: only if this node has such a tunnel. An unknown node is cut off.
 
     input        2     tunnels       VXLAN and IPIP from an address that is no node's: drop
     prerouting  -299   notrack-in    VXLAN from a node: not tracked
@@ -23,6 +22,7 @@ from cni_calico.model.netfilter import (
     NftChain,
     NftRule,
     NoTrack,
+    PacketCounter,
     PayloadLoad,
     SetLookup,
 )
@@ -98,6 +98,6 @@ def _unknown(family: int, tunnels: Tunnels, settings: FilterSettings, has_networ
     if has_networks:
         unknown += (SetLookup(NODES + NETWORKS, invert=True),)
     if family in tunnels.vxlan:
-        yield NftRule((*_vxlan(settings), *unknown, DROP), "VXLAN from an unknown node")
+        yield NftRule((*_vxlan(settings), *unknown, PacketCounter(), DROP), "VXLAN from an unknown node")
     if family == 4 and tunnels.ipip:
-        yield NftRule((*protocol(_IPIP), *unknown, DROP), "IPIP from an unknown node")
+        yield NftRule((*protocol(_IPIP), *unknown, PacketCounter(), DROP), "IPIP from an unknown node")

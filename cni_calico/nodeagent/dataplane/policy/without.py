@@ -30,6 +30,11 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
         keys = {stages.interface_key(one.interface): one.interface for one in goal.endpoints.all.values()}
         denied = [goal.deny_interface(keys[key], why) for key in operation.verdicts if key in keys]
         return any(denied) or goal.refused.withhold(operation, why)
+    if isinstance(operation, AddVerdicts):  # a host endpoint's: what it leads to is at fault
+        chains = {one.chain for one in operation.verdicts.values()}
+        denied = [goal.deny_host_chain(chain, why) for chain in sorted(chains)]
+        if any(denied):
+            return True
     if goal.deny_host_chain(name, why):
         return True
     policy, classes = _policy_of(goal.policies, name), _classes_of(goal, name)

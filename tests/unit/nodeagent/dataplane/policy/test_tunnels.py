@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -81,14 +81,31 @@ VXLAN = Snapshot("n1", FABRIC, (pool("10.65.0.0/16", vxlan="Always"),))
         (VXLAN, "none", set(), False, 0),
         (replace(VXLAN, pools=(pool("10.65.0.0/16", ipip="Always"),)), "bird", set(), True, 6),
         (replace(VXLAN, node="nobody"), "bird", set(), False, 0),
-        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {4}, False, 8),
-        (replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4}, False, 6),
+        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {4}, False, 6),
+        (replace(VXLAN, node="nobody", unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {4}, False, 6),
+        (replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4, 6}, True, 6),
+        (replace(VXLAN, pools=(), unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4, 6}, True, 6),
     ],
 )
 def test_which_tunnels(snapshot: Snapshot, backend: str, vxlan: set[int], ipip: bool, count: int) -> None:
-    """All addresses, too, while a Node cannot be read: its packets would be dropped."""
+    """Only addresses that are known, also while a Node cannot be read; tunnels of all kinds while a pool cannot."""
     found = select_tunnels(snapshot, FELIX, backend)
     assert (found.vxlan, found.ipip, len(found.nodes)) == (vxlan, ipip, count)
+    assert all(network.prefixlen == network.max_prefixlen for network in found.nodes)
+
+
+def test_what_can_be_read_of_a_node() -> None:
+    """Beside its last valid address, because it may have moved since."""
+    parts = {"n2": frozenset((ip_address("10.0.0.99"), ip_address("fd00::99"))), "n9": frozenset()}
+    found = select_tunnels(replace(VXLAN, parts=parts), FELIX, "bird").nodes
+    assert found == select_tunnels(VXLAN, FELIX, "bird").nodes | {ip_network("10.0.0.99"), ip_network("fd00::99")}
+
+
+def test_tunnels_that_are_switched_off_stay_off() -> None:
+    felix = replace(FELIX, vxlan_enabled=False, ipip_enabled=False)
+    snapshot = replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),)))
+    assert select_tunnels(snapshot, felix, "bird").vxlan == frozenset()
+    assert not select_tunnels(snapshot, felix, "bird").ipip
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""PURE: tunnel devices that are not up yet wait for the rules that keep strangers out of them.
+
+Rule: a device that is up is never touched by this. One that is not comes up once its rules are in force. If they do not
+come, it stays down where policies are enforced; elsewhere it comes up after a while, and the status says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.status.policing import Standing
+
+PATIENCE_S = 10.0
+
+
+@dataclass(slots=True)
+class HeldDevices:
+    """``since``: when each device began to wait."""
+
+    since: dict[str, float] = field(default_factory=dict)
+
+    def select(self, desired: Desired, up: Collection[str], standing: Standing, now: float) -> tuple[Desired, int]:
+        """What to do now, and how many devices wait. ``up``: the names of the interfaces that are up."""
+        held: set[str] = set()
+        problems: list[str] = []
+        why = standing.failing or "; ".join(standing.problems) or "the packet filter has not been set yet"
+        for name in desired.devices:
+            if name in standing.guarded:
+                self.since.pop(name, None)
+                continue
+            waited_s = now - self.since.setdefault(name, now)
+            if name not in up and (standing.in_force or waited_s < PATIENCE_S):
+                held.add(name)
+                if waited_s >= PATIENCE_S:
+                    problems.append(f"{name} stays down, because nothing would keep strangers out of it: {why}")
+            elif waited_s >= PATIENCE_S:
+                problems.append(f"{name} is up, and nothing keeps strangers out of it: {why}")
+        for gone in self.since.keys() - desired.devices.keys():
+            del self.since[gone]
+        if not held:
+            return replace(desired, problems=(*desired.problems, *problems)) if problems else desired, 0
+        return replace(
+            desired,
+            devices={name: device for name, device in desired.devices.items() if name not in held},
+            routes=frozenset(route for route in desired.routes if route.device not in held),
+            neighbours=frozenset(one for one in desired.neighbours if one.device not in held),
+            forwarding=frozenset(one for one in desired.forwarding if one.device not in held),
+            problems=(*desired.problems, *problems),
+        ), len(held)

@@ -1,0 +1,119 @@
+"""PURE: the standing rules: what guards tunnels, sources and the host's loopback addresses, with or without policies.
+
+Rule: they are a part of the same tables as the policies (``select_standing``), so that a change between "only these"
+and "policies, too" never touches them. What classes of endpoints do where there are policies (tunnels' packets from
+workloads) stands in chains that exist only without.
+
+    input        2     tunnels           VXLAN and IPIP from an address that is no node's (tunnels.py)
+    prerouting  -300  spoofing          a source that is not the workload's (stages.py)
+                -300  loopback-in       127.0.0.0/8 from a workload, as source or destination
+    postrouting  150  loopback-out      127.0.0.0/8 as source, to a workload
+    forward      5     service-loops     to a service's address that nobody translated (stages.py)
+                 2     from-encapsulated  VXLAN and IPIP from a workload; only without policies
+    input        1     to-host-encapsulated  the same, to the host itself
+
+On the way in, 127.0.0.0/8 has to be dropped before connection tracking: a pod's answer to a connection to
+127.0.0.1:hostPort has the host's address there, and gets 127.0.0.1 back only later. On the way out it is dropped after
+source translation, which gives such a connection the host's address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_network
+
+from cni_calico.model.netfilter import (
+    DROP,
+    BaseHook,
+    NftChain,
+    NftRule,
+    NftTable,
+    PacketCounter,
+    SetLookup,
+)
+from cni_calico.nodeagent.dataplane.policy.chains import encapsulated_from_workload
+from cni_calico.nodeagent.dataplane.policy.endpoints import SPOOF_CHAINS
+from cni_calico.nodeagent.dataplane.policy.matches import in_network
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.dataplane.policy.stages import SERVICE_LOOPS, SPOOFING, begins_with
+from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES
+
+LOOPBACK_IN, LOOPBACK_OUT = "loopback-in", "loopback-out"
+ENCAPSULATED = ("from-encapsulated", "to-host-encapsulated")
+ALONE = (KNOWN_NODES, LOOPBACK_IN, *ENCAPSULATED)  # what needs no record of a workload
+STANDING = (*ALONE, LOOPBACK_OUT, SPOOFING, SERVICE_LOOPS)
+UNRECOGNISED = "unrecognised-standing"  # in the place of standing rules that could not be read as values
+_LOOPBACK = ip_network("127.0.0.0/8")
+_FAMILIES = {"ip": 4, "ip6": 6}
+
+
+def render_loopback(family: int, settings: FilterSettings, *, can_drop_late: bool) -> list[NftChain]:
+    """IPv4's only: the kernel itself drops ::1 that comes from an interface. ``can_drop_late``: there is a hook behind
+    source translation.
+    """
+    if family != 4:
+        return []
+    into = tuple(
+        NftRule(
+            (*begins_with("iifname", prefix), *in_network(_LOOPBACK, is_source), PacketCounter(), DROP),
+            "127.0.0.0/8 from a workload",
+        )
+        for prefix in settings.prefixes
+        for is_source in (True, False)
+    )
+    chains = [NftChain(LOOPBACK_IN, into, BaseHook("prerouting", -300))]
+    if can_drop_late:
+        out = tuple(
+            NftRule((*begins_with("oifname", prefix), *in_network(_LOOPBACK, True), DROP), "127.0.0.0/8 to a workload")
+            for prefix in settings.prefixes
+        )
+        chains.append(NftChain(LOOPBACK_OUT, out, BaseHook("postrouting", 150)))
+    return chains
+
+
+def select_standing(table: NftTable, settings: FilterSettings, names: Iterable[str] = STANDING) -> NftTable:
+    """The part of a family's table that stands without policies, with the sets and chains that it looks up."""
+    family = _FAMILIES.get(table.family, 0)
+    found = NftTable(table.family, table.name)
+    for chain in render_encapsulated(family, settings) if family else ():
+        found.chains[chain.name] = chain
+    waiting = [table.chains[name] for name in names if name in table.chains]
+    while waiting:
+        chain = waiting.pop()
+        found.chains[chain.name] = chain
+        for name in _looked_up(chain):
+            if name in table.sets and name not in found.sets:
+                found.sets[name] = table.sets[name]
+                if name in table.elements:
+                    found.elements[name] = table.elements[name]
+                else:
+                    verdicts = table.verdicts.get(name, {})
+                    found.verdicts[name] = verdicts
+                    waiting += [table.chains[one.chain] for one in verdicts.values() if one.chain]
+    return found
+
+
+def render_encapsulated(family: int, settings: FilterSettings) -> Iterator[NftChain]:
+    """Where policies are enforced, the chains of classes say this."""
+    if family == 6 and not settings.ipv6:
+        return
+    rules = tuple(
+        NftRule((*begins_with("iifname", prefix), *rule.expressions[:-1], PacketCounter(), DROP), rule.comment)
+        for prefix in settings.prefixes
+        for rule in encapsulated_from_workload(settings)
+    )
+    if rules:
+        yield NftChain(ENCAPSULATED[0], rules, BaseHook("forward", 2))
+        yield NftChain(ENCAPSULATED[1], rules, BaseHook("input", 1))
+
+
+def has_policies(chains: Iterable[str]) -> bool:
+    """Whether chains with these names are more than standing rules."""
+    return any(name not in (*STANDING, UNRECOGNISED) and not name.startswith(SPOOF_CHAINS) for name in chains)
+
+
+def _looked_up(chain: NftChain) -> Iterator[str]:
+    for rule in chain.rules:
+        for expression in rule.expressions:
+            if isinstance(expression, SetLookup):
+                yield expression.name

@@ -1,0 +1,93 @@
+"""Puts the standing rules into force where no policy is enforced.
+
+Rule: a failure leaves what there is, is reported, and is tried again soon; it does not make the node unready, because
+nobody's network may depend on an update that only adds rules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model.netfilter import TableId
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
+from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.tables import FILTER
+from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES, Tunnels
+from cni_calico.nodeagent.policing.enforcer import Enforcer
+
+DEVICES = frozenset((IPIP, *VXLAN.values()))
+_APPLY_S, _AGAIN_S, _FORGIVE_S = 60.0, 5.0, 180.0
+
+
+class StandingGuard:
+    """For the engine's thread. ``stands``: whether the standing rules are in force, with policies or without."""
+
+    def __init__(self, enforcer: Enforcer, goal: Goal, now: Callable[[], float] = time.monotonic) -> None:
+        self.stands = False
+        self.why_not = ""
+        self.next_look = float("inf")
+        self.tunnels = Tunnels()
+        self._enforcer = enforcer
+        self._goal = goal
+        self._now = now
+
+    def with_policies(self) -> None:
+        """They are in force together with the policies."""
+        self.stands, self.why_not, self.next_look = True, "", float("inf")
+
+    def stand(self, refresh_s: float) -> bool:
+        """Put them, and nothing else, into force; returns whether they were not before. ``refresh_s``: how often they
+        are compared with the kernel. Raises CalicoError if policies' rules could not be removed.
+        """
+        self._enforcer.stand(alone=True)
+        now = self._now()
+        if self.next_look == float("inf"):
+            self.next_look = now + (refresh_s or _FORGIVE_S)
+        elif now >= self.next_look:
+            self._enforcer.doubt()
+            self._goal.forgive()
+            self.next_look = now + (refresh_s or _FORGIVE_S)
+        try:
+            self._enforcer.bring_about(Deadline.after(_APPLY_S))
+        except CalicoError as e:
+            self.why_not, self.next_look = str(e), now + _AGAIN_S
+            if self._enforcer.is_there:
+                raise
+            return False
+        before, self.stands, self.why_not = self.stands, True, ""
+        return not before
+
+    def guarded(self, felix: FelixSettings, *, policed: bool) -> frozenset[str]:
+        """Tunnel devices whose rules are in force; all of them where none are wanted. ``policed``: policies are."""
+        if not policed and felix.standing_rules != "Enabled":
+            return DEVICES
+        tunnels = self.tunnels
+        withheld = self._goal.refused.withheld
+        there = {
+            family: self._holds(table, KNOWN_NODES) and (table, KNOWN_NODES) not in withheld
+            for family, table in FILTER.items()
+        }
+        names = {VXLAN[family] for family in tunnels.vxlan if there[family]}
+        return frozenset(names | ({IPIP} if tunnels.ipip and there[4] else set()))
+
+    def _holds(self, table: TableId, name: str) -> bool:
+        """Whether the kernel has this chain as it is wanted now: an older one may lack a device's rule."""
+        held, wanted = self._enforcer.held.get(table), self._goal.tables.of[table].chains.get(name)
+        return held is not None and wanted is not None and held.chains.get(name) == wanted
+
+    def leave(self) -> None:
+        """Remove them with all that is ours."""
+        if self._enforcer.held or self._enforcer.is_there:
+            self._enforcer.remove(Deadline.after(_APPLY_S))
+            self._enforcer.held.clear()
+        self._enforcer.let_go()
+        self.stands, self.why_not, self.next_look = False, "", float("inf")
+
+    def problems(self) -> tuple[str, ...]:
+        """In words."""
+        said = f"the rules that guard tunnels and sources without policies are not in force: {self.why_not}"
+        return (said,) if self.why_not else ()

@@ -1,0 +1,242 @@
+"""Standing rules: what guards a node whether or not it enforces policy, in both packet filters."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from tests.deadlines import until
+from tests.netns.policing.lab import Lab, Workload, socket_in
+from tests.netns.policing.test_legacy import saved
+from tests.netns.policing.test_stages import ELSEWHERE, alias
+from tests.netns.policing.uplinked import HOST, OTHER, POD, Uplinked, uplinked_lab
+
+pytestmark = pytest.mark.netns
+
+FILTERS = {"nftables": {}, "iptables": {"FELIX_NFTABLESMODE": "Disabled"}}
+VXLAN, HEALTH, SECOND = 4789, 9099, "10.65.0.2"
+
+
+@pytest.fixture(params=list(FILTERS))
+def guarded_node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Uplinked]:
+    """Two workloads, no policy, an uplink."""
+    with uplinked_lab(tmp_path) as made:
+        made.lab.always = {**FILTERS[request.param], "FELIX_DEFAULTENDPOINTTOHOSTACTION": "RETURN"}
+        made.lab.add("b", SECOND, "fd00::2", app="b")
+        yield made
+
+
+def until_standing(lab: Lab, **environ: str) -> None:
+    lab.start(**environ)
+    until(lambda: "loopback-in" in lab.ruleset() and lab.standing().get("sentence"), "the standing rules are in force")
+    assert not lab.standing()["in_force"] and lab.standing()["ready"]
+
+
+def set_port_map(node: Uplinked) -> None:
+    """As portmap and kube-proxy map the host's port 8080, on every address of the host, to the workload's port 80."""
+    pod, host = POD[4], HOST[4]
+    rules = f"""
+table ip portmap {{
+  chain pre {{ type nat hook prerouting priority -100; fib daddr type local tcp dport 8080 dnat to {pod}:80; }}
+  chain out {{ type nat hook output priority -100; ip daddr {{ 127.0.0.1, {host} }} tcp dport 8080 dnat to {pod}:80; }}
+  chain post {{ type nat hook postrouting priority 100; ip saddr {{ 127.0.0.1, {pod} }} ip daddr {pod} masquerade; }}
+}}"""
+    node.host.run("nft", rules)
+    for name in ("all", "calia"):
+        node.host.set_sysctl(f"ipv4/conf/{name}/route_localnet", "1")
+
+
+def test_sources_and_tunnels_packets_of_workloads(guarded_node: Uplinked) -> None:
+    """Without a policy; they stay when the agent stops, and a setting of their own takes them away."""
+    lab = guarded_node.lab
+    alias(lab, "spoofed", "a", "203.0.113.5")
+    assert lab.passes("spoofed", "b", 80) and lab.passes("a", "b", VXLAN)
+
+    def guarded() -> bool:
+        assert lab.passes("a", "b", 80) and lab.passes("b", "a", 80, version=6)
+        return not lab.passes("spoofed", "b", 80) and not lab.passes("a", "b", VXLAN)
+
+    until_standing(lab)
+    assert guarded() and not guarded_node.from_workload_to_host(VXLAN) and guarded_node.from_workload_to_host(80)
+    assert "from-workloads" not in lab.ruleset()
+    lab.stop(signal.SIGKILL)
+    assert guarded()
+    before = saved(lab)
+    until_standing(lab, FELIX_POLICYENFORCEMENT="Disabled")
+    assert guarded() and saved(lab) == before
+    lab.stop()
+    lab.start(FELIX_STANDINGRULES="Disabled")
+    until(lambda: "loopback-in" not in lab.ruleset(), "the setting takes them away")
+    assert lab.passes("spoofed", "b", 80) and lab.passes("a", "b", VXLAN)
+
+
+def test_no_packet_slips_through_when_policies_come_and_go(guarded_node: Uplinked) -> None:
+    lab = guarded_node.lab
+    alias(lab, "spoofed", "a", "203.0.113.5")
+    until_standing(lab)
+    ending, sent = threading.Event(), 0
+    lab.receiver("b", 4)
+
+    def send() -> None:
+        nonlocal sent
+        with socket_in(lab.workloads["a"].ns, socket.AF_INET, socket.SOCK_DGRAM) as forged:
+            forged.bind(("203.0.113.5", 0))
+            while not ending.wait(0.0002):
+                for port, word in ((80, b"forged"), (VXLAN, b"forged")):
+                    forged.sendto(word, (SECOND, port))
+                sent += 2
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        for _ in range(4):
+            lab.put("GlobalNetworkPolicy", "elsewhere", ELSEWHERE)
+            lab.until_in_force(endpoints=2)
+            lab.remove("GlobalNetworkPolicy", "elsewhere")
+            until(lambda: not lab.standing().get("in_force") and "to-workloads" not in lab.ruleset(), "it is gone")
+    finally:
+        ending.set()
+        thread.join()
+    assert sent > 100 and lab.arrivals("b", b"forged") == 0
+
+
+def test_a_container_with_two_interfaces(guarded_node: Uplinked) -> None:
+    """Its addresses are its own at both; another workload that claims to be this container gains nothing."""
+    lab = guarded_node.lab
+    second = lab.connect("a2", "calia2", "10.65.0.12")
+    mine = {"endpoint": "net1", "interfaceName": "calia2", "ipNetworks": ["10.65.0.12/32"]}
+    document = {**lab.workloads["a"].document, **mine}
+    lab.put("WorkloadEndpoint", "n1-k8s-a-net1", document, "default")
+    lab.workloads["b"].document["containerID"] = document["containerID"]
+    lab.put_endpoint(lab.workloads["b"], app="b")
+    for of, name in (("a2", "first"), ("b", "thief")):
+        alias(lab, name, of, "203.0.113.5")  # makes the workload; the address is the first interface's
+        lab.workloads[of].ns.do("addr", "add", f"{POD[4]}/32", "dev", "eth0")
+        lab.workloads[name] = Workload(name, lab.workloads[of].ns, lab.workloads[of].interface, (POD[4],))
+    lab.add("c", "10.65.0.3")
+    until_standing(lab)
+    assert lab.passes("a2", "c", 80) and lab.passes("first", "c", 80)
+    assert not lab.passes("thief", "c", 80) and second.interface == "calia2"
+
+
+def frame(node: Uplinked, source: str, destination: str, port: int, word: bytes) -> None:
+    """A UDP packet from the workload's interface, as it likes."""
+    udp = struct.pack(">HHHH", 4000, port, 8 + len(word), 0) + word
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0)
+    head += socket.inet_aton(source) + socket.inet_aton(destination)
+    total = sum(struct.unpack(">10H", head))
+    total = (total >> 16) + (total & 0xFFFF)
+    head = head[:10] + struct.pack(">H", ~(total + (total >> 16)) & 0xFFFF) + head[12:]
+    pod = node.lab.workloads["a"].ns
+    mac = pod.link("eth0")
+    assert mac is not None
+    with socket_in(pod, socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
+        wire.bind(("eth0", 0))
+        wire.send(bytes.fromhex("ee" * 6 + mac["address"].replace(":", "") + "0800") + head + udp)
+
+
+@pytest.mark.parametrize("policed", [False, True])
+def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -> None:
+    """Raw frames from a pod do not reach what listens there; what portmap and kube-proxy do with them works."""
+    lab = guarded_node.lab
+    set_port_map(guarded_node)
+    if policed:
+        lab.put("GlobalNetworkPolicy", "elsewhere", ELSEWHERE)
+    with socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_DGRAM) as health:
+        health.bind(("127.0.0.1", HEALTH))
+        health.settimeout(5)
+        frame(guarded_node, POD[4], "127.0.0.1", HEALTH, b"before")
+        assert health.recv(100) == b"before"  # the hole
+        if policed:
+            lab.start()
+            lab.until_in_force(endpoints=2)
+        else:
+            until_standing(lab)
+        for source, word in ((POD[4], b"attack"), ("127.0.0.1", b"attack")):
+            frame(guarded_node, source, "127.0.0.1", HEALTH, word)
+        frame(guarded_node, "127.0.0.2", HOST[4], HEALTH, b"attack")
+        frame(guarded_node, POD[4], SECOND, 9, b"follows")
+        until(lambda: lab.passes("a", "b", 80), "what was sent before has been dealt with")
+        with socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_DGRAM) as own:
+            own.sendto(b"own", ("127.0.0.1", HEALTH))
+        assert health.recv(100) == b"own"
+    pod = lab.workloads["a"].ns
+    pod.do("link", "set", "lo", "up")
+    with socket_in(pod, socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.bind(("0.0.0.0", 80))
+        listening.listen()
+        for client_ns, address, port in (
+            (guarded_node.host, "127.0.0.1", 8080),  # hostPort, NodePort
+            (guarded_node.host, HOST[4], 8080),
+            (guarded_node.host, POD[4], 80),  # the kubelet's probes
+            (pod, HOST[4], 8080),  # the container itself
+            (lab.workloads["b"].ns, HOST[4], 8080),
+            (guarded_node.other, HOST[4], 8080),
+        ):
+            with socket_in(client_ns, socket.AF_INET, socket.SOCK_STREAM) as client:
+                for end in (client, listening):
+                    end.settimeout(5)
+                client.connect((address, port))
+                served = listening.accept()[0]
+                with served:
+                    client.sendall(b"hello")
+                    assert served.recv(5) == b"hello"
+
+
+def test_no_stranger_sends_through_tunnels(guarded_node: Uplinked) -> None:
+    """VXLAN and IPIP from an address that is no node's, without a policy."""
+    lab = guarded_node.lab
+    assert guarded_node.into_host(VXLAN)
+
+    def ipip_arrives() -> bool:
+        with (
+            socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_RAW, 4) as arrived,
+            socket_in(guarded_node.other, socket.AF_INET, socket.SOCK_RAW, 4) as stranger,
+        ):
+            arrived.settimeout(5)
+            stranger.sendto(b"inner", (HOST[4], 0))
+            assert guarded_node.into_host(80)  # what was sent before has been dealt with
+            arrived.setblocking(False)
+            try:
+                return arrived.recv(100).endswith(b"inner")
+            except BlockingIOError:
+                return False
+
+    assert ipip_arrives()
+    lab.tunnels = Tunnels(frozenset({4}), True, frozenset({ip_network("172.31.0.7/32")}))
+    until_standing(lab)
+    assert not guarded_node.into_host(VXLAN) and not ipip_arrives()
+    lab.stop()
+    assert not guarded_node.into_host(VXLAN) and not ipip_arrives()
+    lab.tunnels = Tunnels(frozenset({4}), True, frozenset({ip_network(f"{OTHER[4]}/32")}))
+    lab.start()
+    until(lambda: guarded_node.into_host(VXLAN), "it is a node now")
+    assert ipip_arrives()
+
+
+def test_loopback_of_ipv6_needs_no_rule(guarded_node: Uplinked) -> None:
+    """The kernel itself drops ::1 that comes from an interface."""
+    pod = guarded_node.lab.workloads["a"].ns
+    udp = struct.pack(">HHHH", 4000, HEALTH, 14, 1) + b"attack"
+    head = struct.pack(">IHBB", 6 << 28, len(udp), 17, 64) + socket.inet_pton(socket.AF_INET6, POD[6])
+    head += socket.inet_pton(socket.AF_INET6, "::1")
+    mac = pod.link("eth0")
+    assert mac is not None
+    with (
+        socket_in(guarded_node.host, socket.AF_INET6, socket.SOCK_RAW, 17) as arrived,
+        socket_in(pod, socket.AF_PACKET, socket.SOCK_RAW, 0) as wire,
+        socket_in(guarded_node.host, socket.AF_INET6, socket.SOCK_DGRAM) as own,
+    ):
+        wire.bind(("eth0", 0))
+        wire.send(bytes.fromhex("ee" * 6 + mac["address"].replace(":", "") + "86dd") + head + udp)
+        arrived.settimeout(5)
+        own.sendto(b"own", ("::1", HEALTH))
+        assert arrived.recv(100).endswith(b"own")
