@@ -14,12 +14,15 @@ record is invalid, its last valid version stays in force, and ``problems`` says 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies
+from cni_calico.policy.budget import count_rules, denied
+from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.endpoints import LocalEndpoints
 from cni_calico.policy.hosts import HostRecord, LocalHosts, parse_host
 from cni_calico.policy.records import (
@@ -42,7 +45,15 @@ from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource,
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
 GraphRecord = (
-    Resource | WorkloadEndpoint | ServiceMembers | PolicyRecord | Labelled | HostRecord | ProfileRecord | TierRecord
+    Resource
+    | WorkloadEndpoint
+    | ClaimedEndpoint
+    | ServiceMembers
+    | PolicyRecord
+    | Labelled
+    | HostRecord
+    | ProfileRecord
+    | TierRecord
 )
 NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
 SLICE, _WORKLOADS = "EndpointSlice", "WorkloadEndpoint"
@@ -68,12 +79,16 @@ class Graph:
         self._endpoints = LocalEndpoints(self._active)
         self._hosts = LocalHosts(self._active)
         self._sets = Sets()
+        self._claimed: dict[ResourceKey, WorkloadEndpoint] = {}  # with only those of its addresses that count
         self._problems: dict[ResourceKey, str] = {}
         self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
         self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
+        self.budget: int | None = None  # rules of the packet filter that a policy may need; None: any number
+        self.over_budget: dict[PolicyId, int] = {}  # what they may need, of those in force; they deny
+        self.spared: dict[PolicyId, int] = {}  # policies above the budget that count all the same, up to this size
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -95,6 +110,7 @@ class Graph:
     def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
         if isinstance(record, Labelled):
             self._endpoints.put(key, None)
+            self._claimed.pop(key, None)
             self._sets.set_item(key, record)
         elif isinstance(record, HostRecord) or (record is None and key.kind == "HostEndpoint"):
             self._set_host(key, record)
@@ -104,6 +120,8 @@ class Graph:
             self._set_profile(key.name, record)
         elif isinstance(record, TierRecord):
             self._active.set_tier(key.name, record)
+        elif isinstance(record, ClaimedEndpoint):
+            self._set_workload(key, record.record, replace(record.record, ip_networks=record.confirmed))
         elif isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
             self._set_workload(key, record)
         elif isinstance(record, ServiceMembers) or (record is None and key.kind == SLICE):
@@ -120,12 +138,20 @@ class Graph:
         elif key.kind in NETWORK_SETS:
             self._sets.set_item(key, None if record is None else labelled_network_set(key, record))
 
-    def _set_workload(self, key: ResourceKey, record: WorkloadEndpoint | None) -> None:
+    def _set_workload(
+        self, key: ResourceKey, record: WorkloadEndpoint | None, counting: WorkloadEndpoint | None = None
+    ) -> None:
+        """``counting``: the same with the addresses that are members of sets, if these are not all."""
         is_local = record is not None and self._is_local(record)
         if record is not None and is_local:
             require_interface(record)
         self._endpoints.put(key, record if is_local else None)
-        self._sets.set_item(key, None if record is None else labelled_workload(record))
+        if counting is None:
+            self._claimed.pop(key, None)
+        else:
+            self._claimed[key] = counting
+        counting = counting or record
+        self._sets.set_item(key, None if counting is None else labelled_workload(counting))
 
     def _set_host(self, key: ResourceKey, record: HostRecord | None) -> None:
         self._hosts.put(key, record if record is not None and self._is_local_host(record) else None)
@@ -137,6 +163,8 @@ class Graph:
         self._changed_rules.add(PolicyId("Profile", name))
 
     def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
+        if policy is None:
+            self.spared.pop(name, None)
         self._active.set_policy(name, policy)
         self._changed_rules.add(name)
 
@@ -150,6 +178,7 @@ class Graph:
         policies: dict[PolicyId, WantedPolicy | None] = {}
         for name in self._changed_rules | in_force.changed:
             before = self._policies.get(name)
+            self.over_budget.pop(name, None)
             wanted, sources = self._rules(name) if name in in_force.counts else (None, {})
             if wanted == before:
                 continue
@@ -177,7 +206,25 @@ class Graph:
             profile = self._active.profiles.get(name.name)
             return (None, {}) if profile is None else (profile.wanted, profile.sources)
         policy = self._active.policies.get(name)
-        return (None, {}) if policy is None else (policy.wanted, policy.sources)
+        if policy is None:
+            return None, {}
+        if self.budget is not None:
+            count = count_rules(policy.wanted)
+            if count > max(self.budget, self.spared.get(name, 0)):
+                self.over_budget[name] = count
+                return denied(policy.wanted), {}
+        return policy.wanted, policy.sources
+
+    def set_budget(self, budget: int) -> None:
+        """Judge all policies by it."""
+        if budget != self.budget:
+            self.budget = budget
+            self._changed_rules |= self._active.policies.keys()
+
+    def spare(self, policies: Mapping[PolicyId, int]) -> None:
+        """These count although they are above the budget, as long as they do not become larger."""
+        self.spared.update(policies)
+        self._changed_rules |= policies.keys()
 
     def wanted(self) -> Wanted:
         """Everything that is wanted, as of the last flush. The cost is proportional to the size of everything, so this
@@ -207,7 +254,7 @@ class Graph:
             return self._active.profiles.get(key.name)
         if key.kind == "Tier":
             return self._active.tiers.get(key.name)
-        return self._endpoints.record(key) or self._hosts.record(key) or self._sets.held(key)
+        return self._claimed.get(key) or self._endpoints.record(key) or self._hosts.record(key) or self._sets.held(key)
 
     def warnings(self) -> dict[PolicyId, tuple[str, ...]]:
         """The parts of the policies in force that are not enforced."""

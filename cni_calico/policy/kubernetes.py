@@ -52,6 +52,7 @@ __all__ = [
     "record_of",
 ]
 
+MEMBERS_MAX = 100_000  # that one object may give: addresses and ports of a slice are multiplied
 SERVICE_LABEL = "kubernetes.io/service-name"
 _ALLOW = ({"action": "Allow"},)
 # the profile has no record if Kubernetes is the datastore, but host endpoints name it
@@ -77,6 +78,11 @@ def read_slice(obj: JSON) -> tuple[ResourceKey, ServiceMembers | None]:
         ports = [port for item in _objects(obj, "ports") for port in _port(item)]
     except Wrong as e:
         raise CorruptRecord(f"cannot read {object_name(obj)}: {e}") from e
+    if len(addresses) * len(ports) > MEMBERS_MAX:
+        raise CorruptRecord(
+            f"cannot use {object_name(obj)}: {len(addresses)} addresses with {len(ports)} ports each are more than "
+            f"{MEMBERS_MAX} members of a set"
+        )
     triples = frozenset((address, *port) for address in addresses for port in ports)
     return key, ServiceMembers(namespace, service, frozenset(addresses), triples)
 

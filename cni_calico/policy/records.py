@@ -45,6 +45,7 @@ _KINDS: Mapping[str, PolicyKind] = {kind: kind for kind in get_args(PolicyKind)}
 POLICY_KINDS = tuple(kind for kind in _KINDS if kind != "Profile")
 _DIRECTIONS = ("Ingress", "Egress")
 _BURST = 5
+_INHERITED = (NAMESPACE_PREFIX, ACCOUNT_PREFIX)  # labels that only profiles give
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
     own = {
         name: value
         for name, value in record.metadata.labels.items()
-        if not name.startswith((NAMESPACE_PREFIX, ACCOUNT_PREFIX))
+        if name != SERVICE_ACCOUNT and not name.startswith(_INHERITED)
     }
     own[NAMESPACE] = record.metadata.namespace
     for name, value in ((ORCHESTRATOR, record.orchestrator), (SERVICE_ACCOUNT, record.service_account)):
@@ -261,10 +262,15 @@ def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
 
 
 def labelled_network_set(key: ResourceKey, resource: Resource) -> Labelled:
-    """Raises Wrong."""
+    """Whoever may write in one namespace cannot give a set the labels of another one, or make it look like a pod.
+    Raises Wrong.
+    """
     labels = dict(resource.metadata.labels)
     profiles: tuple[str, ...] = ()
     if key.namespace:
+        labels = {name: value for name, value in labels.items() if not name.startswith(_INHERITED)}
+        for name in (ORCHESTRATOR, SERVICE_ACCOUNT):
+            labels.pop(name, None)
         labels[NAMESPACE] = key.namespace
         profiles = (f"kns.{key.namespace}",)
     addresses, nets = packed(parse_nets(resource.spec.get("nets"), "spec.nets"))

@@ -6,7 +6,6 @@ results are the same.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import ip_network
@@ -24,6 +23,7 @@ from cni_calico.model.documents.fields import (
 )
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import InvalidSelector, Selector
+from cni_calico.policy.ports import PortLists
 from cni_calico.policy.sources import (
     SetSource,
     peer_selector,
@@ -37,11 +37,7 @@ Direction = Literal["ingress", "egress"]
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132, "udplite": 136}
 ICMP = {4: 1, 6: 58}
-WITH_PORTS = (6, 17, 132)
-PORT_MAX = 65535
 _ACTIONS = get_args(Action)
-_PORT_RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
-_PORT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _RULE_FIELDS = frozenset(
     (
         "action",
@@ -81,21 +77,25 @@ def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources
     """
     if raw is None:
         return ()
+    lists = PortLists()
     return tuple(
-        parse_rule(parse_object(item, f"{at}[{i}]"), f"{at}[{i}]", namespace, direction, sources)
+        parse_rule(parse_object(item, f"{at}[{i}]"), f"{at}[{i}]", namespace, direction, sources, lists)
         for i, item in enumerate(parse_list(raw, at))
     )
 
 
-def parse_rule(raw: JSON, at: str, namespace: str, direction: Direction, sources: SetSources) -> WantedRule:
+def parse_rule(
+    raw: JSON, at: str, namespace: str, direction: Direction, sources: SetSources, lists: PortLists
+) -> WantedRule:
     _refuse_unknown(raw, _RULE_FIELDS, at)
     action = raw.get("action")
     if action not in _ACTIONS:
         raise Wrong(f"{at}.action", "one of " + ", ".join(_ACTIONS), action)
     protocol = parse_protocol(raw.get("protocol"), f"{at}.protocol")
+    not_protocol = parse_protocol(raw.get("notProtocol"), f"{at}.notProtocol")
     peers = [_object(raw.get(field), f"{at}.{field}") for field in ("source", "destination")]
     sides = [
-        _parse_side(peer, f"{at}.{field}", namespace, protocol, field == "destination", sources)
+        _parse_side(peer, f"{at}.{field}", namespace, protocol, field == "destination", sources, lists)
         for peer, field in zip(peers, ("source", "destination"), strict=True)
     ]
     icmp = _parse_icmp(raw.get("icmp"), f"{at}.icmp", protocol)
@@ -104,9 +104,9 @@ def parse_rule(raw: JSON, at: str, namespace: str, direction: Direction, sources
     annotations = parse_text_map(metadata.get("annotations") or {}, f"{at}.metadata.annotations")
     return WantedRule(
         action=cast(Action, action),
-        families=_families(raw, at, protocol, sides),
+        families=_families(raw, at, protocol, sides) if protocol is None or protocol != not_protocol else (),
         protocol=protocol,
-        not_protocol=parse_protocol(raw.get("notProtocol"), f"{at}.notProtocol"),
+        not_protocol=not_protocol if protocol is None else None,
         icmp=icmp,
         not_icmp=not_icmp,
         source=sides[0],
@@ -182,33 +182,6 @@ def _parse_icmp(raw: Any, at: str, protocol: int | None) -> tuple[int, int | Non
     return kind, code
 
 
-def _parse_ports(raw: Any, at: str, protocol: int | None) -> tuple[tuple[tuple[int, int], ...], tuple[str, ...]]:
-    """(ranges, names)."""
-    ranges, names = [], []
-    for i, item in enumerate(_list(raw, at)):
-        found = parse_port(item, f"{at}[{i}]")
-        if isinstance(found, str):
-            names.append(found)
-        elif protocol not in WITH_PORTS:
-            raise Wrong(f"{at}[{i}]", "a rule whose protocol is TCP, UDP or SCTP", item)
-        else:
-            ranges.append(found)
-    return tuple(sorted(set(ranges))), tuple(sorted(set(names)))
-
-
-def parse_port(raw: Any, at: str) -> tuple[int, int] | str:
-    """A range, or the name of a port: a number, "80", "80:90", "http". Raises Wrong."""
-    text = str(raw) if type(raw) is int and raw >= 0 else parse_text(raw, at)
-    found = _PORT_RANGE.fullmatch(text)
-    if found:
-        first, last = int(found[1]), int(found[2] or found[1])
-        if first <= last <= PORT_MAX:
-            return first, last
-    elif _PORT_NAME.fullmatch(text) and not text.isdigit():
-        return text
-    raise Wrong(at, "a port's number from 0 to 65535, two with a colon between them, or its name", raw)
-
-
 # -- peers ------------------------------------------------------------------------------------------------------------
 
 
@@ -232,16 +205,22 @@ def _shared(side: WantedSide) -> WantedSide:
 
 
 def _parse_side(
-    raw: JSON, at: str, namespace: str, protocol: int | None, is_destination: bool, sources: SetSources
+    raw: JSON,
+    at: str,
+    namespace: str,
+    protocol: int | None,
+    is_destination: bool,
+    sources: SetSources,
+    lists: PortLists,
 ) -> WantedSide:
     if not raw:
         return WantedSide()
     _refuse_unknown(raw, _PEER_FIELDS, at)
     selected, excluded = _parse_selectors(raw, at, namespace)
-    ranges, names = _parse_ports(raw.get("ports"), f"{at}.ports", protocol)
-    not_ranges, not_names = _parse_ports(raw.get("notPorts"), f"{at}.notPorts", protocol)
-    port_sets = [port_source(selected, name, protocol) for name in names]
-    not_port_sets = [port_source(selected, name, protocol) for name in not_names]
+    ranges, names = lists.parse(raw.get("ports"), f"{at}.ports", protocol)
+    not_ranges, not_names = lists.parse(raw.get("notPorts"), f"{at}.notPorts", protocol)
+    port_sets = [port_source(selected, names, protocol)] if names else []
+    not_port_sets = [port_source(selected, not_names, protocol)] if not_names else []
     sets: list[SetSource] = []
     if selected is not None and not (port_sets and not ranges):  # a named port's set includes the selector already
         sets.append(selector_source(selected))
@@ -271,7 +250,7 @@ def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:
 
 
 def _parse_selectors(raw: JSON, at: str, namespace: str) -> tuple[Selector | None, Selector | None]:
-    """The selectors of what is selected and of what is excluded."""
+    """The selectors of what is selected and, where nothing is, of what is excluded."""
     texts = {
         field: parse_text(raw.get(field) or "", f"{at}.{field}")
         for field in ("selector", "notSelector", "namespaceSelector")
@@ -283,7 +262,8 @@ def _parse_selectors(raw: JSON, at: str, namespace: str) -> tuple[Selector | Non
         selected = peer_selector(
             texts["selector"], texts["notSelector"], texts["namespaceSelector"], names, wanted, namespace
         )
-        excluded = peer_selector(texts["notSelector"], "", "", (), "", "") if texts["notSelector"] else None
+        only_excluded = selected is None and texts["notSelector"]
+        excluded = peer_selector(texts["notSelector"], "", "", (), "", "") if only_excluded else None
     except InvalidSelector as e:
         raise Wrong(at, f"selectors that can be read ({e})", dict(raw)) from e
     return selected, excluded

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.labels import LabelIndex, LabelSet
+from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import Labelled, ServiceMembers
-from cni_calico.policy.rules import WITH_PORTS
 from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
 from cni_calico.policy.wanted import Members, PackedNet, PackedPort, SetChange
 
@@ -279,7 +279,7 @@ def _members(source: SetSource, item: Labelled) -> Iterable[Member]:
         return [
             (address, port.protocol, port.port)
             for port in dict.fromkeys(item.ports)
-            if port.name == source.port
+            if port.name in source.ports
             and (port.protocol in WITH_PORTS if source.protocol is None else port.protocol == source.protocol)
             for address in item.addresses
         ]

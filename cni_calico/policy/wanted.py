@@ -256,6 +256,7 @@ class WantedEndpoint:
 
     ``spoofing``: networks besides its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
     ``orchestrator``, ``workload``, ``endpoint``: the names in its status file ("k8s", "namespace/pod", "eth0").
+    ``container``: its ID. Endpoints of one workload with the same one are interfaces of one container.
     """
 
     key: ResourceKey
@@ -269,6 +270,7 @@ class WantedEndpoint:
     orchestrator: str = ""
     workload: str = ""
     endpoint: str = ""
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.ports import parse_port
 from cni_calico.policy.records import parse_policy
-from cni_calico.policy.rules import parse_port
 
 KEY = ResourceKey("GlobalNetworkPolicy", "p")
 SAFE = re.compile(r"[a-z][A-Za-z0-9_.-]{0,62}")

@@ -260,3 +260,19 @@ BOTH = ("10.0.0.1", "fd00::1", "10.0.0.2")
 def test_members(state, expected):
     found = sorted(wanted_of(STATES[state]).sets.values(), key=lambda members: bool(members.ports))
     assert found == expected
+
+
+def test_an_excluded_network_set_takes_nothing_away_from_another():
+    """Both hold the address; one is selected, the other is not."""
+    sets = {("GlobalNetworkSet", "", name): document({"nets": ["10.9.0.1"]}, {"net": name}) for name in ("a", "b")}
+    rules = source(selector="has(net)", notSelector="net == 'b'")
+    wanted = wanted_of(ONE | sets | policy("n", ingress=rules))
+    (side,) = (rule.source for rule in wanted.policies[PolicyId("GlobalNetworkPolicy", "n")].ingress)
+    assert not side.not_sets
+    assert wanted.sets[side.sets[0]] == Members(frozenset({ip_address("10.9.0.1").packed}))
+
+
+def test_a_rule_that_contradicts_itself_exists_in_no_family():
+    rules = [{"action": "Deny", "protocol": "TCP", "notProtocol": 6}]
+    wanted = wanted_of(ONE | policy("n", ingress=rules))
+    assert wanted.policies[PolicyId("GlobalNetworkPolicy", "n")].ingress[0].families == ()

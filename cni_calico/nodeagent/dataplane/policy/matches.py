@@ -4,7 +4,8 @@ Rule: a packet that the rule describes matches exactly one of them if the action
 other packet matches any. Cheap tests come first: protocol, ports, networks, then sets.
 
 What nf_tables cannot express in one rule (a port in a list OR in a set; an address in a set of addresses OR in a
-network) becomes alternatives: one rule for each combination.
+network) becomes alternatives: one rule for each combination, MOST at most. The calculation sees to that: the named
+ports of a side are one set, so no part has more than two alternatives, and at most four parts have two.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import collapse_addresses
 from itertools import product
+from math import prod
 from typing import Any
 
 from cni_calico.model.netfilter import (
@@ -24,6 +26,7 @@ from cni_calico.model.netfilter import (
     MetaLoad,
     NftSet,
     PayloadLoad,
+    PortChoice,
     SetLookup,
 )
 from cni_calico.model.resources import Network
@@ -32,6 +35,8 @@ from cni_calico.policy.wanted import WantedRule, WantedSide
 
 Match = tuple[Expression, ...]
 NETWORKS = "/n"  # appended to a set's name: the name of the set of its networks
+MOST = 16  # rules of the packet filter for one rule of a policy, in one family
+MULTIPORT = 15  # ports in one match of iptables; a range counts twice
 _FEW_PORTS = 64  # up to this number, a list is kept port by port, in a set with direct lookup
 ICMP = {4: 1, 6: 58}
 ADDRESS_TYPE = {4: "ipv4_addr", 6: "ipv6_addr"}
@@ -65,8 +70,10 @@ class Rendered:
 HasNetworks = Callable[[str], bool]
 
 
-def render_match(rule: WantedRule, family: int, has_networks: HasNetworks) -> Rendered:
+def render_match(rule: WantedRule, family: int, has_networks: HasNetworks, *, by_iptables: bool = False) -> Rendered:
     """``has_networks``: whether a set (by its id) has networks of this family besides single addresses.
+    ``by_iptables``: for legacy iptables, which needs rules before a rule for what it tests twice, and several for a
+    long list of ports.
 
     No matches: the rule does not exist in this family. Raises CannotRender.
     """
@@ -76,7 +83,10 @@ def render_match(rule: WantedRule, family: int, has_networks: HasNetworks) -> Re
     parts: list[list[Match]] = [_protocol(rule), _icmp(rule, family), _not_icmp(rule, family)]
     try:
         for side, is_source in ((rule.source, True), (rule.destination, False)):
-            parts.append(_ports(side, is_source, family, done))
+            if by_iptables and _is_one_test(rule, side):
+                parts.append([_port_choice(side, is_source, done)])
+            else:
+                parts.append(_ports(side, is_source, family, done))
             parts.append(_not_ports(side, is_source, family, done))
         for side, is_source in ((rule.source, True), (rule.destination, False)):
             parts.append(_nets(side.nets, family, is_source, done, inside=True))
@@ -87,6 +97,9 @@ def render_match(rule: WantedRule, family: int, has_networks: HasNetworks) -> Re
         return Rendered([])
     parts = [part for part in parts if part != [()]]
     parts.sort(key=len)  # alternatives last: combinations differ at their end only
+    needed = prod(map(len, parts))
+    if needed > MOST:
+        raise CannotRender(f"one of its rules would need {needed} rules of the packet filter")
     if rule.action == "Log":
         parts = [_disjoint(part) for part in parts]
     done.matches = [tuple(e for match in combination for e in match) for combination in product(*parts)]
@@ -165,7 +178,9 @@ def _merged(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=4096)
-def _port_list(ranges: tuple[tuple[int, int], ...]) -> ListSet:
+def _port_list(listed: tuple[tuple[int, int], ...]) -> ListSet:
+    """``listed`` is as the rule has it: rules that share a list find its set by a hash that is known."""
+    ranges = _merged(listed)
     shown = ".".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
     name = f"ports-{shown}" if len(shown) <= 40 else f"ports-{shown[:24]}_{digest(ranges)}"
     if sum(high - low + 1 for low, high in ranges) <= _FEW_PORTS:
@@ -175,11 +190,11 @@ def _port_list(ranges: tuple[tuple[int, int], ...]) -> ListSet:
     return ListSet(NftSet(name, ("inet_service",), interval=True), spans)
 
 
-def _numbers(ranges: tuple[tuple[int, int], ...], is_source: bool, done: Rendered, *, inside: bool) -> Match:
-    ranges = _merged(ranges)
+def _numbers(numbers: tuple[tuple[int, int], ...], is_source: bool, done: Rendered, *, inside: bool) -> Match:
+    ranges = _merged(numbers)
     load = _port(is_source)
     if len(ranges) > 1:
-        listed = _port_list(ranges)
+        listed = _port_list(numbers)
         done.lists[listed.spec.name] = listed
         return (load, SetLookup(listed.spec.name, invert=not inside))
     low, high = ranges[0]
@@ -204,6 +219,22 @@ def _ports(side: WantedSide, is_source: bool, family: int, done: Rendered) -> li
         matches.append(_numbers(side.ports, is_source, done, inside=True))
     matches += [_in_port_set(name, is_source, family) for name in side.port_sets]
     return matches or ALWAYS
+
+
+def _mixes(side: WantedSide) -> bool:
+    return bool(side.ports and side.port_sets)
+
+
+def _is_one_test(rule: WantedRule, side: WantedSide) -> bool:
+    """Whether iptables tests numbers and names in a chain of their own, so that they are no alternatives."""
+    is_long = sum(1 if low == high else 2 for low, high in _merged(side.ports)) > MULTIPORT
+    return _mixes(side) and len(side.port_sets) == 1 and (is_long or (_mixes(rule.source) and _mixes(rule.destination)))
+
+
+def _port_choice(side: WantedSide, is_source: bool, done: Rendered) -> Match:
+    listed = _port_list(side.ports)
+    done.lists[listed.spec.name] = listed
+    return (PortChoice(listed.spec.name, side.port_sets[0], is_source),)
 
 
 def _not_ports(side: WantedSide, is_source: bool, family: int, done: Rendered) -> list[Match]:

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from cni_calico.model.netfilter import BaseHook, Immediate, NftChain, NftTable, NoTrack
 from cni_calico.nodeagent.dataplane.policy.legacy.matches import CannotExpress, Marks, interface, quoted, set_marks
 from cni_calico.nodeagent.dataplane.policy.legacy.names import CHAINS, chain_name, tagged
+from cni_calico.nodeagent.dataplane.policy.legacy.port_chains import PortChain
 from cni_calico.nodeagent.dataplane.policy.legacy.rules import ActionChain, Compiled, compile_rule, map_chain
 
 FILTER, MANGLE, RAW = "filter", "mangle", "raw"
 TABLES = (RAW, MANGLE, FILTER)
-_BEFORE_TRACKING = -200
+_BEFORE_TRACKING, _SOURCE_TRANSLATION = -200, 100
 _LEAF = 12  # at most so many comparisons in one chain of a map
 _COMMENT = 200
 
@@ -61,7 +62,7 @@ class Layout:
 
 
 # a chain by its neutral name, a map by (name, option of iptables), or an action: each becomes chains of iptables
-Placed = str | tuple[str, str] | ActionChain
+Placed = str | tuple[str, str] | ActionChain | PortChain
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +256,11 @@ class Placement:
             self._count(FILTER, [(node, -1)])
         self._loose = loose
         for node in self._parents.keys() - self._parts.keys():
-            if isinstance(node, ActionChain):
+            if isinstance(node, ActionChain | PortChain):
                 self.put(node, PlacedChains({node.name: tag_all(node.rules())}, frozenset()))
             elif any(refs[node] for refs in self._refs.values()):
                 raise NotExpressed(f"a rule leads to the chain {node}, which is not there", chain=str(node))
-        for node in [node for node in self._idle if isinstance(node, ActionChain)]:
+        for node in [node for node in self._idle if isinstance(node, ActionChain | PortChain)]:
             self.put(node, None)
 
     def _fits_filter(self, node: Placed) -> bool:
@@ -267,7 +268,7 @@ class Placement:
         seen, waiting = {node}, [node]
         while waiting:
             one = waiting.pop()
-            if isinstance(one, ActionChain):
+            if isinstance(one, ActionChain | PortChain):
                 continue
             part = self._parts.get(one)
             if part is None or not part.fits_filter:
@@ -275,7 +276,7 @@ class Placement:
             more = part.leads - seen
             seen |= more
             waiting += more
-        return not isinstance(node, ActionChain)
+        return not isinstance(node, ActionChain | PortChain)
 
     def _count(self, table: str, changes: Iterable[tuple[Placed, int]]) -> None:
         """One more or one less leads to each node in this table; what begins or ceases to be there does so for what it
@@ -324,6 +325,8 @@ def _place(hook: BaseHook) -> tuple[str, str]:
         "forward": (FILTER, "FORWARD"),
         "postrouting": (MANGLE, "POSTROUTING"),
     }.get(hook.hook)
+    if hook.hook == "postrouting" and hook.priority > _SOURCE_TRANSLATION:
+        raise CannotExpress("iptables cannot drop after source translation")
     if place is None or hook.kind != "filter":
         raise CannotExpress(f"iptables has no hook {hook.hook} of kind {hook.kind}")
     return place

@@ -2,8 +2,8 @@
 
 Rule: what cannot be expressed raises CannotExpress. In one rule iptables can test a protocol, a source and a
 destination only once, and it cannot invert a limit. Each further test becomes a rule before it: the mark bit
-``scratch`` is set, and cleared where that test does not match. A list of ports is cut into pieces of fifteen; each
-piece is a rule.
+``scratch`` is set, and cleared where that test does not match. A list of ports that does not fit into one match is such
+a test, too: a chain of its own (port_chains.py).
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from cni_calico.model.netfilter import (
     NoTrack,
     PacketCounter,
     PayloadLoad,
+    PortChoice,
     RateLimit,
     RejectPacket,
     SetLookup,
 )
 from cni_calico.nodeagent.dataplane.policy.legacy.names import set_name
+from cni_calico.nodeagent.dataplane.policy.legacy.port_chains import PortChain, pieces, port_chain
 
 PROTOCOLS_WITH_PORTS = {6: "tcp", 17: "udp", 132: "sctp", 136: "udplite", 33: "dccp"}
-_PORTS = 15  # of one multiport match; a range counts twice
+_FEW_PIECES = 4  # of a negated list, in one rule
 FAMILY = {"ip": 4, "ip6": 6}
 _ICMP = {4: 1, 6: 58}
 _ICMP_MATCH = {4: "-m icmp {}--icmp-type {}", 6: "-m icmp6 {}--icmpv6-type {}"}
@@ -115,6 +117,8 @@ class ParsedRule:
         self._limits: list[str] = []
         self._over: list[str] = []
         self._never = False
+        self._choices: list[tuple[str, list[tuple[int, int]], str, bool]] = []  # see port_chain
+        self.port_chains: list[PortChain] = []
 
     def take(self, e: Expression) -> None:
         match e:
@@ -133,6 +137,8 @@ class ParsedRule:
                 self.map = (e.name, self._interface_option(self._loaded[e.register]))
             case SetLookup():
                 self._look_up(e)
+            case PortChoice():
+                self._choose(e)
             case RateLimit():
                 self._limit(e)
             case ConnectionLimit():
@@ -262,17 +268,32 @@ class ParsedRule:
         if loaded.length != 2 or loaded.offset not in (0, 2):
             _refuse(loaded)
         self._needs_ports = True
-        option = f"-m multiport {'! ' if negated else ''}--{'d' if loaded.offset else 's'}ports"
-        pieces = [f"{option} {piece}" for piece in _pieces(ranges)]
-        self._more.append([" ".join(pieces)] if negated else pieces)
+        option = f"{'d' if loaded.offset else 's'}ports"
+        cut = list(pieces(ranges))
+        if len(cut) > (_FEW_PIECES if negated else 1):
+            self._choices.append((option, ranges, "", negated))
+            return
+        self._more.append([" ".join(f"-m multiport {'! ' if negated else ''}--{option} {piece}" for piece in cut)])
+
+    def _choose(self, e: PortChoice) -> None:
+        self._needs_ports = True
+        listed, side = self._set(e.ports), "src" if e.is_source else "dst"
+        self._set(e.members)
+        members = f"-m set --match-set {set_name(e.members, self._family)} {side},{side}"
+        ranges = port_ranges(listed, self._table.elements.get(e.ports, ()))
+        self._choices.append((f"{side[0]}ports", ranges, members, False))
+
+    def _set(self, name: str) -> NftSet:
+        spec = self._table.sets.get(name)
+        if spec is None:
+            raise CannotExpress(f"the set {name} is not there")
+        return spec
 
     def _look_up(self, e: SetLookup) -> None:
         loaded = self._loaded[e.register]
         if not isinstance(loaded, PayloadLoad):
             _refuse(loaded)
-        spec = self._table.sets.get(e.name)
-        if spec is None:
-            raise CannotExpress(f"the set {e.name} is not there")
+        spec = self._set(e.name)
         if loaded.base == "transport":
             ranges = port_ranges(spec, self._table.elements.get(e.name, ()))
             self._test_ports(loaded, ranges, negated=e.invert)
@@ -314,10 +335,17 @@ class ParsedRule:
                     unless.append(f"{'' if outside else '! '}{option} {network}")
         if self._over and (first or self._more or self._limits):
             raise CannotExpress("a limit is inverted in a rule that tests something else, too")
+        scratch = self._marks.scratch
+        cleared = set_marks(0, scratch)
+        assert self._protocol is not None or not self._choices
+        self.port_chains = [
+            port_chain(self._protocol or 0, option, ranges, members, cleared, invert=invert)
+            for option, ranges, members, invert in self._choices
+        ]
         prelude: list[str] = []
-        if unless:
-            scratch = self._marks.scratch
-            prelude = [f"-j {set_marks(scratch, scratch)}", *(f"{one} -j {set_marks(0, scratch)}" for one in unless)]
+        if unless or self.port_chains:
+            prelude = [f"-j {set_marks(scratch, scratch)}", *(f"{one} -j {cleared}" for one in unless)]
+            prelude += [f"-p {self._protocol} -j {chain.name}" for chain in self.port_chains]
             first.append(has_mark(scratch, scratch))
         for some in product(*self._more):
             yield prelude, " ".join((*first, *some, *self._limits))
@@ -338,19 +366,6 @@ def port_ranges(spec: NftSet, elements: Iterable[bytes]) -> list[tuple[int, int]
 
 def _number(data: bytes) -> int:
     return int.from_bytes(data, "big")
-
-
-def _pieces(ranges: list[tuple[int, int]]) -> Iterator[str]:
-    piece: list[str] = []
-    room = _PORTS
-    for low, high in ranges:
-        size = 1 if low == high else 2
-        if size > room:
-            yield ",".join(piece)
-            piece, room = [], _PORTS
-        piece.append(str(low) if low == high else f"{low}:{high}")
-        room -= size
-    yield ",".join(piece)
 
 
 def _refuse(what: object) -> NoReturn:

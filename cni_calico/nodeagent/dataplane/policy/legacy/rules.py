@@ -22,6 +22,7 @@ from cni_calico.nodeagent.dataplane.policy.legacy.matches import (
     set_marks,
 )
 from cni_calico.nodeagent.dataplane.policy.legacy.names import CHAINS, chain_name
+from cni_calico.nodeagent.dataplane.policy.legacy.port_chains import PortChain
 
 _LOG_PREFIX = 29
 _UNREACHABLE = {(4, 3): "icmp-port-unreachable", (6, 4): "icmp6-port-unreachable"}
@@ -48,13 +49,15 @@ class ActionChain:
 class Compiled:
     """``rules``: without "-A" and the chain's name. ``chains``: the neutral names of chains that they lead to.
 
-    ``maps``: (map, option of iptables) they look up. ``actions``: chains that have to be there.
+    ``maps``: (map, option of iptables) they look up. ``actions``: chains that have to be there. ``prelude``: what the
+    mark bit ``scratch`` tells at this point; the next rule need not test it again.
     """
 
     rules: list[str] = field(default_factory=list)
     chains: list[str] = field(default_factory=list)
     maps: list[tuple[str, str]] = field(default_factory=list)
-    actions: list[ActionChain] = field(default_factory=list)
+    actions: list[ActionChain | PortChain] = field(default_factory=list)
+    prelude: tuple[str, ...] = ()
     jumps: bool = False  # whether the accept bit may be set when they come back
 
 
@@ -72,8 +75,11 @@ def compile_rule(rule: NftRule, table: NftTable, marks: Marks, *, base: bool, do
     for expression in rule.expressions:
         parsed.take(expression)
     for prelude, match in parsed.matches():
-        done.rules += prelude
+        if prelude and tuple(prelude) != done.prelude:
+            done.rules += prelude
+            done.prelude = tuple(prelude)
         _act(parsed, match, marks, done, base=base)
+    done.actions += parsed.port_chains
 
 
 def _act(parsed: ParsedRule, match: str, marks: Marks, done: Compiled, *, base: bool) -> None:
@@ -92,6 +98,7 @@ def _act(parsed: ParsedRule, match: str, marks: Marks, done: Compiled, *, base: 
     elif sets and (verdict or parsed.map or parsed.log or parsed.reject or (parsed.bits and parsed.notrack)):
         raise CannotExpress("iptables cannot set a mark and do that in one rule")
     elif parsed.bits:
+        done.prelude = ()
         done.rules.append(f"{before}-j {set_marks(parsed.value, parsed.bits)}")
     elif parsed.notrack:
         done.rules.append(f"{before}-j CT --notrack")
@@ -116,7 +123,7 @@ def _act(parsed: ParsedRule, match: str, marks: Marks, done: Compiled, *, base: 
 
 
 def _jump(chain: str, before: str, marks: Marks, done: Compiled) -> None:
-    done.jumps = True
+    done.jumps, done.prelude = True, ()
     done.rules.append(f"{before}-j {chain}")
     done.rules.append(f"{has_mark(marks.accept, marks.accept)} -j RETURN")
 

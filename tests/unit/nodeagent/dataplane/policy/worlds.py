@@ -76,10 +76,10 @@ def random_side(rng: random.Random, *, ports: bool) -> WantedSide:
         nets=some(NETS),
         not_nets=some(NETS[:3]),
         ports=some(ranges) if ports else (),
-        port_sets=some(PORT_SETS),
+        port_sets=some(PORT_SETS, 1),
         not_ports=some(ranges) if ports else (),
         not_port_sets=some(PORT_SETS, 1),
-        sets=some(ADDRESS_SETS),
+        sets=some(ADDRESS_SETS, 1),
         not_sets=some(ADDRESS_SETS),
     )
 
@@ -147,6 +147,9 @@ def random_wanted(rng: random.Random) -> Wanted:
             spoofing=tuple(rng.sample(NETS[:2], rng.randrange(2))),
             ingress_limits=PacketLimits(100, 5, 3) if rng.random() < 0.3 else PacketLimits(),
             egress_limits=PacketLimits(max_connections=7) if rng.random() < 0.3 else PacketLimits(),
+            orchestrator="k8s",
+            workload=f"default/pod{i // 2}",
+            container=rng.choice(("", "c1", "c2")),
         )
     sets = {name: random_members(rng, name) for name in sorted(names)}
     return Wanted(sets, policies, classes, endpoints, host_classes, hosts)

@@ -35,6 +35,7 @@ from cni_calico.nodeagent.dataplane.policy.chains import (
     set_mark,
 )
 from cni_calico.nodeagent.dataplane.policy.legacy.matches import CannotExpress, Marks
+from cni_calico.nodeagent.dataplane.policy.legacy.port_chains import port_chain
 from cni_calico.nodeagent.dataplane.policy.legacy.rules import Compiled, compile_rule
 from cni_calico.nodeagent.dataplane.policy.matches import in_network, network_list, protocol, render_match
 from cni_calico.nodeagent.dataplane.policy.stages import begins_with, interface_key
@@ -117,12 +118,23 @@ def test_ports() -> None:
         "-p 6 -m multiport --sports 80 -m multiport ! --dports 1:1023 -j DROP"
     ]
     many = WantedSide(ports=tuple((port, port + 1) for port in range(1000, 1100, 10)))
-    pieces = matches(wanted(None, many, protocol=UDP), 4)
-    assert [line.count(":") for line in pieces] == [7, 3] and "1060:1061" in pieces[0] and "1090:1091" in pieces[1]
+    ready, tested, denied = matches(wanted(None, many, protocol=UDP), 4)
+    assert ready == "-j MARK --set-xmark 0x80000/0x80000" and tested.startswith("-p 17 -j cali-p-of-")
+    assert denied == "-p 17 -m mark --mark 0x80000/0x80000 -j DROP"
     (none_of,) = matches(wanted(None, WantedSide(not_ports=many.ports), protocol=UDP), 4)
     assert none_of.count("! --dports") == 2
     with pytest.raises(CannotExpress, match="no ports of protocol"):
         matches(wanted(None, many), 4)
+
+
+def test_a_long_list_of_ports_is_a_chain() -> None:
+    ranges = [(port, port + 1) for port in range(1000, 1100, 10)]
+    cleared = "MARK --set-xmark 0x0/0x80000"
+    first, second, last = port_chain(UDP, "dports", ranges, "", cleared, invert=False).rules()
+    assert [line.count(":") for line in (first, second)] == [7, 3] and "1060:1061" in first and "1090:1091" in second
+    assert first.endswith("-j RETURN") and second.endswith("-j RETURN") and last == f"-j {cleared}"
+    inverted = port_chain(UDP, "dports", ranges, "", cleared, invert=True).rules()
+    assert [line.endswith(f"-j {cleared}") for line in inverted] == [True, True]
 
 
 def test_icmp() -> None:
