@@ -15,7 +15,7 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
 from cni_calico.kernel.files import Files
-from cni_calico.log import Log
+from cni_calico.log import Log, open_log_file
 from cni_calico.model.timestamps import rfc3339
 from cni_calico.nodeagent.context.open import Opened, open_context, open_log
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
@@ -24,6 +24,7 @@ from cni_calico.nodeagent.startup.completion import announce_shutdown
 from cni_calico.nodeagent.startup.records import shutdown_path
 from cni_calico.nodeagent.startup.run import run_startup
 from cni_calico.nodeagent.status import file as status
+from cni_calico.regular import make_directories
 
 BIRD_S = 2.0
 
@@ -41,7 +42,7 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
     log = open_log(settings, "init")
     for directory in (settings.run_dir, settings.state_dir, settings.log_dir):
         try:
-            os.makedirs(directory, mode=0o755, exist_ok=True)
+            make_directories(directory, 0o755)
             os.chown(directory, settings.node_user_id, -1)
         except OSError as e:
             if not best_effort:
@@ -105,7 +106,7 @@ def configure_once(environ: Mapping[str, str]) -> int:
     environment = parse_bgp_environment(opened.environ, node_name=opened.node)
     try:
         # not our own stderr: its reader would wait as long as BIRD runs
-        with open(_bird_log(opened.context.settings), "ab") as output:
+        with open(_bird_log(opened.context.settings), "ab", opener=open_log_file) as output:
             keeper = BgpKeeper(opened.context, opened.node, environment, output_fd=output.fileno())
             return 0 if keeper.run_once(opened.context.deadline()) else 1
     finally:
@@ -116,7 +117,7 @@ def _bird_log(settings: NodeSettings) -> str:
     """The log file of a BIRD that outlives us."""
     if settings.disable_file_logging:
         return os.devnull
-    os.makedirs(settings.log_dir, exist_ok=True)
+    make_directories(settings.log_dir, 0o755)
     return f"{settings.log_dir}/bird.log"
 
 

@@ -32,6 +32,7 @@ from cni_calico.ctl.output.render import (
 )
 from cni_calico.ctl.output.values import is_jsonpath
 from cni_calico.ctl.resources import batch, operations
+from cni_calico.ctl.resources.size import describe_too_large
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
@@ -182,6 +183,9 @@ def _write(
         key, document = found[i]
         require_placed(key, document, arguments)
         operation(session, key, document, checks_of(arguments))
+        too_large = describe_too_large(key, document)
+        if too_large:
+            arguments.warn(too_large)
 
     return batch.run_batch(verb, [key for key, _ in found], act, skip=skip)
 

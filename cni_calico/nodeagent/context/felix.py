@@ -1,8 +1,8 @@
 """PURE: the parameters that upstream calls Felix's: FELIX_ variables and FelixConfiguration resources.
 
-Rule: environment > FelixConfiguration node.<name> > FelixConfiguration default > built-in, parameter by parameter. For
-a value that cannot be parsed there is a warning and the next source is used. There is also a warning for an unknown
-name, and for a parameter of upstream's that this agent does not use. Names are case-insensitive.
+Rule: environment > FelixConfiguration node.<name> > FelixConfiguration default > built-in, parameter by parameter. A
+value that cannot be parsed is not used, with a warning; of failsafe ports those that can be parsed are. There is also a
+warning for an unknown name, and for a parameter of upstream's that this agent does not use. Names are case-insensitive.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.model.access import parse_relay_address
-from cni_calico.nodeagent.context.host_protection import EXCLUDED, FAILSAFE, failsafe_text
+from cni_calico.nodeagent.context.host_protection import EXCLUDED, FAILSAFE, failsafe_text, select_readable
 from cni_calico.nodeagent.context.legacy import ACCESS
-from cni_calico.nodeagent.context.unused import ELSEWHERE
+from cni_calico.nodeagent.context.rule_budget import BUDGET, BUDGET_MEANING, DEFAULT_BUDGET
+from cni_calico.nodeagent.context.unused import ELSEWHERE, NOT_ENFORCED
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 SEVERITIES = choice(
@@ -70,8 +71,7 @@ _ENABLED = choice("Enabled", "Disabled")
 MARK_MASK = Kind(parse_mark_mask, "bits, such as 0xffff0000")
 LOG_RATE = Kind(parse_log_rate, "N/second, N/minute, N/hour or N/day")
 RELAY = Kind(parse_relay, "host:port")
-_V4 = Kind(IPv4Address, "IPv4 address")
-_V6 = Kind(IPv6Address, "IPv6 address")
+_V4, _V6 = Kind(IPv4Address, "IPv4 address"), Kind(IPv6Address, "IPv6 address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,13 @@ class FelixSettings:
         "Not a parameter of upstream's. Disabled: enforce no network policy on this node.",
         section="Policy",
     )
+    standing_rules: str = setting(
+        "StandingRules",
+        _ENABLED,
+        "Enabled",
+        "Not a parameter of upstream's. Disabled: nothing guards tunnels, source addresses and 127/8 without policies.",
+    )
+    policy_rule_budget: int = setting("PolicyRuleBudget", BUDGET, DEFAULT_BUDGET, BUDGET_MEANING)
     takeover_without_policies: bool = setting(
         "TakeoverWithoutPolicies",
         FLAG,
@@ -281,21 +288,18 @@ class FelixSettings:
         "the environment only.",
         section="Relay",
     )
-    relay_service: str = setting(
-        "TyphaK8sServiceName", TEXT, "", "The relays' Service; none or empty: the API server itself is followed."
-    )
+    relay_service: str = setting("TyphaK8sServiceName", TEXT, "", "The relays' Service; none or empty: there is none.")
     relay_namespace: str = setting("TyphaK8sNamespace", TEXT, "kube-system", "The Service's namespace.")
     relay_ca: str = setting("TyphaCAFile", TEXT, "", "The certificate authority of the relays; required.")
-    relay_certificate: str = setting(
-        "TyphaCertFile", TEXT, "", "The agent's client certificate; empty: the service account's token is sent."
-    )
+    relay_certificate: str = setting("TyphaCertFile", TEXT, "", "The agent's certificate; empty: a token is sent.")
     relay_key: str = setting("TyphaKeyFile", TEXT, "", "The certificate's key.")
+    relay_token_file: str = setting(
+        "TyphaTokenFile", TEXT, "", "Ours: a file with a token that only relays take; empty: they get the API server's."
+    )
     relay_common_name: str = setting(
-        "TyphaCN", TEXT, "", "Common name of the relays' certificates; empty: their host or Service must be in them."
+        "TyphaCN", TEXT, "", "Name in relays' certificates; empty: their host's or Service's."
     )
-    relay_uri: str = setting(
-        "TyphaURISAN", TEXT, "", "A URI that must be among the alternative names of the relays' certificates."
-    )
+    relay_uri: str = setting("TyphaURISAN", TEXT, "", "A URI that must be among the names of the relays' certificates.")
 
 
 # Names in a FelixConfiguration of parameters whose FELIX_ variable is spelled differently.
@@ -306,12 +310,6 @@ _RESOURCE_NAMES = {
     "iptableslocktimeout": "iptableslocktimeoutsecs",
     "reportinginterval": "reportingintervalsecs",
     "reportingttl": "reportingttlsecs",
-}
-
-_NOT_ENFORCED = {
-    "policysyncpathprefix": "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
-    "useinternaldataplanedriver": "there is no external data plane: this agent programs the kernel",
-    "dataplanedriver": "there is no external data plane: this agent programs the kernel",
 }
 
 # What every cluster's FelixConfiguration contains by default: not worth a warning on each node.
@@ -353,11 +351,12 @@ def parse_felix(
             if not text:
                 continue
             try:
-                value = _parse(item, text)
+                values.setdefault(item.attribute, _parse(item, text))
             except ValueError as e:
-                warnings.append(f"{label.format(name)}={text!r} is not used: {e}")
-                continue
-            values.setdefault(item.attribute, value)
+                value = select_readable(text) if item.kind is FAILSAFE else ()  # the built-in list would open more
+                warnings.append(f"{label.format(name)}={text!r} is {'used only in part' if value else 'not used'}: {e}")
+                if value:
+                    values.setdefault(item.attribute, value)
     return Parameters(FelixSettings(**values), tuple(warnings))
 
 
@@ -374,8 +373,8 @@ def _parse(item: Setting, text: str) -> Any:
 def _stranger(label: str, lower: str) -> list[str]:
     if lower in ACCESS or lower.startswith("usagereporting"):
         return []  # legacy.py has read the former; no usage is ever reported to anybody
-    if lower in _NOT_ENFORCED:
-        return [f"{label}: {_NOT_ENFORCED[lower]}"]
+    if lower in NOT_ENFORCED:
+        return [f"{label}: {NOT_ENFORCED[lower]}"]
     if lower.startswith(ELSEWHERE):
         return [f"{label} has no effect: this agent does not use it"]
     return [f"{label} is unknown: no parameter has this name"]

@@ -20,3 +20,9 @@ typhawritetimeout usageexport usagereporting
 useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
 """
 ELSEWHERE = tuple(_ELSEWHERE_NAMES.split())
+
+NOT_ENFORCED = {
+    "policysyncpathprefix": "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
+    "useinternaldataplanedriver": "there is no external data plane: this agent programs the kernel",
+    "dataplanedriver": "there is no external data plane: this agent programs the kernel",
+}

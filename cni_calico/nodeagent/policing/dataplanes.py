@@ -30,7 +30,8 @@ _ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a k
 _DISABLED = "NFTablesMode is Disabled"
 _LIMITS = (
     "Changes take longer the more rules there are, rules that others change are noticed within a second, members of "
-    "sets only every IptablesRefreshInterval, and proxy ARP's answers are not checked"
+    "sets only every IptablesRefreshInterval, and neither proxy ARP's answers nor packets from 127.0.0.0/8 to "
+    "workloads are checked"
 )
 
 
@@ -136,7 +137,7 @@ def remove_other(plane: DataPlane, felix: FelixSettings) -> str:
                     filtering.remove(deadline)
         elif not _no_nftables():
             with NfTables() as kernel:
-                there = [table for table in TABLES if kernel.read_table(table, deadline) is not None]
+                there = [table for table in TABLES if kernel.has_table(table, deadline)]
                 if there:
                     kernel.apply([DropTable(table) for table in there], deadline)
     except CalicoError as e:

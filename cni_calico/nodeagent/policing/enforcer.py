@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from errno import EFBIG
 from itertools import groupby
 
 from cni_calico.deadline import Deadline
@@ -23,10 +24,11 @@ from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink.nftables import PacketFilter
 from cni_calico.log import Log
 from cni_calico.model.netfilter import DropTable, NftTable, Operation, TableId
-from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table
+from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table, remade
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.dataplane.policy.refused import FilterObject, object_of
+from cni_calico.nodeagent.dataplane.policy.standing import has_policies, select_standing
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, TABLES
 from cni_calico.nodeagent.dataplane.policy.without import do_without
 from cni_calico.nodeagent.policing.audit import Audit
@@ -55,14 +57,28 @@ class Enforcer:
         self._kernel = kernel
         self._log = log
         self._clock = clock
+        self._unread: set[TableId] = set()  # tables that are there, but too large to be read
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
+        self._only_standing = False
         self.audit = Audit(kernel.reader, lambda: self.held)
 
     @property
     def is_there(self) -> bool:
-        """Whether any of our tables is in the kernel, as far as known."""
-        return bool(self.held)
+        """Whether any policies' rules of ours are in the kernel, as far as known; standing rules are none."""
+        policed = (table == ARP or has_policies(held.chains) for table, held in self.held.items())
+        return bool(self._unread) or any(policed)
+
+    def stand(self, *, alone: bool) -> None:
+        """From now on the goal is only its standing rules (``alone``), or all of it."""
+        if alone != self._only_standing:
+            self._only_standing, self._doubted = alone, True
+
+    def _wanted(self, table: TableId) -> NftTable | None:
+        goal = self.goal.tables.of[table]
+        if not self._only_standing:
+            return goal
+        return None if table == ARP else select_standing(goal, self.goal.settings)
 
     def count(self) -> dict[str, dict[str, int]]:
         """The numbers of chains, rules and sets of each family ("4", "6") that is there."""
@@ -93,18 +109,25 @@ class Enforcer:
     def read(self, deadline: Deadline) -> None:
         """Raises KernelError."""
         self.audit.give_up()
-        held = {}
+        if self._kernel.at_once and OptionalFeature.LOOPBACK not in self.goal.lacking:
+            self.goal.lack(OptionalFeature.LOOPBACK, "iptables cannot drop after source translation")
+        held: dict[TableId, NftTable] = {}
+        unread: set[TableId] = set()
         for table in TABLES:
             try:
-                found = self._kernel.read_table(table, deadline, self.goal.tables.of[table])
+                found = self._kernel.read_table(table, deadline, self._wanted(table))
             except KernelError as e:
+                if e.errno == EFBIG:
+                    self._log.warning(f"{e}; it is replaced as a whole")
+                    unread.add(table)
+                    continue
                 if table != ARP or e.errno in TRANSIENT:
                     raise
                 self.goal.lack(OptionalFeature.ARP_ANSWERS, str(e))
                 continue
             if found is not None:
                 held[table] = found
-        self.held, self._read, self._doubted = held, True, False
+        self.held, self._unread, self._read, self._doubted = held, unread, True, False
 
     def bring_about(self, deadline: Deadline) -> int:
         """Make the kernel hold the goal; returns the number of transactions needed.
@@ -160,8 +183,13 @@ class Enforcer:
         for table in TABLES:
             if table == ARP and OptionalFeature.ARP_ANSWERS in self.goal.lacking:
                 continue
-            goal = self.goal.tables.of[table]
-            if everything or table not in self.held:
+            goal = self._wanted(table)
+            if goal is None:
+                if table in self.held or table in self._unread:
+                    phases.removals.append(DropTable(table))
+            elif table in self._unread:
+                phases.new += remade(goal, table)
+            elif everything or table not in self.held:
                 plan_table(goal, self.held.get(table), None, phases)
             elif table in touched:
                 plan_table(goal, self.held[table], touched[table], phases)
@@ -173,6 +201,9 @@ class Enforcer:
         except BaseException:
             self._doubted = True  # what was touched is no longer in any plan
             raise
+        for table in self._unread & {one.table for one in operations if isinstance(one, DropTable)}:
+            self.held[table] = NftTable(table.family, table.name)
+            self._unread.discard(table)
         follow(self.held, operations)
         self.audit.follow(operations)
         self.figures.transactions += 1
@@ -244,7 +275,7 @@ class Enforcer:
     def remove(self, deadline: Deadline) -> bool:
         """Remove all our tables; returns whether there were any. Raises RulesRefused, RulesUnknown, KernelError."""
         self.read(deadline)
-        tables = list(self.held)
+        tables = [*self.held, *self._unread]
         if not tables:
             return False
         self._apply([DropTable(table) for table in tables], deadline)

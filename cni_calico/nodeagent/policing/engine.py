@@ -23,6 +23,7 @@ from cni_calico.nodeagent.policing.dataplanes import DataPlane, look, opened, re
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
 from cni_calico.nodeagent.policing.rounds import Rounds
+from cni_calico.nodeagent.policing.turns import Turns
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 
 KERNEL_AGAIN_S = 30.0
@@ -128,7 +129,7 @@ class PolicyEngine:
         )
         rounds.follow_tunnels(told[1])
         feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes)
-        news, unread_since = True, 0.0
+        news, unread_since, turns = True, 0.0, Turns()
         try:
             while not stopping.is_set():
                 self._moved = time.monotonic()
@@ -139,24 +140,25 @@ class PolicyEngine:
                     rounds.configure(told[0])
                     rounds.follow_tunnels(told[1])
                 happened = monitor.take()
-                if legacy is not None and rounds.in_force and legacy.touched():
+                if legacy is not None and rounds.guard.stands and legacy.touched():
                     happened.touched_by.add("?")
                 rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
-                records, since = feed.take()
-                rounds.take(records, since)
+                taken = turns.take(feed, everything=not rounds.in_force)
+                rounds.take(taken.changes, taken.since)
                 if synced or rounds.in_force:
                     rounds.follow()
                     synced = feed.need(endpoints=rounds.needs_endpoints, services=rounds.needs_services) and synced
                 now = time.monotonic()
                 unread_since = 0.0 if synced else unread_since or now
                 if synced or (rounds.in_force and now - unread_since >= UNREAD_LAST_S):
-                    if news or records or happened.touched_by or not rounds.waits_to_retry:
+                    if news or taken.changes or happened.touched_by or not rounds.waits_to_retry:
                         rounds.once(
                             feed.left_out, feed.unread, feed.unread_kinds, everybody=synced and feed.follows_all
                         )
-                    patience_s = min(LOOK_S, rounds.patience_s())
-                    if rounds.in_force and not in_force:
+                    turns.charge(taken)
+                    patience_s = 0.0 if turns else min(LOOK_S, rounds.patience_s())
+                    if rounds.guard.stands and not in_force:
                         in_force = True
                         self._remove_other(plane, told[0])
                 else:

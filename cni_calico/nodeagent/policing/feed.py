@@ -1,13 +1,15 @@
 """The input of the policy graph: caches of the datastore, whose changes wait here for the engine's thread.
 
-Rule: a record is decoded once, in its cache's thread, reduced to what the graph needs (a policy's rules, the labels and
+Rule: a record is decoded once, in its cache's thread (a large policy when it is its turn),
+reduced to what the graph needs (a policy's rules, the labels and
 addresses of other nodes' pods), handed over, and not kept here. A record that cannot be read is handed over as refused,
 never as removed, so its last good version stays in force. Until every listing has been read once, what can be taken is
 incomplete (``synced``).
 
 With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
 endpoints of services only once a rule names one (``need``): otherwise a node would receive every pod of the cluster.
-This node's own pods come only from the listing of its own pods, because the other listing may be behind.
+This node's own pods come only from the listing of its own pods, because the other listing may be behind. Addresses
+that only a pod's annotation names wait in ``Confirmation``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
-from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.interface import Datastore, Versioned, pod_of
 from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, KUBERNETES_CLUSTER_POLICY, KUBERNETES_POLICY
 from cni_calico.datastore.unreadable import listen
 from cni_calico.deadline import Deadline
@@ -27,11 +29,15 @@ from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.nodeagent.policing.confirmation import Claiming, Confirmation, pod_claim
+from cni_calico.nodeagent.policing.weights import LARGE, weigh_document
+from cni_calico.nodeagent.view.claims import is_claimed
+from cni_calico.policy.confirmed import HeldInBlock, PodClaim
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
 from cni_calico.policy.decode import decode_record, reduce_record
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
-from cni_calico.policy.records import Labelled, labelled_workload
+from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -47,18 +53,37 @@ class Refusal:
     """A record exists but cannot be read. ``first``: the version known before, if it has not been taken yet."""
 
     why: str
-    first: tuple[GraphRecord | None, ...] = ()
+    first: tuple[GraphRecord | Undecoded | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """A large document, which ``RecordFeed.decoded`` reads when it is its turn."""
+
+    item: Versioned
+    weight: int
 
 
 FedRecord = GraphRecord | Refusal | None  # None: removed
+FedChange = FedRecord | Undecoded
+
+
+def joined(before: FedChange, after: FedChange) -> FedChange:
+    """What stands for two changes of one record, in this order."""
+    if not isinstance(after, Refusal) or after.first:
+        return after
+    return replace(after, first=before.first if isinstance(before, Refusal) else (before,))
 
 
 @dataclass(frozen=True, slots=True)
 class _Fed:
-    """A record as it enters the graph, and what could not be converted."""
+    """A record as it enters the graph, and what could not be converted. ``claim``: only an annotation names its
+    addresses.
+    """
 
-    record: FedRecord
+    record: FedChange
     left_out: tuple[str, ...] = ()
+    claim: PodClaim | None = None
 
 
 _ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
@@ -80,7 +105,7 @@ class RecordFeed:
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
         self._guard = threading.Lock()
         self._node = node
-        self._pending: dict[ResourceKey, FedRecord] = {}
+        self._pending: dict[ResourceKey, FedChange] = {}
         self._shared: dict[LabelPairs, LabelPairs] = {}  # one copy for all equal values among what is pending
         self._waiting_since = time.monotonic()
         self._store = store
@@ -88,11 +113,13 @@ class RecordFeed:
         # records that a cache treats as absent, because they are not documents at all
         self._absent: set[ResourceKey] = set()
         self._asking: threading.Thread | None = None
+        self._confirmation = Confirmation(self._put, lambda key, why: self._put(key, Refusal(why)))
         listen(store, self._note)
         own = kubernetes is not None and kubernetes is store
         kinds = (*KINDS, *(_CONVERTED if own else ()))
         self._caches = [self._follow(store, ResourceList(kind)) for kind in kinds]
         self._has_all = not own
+        self._blocks: list[Cache[HeldInBlock]] = []
         self._own_prefix = endpoints_of_node(node).name_prefix
         self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
         self._has_slices = False
@@ -106,6 +133,7 @@ class RecordFeed:
         if endpoints and not self._has_all:
             self._has_all = True
             self._caches.append(self._follow(self._store, _ENDPOINTS, leaves_out=self._is_own))
+            self._blocks.append(self._confirmation.follow(self._store, self._wake))
         if services and not self._has_slices and self._kubernetes is not None:
             self._has_slices = True
             self._caches.append(self._follow(self._kubernetes, _SLICES))
@@ -118,9 +146,10 @@ class RecordFeed:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Rules of Kubernetes' policies that could not be converted."""
+        """Rules of Kubernetes' policies that could not be converted, and addresses that count later than they could."""
         found = list(self._left_out.items())
-        return tuple(sorted(f"{key.kind} {key.namespace}/{key.name}: {text}" for key, texts in found for text in texts))
+        texts = sorted(f"{key.kind} {key.namespace}/{key.name}: {text}" for key, texts in found for text in texts)
+        return (*texts, *self._confirmation.troubles)
 
     def _is_own(self, key: Key) -> bool:
         """Whether an endpoint is this node's; the node's name may be a prefix of other nodes' names: n1, n1-a."""
@@ -139,7 +168,7 @@ class RecordFeed:
 
         def gone(key: Key) -> None:
             if key not in self._absent and not leaves_out(key):
-                self._put(key, _absent(key))
+                self._take_away(key)
 
         return Cache(
             store,
@@ -154,13 +183,39 @@ class RecordFeed:
         )
 
     def _decode(self, item: Versioned) -> _Fed:
+        """Large policies are decoded later: they would hold up the others of their listing. Raises CorruptRecord."""
+        spec = item.value.get("spec") if isinstance(item.key, ResourceKey) and item.key.kind in POLICY_KINDS else None
+        weight = weigh_document(spec) if isinstance(spec, dict) else 0
+        return _Fed(Undecoded(item, weight)) if weight > LARGE else self._decode_now(item)
+
+    def decoded(self, key: ResourceKey, change: FedChange) -> FedRecord:
+        """The record, of a change that may not be decoded yet. For the engine's thread."""
+        if isinstance(change, Refusal):
+            first = tuple(self.decoded(key, one) for one in change.first)
+            return replace(change, first=tuple(one for one in first if not isinstance(one, Refusal)))
+        if not isinstance(change, Undecoded):
+            return change
+        try:
+            fed = self._decode_now(change.item)
+        except CorruptRecord as e:
+            return Refusal(str(e))
+        if fed.left_out:
+            self._left_out[key] = fed.left_out
+        assert not isinstance(fed.record, Undecoded)
+        return fed.record
+
+    def _decode_now(self, item: Versioned) -> _Fed:
         """Raises CorruptRecord."""
         key = item.key
         assert isinstance(key, ResourceKey)
         try:
             record, left_out = decode_record(key, item.value)
-            if isinstance(record, WorkloadEndpoint) and record.node != self._node:
-                return _Fed(self._reduced(record))
+            if isinstance(record, WorkloadEndpoint):
+                pod = pod_of(item)
+                claim = pod_claim(record) if pod is not None and is_claimed(pod) and record.ip_networks else None
+                return _Fed(
+                    self._reduced(record) if record.node != self._node else reduce_record(key, record), (), claim
+                )
             return _Fed(None if record is None else reduce_record(key, record), left_out)
         except CorruptRecord:
             raise
@@ -180,27 +235,43 @@ class RecordFeed:
     def _hand_over(self, key: Key, fed: _Fed) -> None:
         assert isinstance(key, ResourceKey)
         self._left_out.pop(key, None)
-        self._put(key, fed.record)
+        record = fed.record
+        if key.kind != "WorkloadEndpoint":
+            self._put(key, record)
+        elif isinstance(record, Refusal):
+            self._confirmation.refuse(key, record.why)
+        else:
+            assert record is None or isinstance(record, Claiming)
+            self._confirmation.put(key, record, fed.claim)
         if fed.left_out:
             self._left_out[key] = fed.left_out
 
-    def _put(self, key: Key, record: FedRecord) -> None:
+    def _put(self, key: Key, record: FedChange) -> None:
         assert isinstance(key, ResourceKey)
         with self._guard:
             if not self._pending:
                 self._waiting_since = time.monotonic()
             if isinstance(record, Refusal):
-                before = self._pending.get(key, record)
-                record = replace(record, first=before.first if isinstance(before, Refusal) else (before,))
+                record = joined(self._pending.get(key, record), record)
             else:
                 self._absent.discard(key)
             self._pending[key] = record
             if record is None:
                 self._left_out.pop(key, None)
 
+    def _take_away(self, key: Key) -> None:
+        assert isinstance(key, ResourceKey)
+        if key.kind == "WorkloadEndpoint":
+            self._confirmation.put(key, None)
+        else:
+            self._put(key, _absent(key))
+
     def _refuse(self, key: Key, why: str) -> None:
         if isinstance(key, ResourceKey):
-            self._put(key, Refusal(why))
+            if key.kind == "WorkloadEndpoint":
+                self._confirmation.refuse(key, why)
+            else:
+                self._put(key, Refusal(why))
             self._wake()
 
     def _note(self, key: Key, why: str) -> None:
@@ -225,7 +296,7 @@ class RecordFeed:
                 try:
                     found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
                     if found is None:
-                        self._put(key, _absent(key))
+                        self._take_away(key)
                     else:
                         self._hand_over(key, self._decode(found))
                 except CalicoError:
@@ -235,7 +306,7 @@ class RecordFeed:
     @property
     def synced(self) -> bool:
         """Whether every listing has been read once."""
-        return all(cache.synced for cache in self._caches)
+        return self._confirmation.decided and all(cache.synced for cache in self._caches)
 
     @property
     def unread_kinds(self) -> frozenset[str]:
@@ -253,7 +324,7 @@ class RecordFeed:
         """Why the data is not kept up to date; "" if it is."""
         return error_of(self._caches)
 
-    def take(self) -> tuple[dict[ResourceKey, FedRecord], float]:
+    def take(self) -> tuple[dict[ResourceKey, FedChange], float]:
         """What has changed since the last call, and since when (time.monotonic) the first change has waited."""
         with self._guard:
             taken, self._pending = self._pending, {}
@@ -262,7 +333,7 @@ class RecordFeed:
 
     def stop(self) -> None:
         self._stopped.set()
-        stop_caches(self._caches)
+        stop_caches((*self._caches, *self._blocks))
 
 
 def _absent(key: Key) -> GraphRecord | None:

@@ -34,10 +34,11 @@ from cni_calico.model.netfilter import (
     Operation,
     TableId,
 )
+from cni_calico.nodeagent.dataplane.policy import standing
 from cni_calico.nodeagent.dataplane.policy.delta import follow
 from cni_calico.nodeagent.dataplane.policy.legacy.layout import TABLES, Compiler, Layout, NotExpressed
 from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
-from cni_calico.nodeagent.dataplane.policy.legacy.names import set_name
+from cni_calico.nodeagent.dataplane.policy.legacy.names import chain_name, set_name
 from cni_calico.nodeagent.dataplane.policy.legacy.script import (
     InKernel,
     RestoreLine,
@@ -59,7 +60,10 @@ from cni_calico.nodeagent.dataplane.policy.refused import object_of
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing.no_pieces import NoPieces
 
-UNRECOGNISED = "unrecognised"  # a chain that stands for whatever is there: removing it removes that
+# chains that stand for whatever is there, and for standing rules: removing one removes that
+UNRECOGNISED = "unrecognised"
+_PLACEHOLDERS = (UNRECOGNISED, standing.UNRECOGNISED)
+_POLICED = {chain_name(one) for one in ("from-workloads", "to-workloads", "workloads-to-host")}
 _FAMILIES = {table: family for family, table in FILTER.items()}
 
 
@@ -189,7 +193,9 @@ class LegacyFilter:
         self._count(family)
         if not there:
             return None
-        return NftTable(table.family, table.name, {UNRECOGNISED: NftChain(UNRECOGNISED)})
+        is_policed = any(not _POLICED.isdisjoint(chains) for chains in held.chains.values())
+        name = UNRECOGNISED if is_policed else standing.UNRECOGNISED
+        return NftTable(table.family, table.name, {name: NftChain(name)})
 
     def _read(self, family: int, deadline: Deadline) -> tuple[InKernel, dict[str, IpSet]]:
         held = parse_saved(legacy.read_tables(family, deadline))
@@ -239,7 +245,7 @@ class _FamilyChange:
         follow_known(tables, [operation for _, operation in operations])
         known = tables.get(table)
         all_removed = any(
-            isinstance(o, DropTable) or (isinstance(o, DropChain) and o.name == UNRECOGNISED) for _, o in operations
+            isinstance(o, DropTable) or (isinstance(o, DropChain) and o.name in _PLACEHOLDERS) for _, o in operations
         )
         keeps = before.keeps and not all_removed
         try:
@@ -308,7 +314,7 @@ class _FamilyChange:
 
 def follow_known(tables: dict[TableId, NftTable], operations: Sequence[Operation]) -> None:
     """As delta.follow, without the chain that stands for what was not recognised."""
-    follow(tables, [o for o in operations if object_of(o)[1] != UNRECOGNISED])
+    follow(tables, [o for o in operations if object_of(o)[1] not in _PLACEHOLDERS])
 
 
 def _restore_sets(changes: Sequence[_FamilyChange], lines: Sequence[SetLine], deadline: Deadline) -> None:

@@ -32,16 +32,19 @@ from cni_calico.nodeagent.policing.audit import SLICE_S
 from cni_calico.nodeagent.policing.dataplanes import DEFAULT, DataPlane
 from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
-from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
+from cni_calico.nodeagent.policing.feed import FedRecord, Refusal, Undecoded
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
+from cni_calico.nodeagent.policing.guard import StandingGuard
 from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines
-from cni_calico.nodeagent.policing.last_valid import LastValid
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
-from cni_calico.nodeagent.policing.problems import count_goal, describe_problems
+from cni_calico.nodeagent.policing.problems import count_goal, describe_problems, describe_spared
+from cni_calico.nodeagent.policing.spared import spare_policies
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.policing.surroundings import Surroundings
 from cni_calico.nodeagent.policing.unenforced import Unenforced
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
+from cni_calico.nodeagent.view.last_valid import LastValid
+from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
 
@@ -67,19 +70,18 @@ class Rounds:
         watch_addresses: Callable[[], None] = lambda: None,
         dataplane: DataPlane = DEFAULT,
     ) -> None:
-        self._context = context
-        self._node = node
+        self._context, self._node = context, node
         self._log: Log = context.log
-        self._felix = felix
-        self._tell = tell
+        self._felix, self._tell = felix, tell
         self._watch_rules = watch_rules
-        self._dataplane = dataplane
-        self._now = now
+        self._dataplane, self._now = dataplane, now
         self._graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
+        self._graph.set_budget(felix.policy_rule_budget)
         self._service_networks = parse_service_networks(None)
-        self._goal = Goal(filter_settings(felix, self._service_networks))
+        self._goal = Goal(filter_settings(felix, self._service_networks, dataplane.name))
         self._figures = figures or PolicyFigures()
         self._enforcer = Enforcer(kernel, self._goal, self._log, self._figures)
+        self.guard = StandingGuard(self._enforcer, self._goal, now)
         self._files = StatusFiles(
             context.files, self._log, felix.endpoint_status_prefix, lambda: self._goal.endpoints.all
         )
@@ -91,19 +93,14 @@ class Rounds:
         self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
-        self._next_retry = float("inf")
-        self._next_full = 0.0
-        self._failing = ""
-        self._in_force = False
+        self._next_retry, self._next_full = float("inf"), 0.0
+        self._failing, self._in_force = "", False
         self._was_policed = False  # whether our tables were there
         self._looked = False  # whether the kernel has been asked for our tables once
-        self.needs_endpoints = False  # of other nodes
-        self.needs_services = False
-        self._warnings: tuple[str, ...] = ()
-        self._left_out: tuple[str, ...] = ()
+        self.needs_endpoints = self.needs_services = False  # of other nodes
+        self._warnings, self._left_out = tuple[str, ...](), tuple[str, ...]()
         self._governing = 0  # policies in the goal
-        self._files_due = True
-        self._repaired_after = ""
+        self._files_due, self._repaired_after = True, ""
         self._changed_since = float("inf")  # when the oldest change arrived that is not in force
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
@@ -116,9 +113,11 @@ class Rounds:
 
     def configure(self, felix: FelixSettings) -> None:
         self._felix = felix
-        self._goal.configure(filter_settings(felix, self._service_networks))
+        self._graph.set_budget(felix.policy_rule_budget)
+        self._goal.configure(filter_settings(felix, self._service_networks, self._dataplane.name))
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
+        self.guard.tunnels = tunnels
         self._goal.follow_tunnels(tunnels)
         self._hosts.follow_tunnels(tunnels)
 
@@ -126,7 +125,7 @@ class Rounds:
         """Process what the kernel reported."""
         self._surroundings.notice(happened)
         self._hosts.notice(happened, self._felix.interface_prefixes)
-        if happened.touched_by and self._in_force:
+        if happened.touched_by and self.guard.stands:
             self._enforcer.doubt()
             self._repaired_after = ", ".join(sorted(happened.touched_by))
         self._files_due = self._files_due or happened.links is None or bool(happened.links)
@@ -146,6 +145,7 @@ class Rounds:
             self._changed_since = min(self._changed_since, begun if since is None else since)
         for key, record in records.items():
             for earlier in record.first if isinstance(record, Refusal) else ():
+                assert not isinstance(earlier, Undecoded)  # turns.py has decoded it
                 self._take(key, earlier)
             self._take(key, record)
         if records:
@@ -171,13 +171,12 @@ class Rounds:
         elif key.kind == "Profile":
             self._has_namespace_profile |= record is not None and key.name.startswith(NAMESPACE_PROFILE)
         elif key.kind == "WorkloadEndpoint":
-            assert record is None or isinstance(record, WorkloadEndpoint | Labelled)
+            assert record is None or isinstance(record, WorkloadEndpoint | ClaimedEndpoint | Labelled)
             self._departures.put(key, record)
         elif key == BGP_DEFAULT:
             assert record is None or isinstance(record, Resource)
             self._service_networks = parse_service_networks(None if record is None else record.spec)
             self.configure(self._felix)
-            return
         self._lost.put(key, record)
         self._graph.put(key, record)
 
@@ -230,9 +229,9 @@ class Rounds:
         try:
             if not self._looked:  # a decision that needs nothing from the kernel holds even if this fails
                 self._enforcer.read(Deadline.after(APPLY_S))
-                self._departures.begin(self._files.read_all())
-                self._looked = True
-                self._was_policed = self._enforcer.is_there
+                spare_policies(self._graph, self._goal, self._enforcer.held)
+                self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
+                self._looked, self._was_policed = True, self._enforcer.is_there
                 gate = decide(self._facts())
             if gate.police:
                 self._police()
@@ -252,7 +251,7 @@ class Rounds:
         """How long the thread may wait if nothing happens."""
         if self._enforcer.audit.is_running:
             return min(SLICE_S, max(0.0, self._next_retry - self._now()))  # as long as a slice: half a processor
-        return max(0.0, min(self._next_retry, self._next_full) - self._now())
+        return max(0.0, min(self._next_retry, self._next_full, self.guard.next_look) - self._now())
 
     @property
     def waits_to_retry(self) -> bool:
@@ -289,6 +288,7 @@ class Rounds:
         figures, repaired_after = self._figures, self._repaired_after
         found_changed = figures.found_changed
         self._departures.before_change()
+        self._enforcer.stand(alone=False)
         self._enforcer.bring_about(Deadline.after(APPLY_S))
         if self._changed_since < float("inf"):
             figures.change.observe(self._now() - self._changed_since)
@@ -297,6 +297,7 @@ class Rounds:
         if figures.found_changed > found_changed and repaired_after:
             figures.repairs += 1
             self._log.warning(f"repaired the policies' tables: {repaired_after} had changed them")
+        self.guard.with_policies()
         if not self._in_force:
             self._in_force = True
             self._first()
@@ -318,18 +319,19 @@ class Rounds:
         give_back_memory()
 
     def _leave(self, gate: Gate) -> None:
-        """No policy is enforced: remove what an earlier run enforced, unless that is only unknown so far.
+        """No policy is enforced: remove what an earlier run enforced, unless that is only unknown so far. The standing
+        rules stay, or come into force.
 
         If no policy is to be enforced, there is nothing to wait for, and the status files say so.
         """
-        if gate.ready and self._enforcer.is_there:
-            self._enforcer.remove(Deadline.after(APPLY_S))
-            self._enforcer.held.clear()
+        was_there, self._in_force, self._next_full = self._enforcer.is_there, False, float("inf")
+        if self._felix.standing_rules != "Enabled":
+            self.guard.leave()
+        elif self.guard.stand(self._dataplane.refresh_s(self._felix)):
+            self._watch_rules()
+        if gate.ready and was_there and not self._enforcer.is_there:
             self._was_policed = False
             self._log.warning(f"policies are not enforced any more: {gate.why}")
-        self._in_force = False
-        self._enforcer.let_go()
-        self._next_full = float("inf")
         if gate.ready:
             self._departures.forget()
             self._write_files()
@@ -369,12 +371,13 @@ class Rounds:
             upstream_goes=self._in_force or gate.upstream_goes,
             why_not=gate.why,
             failing=self._failing,
-            problems=describe_problems(self._graph, self._goal),
-            warnings=self._warnings + self._left_out + self._troubles(),
+            problems=describe_problems(self._graph, self._goal) + self.guard.problems(),
+            warnings=self._warnings + self._left_out + self._troubles() + describe_spared(self._graph),
             lost=self._lost.describe(self._felix, self._policies, self._graph.select_governing),
-            counts=count_goal(self._goal, len(self._policies), self._governing),
+            counts=count_goal(self._goal, self._graph, len(self._policies), self._governing),
             repairs=self._figures.repairs,
             by=self._dataplane.name,
+            guarded=self.guard.guarded(self._felix, policed=self._in_force),
         )
         if standing != self._standing:
             self._say(standing)

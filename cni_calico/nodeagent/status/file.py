@@ -48,7 +48,9 @@ def write_startup_error(run_dir: str, text: str) -> None:
     """Record why start-up fails; "" clears it. Raises OSError."""
     target = f"{run_dir}/{STARTUP_NAME}"
     if text:
-        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        from cni_calico.regular import make_directories  # not for probes, which only read
+
+        make_directories(run_dir, 0o755)
         _replace(target, text.encode())
     elif os.path.exists(target):
         os.unlink(target)

@@ -21,7 +21,8 @@ class Standing:
     newest could not). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be
     removed. ``lost``: in words, what upstream enforces here and this agent would not. ``problems``: records and
     policies that are not in force as written; ``warnings``: parts of policies that are ignored.
-    ``by``: the packet filter, "nftables" or "iptables".
+    ``by``: the packet filter, "nftables" or "iptables". ``guarded``: tunnel devices that only nodes' packets can enter,
+    or that need not be guarded.
     """
 
     decided: bool = False
@@ -36,6 +37,7 @@ class Standing:
     counts: Mapping[str, int] = field(default_factory=dict)
     repairs: int = 0
     by: str = "nftables"
+    guarded: frozenset[str] = frozenset()
 
     def fields(self) -> dict[str, object]:
         """The fields for the status file."""

@@ -126,7 +126,13 @@ def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
         with pytest.raises(InvalidConfig, match=name):
             require_supported({name: "false"})
     own = felix(item.name for item in settings_of(FelixSettings)) - felix(upstream_names.FELIX.split())
-    assert own == {"FELIX_POLICYENFORCEMENT", "FELIX_TAKEOVERWITHOUTPOLICIES"}
+    assert own == {
+        "FELIX_POLICYENFORCEMENT",
+        "FELIX_POLICYRULEBUDGET",
+        "FELIX_STANDINGRULES",
+        "FELIX_TAKEOVERWITHOUTPOLICIES",
+        "FELIX_TYPHATOKENFILE",
+    }
 
 
 def test_the_flags_of_calico_node() -> None:

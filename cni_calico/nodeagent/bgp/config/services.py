@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from cni_calico.model.documents.fields import Wrong, parse_address, parse_object, parse_objects, parse_text, parse_texts
+from cni_calico.model.documents.fields import (
+    Wrong,
+    brief,
+    parse_address,
+    parse_object,
+    parse_objects,
+    parse_text,
+    parse_texts,
+)
 from cni_calico.model.resources import Address, Network
 from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
@@ -55,6 +63,11 @@ class ServiceRoutes:
 # -- parsing ----------------------------------------------------------------------------------------------------------
 
 
+def _object(raw: Any) -> Mapping[str, Any]:
+    """An object's part; one of another shape counts as empty, because one Service must not stop the others."""
+    return raw if isinstance(raw, Mapping) else {}
+
+
 def _parse_cluster_ips(reader: SpecReader) -> tuple[Address, ...]:
     texts = reader.read("clusterIPs", parse_texts, ()) or (reader.read("clusterIP", parse_text, ""),)
     inner = reader.inner({"clusterIP": [text for text in texts if text not in ("", "None")]}, "")
@@ -73,15 +86,15 @@ def parse_service(
 
     Problems name the service; wrong parts are left out.
     """
-    metadata = service.get("metadata") or {}
+    metadata = _object(service.get("metadata"))
     namespace, name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-    reader = SpecReader(f"Service {namespace}/{name}", service.get("spec") or {})
+    reader = SpecReader(brief(f"Service {namespace}/{name}"), _object(service.get("spec")))
     if reader.spec.get("type", "ClusterIP") not in _TYPES:
         return None, ()
     cluster_ips = _parse_cluster_ips(reader)
     if not cluster_ips:
         return None, tuple(reader.problems)
-    status = reader.inner((service.get("status") or {}).get("loadBalancer") or {}, "status.loadBalancer")
+    status = reader.inner(_object(_object(service.get("status")).get("loadBalancer")), "status.loadBalancer")
     endpoints = [_parse_endpoints(reader, item) for item in slices]
     value = Service(
         namespace,
@@ -100,10 +113,11 @@ def _parse_endpoints(reader: SpecReader, item: Mapping[str, Any]) -> list[Servic
     out = []
     for i, endpoint in enumerate(reader.inner(item, "endpoint slice").read("endpoints", parse_objects, ())):
         node = endpoint.get("nodeName")
-        ready = (endpoint.get("conditions") or {}).get("ready")
+        ready = _object(endpoint.get("conditions")).get("ready")
         if not isinstance(node, str) or ready is False:
             continue
-        for text in endpoint.get("addresses") or ():
+        addresses = endpoint.get("addresses")
+        for text in addresses if isinstance(addresses, list | tuple) else ():
             try:
                 out.append(ServiceEndpoint(parse_address(text, f"endpoints[{i}]"), node))
             except Wrong as e:

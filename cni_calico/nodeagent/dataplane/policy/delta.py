@@ -61,7 +61,7 @@ def plan_table(goal: NftTable, held: NftTable | None, touched: Touched | None, p
         phases.new.append(AddTable(table))
         held, touched = NftTable(goal.family, goal.name), None
     elif cannot_become(goal, held):
-        phases.new += _remade(goal, table)
+        phases.new += remade(goal, table)
         return
     if touched is None:
         touched = _everything(goal, held)
@@ -77,7 +77,7 @@ def cannot_become(goal: NftTable, held: NftTable) -> bool:
     return any(held.chains[name].hook != chain.hook for name, chain in goal.chains.items() if name in held.chains)
 
 
-def _remade(goal: NftTable, table: TableId) -> list[Operation]:
+def remade(goal: NftTable, table: TableId) -> list[Operation]:
     """Make the whole table again in one transaction: this loses a few packets, but lets none pass."""
     phases = Phases()
     plan_table(goal, None, None, phases)

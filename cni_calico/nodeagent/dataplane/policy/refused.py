@@ -27,11 +27,12 @@ from cni_calico.model.netfilter import (
     TableId,
 )
 from cni_calico.nodeagent.dataplane.policy.delta import Phases
+from cni_calico.nodeagent.dataplane.policy.standing import STANDING
 from cni_calico.nodeagent.dataplane.policy.tunnels import NODES, TUNNEL_CHAINS
 from cni_calico.policy.wanted import PolicyId
 
 FilterObject = tuple[TableId, str]  # a chain or set; "" for the table itself
-_SPARE = ("service-loops", NODES, *TUNNEL_CHAINS)  # policies hold without them
+_SPARE = (NODES, *TUNNEL_CHAINS, *STANDING)  # policies hold without them
 
 
 def object_of(operation: Operation) -> FilterObject:

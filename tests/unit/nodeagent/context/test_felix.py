@@ -117,3 +117,18 @@ def test_the_shortest_interval_that_is_not_off_is_the_resync():
         ).resync_s
         == 0.0
     )
+
+
+@pytest.mark.parametrize(
+    ("environ", "spec", "ports"),
+    [
+        ({"FELIX_FAILSAFEINBOUNDHOSTPORTS": "tcp:22,tcp:99999"}, {}, [22]),
+        ({}, {"failsafeInboundHostPorts": [{"protocol": "tcp", "port": 22}, {"protocol": "tcp", "port": "80"}]}, [22]),
+        ({"FELIX_FAILSAFEINBOUNDHOSTPORTS": "tcp:x,udp:y"}, {}, [22, 68, 179, 2379, 2380, 5473, 6443, 6666, 6667]),
+    ],
+)
+def test_one_wrong_failsafe_port_does_not_open_the_built_in_ones(environ, spec, ports):
+    """With nothing that can be read the built-in ones stay: without them nobody could reach the node to mend it."""
+    parsed = parse_felix(environ, None, spec)
+    assert [port.port for port in parsed.settings.failsafe_inbound] == ports
+    assert len(parsed.warnings) == 1 and ("in part" in parsed.warnings[0]) == (len(ports) == 1)

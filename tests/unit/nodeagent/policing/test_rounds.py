@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field, replace
-from errno import ENOENT
+from errno import ENOENT, ENOMEM, EPERM
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,13 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.log import SILENT
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.netfilter import AddRules, NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
+from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
@@ -79,6 +80,11 @@ class Host:
         return Rounds(context, "n1", felix, self.kernel, None, self.told.append, figures=figures, now=lambda: self.time)
 
 
+def policed(host: Host) -> bool:
+    """Whether policies' chains are in the kernel; standing rules do not count."""
+    return any("from-workloads" in table.chains for table in host.kernel.tables.values())
+
+
 def test_what_upstream_left_may_go_where_nothing_is_policed_though_the_kernel_cannot_be_read(tmp_path: Path) -> None:
     for enforcement in ("Enabled", "Disabled"):  # without a policy
         host = Host(tmp_path, enforcement=enforcement)
@@ -97,7 +103,7 @@ def test_a_policy_that_cannot_be_read_is_one(tmp_path: Path) -> None:
     assert host.told[-1].in_force and host.kernel.tables
     rounds.take({POLICY: None})
     rounds.once()
-    assert not host.told[-1].in_force and not host.kernel.tables
+    assert not host.told[-1].in_force and not policed(host)
     rounds.take({POLICY: Refusal("no")})
     rounds.once()
     assert host.told[-1].in_force and host.kernel.tables
@@ -211,12 +217,12 @@ def test_the_gate_opens_once_every_profile_that_workloads_here_name_is_there(tmp
 
     assert not decided().ready and "kns.b, ksa.b.default" in host.told[-1].sentence
     rounds.take(profile("kns.a"))  # another namespace's, which was enough once
-    assert not decided().in_force and not host.kernel.tables
+    assert not decided().in_force and not policed(host)
     rounds.take(profile("kns.b"))
     said = decided()
     assert not said.in_force and not said.ready and "(ksa.b.default)" in said.sentence
     rounds.take(profile("ksa.b.default"))
-    assert decided().in_force and host.kernel.tables
+    assert decided().in_force and policed(host)
     rounds.take({ResourceKey("Profile", "kns.b"): None})  # later it is policy, and drops
     assert decided().in_force
 
@@ -354,3 +360,42 @@ def test_what_policies_depend_on_is_tried_again_soon(tmp_path: Path) -> None:
     host.time += 2 * RETRY_FIRST_S
     rounds.once()
     assert not host.told[-1].failing and "from-workloads" in host.kernel.tables[FILTER[4]].chains
+
+
+def test_which_tunnels_are_guarded(tmp_path: Path) -> None:
+    """Without a policy, and whether or not the kernel takes the rule; the node is ready in any case."""
+    for refused, guarded in ((False, {"vxlan.calico", "tunl0"}), (True, set())):
+        host = Host(tmp_path)
+        host.kernel.broken = False
+        if refused:
+            host.kernel.refuse = lambda o: EPERM if isinstance(o, AddRules) and o.chain == "tunnels" else 0
+        rounds = host.rounds()
+        rounds.follow_tunnels(Tunnels(frozenset((4,)), True, frozenset()))
+        rounds.once()
+        said = host.told[-1]
+        assert said.guarded == guarded and said.ready and not said.in_force
+        assert any("guard tunnels" in text for text in said.problems) is refused
+
+
+def test_a_tunnel_is_not_guarded_by_the_rules_of_another(tmp_path: Path) -> None:
+    """The kernel takes the rule for VXLAN, and then not the change that adds the one for IPIP."""
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    rounds.follow_tunnels(Tunnels(frozenset((4,))))
+    rounds.once()
+    assert host.told[-1].guarded == {"vxlan.calico"}
+    host.kernel.refuse = lambda _: ENOMEM
+    rounds.follow_tunnels(Tunnels(frozenset((4,)), True))
+    rounds.once()
+    assert "tunl0" not in host.told[-1].guarded
+
+
+def test_services_networks_that_can_be_read_again_are_no_problem(tmp_path: Path) -> None:
+    rounds = Host(tmp_path).rounds()
+    spec = {"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}]}
+    rounds.take({BGP_DEFAULT: Resource("BGPConfiguration", Metadata("default"), spec)})
+    rounds.take({BGP_DEFAULT: Refusal("it is no object")})
+    assert BGP_DEFAULT in rounds._graph.problems and rounds._service_networks
+    rounds.take({BGP_DEFAULT: Resource("BGPConfiguration", Metadata("default"), spec)})
+    assert not rounds._graph.problems

@@ -1,0 +1,49 @@
+"""PURE: how many rules of the packet filter a policy may need, and what happens to one that needs too many.
+
+Rule: the count follows from the policy's text alone. Members of sets and time do not count, so the same policy is
+judged alike on every node and at every moment, also by calicoctl. The default has room for every policy of 1 MB that
+lists networks, ports and selectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cni_calico.policy.wanted import WantedPolicy, WantedRule, WantedSide
+
+DEFAULT = 65536
+SETTING = "FELIX_POLICYRULEBUDGET"
+
+
+def count_rules(policy: WantedPolicy) -> int:
+    """In one family, the larger one, as if every selector's set had networks besides addresses."""
+    found = {4: 0, 6: 0}
+    for rule in policy.rules():
+        needed = _alternatives(rule.source) * _alternatives(rule.destination)
+        for family in rule.families:
+            found[family] += needed
+    return max(found.values())
+
+
+def _alternatives(side: WantedSide) -> int:
+    """Numbers or names of ports; for each set of a selector its addresses or its networks."""
+    ports = bool(side.ports) + len(side.port_sets)
+    selectors = sum(not name.startswith("s-service-") for name in side.sets)
+    return int(max(1, ports) * 2**selectors)
+
+
+def describe_size(count: int, budget: int) -> str:
+    return (
+        f"its rules may need {count} rules of the packet filter, and a policy may need {budget}: split it, list "
+        f"networks and ports in fewer rules, or raise {SETTING}"
+    )
+
+
+def denied(policy: WantedPolicy) -> WantedPolicy:
+    """Denies what the policy governs; it needs no sets."""
+    rules = (WantedRule("Deny", annotations=(("denied", "above the budget of rules"),)),)
+    return replace(
+        policy,
+        ingress=None if policy.ingress is None else rules,
+        egress=None if policy.egress is None else rules,
+    )
