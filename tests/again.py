@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 TOO_MANY = 100  # tests
+NEVER = "never_excused"  # the marker
 FIRST_FAILURES = "rerun"  # the category of reports that pytest's closing line names
 
 
@@ -58,6 +59,12 @@ class Again:
         terminal.write_line("")
         if len(failed) > TOO_MANY:
             terminal.write_line(f"{len(failed)} tests failed: too many to try them again")
+            return
+        final = sorted(nodeid for nodeid, reports in failed.items() if any(NEVER in each.keywords for each in reports))
+        for nodeid in final:
+            del failed[nodeid]
+            terminal.write_line(f"{nodeid} failed: a second try would not excuse it")
+        if not failed:
             return
         terminal.write_sep("=", f"once more, alone: {len(failed)} failed")
         for nodeid, reports in self._second_reports(list(failed)).items():

@@ -43,6 +43,10 @@ def test_teardown(lucky_fixture):
 def test_last():
     assert before("last")
 
+@pytest.mark.never_excused
+def test_verdict():
+    assert before("verdict")
+
 @pytest.mark.slow
 def test_slow():
     pass
@@ -51,7 +55,9 @@ def test_slow():
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (directory / "conftest.py").write_text("from tests.conftest import *\n")
-    (directory / "pytest.ini").write_text("[pytest]\naddopts = -ra --import-mode=importlib\nmarkers = slow: late\n")
+    (directory / "pytest.ini").write_text(
+        "[pytest]\naddopts = -ra --import-mode=importlib\nmarkers =\n slow: late\n never_excused: no\n"
+    )
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
@@ -68,7 +74,7 @@ def test_what_failed_gets_one_more_try(tmp_path: Path, processes: str) -> None:
     done = run(tmp_path, "-n", processes, "--again", "--no-unexpected-skips")
     assert done.returncode == 1, done.stdout + done.stderr
     closing = done.stdout.splitlines()[-1]
-    assert re.fullmatch(r"=+ 2 failed, 4 passed, 1 skipped, 4 rerun in .*=+", closing), done.stdout
+    assert re.fullmatch(r"=+ 3 failed, 4 passed, 1 skipped, 4 rerun in .*=+", closing), done.stdout
     named = re.findall(r"^(FAILED|ERROR|AGAIN) \S*::(test_\w+(?:\[.*\])?)", done.stdout, re.MULTILINE)
     assert sorted(named) == [
         ("AGAIN", "test_it[lucky one]"),
@@ -76,7 +82,9 @@ def test_what_failed_gets_one_more_try(tmp_path: Path, processes: str) -> None:
         ("AGAIN", "test_teardown"),
         ("FAILED", "test_it[broken]"),
         ("FAILED", "test_it[killed]"),
+        ("FAILED", "test_verdict"),
     ]
+    assert "test_some.py::test_verdict failed: a second try would not excuse it" in done.stdout
     assert done.stdout.count("said by good") == 1
     assert "slow: only with" in done.stdout
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.wanted import WantedEndpoint
-from tests.netns.wire import UPLINK, Wire, open_wire
+from tests.netns.wire import PEER, ROUTER, UPLINK, Wire, frame, open_wire
 from tests.unit.policy.cluster import PACKETS, documents_for, graph_of, keys
 from tests.unit.policy.naive import Naive
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 TRIED = [packet for packet in PACKETS if packet["protocol"] != 58]  # no echo has that type in IPv6
 
@@ -81,6 +81,31 @@ def check_verdicts(wire: Wire) -> None:
     """The same examples each time, whatever the packet filter and the kernel."""
     limits = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     limits(given(documents=_clusters)(_judge))(wire)
+
+
+def test_no_packet_answers_another() -> None:
+    """Connection tracking would let an answer through whatever the policies say."""
+    sent = {tuple(p[field] for field in ("source", "sport", "destination", "dport", "protocol")) for p in TRIED}
+    answers = {(p["destination"], p["dport"], p["source"], p["sport"], p["protocol"]) for p in TRIED if p["sport"]}
+    assert sent and answers and not sent & answers
+    assert {p["icmp"][0] for p in TRIED if p["protocol"] == 1} == {8}  # its answer has type 0
+
+
+def test_only_packets_of_the_test_count(wire: Wire) -> None:
+    """A host reports its multicast groups about a second after an interface came up, and the report ends in ff02::2: it
+    was taken for packet 2.
+    """
+    head = bytes.fromhex((PEER + ROUTER).replace(":", ""))
+    groups = bytes.fromhex("8f0000000000000104000000ff020000000000000000000000000002")
+    report = bytes.fromhex("600000000024000100000000000000000000000000000000ff020000000000000000000000000016")
+    hop_by_hop = bytes.fromhex("3a00050200000100")
+    packet = next(each for each in TRIED if each["source"].version == 4 and each["protocol"] == 6)
+    tried = frame(packet, 7)
+    error = bytes.fromhex("450000500000400040010000c00002010a0000010301000000000000") + tried[14:]
+    for said in (b"\x86\xdd" + report + hop_by_hop + groups, b"\x08\0" + error):
+        wire.inner["cali1"].send(head + said)
+    wire.inner["cali1"].send(head + tried[12:])
+    assert wire.seen()["cali1"] == {7}
 
 
 def test_verdicts(wire: Wire) -> None:

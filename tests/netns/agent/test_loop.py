@@ -367,7 +367,8 @@ def test_bad_input_is_told_and_the_rest_keeps_running(host_n1: Namespace, agent:
     filled_store.put(
         Resource("FelixConfiguration", Metadata("default"), {"vxlanMTU": "big", "bogus": 1, "bpfEnabled": True})
     )
-    until(lambda: len(agent.status()["problems"]) == 2 and len(agent.status()["warnings"]) == 3, "all is told")
+    until(lambda: len(agent.status()["problems"]) == 3 and len(agent.status()["warnings"]) == 3, "all is told")
+    assert "is known: this node drops its VXLAN" in str(agent.status()["problems"])
     assert "Node broken" in str(agent.status()["problems"])
     assert all(word in str(agent.status()["warnings"]) for word in ("vxlanMTU", "bogus", "bpfEnabled"))
     filled_store.put_block("10.65.4.0/26", "n3")

@@ -9,7 +9,7 @@ import pytest
 from tests.bench.policy import upstream_rules
 from tests.bench.policy.packets import by_nft, changes, node
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 
 def test_two_rounds_of_changes_under_traffic() -> None:

@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
+from cni_calico.model.documents.codec import encode_node, encode_pool
+from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.parameters import select_tunnels
+from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
+from tests.fakes.memory_store import MemoryStore
 from tests.netns.policing.lab import Lab, Workload, lab, socket_in
+from tests.unit.nodeagent.fabric import FELIX, node, pool
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 ARP, SENDER = 0x0806, bytes.fromhex("020000000a0a")
 ELSEWHERE = {"selector": "app == 'nobody'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
@@ -268,6 +275,34 @@ def test_vxlan_only_from_nodes(lab_with_policy: Lab) -> None:
     lab_with_policy.start()
     until(lambda: "notrack" not in lab_with_policy.ruleset(), "no tunnels, no rules about them")
     assert lab_with_policy.passes("stranger", "host", 4789)
+
+
+def test_a_node_that_cannot_be_read_opens_vxlan_to_nobody(lab_with_policy: Lab) -> None:
+    """Of one whose record is broken elsewhere the address counts."""
+    store = MemoryStore()
+    store.elsewhere(Write.put(ResourceKey("Node", "n1"), encode_node(node("n1", "192.0.2.10/24"))))
+    store.elsewhere(
+        Write.put(
+            ResourceKey("IPPool", "p"), {**encode_pool(pool("10.65.0.0/16", vxlan="Always")), "metadata": {"name": "p"}}
+        )
+    )
+    for name, bgp in (("n2", {"ipv4Address": "192.0.2.50/24", "asNumber": []}), ("n3", {"ipv4Address": 7})):
+        store.elsewhere(Write.put(ResourceKey("Node", name), {"metadata": {"name": name}, "spec": {"bgp": bgp}}))
+    sources = Sources(store, "n1", lambda: None)
+    try:
+        sources.wait_synced(Deadline.after(10))
+        snapshot = sources.snapshot()
+    finally:
+        sources.stop()
+    assert snapshot.cut_off == ("n3",)
+    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10",))
+    lab_with_policy.connect("peer", "eth7", "192.0.2.50")
+    lab_with_policy.connect("stranger", "eth8", "192.0.2.51")
+    lab_with_policy.tunnels = select_tunnels(snapshot, FELIX, "bird")
+    lab_with_policy.start()
+    lab_with_policy.until_in_force(endpoints=2)
+    assert lab_with_policy.passes("peer", "host", 4789) and not lab_with_policy.passes("stranger", "host", 4789)
+    assert lab_with_policy.passes("stranger", "host", 4790)
 
 
 def _is_tracked(port: int) -> bool:

@@ -20,7 +20,7 @@ MODULES = (
 # no others: the kernel must not load nf_tables when it is asked for it
 LOADED = f'echo /nonexistent >/proc/sys/kernel/modprobe; busybox modprobe -a {MODULES} && exec "$@"'
 
-pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(LIMIT_S + 120)]
+pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.never_excused, pytest.mark.timeout(LIMIT_S + 120)]
 
 
 def passed_inside(*arguments: str) -> str:
