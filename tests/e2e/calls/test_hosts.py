@@ -140,6 +140,15 @@ def answers(outside: Namespace) -> bool:
     return outside.call(_connects)
 
 
+def is_policed(host: PrivateHost) -> bool:
+    """More than the standing rules: the chain through which packets to workloads go to their policies."""
+    tables = ("table ip calico-policy", "table ip6 calico-policy")
+    listings = [host.run("nft", "list", table).stdout for table in tables]
+    for listing in listings:
+        assert "chain spoofing" in listing, "the standing rules are there, policies or not"
+    return any("chain to-workloads" in listing for listing in listings)
+
+
 def _connects() -> bool:
     with socket.socket() as client:
         client.settimeout(0.5)
@@ -170,10 +179,10 @@ def test_published_ports_before_and_after_policing(
     server = subprocess.Popen(["ip", "netns", "exec", pod.name, sys.executable, "-c", SERVER])
     try:
         until(lambda: answers(outside), "the published port answers outside", 20)
-        assert "calico-policy" not in host.run("nft", "list", "tables").stdout
+        assert not is_policed(host)
         # the first policy, which is nobody's: now policies and profiles are enforced
         apply(host, "GlobalNetworkPolicy", "nobodys", NOBODYS)
-        until(lambda: "calico-policy" in host.run("nft", "list", "tables").stdout, "policies are enforced", 20)
+        until(lambda: is_policed(host), "policies are enforced", 20)
         assert answers(outside)
         apply(host, "GlobalNetworkPolicy", "closed", CLOSED)
         until(lambda: not answers(outside), "closed by a policy", 20)
@@ -187,7 +196,7 @@ def test_published_ports_before_and_after_policing(
         until(lambda: answers(outside), "opened by the policy of the page", 20)
         delete(host, policy["metadata"]["name"])
         delete(host, "nobodys")
-        until(lambda: "calico-policy" not in host.run("nft", "list", "tables").stdout, "no policy, no policing", 20)
+        until(lambda: not is_policed(host), "no policy, no policing", 20)
         until(lambda: answers(outside), "open, whatever the profile says", 20)
     finally:
         server.kill()
