@@ -148,9 +148,7 @@ def test_the_spare_descriptor_is_opened_again_though_nobody_was_turned_away(fail
     os.close(spare)
 
 
-def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(
-    queue_server: CniServer, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every pause comes after one attempt to accept, which finds the limit reached."""
     accepted, pauses, given = [], [], []
 
@@ -173,7 +171,7 @@ def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(
     opened = iter([-1, 7, 8, 9])
     monkeypatch.setattr(module, "_open_spare", lambda: next(opened))
     monkeypatch.setattr(module, "_turn_away", turn_away)
-    other = CniServer(queue_server.path + "2", SILENT, workers=1)
+    other = CniServer(str(tmp_path / "cni.sock"), SILENT, workers=1)
     other._stopping = Stops()
     other._accept_from(Full(OSError(errno.EMFILE, "Too many open files")))
     assert given == [7, 8, 9], "each time it tried to open one before"
