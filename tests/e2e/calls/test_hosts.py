@@ -135,9 +135,9 @@ def documented_policy() -> dict[str, Any]:
     return found
 
 
-def answers(outside: Namespace) -> bool:
-    """A new connection from outside to the published port."""
-    return outside.call(_connects)
+def answers(where: Namespace, address: str = "198.51.100.1", port: int = 8080) -> bool:
+    """A new connection from there, if nothing else is said to the published port."""
+    return where.call(_connects, address, port)
 
 
 def is_policed(host: PrivateHost) -> bool:
@@ -149,11 +149,11 @@ def is_policed(host: PrivateHost) -> bool:
     return any("chain to-workloads" in listing for listing in listings)
 
 
-def _connects() -> bool:
+def _connects(address: str, port: int) -> bool:
     with socket.socket() as client:
         client.settimeout(0.5)
         try:
-            client.connect(("198.51.100.1", 8080))
+            client.connect((address, port))
             return client.recv(5) == b"hello"
         except OSError:
             return False
@@ -201,6 +201,33 @@ def test_published_ports_before_and_after_policing(
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.parametrize("policed", [False, True], ids=["no policy", "policies"])
+def test_published_ports_from_everywhere(
+    installed: PrivateHost, outside: Namespace, make_pod_ns: MakeNamespace, policed: bool
+) -> None:
+    """With the real portmap: what keeps pods out of the host's loopback addresses lets its translations through."""
+    host, pod = installed, make_pod_ns("pod")
+    if policed:
+        apply(host, "GlobalNetworkPolicy", "nobodys", NOBODYS)
+    port = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}
+    added = cnitool(host, "add", pod, portMappings=[port])
+    address = added["ips"][0]["address"].partition("/")[0]
+    command = [sys.executable, "-c", SERVER]
+    server = subprocess.Popen(["ip", "netns", "exec", pod.name, *command])
+    health = subprocess.Popen(["ip", "netns", "exec", host.ns.name, *command])
+    try:
+        until(lambda: is_policed(host) == policed, "policies are enforced if there are some", 20)
+        until(lambda: answers(outside), "the published port answers outside", 20)
+        assert answers(host.ns, "127.0.0.1") and answers(host.ns), "the host itself, by both its addresses"
+        assert answers(pod), "the container itself, by the host's address"
+        assert answers(host.ns, address, 80), "as a kubelet's probe"
+        until(lambda: answers(host.ns, "127.0.0.1", 80), "a service of the host at its loopback address", 20)
+    finally:
+        for one in (server, health):
+            one.kill()
+            one.wait()
 
 
 def secrets() -> dict[str, str]:
