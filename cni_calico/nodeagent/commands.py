@@ -98,7 +98,11 @@ def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> i
 
 
 def configure_once(environ: Mapping[str, str]) -> int:
-    """-confd-run-once: render, check and put in force BIRD's configuration; 1 if BIRD refuses it."""
+    """-confd-run-once: render, check and put in force BIRD's configuration; 1 if BIRD refuses it.
+
+    A BIRD that was started for it stays on purpose: without BIRD there would be nothing that the configuration is in
+    force in, and the next calico-node uses it.
+    """
     from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
     from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "init": "prepare the host",
     "hostpath-init": "make the directories on the host",
     "allocate-tunnel-addrs-run-once": "put the tunnel addresses in order once",
-    "confd-run-once": "configure BIRD once",
+    "confd-run-once": "configure BIRD once; a BIRD that does not run is started, and stays when the command has ended",
     "shutdown": "tell Kubernetes that this node's network is going away",
     "show-status": "show the state of this node",
     "v": "show the version",
