@@ -7,7 +7,7 @@ plugin's configuration, calicoctl's help, the manifests, the tree of the node im
 from __future__ import annotations
 
 FELIX = """
-UseInternalDataplaneDriver DataplaneDriver DataplaneWatchdogTimeout
+UseInternalDataplaneDriver DataplaneDriver DataplaneWatchdogTimeout IgnoreLooseRPF
 WireguardEnabled WireguardEnabledV6 WireguardListeningPort WireguardListeningPortV6 WireguardRoutingRulePriority
 WireguardInterfaceName WireguardInterfaceNameV6 WireguardMTU WireguardMTUV6 WireguardHostEncryptionEnabled
 WireguardPersistentKeepAlive WireguardThreadingEnabled
