@@ -18,6 +18,7 @@ from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
 from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_servers import HttpServers
+from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
@@ -74,6 +75,8 @@ class Parts:
         )
         self._metrics.policing = lambda: (self._policy.standing, self._policy.figures)
         self._agent.facts["environment"] = list(opened.wrong)
+        self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
+        self._agent.facts["cni_server"] = self._cni_server
         self._host_status = make_host_status(self.context, self.node)
         self._tunnels = TunnelKeeper(self.context, self.node)
         bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
@@ -127,7 +130,7 @@ class Parts:
         if "status-reporter" in self._chosen:
             works["status-reporter"] = lambda: Reporter(self.context, self.node).run(stopping)
         if "complete-startup" in self._chosen:
-            works["complete"] = lambda: announce_network(self.context, stopping)
+            works["complete"] = lambda: announce_network(self.context, stopping, cni_server=self._cni_server)
         return list(works.items())
 
     def _thread(self, name: str, work: Callable[[], object]) -> threading.Thread:

@@ -6,9 +6,8 @@ Rule: reads the status file that the agent writes, so a loop that hangs is notic
 from __future__ import annotations
 
 from cni_calico.daemon.http_server import TEXT, Page
-from cni_calico.directories import CNI_SOCKET
 from cni_calico.nodeagent.status import file as status
-from cni_calico.nodeagent.status.probes import why_cni_silent
+from cni_calico.nodeagent.status.probes import why_cni_missing
 
 
 def health_pages(run_dir: str) -> dict[str, Page]:
@@ -21,7 +20,7 @@ def health_pages(run_dir: str) -> dict[str, Page]:
         return answer(status.why_not_live(status.read_status(run_dir), status.since_boot()))
 
     def readiness() -> tuple[int, str, bytes]:
-        why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
-        return answer(why or why_cni_silent(f"{run_dir}/{CNI_SOCKET}"))
+        fields = status.read_status(run_dir)
+        return answer(status.why_not_ready(fields, status.since_boot()) or why_cni_missing(fields, run_dir))
 
     return {"/liveness": liveness, "/readiness": readiness}

@@ -11,6 +11,7 @@ from cni_calico import directories
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 CNI_ANSWER_S = 0.5
 _WITHOUT_BIRD = frozenset(("vxlan", "none"))
@@ -47,9 +48,14 @@ def _felix_live(run_dir: str) -> str:
 def _felix_ready(run_dir: str) -> str:
     from cni_calico.nodeagent.status import file as status
 
-    why = status.why_not_ready(status.read_status(run_dir), status.since_boot())
-    why = why or why_cni_silent(f"{run_dir}/{directories.CNI_SOCKET}")
+    fields = status.read_status(run_dir)
+    why = status.why_not_ready(fields, status.since_boot()) or why_cni_missing(fields, run_dir)
     return f"felix is not ready: {why}" if why else ""
+
+
+def why_cni_missing(fields: Mapping[str, Any], run_dir: str) -> str:
+    """Why the CNI server that was started beside the agent does not answer; "" if it does, or if none was started."""
+    return why_cni_silent(f"{run_dir}/{directories.CNI_SOCKET}") if fields.get("cni_server", True) else ""
 
 
 def why_cni_silent(path: str) -> str:

@@ -286,6 +286,50 @@ def test_the_address_that_the_controllers_give_to_a_service_reaches_the_router(
         assert process.end() == 0
 
 
+def start_with_an_old_role(world: World) -> int:
+    """Without nodes/status, and with records that are not Kubernetes' objects; with those, start-up itself needs the
+    right. Returns from where on the audit log is of interest.
+    """
+    role = next(d for d in roles() if d["kind"] == "ClusterRole")
+    rules = [rule for rule in role["rules"] if rule["resources"] != ["nodes/status"]]
+    assert len(rules) == len(role["rules"]) - 1
+    world.kube.kubectl("apply", "-f", "-", stdin=json.dumps({**role, "rules": rules}))
+    conditions = {"status": {"conditions": [{"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteYet"}]}}
+    merge = "application/merge-patch+json"
+    world.kube.request("PATCH", "/api/v1/nodes/node1/status", conditions, content_type=merge)
+    since = len(world.kube.audited())
+    store = Store(world.node.root.parent / "store.db")
+    world.node.more |= {**store.environ(), "CALICO_K8S_NODE_REF": "node1"}
+    world.node.more |= {"CALICO_NETWORKING_BACKEND": "vxlan", "FELIX_POLICYENFORCEMENT": "Disabled"}
+    world.start()
+    rule = "resources: [nodes/status], verbs: [patch]"
+    until(lambda: rule in world.status(), "the status names the rule", 60)
+    return since
+
+
+def test_a_role_without_the_right_to_set_the_nodes_condition(agent_world: World) -> None:
+    """As clusters have it that were made long ago: one line with the rule to add, and seldom another request."""
+    since = start_with_an_old_role(agent_world)
+
+    def tries() -> list[str]:
+        return [text for text in refused(agent_world, since) if "/status" in text]
+
+    before = agent_world.node.status()["updated"]
+    until(lambda: agent_world.node.status()["updated"] > before + 6, "time for another try has passed", 60)
+    said = [line for line in agent_world.node.log().splitlines() if "nodes/status" in line]
+    assert len(said) == len(tries()) == 1 and "[ERROR]" in said[0], (said, tries())
+
+
+@pytest.mark.slow
+def test_the_right_to_set_the_nodes_condition_is_given_later(agent_world: World) -> None:
+    start_with_an_old_role(agent_world)
+    agent_world.kube.kubectl(
+        "apply", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": roles()})
+    )
+    until(lambda: condition(agent_world) == ("False", "CalicoIsUp"), "Kubernetes is told", 100)
+    until(lambda: "nodes/status" not in agent_world.status(), "the status does not name it any more", 60)
+
+
 @pytest.mark.slow
 def test_a_secret_of_another_name_needs_the_documented_role(agent_world: World) -> None:
     agent_world.calico(

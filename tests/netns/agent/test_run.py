@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -55,6 +56,41 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
     code, seconds = agent_node.stop()
     assert code == 0 and seconds < 5
     assert agent_node.ns.routes(4) == before and agent_node.ns.link("vxlan.calico") is not None
+
+
+def test_felix_alone_is_ready(agent_node: Node) -> None:
+    """Without a CNI server and BIRD, which nobody started; a killed server of ``run`` is still missed."""
+    agent_node.calico_node("-startup")
+    agent_node.run("-felix").until_applied()
+    until(lambda: answers(agent_node)[::2] == (0, 200), "probe and page", 60)
+    assert agent_node.status()["cni_server"] is False
+    agent_node.stop()
+    agent_node.run()
+    until(lambda: agent_node.status().get("cni_server"), "the next agent", 60)
+    agent_node.until_ready()
+    [server] = [pid for line in sv_lines(agent_node, "cni") for pid in re.findall(r"pid (\d+)", line)]
+    os.kill(int(server), signal.SIGSTOP)
+    try:
+        code, said, state, page = answers(agent_node)
+        assert (code, state) == (1, 503) and "the CNI server at" in said and "the CNI server at" in page
+    finally:
+        os.kill(int(server), signal.SIGCONT)
+
+
+def sv_lines(node: Node, name: str) -> list[str]:
+    return node.calico_node("sv", "status", name).stdout.splitlines()
+
+
+@pytest.mark.bird
+def test_a_bird_that_a_single_command_started_stays_and_is_taken_over(agent_node: Node) -> None:
+    """As the help of -confd-run-once says."""
+    agent_node.more = {"CALICO_NETWORKING_BACKEND": "bird"}
+    agent_node.calico_node("-startup")
+    assert "stays" in next(x for x in agent_node.calico_node("-help").stdout.splitlines() if "-confd-run-once" in x)
+    assert agent_node.calico_node("-confd-run-once").returncode == 0
+    assert agent_node.calico_node("-bird-live").returncode == 0
+    agent_node.run("-felix", "-confd").until_applied()
+    until(lambda: "BIRD is running already" in agent_node.log(), "it is taken over", 60)
 
 
 @pytest.mark.bird

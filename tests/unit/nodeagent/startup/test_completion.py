@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from cni_calico.errors import DatastoreUnavailable
+from cni_calico.errors import DatastoreError, DatastoreForbidden, DatastoreUnavailable
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.startup import completion
@@ -15,13 +15,14 @@ from tests.fakes.notes import Notes
 
 
 class Kubernetes:
-    def __init__(self, failures=0):
-        self.told, self.failures = [], failures
+    def __init__(self, failures: int = 0, error: DatastoreError | None = None) -> None:
+        self.told: list[bool] = []
+        self.failures, self.error = failures, error or DatastoreUnavailable("cannot reach it")
 
     def set_network_unavailable(self, unavailable, deadline):
         if self.failures:
             self.failures -= 1
-            raise DatastoreUnavailable("cannot reach it")
+            raise self.error
         self.told.append(unavailable)
 
 
@@ -29,6 +30,7 @@ class Kubernetes:
 def quickly(monkeypatch):
     monkeypatch.setattr(completion, "_LOOK_S", 0.01)
     monkeypatch.setattr(completion, "_RETRY_S", 0.01)
+    monkeypatch.setattr(completion, "_FORBIDDEN_S", 0.01)
 
 
 @pytest.fixture
@@ -37,7 +39,9 @@ def waits(monkeypatch):
 
     def answer(*whys):
         left = list(whys)
-        monkeypatch.setattr(completion, "_why_not_ready", lambda context: left.pop(0) if len(left) > 1 else left[0])
+        monkeypatch.setattr(
+            completion, "_why_not_ready", lambda context, **_: left.pop(0) if len(left) > 1 else left[0]
+        )
 
     return answer
 
@@ -52,7 +56,38 @@ def test_it_is_told_once_the_node_is_ready(waits):
     made = context(kubernetes)
     announce_network(made, threading.Event())
     assert kubernetes.told == [False]
-    assert made.log.said.count("cannot reach it") == 2
+    assert made.log.said.count("cannot reach it") == 1 and made.troubles == {}
+
+
+class Pauses(threading.Event):
+    """Remembers how long it was waited for, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        return False
+
+
+def test_a_missing_right_is_named_once_with_the_rule_to_add(waits, monkeypatch):
+    monkeypatch.setattr(completion, "_FORBIDDEN_S", 60.0)
+    kubernetes, pauses = Kubernetes(3, DatastoreForbidden("cannot set condition: nodes/status is forbidden")), Pauses()
+    waits("")
+    made = context(kubernetes)
+    announce_network(made, pauses)
+    assert kubernetes.told == [False] and pauses.waited == [60.0] * 3
+    [error, done] = made.log.texts
+    assert error.startswith("error: ") and "resources: [nodes/status], verbs: [patch]" in error
+    assert done.startswith("info: ")
+
+
+def test_a_data_plane_that_is_not_started_is_not_waited_for(monkeypatch, tmp_path):
+    kubernetes = Kubernetes()
+    made = context(kubernetes, CALICO_RUN_DIR=str(tmp_path), CALICO_DISABLE_FELIX="true")
+    announce_network(made, threading.Event(), cni_server=False)
+    assert kubernetes.told == [False] and not [text for text in made.log.texts if "not ready" in text]
 
 
 def test_a_node_that_is_never_ready_is_not_lost(waits, monkeypatch):
@@ -68,7 +103,7 @@ def test_a_node_that_is_never_ready_is_not_lost(waits, monkeypatch):
 def test_pods_are_kept_off_a_node_that_reaches_no_other(monkeypatch, tmp_path):
     kubernetes = Kubernetes()
     monkeypatch.setattr(completion, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(completion, "why_cni_silent", lambda path: "")
+    monkeypatch.setattr(completion, "why_cni_missing", lambda fields, run_dir: "")
     made, stopping = context(kubernetes, CALICO_RUN_DIR=str(tmp_path)), threading.Event()
     status.write_status(str(tmp_path), {"synced": True, "unmet": ["IPPool p needs tunl0"], "bgp_unmet": []})
     waiting = threading.Thread(target=announce_network, args=(made, stopping), daemon=True)

@@ -135,6 +135,14 @@ def test_readiness_needs_the_cni_server(tmp_path):
     assert code == 1 and "the CNI server at" in said
 
 
+def test_a_cni_server_that_was_not_started_is_not_waited_for(tmp_path):
+    pages = health_pages(str(tmp_path))
+    status.write_status(str(tmp_path), {**GOOD, "cni_server": False})
+    assert probe(tmp_path, "-felix-ready")[0] == 0 and pages["/readiness"]()[0] == 200
+    status.write_status(str(tmp_path), {**GOOD, "cni_server": True})
+    assert probe(tmp_path, "-felix-ready")[0] == 1 and pages["/readiness"]()[0] == 503
+
+
 def test_a_wrong_threshold_is_told(tmp_path):
     assert "-threshold-time=soon" in probe(tmp_path, "-bird-ready", "-threshold-time=soon")[1]
 
