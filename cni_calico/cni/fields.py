@@ -49,7 +49,7 @@ class JsonFields:
         value = self.values.get(name)
         if value is None or value == "":
             return default
-        if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 12:
+        if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 12:
             value = int(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)

@@ -78,7 +78,7 @@ def parse_relay_address(text: str) -> tuple[str, int]:
         host, colon, port = text, "", ""
     plain = host.replace("-", "").replace(".", "").replace(":", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum()) or (
-        colon and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)
+        colon and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536)
     ):
         raise ValueError(f"expected host:port, not {text!r}")
     return host, int(port) if port else RELAY_PORT

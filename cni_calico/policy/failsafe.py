@@ -50,7 +50,7 @@ def parse_failsafe_ports(text: str) -> tuple[FailsafePort, ...]:
 
 def _parse_port(text: str) -> FailsafePort:
     before, _, number = text.rpartition(":")
-    if not (number.isascii() and number.isdecimal() and int(number) <= _PORT_MAX):
+    if not (number.isascii() and number.isdecimal() and len(number) <= 5 and int(number) <= _PORT_MAX):
         raise ValueError(f"expected {_FORMAT}; {text!r} has no port at its end")
     protocol, _, net = before.partition(":")
     if protocol.lower() not in PROTOCOLS and before:  # the network may come first

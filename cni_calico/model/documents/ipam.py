@@ -47,6 +47,7 @@ _BLOCK_FIELDS = (
 _BLOCK_FIELD_SET = frozenset(_BLOCK_FIELDS)
 _ATTRIBUTE_FIELDS = frozenset(("handle_id", "secondary"))
 _INT = frozenset((int,))
+_DIGITS = 10  # more than an ordinal has; Python refuses to convert thousands of them
 _INT_OR_NONE = frozenset((int, type(None)))
 _NONE = frozenset((None,))
 _NOTHING: Extra = {}
@@ -117,7 +118,7 @@ def _parse_sequences(raw: Any) -> dict[int, int]:
         for ordinal, number in numbers.items():
             parse_int(number, f"{at}.{ordinal}")
     for ordinal in numbers:
-        if not ordinal.isdecimal() or str(int(ordinal)) != ordinal:
+        if not ordinal.isdecimal() or len(ordinal) > _DIGITS or str(int(ordinal)) != ordinal:
             raise Wrong(at, "ordinals as its keys", ordinal)
     return {int(ordinal): number for ordinal, number in numbers.items()}
 

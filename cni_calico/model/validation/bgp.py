@@ -10,7 +10,8 @@ from typing import Any
 
 from cni_calico.model.validation.report import SEVERITIES, SWITCH, Report, Spec
 
-_COMMUNITY = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_COMMUNITY = re.compile(r"(\d{1,10}):(\d{1,10})(?::(\d{1,10}))?")
+_PORT_DIGITS = 5
 _PRIORITY_MAX = (1 << 31) - 2
 
 
@@ -94,7 +95,7 @@ def _check_peer_ip(report: Report, text: str) -> None:
     found = Report("")
     found.address("", address)
     if port or address != text:
-        found.number("", int(port) if port.isdecimal() else port, 1, 65535)
+        found.number("", int(port) if port.isdecimal() and len(port) <= _PORT_DIGITS else port, 1, 65535)
     if found.problems:
         report.wrong("spec.peerIP", text, "must be an IP address, optionally as <IPv4>:<port> or [<IPv6>]:<port>")
 

@@ -28,7 +28,7 @@ _TIMED: Mapping[str, frozenset[str]] = {
     "BGPConfiguration": frozenset(("nodeMeshMaxRestartTime",)),
     "KubeControllersConfiguration": frozenset(("etcdV3CompactionPeriod", "reconcilerPeriod", "leakGracePeriod")),
 }
-_PART = re.compile(r"(\d+)(?:\.(\d*))?(h|ms|m|s|us|µs|ns)")
+_PART = re.compile(r"(\d{1,18})(?:\.(\d{0,18}))?(h|ms|m|s|us|µs|ns)")
 _SECOND = 10**9
 _NANOSECONDS = {"h": 3600 * _SECOND, "m": 60 * _SECOND, "s": _SECOND, "ms": 10**6, "us": 1000, "µs": 1000, "ns": 1}
 # values shown for fields that a record does not have; never stored

@@ -64,6 +64,7 @@ def test_datastore_type_follows_the_endpoints():
         ({"name": "a/b"}, "invalid characters found in network name"),
         ({"name": "x" * 300}, "invalid characters found in network name"),
         ({"mtu": -1}, "mtu: expected an integer"),
+        ({"mtu": "--11"}, "mtu: expected an integer"),
         ({"mtu": 70000}, "mtu: expected an integer"),
         ({"mtu": True}, "mtu: expected an integer"),
         ({"ipam": []}, "ipam: expected an object"),

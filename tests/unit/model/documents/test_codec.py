@@ -55,6 +55,7 @@ def block_document(**changes):
         ({"cidr": "10.0.0.1/30"}, 'cidr: expected the network of a block, got "10.0.0.1/30"'),
         ({"cidr": "10.0.0.4/30"}, 'cidr: expected "10.0.0.0/30" as in its key, got "10.0.0.4/30"'),
         ({"sequenceNumberForAllocation": {"x": 1}}, "sequenceNumberForAllocation: expected ordinals as its keys"),
+        ({"sequenceNumberForAllocation": {"1" * 5000: 1}}, "sequenceNumberForAllocation: expected ordinals as its"),
         (
             {"sequenceNumberForAllocation": {"1": "a"}},
             'sequenceNumberForAllocation.1: expected a whole number, got "a"',

@@ -183,6 +183,7 @@ def test_everything_that_upstream_stored_is_valid():
         ("Node", {"vxlanTunnelMACAddr": "66"}, "must be a MAC address"),
         ("Node", {"orchRefs": [{"nodeName": "x"}]}, "Node.spec.orchRefs[0].orchestrator = null (must be given)"),
         ("BGPPeer", {"peerIP": "10.0.0.1:99999"}, "must be an IP address, optionally as"),
+        ("BGPPeer", {"peerIP": "10.0.0.1:" + "1" * 5000}, "must be an IP address, optionally as"),
         ("BGPPeer", {"peerIP": "[fd00::1]"}, "must be an IP address, optionally as"),
         ("BGPPeer", {"peerIP": None}, "either peerIP or peerSelector must be given"),
         ("BGPPeer", {"nodeSelector": "all()"}, "cannot be given together with node"),

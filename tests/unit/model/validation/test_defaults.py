@@ -79,3 +79,9 @@ def test_durations_are_stored_as_upstream_stores_them() -> None:
         },
         "Node": {"reportingInterval": "5m"},
     }
+
+
+@pytest.mark.parametrize("text", ["1" * 5000 + "s", "1." + "1" * 5000 + "s"])
+def test_a_duration_of_thousands_of_digits_is_left_to_validation(text):
+    """Python does not make numbers of them."""
+    assert normal_duration(text) == text
