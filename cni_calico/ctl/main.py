@@ -130,6 +130,10 @@ def _standalone(name: str, dry_run: str) -> HostCommand | None:
             "datastore salvage": local.rescue,
             "datastore rebuild": local.rebuild,
         }[name]
+    if name == "datastore etcd-roles":
+        from cni_calico.ctl.datastore import etcd_roles
+
+        return etcd_roles.show
     if name == "cluster check":
         from cni_calico.ctl.cluster import check
 

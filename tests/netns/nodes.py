@@ -130,8 +130,8 @@ class Node:
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
-    def cni(self, command: str, pod: Pod) -> dict[str, Any]:
-        """One call of the plugin in here; its result. Raises RuntimeError."""
+    def cni(self, command: str, pod: Pod, **changes: Any) -> dict[str, Any]:
+        """One call of the plugin in here, with ``changes`` of its configuration; its result. Raises RuntimeError."""
         conf = {
             "cniVersion": "1.0.0",
             "name": "calnet",
@@ -141,6 +141,7 @@ class Node:
             "log_file_path": f"{self.root}/cni.log",
             "ipam_lock_file": f"{self.root}/run/ipam.lock",
             "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" if pod.ipv6 else "false"},
+            **changes,
         }
         environ = {
             "PATH": os.environ["PATH"],

@@ -217,6 +217,46 @@ def _add_datastore(commands: Commands, common: CommandParser) -> None:
         help="name of this host's node (default: the name that calico-node stored)",
     )
     rebuild.add_argument("--yes", action="store_true", help="make the changes; without this option they are only shown")
+    _add_etcd_roles(commands, common)
+
+
+def _add_etcd_roles(commands: Commands, common: CommandParser) -> None:
+    roles = commands.add("etcd-roles", common)
+    roles.set_defaults(subcommand="etcd-roles")
+    roles.add_argument(
+        "-o",
+        "--output",
+        choices=("sh", "json", "yaml"),
+        default="sh",
+        metavar="FORMAT",
+        help="sh|json|yaml (default sh)",
+    )
+    users = {
+        "plugin": ("calico-cni", "the CNI plugin"),
+        "agent": ("calico-node", "calico-node"),
+        "controllers": ("calico-kube-controllers", "calico-kube-controllers"),
+        "calicoctl": ("calicoctl", "this program"),
+    }
+    for option, (name, what) in users.items():
+        roles.add_argument(
+            f"--{option}", default=name, metavar="USER", help=f"the user of etcd that {what} has (default {name})"
+        )
+    roles.add_argument(
+        "--kubernetes",
+        action="store_true",
+        help="every network has policy.type k8s: the plugin then needs no right to write profiles",
+    )
+    roles.add_argument(
+        "--without-controllers",
+        action="store_true",
+        help="calico-kube-controllers does not run: the agents clean up for the cluster",
+    )
+    roles.add_argument(
+        "--passwords",
+        default="",
+        metavar="DIR",
+        help="users log in with a password; each one's is in a file of its name in DIR (default: by certificate)",
+    )
 
 
 def _add_migrate(commands: Commands, common: CommandParser) -> None:

@@ -247,6 +247,16 @@ COMMANDS: Mapping[str, Help] = {
         "With etcd only: drops the prefix of the names of policies in tier default. The command can be repeated.",
         (("datastore migrate-policy-names", "after the last node has been upgraded"),),
     ),
+    "datastore etcd-roles": Help(
+        "print the roles that Calico's programs need on an etcd with authentication",
+        "Opens no datastore. The default is a script of etcdctl commands, which can be read, changed, and run again.",
+        (
+            ("datastore etcd-roles | sh", "with ETCDCTL_ENDPOINTS, ETCDCTL_USER ... of etcd's root user"),
+            ("datastore etcd-roles --agent calico --plugin calico", "one user for both"),
+            ("datastore etcd-roles --passwords /etc/etcd-users", "users with passwords instead of certificates"),
+            ("datastore etcd-roles --kubernetes -o yaml", "the rights, for other tools"),
+        ),
+    ),
     "datastore check": Help(
         "whether the embedded datastore's file is intact",
         "",

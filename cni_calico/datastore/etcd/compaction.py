@@ -34,7 +34,7 @@ class EtcdCompaction:
         put = pb.PutRequest(key=KEY, value=str(self._revision).encode())
         request.success.append(pb.RequestOp(request_put=put))
         request.failure.append(pb.RequestOp(request_range=pb.RangeRequest(key=KEY)))
-        answer = self._cluster.write("Txn", request, "take a turn at compacting etcd", deadline)
+        answer = self._cluster.write("Txn", request, f"take a turn at compacting etcd (key {KEY.decode()})", deadline)
         before, self._revision = self._revision, int(answer.header.revision)
         if not answer.succeeded:
             self._version = _version(answer)

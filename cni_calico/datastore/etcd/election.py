@@ -35,6 +35,7 @@ class EtcdElection:
         self._asked = f"{KEYS}{name}-asked".encode()
         self._value = json.dumps({"holder": holder, **({_PRIORITY: True} if terms.priority else {})}).encode()
         self._name, self._terms = name, terms
+        self._at = f"lease {name} ({KEYS}{name})"
         self._held = Held(clock)
         self._lease = 0
         self._expires = 0.0  # by our clock: etcd may keep the lease a little longer, never shorter
@@ -53,7 +54,7 @@ class EtcdElection:
         return self._key, self._created
 
     def campaign(self, deadline: Deadline) -> bool:
-        asked_at, doing = self._held.clock(), f"read lease {self._name}"
+        asked_at, doing = self._held.clock(), f"read {self._at}"
         found = self._cluster.read("Range", pb.RangeRequest(key=self._key), doing, deadline).kvs
         if found and not found[0].lease:
             self._remove(found[0], deadline)
@@ -78,14 +79,14 @@ class EtcdElection:
         return True
 
     def _is_asked_for(self, deadline: Deadline) -> bool:
-        doing = f"see who asks for lease {self._name}"
+        doing = f"see who asks for {self._at}"
         return bool(self._cluster.read("Range", pb.RangeRequest(key=self._asked), doing, deadline).kvs)
 
     def _ask(self, deadline: Deadline) -> None:
         """Write a key that lasts as long as a lease without renewal: a candidate that asked and died does not delay
         others for longer.
         """
-        doing = f"ask for lease {self._name}"
+        doing = f"ask for {self._at}"
         if self._is_asked_for(deadline):
             return
         grant = pb.LeaseGrantRequest(TTL=max(1, round(self._terms.lasts_s)))
@@ -103,11 +104,11 @@ class EtcdElection:
         """Get a lease, or renew ours; False: ours has expired."""
         if self._lease:
             request: Any = pb.LeaseKeepAliveRequest(ID=self._lease)
-            answer = self._cluster.read("LeaseKeepAlive", request, f"renew lease {self._name}", deadline)
+            answer = self._cluster.read("LeaseKeepAlive", request, f"renew {self._at}", deadline)
             self._expires = self._held.clock() + self._terms.lasts_s
             return bool(answer.TTL > 0)
         request = pb.LeaseGrantRequest(TTL=max(1, round(self._terms.lasts_s)))
-        self._lease = self._cluster.read("LeaseGrant", request, f"get a lease for {self._name}", deadline).ID
+        self._lease = self._cluster.read("LeaseGrant", request, f"get {self._at}", deadline).ID
         self._expires = self._held.clock() + self._terms.lasts_s
         return True
 
@@ -120,7 +121,7 @@ class EtcdElection:
         request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=self._key, create_revision=0)
         put = pb.PutRequest(key=self._key, value=self._value, lease=self._lease)
         request.success.append(pb.RequestOp(request_put=put))
-        answer = self._write(request, f"take lease {self._name}", deadline)
+        answer = self._write(request, f"take {self._at}", deadline)
         return int(answer.header.revision) if answer.succeeded else 0
 
     def _remove(self, found: Any, deadline: Deadline) -> None:
@@ -130,7 +131,7 @@ class EtcdElection:
             result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=found.mod_revision
         )
         request.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=self._key)))
-        self._write(request, f"free lease {self._name}", deadline)
+        self._write(request, f"free {self._at}", deadline)
 
     def _write(self, request: Any, doing: str, deadline: Deadline) -> Any:
         return self._cluster.transact(request, doing, deadline, TAKE)
@@ -146,7 +147,7 @@ class EtcdElection:
             return  # an expired lease is not revoked: etcd's proxy takes seconds to report that it does not exist
         try:
             request = pb.LeaseRevokeRequest(ID=lease)
-            self._cluster.read("LeaseRevoke", request, f"give up lease {self._name}", deadline)
+            self._cluster.read("LeaseRevoke", request, f"give up {self._at}", deadline)
         except DatastoreError:
             return  # it expires by itself, a little later
 

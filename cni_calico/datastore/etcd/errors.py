@@ -9,6 +9,7 @@ from cni_calico.errors import (
     Compacted,
     DatastoreDenied,
     DatastoreError,
+    DatastoreForbidden,
     DatastoreUnavailable,
     DatastoreUnsupported,
 )
@@ -22,6 +23,9 @@ TOO_LARGE = "too large"
 REJECTED = "rejected"  # not applied: the member does not accept such a request
 NOT_ETCD = "not etcd"
 LOST = "lost"  # perhaps applied
+
+_NO_RIGHT = "permission denied"
+WHICH_RIGHTS = "'calicoctl datastore etcd-roles' prints the rights that each program needs"
 
 # (status, beginning of the text, meaning); the first match counts. Texts: etcd's api/v3rpc/rpctypes, gRPC core.
 _MEANINGS = (
@@ -57,6 +61,8 @@ def meaning_of(status: str, text: str) -> str:
 def error_for(meaning: str, doing: str, why: str) -> DatastoreError:
     """The error to raise for a call that was not applied."""
     text = f"cannot {doing}: {why}"
+    if meaning == DENIED and _NO_RIGHT in why:
+        return DatastoreForbidden(f"{text}; {WHICH_RIGHTS}")
     if meaning in (DENIED, LOGIN):
         return DatastoreDenied(text)
     if meaning == COMPACTED:

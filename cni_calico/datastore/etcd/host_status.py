@@ -28,7 +28,7 @@ class HostStatusKeys:
 
     def write(self, value: bytes, lasts_s: int, deadline: Deadline) -> None:
         """Write ``status`` for ``lasts_s`` seconds, and ``last_reported_status`` permanently."""
-        doing = f"write the status of host {self._host}"
+        doing = f"write the status of host {self._host} below {PREFIX}"
         lease = self._renew(lasts_s, doing, deadline)
         request = pb.TxnRequest()
         for name, under in (("status", lease), ("last_reported_status", 0)):

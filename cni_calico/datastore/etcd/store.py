@@ -16,7 +16,7 @@ from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.reads import EtcdReads, ignore_corrupt, reading, versioned
 from cni_calico.datastore.etcd.spans import SpanAnswer
 from cni_calico.datastore.interface import CommitConflict, Committed, Failed, Versioned
-from cni_calico.errors import LeaseLost
+from cni_calico.errors import DatastoreForbidden, LeaseLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,11 @@ class EtcdStore(EtcdReads):
             if self._guard is not None:
                 key, created = self._guard()
                 request.compare.add(result=pb.Compare.EQUAL, target=pb.Compare.CREATE, key=key, create_revision=created)
-            answer = self._cluster.transact(request, doing, deadline, COMMIT)
+            try:
+                answer = self._cluster.transact(request, doing, deadline, COMMIT)
+            except DatastoreForbidden as e:
+                e.details = f"etcd does not say which key: {', '.join(paths)}" if len(paths) > 1 else e.details
+                raise
             if answer.succeeded:
                 at = answer.header.revision
                 return Committed(at, [Versioned(w.key, w.value, at) for w in writes if w.value is not None])
