@@ -30,8 +30,7 @@ _ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a k
 _DISABLED = "NFTablesMode is Disabled"
 _LIMITS = (
     "Changes take longer the more rules there are, rules that others change are noticed within a second, members of "
-    "sets only every IptablesRefreshInterval, and neither proxy ARP's answers nor packets from 127.0.0.0/8 to "
-    "workloads are checked"
+    "sets only every IptablesRefreshInterval, and proxy ARP's answers are not checked"
 )
 
 

@@ -109,8 +109,6 @@ class Enforcer:
     def read(self, deadline: Deadline) -> None:
         """Raises KernelError."""
         self.audit.give_up()
-        if self._kernel.at_once and OptionalFeature.LOOPBACK not in self.goal.lacking:
-            self.goal.lack(OptionalFeature.LOOPBACK, "iptables cannot drop after source translation")
         held: dict[TableId, NftTable] = {}
         unread: set[TableId] = set()
         for table in TABLES:

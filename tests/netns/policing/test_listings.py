@@ -70,7 +70,7 @@ def _enforce_legacy(text: str) -> None:
         enforcer.bring_about(Deadline.after(30))
         enforcer.doubt()
         assert enforcer.bring_about(Deadline.after(30)) == 0  # what is read back is recognised
-        assert set(enforcer.goal.lacking) == {OptionalFeature.ARP_ANSWERS, OptionalFeature.LOOPBACK}
+        assert set(enforcer.goal.lacking) == {OptionalFeature.ARP_ANSWERS}
         assert not enforcer.goal.problems
 
 

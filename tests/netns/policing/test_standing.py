@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def guarded_node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Upl
 
 def until_standing(lab: Lab, **environ: str) -> None:
     lab.start(**environ)
-    until(lambda: "loopback-in" in lab.ruleset() and lab.standing().get("sentence"), "the standing rules are in force")
+    until(lambda: "spoofing" in lab.ruleset() and lab.standing().get("sentence"), "the standing rules are in force")
     assert not lab.standing()["in_force"] and lab.standing()["ready"]
 
 
@@ -74,7 +75,7 @@ def test_sources_and_tunnels_packets_of_workloads(guarded_node: Uplinked) -> Non
     assert guarded() and saved(lab) == before
     lab.stop()
     lab.start(FELIX_STANDINGRULES="Disabled")
-    until(lambda: "loopback-in" not in lab.ruleset(), "the setting takes them away")
+    until(lambda: "spoofing" not in lab.ruleset(), "the setting takes them away")
     assert lab.passes("spoofed", "b", 80) and lab.passes("a", "b", VXLAN)
 
 
@@ -143,6 +144,27 @@ def frame(node: Uplinked, source: str, destination: str, port: int, word: bytes)
         wire.send(bytes.fromhex("ee" * 6 + mac["address"].replace(":", "") + "0800") + head + udp)
 
 
+def out_of_loopback(node: Uplinked) -> bool:
+    """Whether a packet of the host from 127.0.0.3 leaves by the workload's interface."""
+    pod = node.lab.workloads["a"].ns
+    with (
+        socket_in(pod, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as seen,
+        socket_in(node.host, socket.AF_INET, socket.SOCK_DGRAM) as own,
+        socket_in(node.host, socket.AF_INET, socket.SOCK_DGRAM) as usual,
+    ):
+        seen.bind(("eth0", 3))
+        seen.settimeout(5)
+        own.bind(("127.0.0.3", 0))
+        with suppress(PermissionError):  # how the kernel says that it was dropped on its way out
+            own.sendto(b"from loopback", (POD[4], 9))
+        found = False
+        for mark in (b"first", b"last"):
+            usual.sendto(mark, (POD[4], 9))
+            while not (data := seen.recv(2048)).endswith(mark):
+                found = found or data.endswith(b"from loopback")
+    return found
+
+
 @pytest.mark.parametrize("policed", [False, True])
 def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -> None:
     """Raw frames from a pod do not reach what listens there; what portmap and kube-proxy do with them works."""
@@ -150,6 +172,7 @@ def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -
     set_port_map(guarded_node)
     if policed:
         lab.put("GlobalNetworkPolicy", "elsewhere", ELSEWHERE)
+    assert out_of_loopback(guarded_node)
     with socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_DGRAM) as health:
         health.bind(("127.0.0.1", HEALTH))
         health.settimeout(5)
@@ -168,6 +191,8 @@ def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -
         with socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_DGRAM) as own:
             own.sendto(b"own", ("127.0.0.1", HEALTH))
         assert health.recv(100) == b"own"
+    cannot = bool(lab.always.get("FELIX_NFTABLESMODE")) and not policed  # iptables has no hook for it
+    assert out_of_loopback(guarded_node) is cannot
     pod = lab.workloads["a"].ns
     pod.do("link", "set", "lo", "up")
     with socket_in(pod, socket.AF_INET, socket.SOCK_STREAM) as listening:

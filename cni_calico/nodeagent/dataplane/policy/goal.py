@@ -59,6 +59,7 @@ class Goal:
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.classes: dict[str, WantedClass] = {}
         self.lacking: dict[OptionalFeature, str] = {}
+        self._checks_sources = True  # no attempt has failed: while the next one is made, nothing may open
         self.refused = RefusedParts()
         self._incomplete: tuple[frozenset[str], str] = (frozenset(), "")
         self._stages: dict[int, tuple[stages.Needed | None, tuple[str, ...]]] = {}
@@ -208,6 +209,7 @@ class Goal:
     def lack(self, feature: OptionalFeature, why: str) -> None:
         """The kernel refuses what this feature needs: do without it."""
         self.lacking[feature] = why
+        self._checks_sources = self._checks_sources and feature is not OptionalFeature.SOURCES
         if feature is OptionalFeature.LIMITS:
             self.lacking.pop(OptionalFeature.CONNECTIONS, None)  # they are part of that feature
         self._follow_lacking()
@@ -355,12 +357,10 @@ class Goal:
             self._stages[family] = needed, names
 
     def _render_loopback(self) -> None:
-        late = OptionalFeature.LOOPBACK not in self.lacking
-        for family, table in FILTER.items():
-            for chain in standing.render_loopback(family, self.settings, can_drop_late=late):
-                self.tables.put_chain(table, chain)
-            if not late:
-                self.tables.take_chain(table, standing.LOOPBACK_OUT)
+        if self._checks_sources:
+            self.tables.take_chain(FILTER[4], standing.LOOPBACK_IN)
+        else:
+            self.tables.put_chain(FILTER[4], standing.render_loopback(self.settings))
 
     def _render_tunnels(self) -> None:
         for family, table in FILTER.items():

@@ -24,7 +24,6 @@ from cni_calico.model.netfilter import (
 from cni_calico.nodeagent.dataplane.policy.delta import Phases
 from cni_calico.nodeagent.dataplane.policy.endpoints import LIMIT_CHAINS, SPOOF_CHAINS
 from cni_calico.nodeagent.dataplane.policy.stages import LIMITED_FROM, LIMITED_TO, LIMITS, MAY_SPOOF, SPOOFING
-from cni_calico.nodeagent.dataplane.policy.standing import LOOPBACK_OUT
 from cni_calico.nodeagent.dataplane.policy.tables import ARP
 from cni_calico.nodeagent.dataplane.policy.tunnels import NOTRACK
 
@@ -35,7 +34,6 @@ class OptionalFeature(Enum):
     SOURCES = "the check of workloads' source addresses"
     LIMITS = "the limits of workloads' packets and connections"
     CONNECTIONS = "the limits of workloads' connections"
-    LOOPBACK = "the drop of packets with a source in 127.0.0.0/8 to workloads"
     NOTRACK = "keeping VXLAN out of connection tracking"
     ARP_ANSWERS = "the check of proxy ARP's answers"
 
@@ -54,8 +52,6 @@ def feature_of(operation: Operation) -> OptionalFeature | None:
         return OptionalFeature.ARP_ANSWERS
     match operation:
         case AddChain(name=name) | FlushChain(name=name) | DropChain(name=name) | AddRules(chain=name):
-            if name == LOOPBACK_OUT:
-                return OptionalFeature.LOOPBACK
             if name in NOTRACK:
                 return OptionalFeature.NOTRACK
             if name == SPOOFING or name.startswith(SPOOF_CHAINS):

@@ -5,28 +5,32 @@ while something needs it. Interfaces lead to their chains by maps that say ``jum
 
     forward     0     qos-forward         limits of single endpoints, established packets too
                 2     from-workloads      established? accept. incoming interface -> from-CLASS. others of ours: drop
-                3     to-workloads        the same for the outgoing interface -> to-CLASS
+                3     to-workloads        the same for the outgoing interface -> to-CLASS; from 127.0.0.0/8: drop
                 5     service-loops       to a service's address that nobody translated: drop
     input       0     qos-input           limits
                 1     workloads-to-host   ICMPv6 that a link needs, then as from-workloads
                 2     end-of-to-host      what policies let through to the host: DefaultEndpointToHostAction
-    prerouting  -300  spoofing            a source that is not routed to the interface it came by: drop
+    prerouting  -300  spoofing            to 127.0.0.0/8, or a source not routed to the interface it came by: drop
+    output      1     host-loopback       from 127.0.0.0/8 to a workload, and nobody translated the destination: drop
 
-Host -> its own workload (OUTPUT) is never filtered: the kubelet's probes come that way.
+Apart from that, host -> its own workload (OUTPUT) is never filtered: the kubelet's probes come that way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from cni_calico.model.netfilter import (
     ACCEPT,
     DROP,
     RETURN,
     BaseHook,
+    Bitwise,
     Compare,
     ConnectionLimit,
+    CtLoad,
     Expression,
     FibSourceInterface,
     MetaLoad,
@@ -38,6 +42,7 @@ from cni_calico.model.netfilter import (
     RateLimit,
     RejectPacket,
     SetLookup,
+    host32,
 )
 from cni_calico.model.resources import Network
 from cni_calico.nodeagent.dataplane.policy.chains import ESTABLISHED, TRACKED, UNREACHABLE, ZERO, ct_state
@@ -60,12 +65,15 @@ MAY_SPOOF = NftSet("may-spoof", ("ifname",), verdicts=True)
 MAPS = (FROM, TO, LIMITED_FROM, LIMITED_TO, MAY_SPOOF)
 SPOOFING = "spoofing"
 SERVICE_LOOPS = "service-loops"
+HOST_LOOPBACK = "host-loopback"
 LIMITS = ("qos-forward", "qos-input")
 OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
 
+LOOPBACK = ip_network("127.0.0.0/8")
 _IPV6_LINK = (130, 131, 132, 133, 135, 136)  # multicast listeners, router solicitation, neighbours
 _NEIGHBOURS = (133, 134, 135, 136)
 _TCP, _ICMPV6 = 6, 58
+_DNAT = 1 << 5  # of a connection's status
 _ARP_REPLY = b"\0\2"
 
 
@@ -102,11 +110,14 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
     lists: dict[str, ListSet] = {}
     chains = [
         NftChain("from-workloads", tuple(_dispatch("iifname", FROM, settings)), BaseHook("forward", 2)),
-        NftChain("to-workloads", tuple(_dispatch("oifname", TO, settings)), BaseHook("forward", 3)),
+        NftChain("to-workloads", tuple(_to_workloads(family, settings)), BaseHook("forward", 3)),
         NftChain("workloads-to-host", tuple(_to_host(family, settings)), BaseHook("input", 1)),
     ]
+    if family == 4:
+        local = tuple(_from_loopback(family, settings, unless_translated=True))
+        chains.append(NftChain(HOST_LOOPBACK, local, BaseHook("output", 1)))
     if needed.check_sources:
-        chains.append(NftChain(SPOOFING, tuple(_spoofing(settings, needed)), BaseHook("prerouting", -300)))
+        chains.append(NftChain(SPOOFING, tuple(_spoofing(family, settings, needed)), BaseHook("prerouting", -300)))
     if needed.limits:
         both = (through("iifname", LIMITED_FROM), through("oifname", LIMITED_TO))
         chains.append(NftChain(LIMITS[0], both, BaseHook("forward", 0)))
@@ -124,6 +135,11 @@ def _dispatch(direction: str, to: NftSet, settings: FilterSettings) -> Iterator[
     yield ESTABLISHED
     yield through(direction, to)
     yield from _drop_all(direction, settings, "no endpoint")
+
+
+def _to_workloads(family: int, settings: FilterSettings) -> Iterator[NftRule]:
+    established, *others = _dispatch("oifname", TO, settings)
+    yield from (established, *_from_loopback(family, settings), *others)
 
 
 def _drop_all(direction: str, settings: FilterSettings, why: str) -> Iterator[NftRule]:
@@ -152,7 +168,30 @@ def _end_of_to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
     yield from _drop_all("iifname", settings, "DefaultEndpointToHostAction")
 
 
-def _spoofing(settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
+def drop_loopback(settings: FilterSettings, *, is_source: bool) -> Iterator[NftRule]:
+    """127.0.0.0/8 from a workload, as source or as destination. The byte of the address is tested first: it is the
+    cheapest test, and no other packet goes on.
+    """
+    for prefix in settings.prefixes:
+        match = (*in_network(LOOPBACK, is_source), *begins_with("iifname", prefix))
+        yield NftRule((*match, PacketCounter(), DROP), "127.0.0.0/8 from a workload")
+
+
+def _from_loopback(family: int, settings: FilterSettings, *, unless_translated: bool = False) -> Iterator[NftRule]:
+    """127.0.0.0/8 to a workload. A hook behind source translation would tell it at once, but all forwarded packets
+    would pay for it. Instead: nothing that is forwarded has such a source; what the host sends to 127.0.0.1:hostPort
+    has, until its source is translated, too.
+    """
+    local = (CtLoad("status"), Bitwise(host32(_DNAT), ZERO), Compare("eq", ZERO)) if unless_translated else ()
+    for prefix in settings.prefixes if family == 4 else ():
+        match = (*in_network(LOOPBACK, True), *begins_with("oifname", prefix), *local)
+        yield NftRule((*match, PacketCounter(), DROP), "127.0.0.0/8 to a workload")
+
+
+def _spoofing(family: int, settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
+    """As a source 127.0.0.0/8 is routed to the host itself, so that it is dropped like any other forged one."""
+    if family == 4:
+        yield from drop_loopback(settings, is_source=False)
     if needed.spoofing:
         yield through("iifname", MAY_SPOOF)
     for prefix in settings.prefixes:
@@ -204,8 +243,13 @@ def render_limits(beginning: str, interface: str, limits: PacketLimits) -> NftCh
 
 
 def render_may_spoof(interface: str, networks: Sequence[Network], family: int) -> NftChain:
-    """The sources that this interface may use besides its own addresses."""
-    rules = [NftRule((*in_network(network, True), ACCEPT)) for network in collapsed(networks, family)]
+    """The sources that this interface may use besides its own addresses, which are never 127.0.0.0/8."""
+    allowed = collapsed(networks, family)
+    overlaps = [network for network in allowed if family == 4 and network.overlaps(LOOPBACK)]
+    inside = [network for network in overlaps if network.prefixlen >= LOOPBACK.prefixlen]
+    rules = [NftRule((*in_network(network, True), ACCEPT)) for network in allowed if network not in inside]
+    if overlaps != inside:
+        rules.insert(0, NftRule((*in_network(LOOPBACK, True), DROP), "127.0.0.0/8 from a workload"))
     return NftChain(interface_chain("spoof", interface), tuple(rules))
 
 

@@ -5,22 +5,25 @@ and "policies, too" never touches them. What classes of endpoints do where there
 workloads) stands in chains that exist only without.
 
     input        2     tunnels           VXLAN and IPIP from an address that is no node's (tunnels.py)
-    prerouting  -300  spoofing          a source that is not the workload's (stages.py)
-                -300  loopback-in       127.0.0.0/8 from a workload, as source or destination
-    postrouting  150  loopback-out      127.0.0.0/8 as source, to a workload
+    prerouting  -300  spoofing          to 127.0.0.0/8, or a source that is not the workload's (stages.py)
+                -300  loopback-in       127.0.0.0/8 from a workload, as source or destination; only where this kernel
+                                        cannot check sources
     forward      5     service-loops     to a service's address that nobody translated (stages.py)
-                 2     from-encapsulated  VXLAN and IPIP from a workload; only without policies
+
+and only without policies:
+
+    postrouting  150  loopback-out      127.0.0.0/8 as source, to a workload (with policies: stages.py)
+    forward      2     from-encapsulated  VXLAN and IPIP from a workload
     input        1     to-host-encapsulated  the same, to the host itself
 
 On the way in, 127.0.0.0/8 has to be dropped before connection tracking: a pod's answer to a connection to
 127.0.0.1:hostPort has the host's address there, and gets 127.0.0.1 back only later. On the way out it is dropped after
-source translation, which gives such a connection the host's address.
+source translation, which gives such a connection the host's address; legacy iptables cannot drop there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from ipaddress import ip_network
 
 from cni_calico.model.netfilter import (
     DROP,
@@ -35,7 +38,13 @@ from cni_calico.nodeagent.dataplane.policy.chains import encapsulated_from_workl
 from cni_calico.nodeagent.dataplane.policy.endpoints import SPOOF_CHAINS
 from cni_calico.nodeagent.dataplane.policy.matches import in_network
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.dataplane.policy.stages import SERVICE_LOOPS, SPOOFING, begins_with
+from cni_calico.nodeagent.dataplane.policy.stages import (
+    LOOPBACK,
+    SERVICE_LOOPS,
+    SPOOFING,
+    begins_with,
+    drop_loopback,
+)
 from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES
 
 LOOPBACK_IN, LOOPBACK_OUT = "loopback-in", "loopback-out"
@@ -43,39 +52,22 @@ ENCAPSULATED = ("from-encapsulated", "to-host-encapsulated")
 ALONE = (KNOWN_NODES, LOOPBACK_IN, *ENCAPSULATED)  # what needs no record of a workload
 STANDING = (*ALONE, LOOPBACK_OUT, SPOOFING, SERVICE_LOOPS)
 UNRECOGNISED = "unrecognised-standing"  # in the place of standing rules that could not be read as values
-_LOOPBACK = ip_network("127.0.0.0/8")
 _FAMILIES = {"ip": 4, "ip6": 6}
 
 
-def render_loopback(family: int, settings: FilterSettings, *, can_drop_late: bool) -> list[NftChain]:
-    """IPv4's only: the kernel itself drops ::1 that comes from an interface. ``can_drop_late``: there is a hook behind
-    source translation.
+def render_loopback(settings: FilterSettings) -> NftChain:
+    """For IPv4 and a kernel that cannot check sources: where it can, that chain drops these packets, too. The kernel
+    itself drops ::1 that comes from an interface.
     """
-    if family != 4:
-        return []
-    into = tuple(
-        NftRule(
-            (*begins_with("iifname", prefix), *in_network(_LOOPBACK, is_source), PacketCounter(), DROP),
-            "127.0.0.0/8 from a workload",
-        )
-        for prefix in settings.prefixes
-        for is_source in (True, False)
-    )
-    chains = [NftChain(LOOPBACK_IN, into, BaseHook("prerouting", -300))]
-    if can_drop_late:
-        out = tuple(
-            NftRule((*begins_with("oifname", prefix), *in_network(_LOOPBACK, True), DROP), "127.0.0.0/8 to a workload")
-            for prefix in settings.prefixes
-        )
-        chains.append(NftChain(LOOPBACK_OUT, out, BaseHook("postrouting", 150)))
-    return chains
+    rules = (*drop_loopback(settings, is_source=True), *drop_loopback(settings, is_source=False))
+    return NftChain(LOOPBACK_IN, rules, BaseHook("prerouting", -300))
 
 
 def select_standing(table: NftTable, settings: FilterSettings, names: Iterable[str] = STANDING) -> NftTable:
     """The part of a family's table that stands without policies, with the sets and chains that it looks up."""
     family = _FAMILIES.get(table.family, 0)
     found = NftTable(table.family, table.name)
-    for chain in render_encapsulated(family, settings) if family else ():
+    for chain in render_without_policies(family, settings) if family else ():
         found.chains[chain.name] = chain
     waiting = [table.chains[name] for name in names if name in table.chains]
     while waiting:
@@ -93,12 +85,21 @@ def select_standing(table: NftTable, settings: FilterSettings, names: Iterable[s
     return found
 
 
-def render_encapsulated(family: int, settings: FilterSettings) -> Iterator[NftChain]:
-    """Where policies are enforced, the chains of classes say this."""
+def render_without_policies(family: int, settings: FilterSettings) -> Iterator[NftChain]:
+    """What the stages and the chains of classes say where policies are enforced."""
     if family == 6 and not settings.ipv6:
         return
+    if family == 4 and not settings.by_iptables:
+        out = tuple(
+            NftRule(
+                (*in_network(LOOPBACK, True), *begins_with("oifname", prefix), PacketCounter(), DROP),
+                "127.0.0.0/8 to a workload",
+            )
+            for prefix in settings.prefixes
+        )
+        yield NftChain(LOOPBACK_OUT, out, BaseHook("postrouting", 150))
     rules = tuple(
-        NftRule((*begins_with("iifname", prefix), *rule.expressions[:-1], PacketCounter(), DROP), rule.comment)
+        NftRule((*rule.expressions[:-1], *begins_with("iifname", prefix), PacketCounter(), DROP), rule.comment)
         for prefix in settings.prefixes
         for rule in encapsulated_from_workload(settings)
     )

@@ -72,7 +72,7 @@ def test_changes_lead_where_one_step_leads(kernel: FakeLegacy, seed: int, monkey
             enforcer.doubt()
         enforcer.bring_about(soon())
         assert content(kernel) == from_scratch(goal, wanted, there, monkeypatch)
-        assert not goal.problems and set(goal.lacking) == {OptionalFeature.ARP_ANSWERS, OptionalFeature.LOOPBACK}
+        assert not goal.problems and set(goal.lacking) == {OptionalFeature.ARP_ANSWERS}
 
 
 @pytest.mark.parametrize("seed", range(3))
