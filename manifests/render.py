@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cni_calico import __version__
 from manifests.charts import render_chart
-from manifests.schemas import KINDS, definition
+from manifests.kinds import KINDS, definition
 
 HERE = Path(__file__).resolve().parent
 
@@ -27,7 +27,7 @@ kind: Kustomization
 resources:
   - {resource}
 """
-_HEAD = "# Calico's custom resource definitions; made from manifests/schemas.py by manifests/render.py.\n"
+_HEAD = "# Calico's custom resource definitions; made from manifests/kinds.py by manifests/render.py.\n"
 
 
 class _Plain(yaml.SafeDumper):

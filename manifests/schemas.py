@@ -1,4 +1,4 @@
-"""The schemas of Calico's custom resources (``crd.projectcalico.org/v1``), as values; render.py renders them as YAML.
+"""The schemas of Calico's custom resources, as values; kinds.py has the kinds that they belong to.
 
 Rule: the API server itself refuses what would break IPAM or routing: wrong addresses, block sizes and enumerations, and
 changes of fixed fields. Fields that a schema does not name are kept, because newer releases of Calico add fields.
@@ -10,7 +10,6 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-GROUP = "crd.projectcalico.org"
 OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 NAME_LENGTH = 256
 
@@ -272,89 +271,21 @@ FELIX = fields(
     ipipMTU=number(0, 65535),
     vxlanMTU=number(0, 65535),
     floatingIPs=choice("Enabled", "Disabled"),
+    nftablesMode=choice("Auto", "Enabled", "Disabled"),
     interfacePrefix=text(),
     healthPort=PORT,
     prometheusMetricsPort=PORT,
 )
 # the janitor reads its grace period here; it would treat an unreadable value as not set
 KUBE_CONTROLLERS = fields(
+    healthChecks=choice("Enabled", "Disabled"),
     controllers=fields(
         node=nullable(
             fields(
                 leakGracePeriod=nullable(text(longest=64, pattern=r"^(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+)?$"))
             )
-        )
-    )
-)
-
-
-class Kind:
-    """One custom resource definition."""
-
-    def __init__(self, kind: str, plural: str, spec: Schema, *, namespaced: bool = False) -> None:
-        self.kind = kind
-        self.plural = plural
-        self.spec = spec
-        self.namespaced = namespaced
-
-
-KINDS = (
-    Kind("BGPConfiguration", "bgpconfigurations", BGP_CONFIGURATION),
-    Kind("BGPFilter", "bgpfilters", BGP_FILTER),
-    Kind("BGPPeer", "bgppeers", BGP_PEER),
-    Kind("BlockAffinity", "blockaffinities", AFFINITY),
-    Kind("CalicoNodeStatus", "caliconodestatuses", NODE_STATUS),
-    Kind("ClusterInformation", "clusterinformations", CLUSTER),
-    Kind("FelixConfiguration", "felixconfigurations", FELIX),
-    Kind("GlobalNetworkPolicy", "globalnetworkpolicies", POLICY),
-    Kind("GlobalNetworkSet", "globalnetworksets", NETWORK_SET),
-    Kind("HostEndpoint", "hostendpoints", HOST_ENDPOINT),
-    Kind("IPAMBlock", "ipamblocks", BLOCK),
-    Kind("IPAMConfig", "ipamconfigs", IPAM_CONFIG),
-    Kind("IPAMHandle", "ipamhandles", HANDLE),
-    Kind("IPPool", "ippools", POOL),
-    Kind("IPReservation", "ipreservations", RESERVATION),
-    Kind("KubeControllersConfiguration", "kubecontrollersconfigurations", KUBE_CONTROLLERS),
-    Kind("NetworkPolicy", "networkpolicies", POLICY, namespaced=True),
-    Kind("NetworkSet", "networksets", NETWORK_SET, namespaced=True),
-    Kind("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", STAGED_POLICY),
-    Kind(
-        "StagedKubernetesNetworkPolicy",
-        "stagedkubernetesnetworkpolicies",
-        STAGED_KUBERNETES_POLICY,
-        namespaced=True,
+        ),
+        loadBalancer=nullable(fields(assignIPs=choice("AllServices", "RequestedServicesOnly"))),
+        policyMigration=nullable(fields(enabled=choice("Enabled", "Disabled"))),
     ),
-    Kind("StagedNetworkPolicy", "stagednetworkpolicies", STAGED_POLICY, namespaced=True),
-    Kind("Tier", "tiers", TIER),
 )
-
-
-def definition(kind: Kind) -> Schema:
-    """The CustomResourceDefinition."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object"},
-            "spec": kind.spec,
-            "status": ANY_OBJECT,
-        },
-    }
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "names": {
-                "kind": kind.kind,
-                "listKind": f"{kind.kind}List",
-                "plural": kind.plural,
-                "singular": kind.kind.lower(),
-            },
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "versions": [version],
-        },
-    }

@@ -152,7 +152,8 @@ class Controllers:
                 self._log.warning(f"KubeControllersConfiguration default: {text}; it counts as not given")
         self._apply(running)
         self._http_servers.keep("metrics", ("", running.metrics_port) if running.metrics_port else None, self._pages)
-        status = render_status(self._settings, running, self._environ)
+        on_kubernetes = self._cluster.is_kubernetes_datastore
+        status = render_status(self._settings, running, self._environ, is_kubernetes=on_kubernetes)
         if not is_there or (found is not None and found.get("status") != status):
             self._write_configuration(status)
 

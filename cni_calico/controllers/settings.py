@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.controllers.host_endpoints.rules import HostEndpointTemplate, HostEndpointWish, parse_template
+from cni_calico.controllers.host_endpoints.rules import (
+    HostEndpointTemplate,
+    HostEndpointWish,
+    parse_template,
+    render_template,
+)
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES, REQUESTED_ONLY
 from cni_calico.daemon.settings_table import (
     DURATION,
@@ -251,22 +256,29 @@ def _level(reading: _ResourceReader, spec: Mapping[str, Any]) -> str:
         return "info"
 
 
-def render_status(settings: ControllersSettings, running: Running, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The resource's status: what is in force, and the variables that decided it."""
+def render_status(
+    settings: ControllersSettings, running: Running, environ: Mapping[str, str], *, is_kubernetes: bool = False
+) -> dict[str, Any]:
+    """The resource's status: what is in force, and the variables that decided it.
+
+    Empty lists are left out, as upstream's writer does: its readers take ``templates: []`` for templates that replace
+    the default host endpoint. ``is_kubernetes``: the datastore is Kubernetes, where labels of nodes are not copied.
+    """
     controllers: dict[str, Any] = {}
     for name, period_s in running.periods_s.items():
         controllers[SECTIONS[name]] = {"reconcilerPeriod": render_duration(period_s)}
     if "node" in running.periods_s:
         wish = running.host_endpoints
         controllers["node"] |= {
-            "syncLabels": _switch(running.sync_labels),
+            "syncLabels": _switch(running.sync_labels and not is_kubernetes),
             "leakGracePeriod": render_duration(running.grace_s),
             "hostEndpoint": {
                 "autoCreate": _switch(wish.auto),
                 "createDefaultHostEndpoint": _switch(wish.default),
-                "templates": [{"generateName": template.name} for template in wish.templates],
             },
         }
+        if wish.templates:
+            controllers["node"]["hostEndpoint"]["templates"] = [render_template(found) for found in wish.templates]
     if "loadbalancer" in running.periods_s:
         controllers["loadBalancer"] = {"assignIPs": running.assign_ips}
     counted = {

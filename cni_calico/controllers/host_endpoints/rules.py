@@ -71,6 +71,18 @@ def parse_template(value: Any) -> HostEndpointTemplate:
     return HostEndpointTemplate(name, cidrs, pattern, dict(labels), selector)
 
 
+def render_template(template: HostEndpointTemplate) -> dict[str, Any]:
+    """The template as a document; what is empty is left out."""
+    document = {
+        "generateName": template.name,
+        "interfaceCIDRs": [str(cidr) for cidr in template.cidrs],
+        "interfacePattern": template.pattern,
+        "labels": dict(template.labels),
+        "nodeSelector": template.selector,
+    }
+    return {name: value for name, value in document.items() if value}
+
+
 def endpoint_name(node: str, *parts: str) -> str:
     """A name that is too long is replaced by its digest."""
     name = "-".join((node, *parts)) + _SUFFIX

@@ -46,7 +46,7 @@ class JanitorOptions:
     per_second: float = 10.0  # checks and releases together
     batch: int = 50
     look_s: float = 5.0  # from round to round if nothing changes
-    settings_s: float = 300.0
+    settings_s: float = 10.0  # one request of one process in the cluster
     labels_s: float = 300.0  # between searches for records of older versions
     again_s: float = 300.0  # until a suspect that was kept is checked again
     calls_s: float = 120.0

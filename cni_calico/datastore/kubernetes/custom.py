@@ -2,7 +2,8 @@
 
 Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only if unchanged (UID and
 resourceVersion). A marked object counts as gone: every reader treats it as absent and finishes its deletion. So no call
-has to wait until a handle is deleted, of which every pod has one.
+has to wait until a handle is deleted, of which every pod has one. Where the status is a subresource (not in clusters
+whose definitions are older), a write of the record leaves it as it was, and a second write, only if needed, sets it.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ class CustomRecords:
         """Raises CommitConflict, DatastoreError."""
         doing, path = f"create {describe(key)}", collection_path(key)
         for _ in range(_ATTEMPTS):
-            reply = self._api.request("POST", path, deadline, doing, body=object_of(key, value), expect=(404, 409))
+            wanted = object_of(key, value)
+            reply = self._api.request("POST", path, deadline, doing, body=wanted, expect=(404, 409))
             if reply.status < 400:
-                return versioned(key, reply.document)
+                return versioned(key, self._set_status(key, wanted, reply.document, deadline, doing))
             if reply.status == 404:
                 raise _no_parent(reply, path, doing)
             current = self._read_object(key, deadline, doing)
@@ -99,7 +101,9 @@ class CustomRecords:
             if stored["metadata"].get("resourceVersion") != known["resourceVersion"]:
                 raise conflict(key, versioned(key, stored))
             old = stored
-        return versioned(key, self._replace(key, object_of(key, value, old), deadline, doing))
+        wanted = object_of(key, value, old)
+        written = self._replace(key, wanted, deadline, doing)
+        return versioned(key, self._set_status(key, wanted, written, deadline, doing))
 
     def delete(
         self, key: Key, revision: Revision | None, uid: str, was: Document | None, deadline: Deadline
@@ -149,8 +153,8 @@ class CustomRecords:
             return None
         return obj
 
-    def _replace(self, key: Key, obj: JSON, deadline: Deadline, doing: str) -> Mapping[str, Any]:
-        path = object_path(key)
+    def _replace(self, key: Key, obj: JSON, deadline: Deadline, doing: str, subresource: str = "") -> Mapping[str, Any]:
+        path = object_path(key) + subresource
         reply = self._api.request("PUT", path, deadline, doing, body=obj, expect=(404, 409))
         if reply.status == 404:
             require_known_type(reply, path, doing)
@@ -159,6 +163,14 @@ class CustomRecords:
             current = self._read_object(key, deadline, doing)
             raise self._contradiction(reply, key, _present(key, current), doing)
         return reply.document
+
+    def _set_status(
+        self, key: Key, wanted: JSON, written: Mapping[str, Any], deadline: Deadline, doing: str
+    ) -> Mapping[str, Any]:
+        status = wanted.get("status")
+        if status is None or written.get("status") == status:
+            return written
+        return self._replace(key, {**written, "status": status}, deadline, doing, "/status")
 
     def _delete(self, key: Key, uid: str, version: str, deadline: Deadline, doing: str) -> ApiReply:
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}

@@ -1,8 +1,9 @@
 """PURE: which addresses, blocks, handles and endpoints have no owner any more, as far as is known.
 
 Rule: something is called lost only if there is no other explanation. An address belongs to a pod if its attributes say
-that and nothing else, to a tunnel if they say that; an address that was taken for anything else (podman, a load
-balancer, a virtual machine, a person) is not ours to judge. Looking lost is only a suspicion; ipam/lost/reclaim.py
+that and nothing else, to a tunnel if they say that; without attributes it belongs to whom its handle names (bare.py).
+An address that was taken for anything else (podman, a load balancer, a virtual machine, a person) is not ours to judge.
+Looking lost is only a suspicion; ipam/lost/reclaim.py
 checks again before it acts.
 """
 
@@ -14,6 +15,7 @@ from ipaddress import ip_network
 from sys import intern
 from typing import Any, Protocol
 
+from cni_calico.ipam.lost.bare import is_bare, parse_bare_handle
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IP, pod_networks
@@ -56,6 +58,11 @@ class Holding:
 
     def __str__(self) -> str:
         return f"{self.address} (handle {self.handle_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class BareHolding(Holding):
+    """An address without attributes: ``node`` is its block's, ``namespace`` and ``pod`` are what its handle names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ KINDS: Mapping[type[Any], str] = {
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
+    BareHolding: "address",
     LostBlock: "block",
     SurplusBlock: "surplus block",
     IdleHandle: "handle",
@@ -176,6 +184,9 @@ class Known(Protocol):
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """What is known of that pod, from its own object or its endpoint record; None if there is neither."""
 
+    def has_owner(self, holding: BareHolding) -> bool:
+        """Whether a pod or an endpoint, on whatever node, may be what a handle names, or has the address."""
+
 
 # -- judging ----------------------------------------------------------------------------------------------------------
 
@@ -199,6 +210,8 @@ def judge_holding(holding: Holding, known: Known) -> str:
     """Why the address has no owner any more; "" if it may have one."""
     if holding.foreign:
         return ""
+    if isinstance(holding, BareHolding):
+        return judge_bare(holding, known)
     if holding.tunnel:
         return "" if known.has_node(holding.node) else f"there is no Node {holding.node}"
     if not known.knows_pods:
@@ -212,6 +225,19 @@ def judge_holding(holding: Holding, known: Known) -> str:
     if not pod.container_id or is_of_container(holding, pod.container_id) or holding.address in pod.addresses:
         return ""
     return f"pod {named} runs as container {pod.container_id[:13]} now"
+
+
+def judge_bare(holding: BareHolding, known: Known) -> str:
+    """Why nobody has the address. Which containers a node's runtime has is known on that node only (its GC), so one
+    that is no pod's is lost with the node.
+    """
+    names_pod = bool(holding.pod) and known.knows_pods
+    if (not names_pod and holding.node and known.has_node(holding.node)) or known.has_owner(holding):
+        return ""
+    if names_pod:
+        return f"there is no pod {holding.namespace}/{holding.pod}, and nobody has the address"
+    where = f"there is no Node {holding.node}" if holding.node else "its block is no node's"
+    return f"{where}, and no endpoint is its handle's"
 
 
 def is_of_container(holding: Holding, container_id: str) -> bool:
@@ -282,7 +308,7 @@ def judge_departed(departed: DepartedNode, known: Known) -> str:
 
 def reduce_block(block: Block) -> BlockFacts:
     """Names that occur several times in a large cluster are shared."""
-    holdings = []
+    holdings: list[Holding] = []
     for ordinal, index in enumerate(block.allocations):
         if index is not None:
             attribute = block.attributes[index]
@@ -290,18 +316,24 @@ def reduce_block(block: Block) -> BlockFacts:
             tunnel = said.get("type", "")
             is_tunnel = tunnel in TUNNELS and bool(said.get("node")) and set(said) <= _OF_TUNNELS
             is_pods = set(said) <= _OF_PODS and all(said.get(name) for name in ("node", "namespace", "pod"))
-            ours = bool(attribute.handle_id) and not any(attribute.extra.values()) and (is_tunnel or is_pods)
+            is_known = bool(attribute.handle_id) and not any(attribute.extra.values())
+            named = parse_bare_handle(attribute.handle_id or "") if is_known and is_bare(said) else None
+            handle_id, number = intern(attribute.handle_id or ""), block.sequence_for.get(ordinal)
+            if named is not None:
+                owner = (intern(block.node or ""), intern(named.namespace), named.pod)
+                holdings.append(BareHolding(ordinal, block.cidr, handle_id, number, *owner))
+                continue
             holdings.append(
                 Holding(
                     ordinal,
                     block.cidr,
-                    intern(attribute.handle_id or ""),
-                    block.sequence_for.get(ordinal),
+                    handle_id,
+                    number,
                     intern(said.get("node", "")),
                     intern(said.get("namespace", "")),
                     said.get("pod", ""),
                     intern(tunnel if is_tunnel else ""),
-                    not ours,
+                    not (is_known and (is_tunnel or is_pods)),
                 )
             )
     return BlockFacts(block.node, tuple(holdings), parse_rfc3339(block.affinity_claim_time) or 0.0)

@@ -27,7 +27,9 @@ from cni_calico.errors import AddressMismatch, CorruptRecord, DatastoreDenied, T
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.lost import leaks
+from cni_calico.ipam.lost.bare import may_name
 from cni_calico.ipam.lost.leaks import (
+    BareHolding,
     BlockFacts,
     DepartedNode,
     Holding,
@@ -94,6 +96,19 @@ class FreshFacts:
         addresses = frozenset(a for e in endpoints for a in leaks.reduce_endpoint(e).addresses)
         return Pod(endpoints[0].container_id, addresses | (pod.addresses if pod is not None else frozenset()))
 
+    def has_owner(self, holding: BareHolding) -> bool:
+        """Every endpoint is listed: such an address may be in use on any node. Raises CorruptRecord."""
+        if holding.pod and self.kubernetes is not None:
+            found = self.kubernetes.pod(holding.namespace, holding.pod, "", self.deadline)
+            if found is not None and not leaks.has_let_go(found):
+                return True
+        return any(
+            may_name(holding.handle_id, endpoint.container_id)
+            or (bool(endpoint.pod) and (endpoint.metadata.namespace, endpoint.pod) == (holding.namespace, holding.pod))
+            or holding.address in leaks.reduce_endpoint(endpoint).addresses
+            for endpoint in self._list(ResourceList("WorkloadEndpoint"))
+        )
+
     def _read(self, namespace: str, name: str, node: str) -> Pod | None:
         assert self.kubernetes is not None
         found = self.kubernetes.pod(namespace, name, "", self.deadline)
@@ -123,7 +138,10 @@ class FreshFacts:
     def endpoints(self, namespace: str, pod: str, node: str) -> list[WorkloadEndpoint]:
         """The pod's endpoints. Raises CorruptRecord."""
         prefix = endpoint_name(node, "k8s", pod, "e")[:-1]
-        listing = self.store.list(ResourceList("WorkloadEndpoint", namespace, prefix), self.deadline)
+        return self._list(ResourceList("WorkloadEndpoint", namespace, prefix))
+
+    def _list(self, what: ResourceList) -> list[WorkloadEndpoint]:
+        listing = self.store.list(what, self.deadline)
         for _, why in listing.unreadable:
             raise CorruptRecord(why)
         return [codec.decode_endpoint(i.key, i.value) for i in listing.items if isinstance(i.key, ResourceKey)]
@@ -260,7 +278,8 @@ class Reclaimer:
         return self._make(_While(self._store, absent) if node and self._store.max_commit > 2 else self._store)
 
     def _release_address(self, held: Holding, deadline: Deadline) -> bool:
-        allocator = self._allocator(held.node if held.tunnel else "")
+        of_node = held.tunnel or (isinstance(held, BareHolding) and not held.pod)
+        allocator = self._allocator(held.node if of_node else "")
         ledger = allocator.ledger(deadline)
         release = Release(held.address, held.handle_id, held.sequence_number)
         freed = release_in_block(ledger, held.block, (release,))
@@ -350,6 +369,9 @@ class _EveryNodeGone:
 
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         return Pod()
+
+    def has_owner(self, holding: BareHolding) -> bool:
+        return True
 
 
 class _While(ForwardingStore):

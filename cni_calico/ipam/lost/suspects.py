@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.leaks import (
     KINDS,
+    BareHolding,
     BlockFacts,
     DepartedNode,
     Holding,
@@ -211,10 +212,10 @@ class Suspects:
             self._blocks[cidr] = after
         had, has = set(before.holdings), set(after.holdings if after is not None else ())
         for held in had - has:
-            self._forget(held, _anchor(held))
+            self._forget(held, self._anchor(held))
         for held in has - had:
             if not held.foreign:
-                self._on.add(_anchor(held), held)
+                self._on.add(self._anchor(held), held)
                 self._judge_held(held, now)
         self._count(had, has, now)
         for facts in (before, after):
@@ -282,6 +283,10 @@ class Suspects:
     def _forget(self, held: Hanging, anchor: Anchor) -> None:
         self.all.pop(held, None)
         self._on.discard(anchor, held)
+
+    def _anchor(self, held: Holding) -> Anchor:
+        names_no_pod = isinstance(held, BareHolding) and not (held.pod and self._state.knows_pods)
+        return ("node", held.node) if held.tunnel or names_no_pod else ("pod", held.namespace, held.pod)
 
     def _count(self, before: set[Holding], after: set[Holding], now: float) -> None:
         """Track which handles have addresses anywhere."""
@@ -352,10 +357,6 @@ class Suspects:
             self.all[subject] = Suspicion(reason, since)
         else:
             self.all[subject].reason = reason
-
-
-def _anchor(held: Holding) -> Anchor:
-    return ("node", held.node) if held.tunnel else ("pod", held.namespace, held.pod)
 
 
 def _discard(index: dict[SeenKey, set[SeenMember]], key: SeenKey, member: SeenMember) -> None:

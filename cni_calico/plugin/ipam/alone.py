@@ -1,12 +1,16 @@
 """For calico-ipam by itself: decides which interface owns an address that names none (calico learns this from its
 records).
 
-Rule: endpoints are read only if there is such an address: upstream's, or an older version's.
+Rule: endpoints are read only if there is such an address: upstream's, or an older version's. Without any endpoint of
+the container the interface counts as its only one, unless the runtime remembers another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
@@ -15,6 +19,8 @@ from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
+
+RESULTS = Path("/var/lib/cni/results")  # where libcni keeps what each ADD returned, until the DEL
 
 
 def find_share(task: Task) -> Share:
@@ -26,20 +32,46 @@ def find_share(task: Task) -> Share:
 
         found = read_endpoints(task.fresh_store, task.read_nodename(for_ipam=True), task.deadline).endpoints
         own, others = _previous_addresses(task.conf), set[Address]()
-        first_known = False
+        first_known = is_known = False
         for endpoint in found:
             if endpoint.container_id == call.container_id:
                 recorded = own if endpoint.endpoint == call.ifname else others
                 recorded.update(network.network_address for network in endpoint.ip_networks)
                 first_known |= endpoint.endpoint == FIRST_IFNAME and bool(endpoint.ip_networks)
+                is_known = True
+        others |= _remembered_addresses(call.container_id, call.ifname)
+        if not is_known and _may_be_one_interfaces(unnamed - others):
+            first_known = True
         return plan_share(call.ifname, own, others - own, first_known=first_known).claim(unnamed)
 
     return Share(call.ifname, claim)
 
 
+def _may_be_one_interfaces(addresses: Collection[Address]) -> bool:
+    """An interface has at most one address of a family, so more of them belong to several."""
+    return all(count == 1 for count in Counter(address.version for address in addresses).values())
+
+
+def _remembered_addresses(container_id: str, ifname: str) -> set[Address]:
+    """The addresses of the container's other interfaces, in any network, as the runtime's libcni remembers them."""
+    found: set[Address] = set()
+    for path in RESULTS.glob(f"*-{container_id}-*"):
+        try:
+            document = json.loads(path.read_bytes())
+            if document.get("containerId") == container_id and document.get("ifName") != ifname:
+                found |= _addresses_of(document.get("result"))
+        except (OSError, ValueError, AttributeError):
+            continue
+    return found
+
+
 def _previous_addresses(conf: NetConf) -> set[Address]:
     """The addresses that this interface has according to the runtime: the result of the ADD."""
+    return _addresses_of(conf.prev_result)
+
+
+def _addresses_of(result: Mapping[str, object] | None) -> set[Address]:
     try:
-        return {ip.address.ip for ip in parse_result(conf.prev_result or {}).ips}
+        return {ip.address.ip for ip in parse_result(result or {}).ips}
     except InvalidConfig:
         return set()

@@ -1,24 +1,26 @@
 """GC's part of address management: releases addresses of containers that no longer exist.
 
 Rule: a handle is released only if it can mean nothing but a container of this network on this node, because network
-names and container IDs may both contain dots; a doubtful one is kept. A record that cannot be read is kept and
-reported.
+names and container IDs may both contain dots; a doubtful one is kept. The oldest releases wrote handles without
+attributes: such a one counts as this node's if its block is, and no endpoint of any node is the container's. A record
+that cannot be read is kept and reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, TeardownIncomplete
+from cni_calico.errors import CalicoError, CorruptRecord, DatastoreDenied, InvalidConfig, TeardownIncomplete
+from cni_calico.ipam.lost.bare import is_bare, is_container
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_block, decode_endpoint
-from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, endpoints_of_node
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.resources import Attribute, WorkloadEndpoint
 from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.task import Task
 
@@ -27,7 +29,8 @@ from cni_calico.plugin.call.task import Task
 class Orphan:
     """Addresses under one handle whose attachment is unknown.
 
-    ``interface`` is "" for addresses that name none, ``namespace`` and ``pod`` are "" outside Kubernetes.
+    ``interface`` is "" for addresses that name none, ``namespace`` and ``pod`` are "" outside Kubernetes. ``is_bare``:
+    the addresses have no attributes.
     """
 
     handle_id: str
@@ -35,6 +38,7 @@ class Orphan:
     interface: str = ""
     namespace: str = ""
     pod: str = ""
+    is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +105,40 @@ def find_orphans(
             unreadable.append(e.message)
             continue
         for attribute in block.attributes:
-            orphan = _parse_orphan(attribute.handle_id or "", attribute.secondary, network, node)
+            orphan = _parse_orphan(attribute, block.node, network, node)
             if orphan is None or (orphan.container_id, orphan.interface) in known:
                 continue
             if orphan.interface or orphan.container_id not in containers:
                 orphans[orphan.handle_id, orphan.interface] = orphan
-    return tuple(orphans[key] for key in sorted(orphans)), tuple(unreadable)
+    bare = {orphan.container_id for orphan in orphans.values() if orphan.is_bare}
+    anywhere = _used_anywhere(store, bare, deadline) if bare else bare
+    found = (orphans[key] for key in sorted(orphans))
+    return tuple(o for o in found if not (o.is_bare and o.container_id in anywhere)), tuple(unreadable)
 
 
-def _parse_orphan(handle_id: str, secondary: Mapping[str, str], network: str, node: str) -> Orphan | None:
+def _parse_orphan(attribute: Attribute, block_node: str | None, network: str, node: str) -> Orphan | None:
+    """Without attributes and network name only what is certainly a container's ID is one."""
+    handle_id, said = attribute.handle_id or "", attribute.secondary
+    bare = is_bare(said) and not any(attribute.extra.values())
     container = handle_id.removeprefix(f"{network}.")
-    if container == handle_id or not container or "." in container or secondary.get("node") != node:
+    is_alone = bare and is_container(handle_id)
+    if (container == handle_id and not is_alone) or not container or "." in container:
         return None
-    interface = secondary.get(INTERFACE, "")
-    return Orphan(handle_id, container, interface, secondary.get("namespace", ""), secondary.get("pod", ""))
+    if (block_node if bare else said.get("node")) != node:
+        return None
+    return Orphan(
+        handle_id, container, said.get(INTERFACE, ""), said.get("namespace", ""), said.get("pod", ""), is_bare=bare
+    )
+
+
+def _used_anywhere(store: Datastore, containers: Collection[str], deadline: Deadline) -> Collection[str]:
+    """Those of the containers that an endpoint of any node is of; all if that cannot be known."""
+    try:
+        listing = store.list(ResourceList("WorkloadEndpoint"), deadline)
+        items = [(item.key, item.value) for item in listing.items if isinstance(item.key, ResourceKey)]
+        return containers if listing.unreadable else {decode_endpoint(*item).container_id for item in items}
+    except (CorruptRecord, DatastoreDenied):
+        return containers
 
 
 def collect_addresses(task: Task) -> None:

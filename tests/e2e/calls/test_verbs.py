@@ -168,6 +168,61 @@ def test_gc_keeps_what_is_ambiguous(node: Node, pod_ns):
     assert not node.taken()
 
 
+OLD_ID = "c0ffee" + 58 * "0"
+
+
+def grow_old(node: Node, container: str, handle: str) -> None:
+    """Make a container's allocation look as the oldest releases wrote it: under ``handle``, without attributes."""
+    documents: dict[str, object] = {}
+    ours = f"calnet.{container}"
+    for path, document in node.dump().items():
+        if path.endswith(f"/handle/{ours}"):
+            documents |= {path: None, path.replace(f"/handle/{ours}", f"/handle/{handle}"): document}
+        elif "/assignment/" in path:
+            for attribute in document["attributes"]:
+                if attribute["handle_id"] == ours:
+                    attribute |= {"handle_id": handle, "secondary": {}}
+            documents[path] = document
+    node.put(documents)
+
+
+@pytest.mark.parametrize("ifname", ["eth0", "c"])
+@pytest.mark.parametrize(
+    ("handle", "args"),
+    [
+        (OLD_ID, ""),
+        (f"calnet.{OLD_ID}", ""),
+        ("shop.web-0", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"),
+    ],
+)
+def test_ipam_del_of_an_allocation_without_attributes(node: Node, pod_ns, ifname, handle, args):
+    """The only interface of a container without endpoints, whatever its name."""
+    assert node.call("ADD", OLD_ID, pod_ns.path, plugin="calico-ipam", ifname=ifname, **DUAL).ok
+    grow_old(node, OLD_ID, handle)
+    assert set(node.taken().values()) == {handle}
+    assert node.call("DEL", OLD_ID, "", plugin="calico-ipam", ifname=ifname, args=args, **DUAL).ok
+    assert not node.taken() and not node.handles()
+
+
+@pytest.mark.parametrize("plugin", ["calico", "calico-ipam"])
+def test_gc_of_allocations_without_attributes(node: Node, make_pod_ns, plugin):
+    """Of this node's blocks, and of no container that has an endpoint or is valid."""
+    names = {"alone": OLD_ID, "named": OLD_ID[::-1], "valid": "ab" * 32, "far": "cd" * 32, "used": "ef" * 32}
+    for name, container in names.items():
+        if name == "used":
+            assert node.call("ADD", container, make_pod_ns().path, **DUAL).ok
+        else:
+            who = Node(node.host, node.root, node.datastore, nodename="node2" if name == "far" else "node1")
+            who.environ, who.overrides = node.environ, node.overrides
+            assert who.call("ADD", container, "/n", plugin="calico-ipam", ifname="c", **DUAL).ok
+        grow_old(node, container, container if name == "alone" else f"calnet.{container}")
+    assert node.call("GC", "", "", plugin=plugin, **valid((names["valid"], "c")), **DUAL).ok
+    kept = {f"calnet.{names['valid']}", f"calnet.{names['far']}"}
+    left = set(node.taken().values())
+    assert left - {f"calnet.{names['used']}"} == kept
+    assert (f"calnet.{names['used']}" in left) == (plugin == "calico-ipam")
+
+
 # -- a dead datastore -------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
 from cni_calico.model.access import KubernetesAccess
-from manifests import schemas
+from manifests import kinds
 from tests.conftest import LAB_CACHE
 
 BIN = LAB_CACHE / "bin"
@@ -145,10 +145,10 @@ class Cluster:
 
     def apply_definitions(self) -> None:
         """Calico's custom resource definitions, and wait until they can be used."""
-        for kind in schemas.KINDS:
-            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", schemas.definition(kind))
+        for kind in kinds.KINDS:
+            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kinds.definition(kind))
         api = self.api()
-        for kind in schemas.KINDS:
+        for kind in kinds.KINDS:
             self._until_served(api, kind.plural)
         api.close()
 
@@ -162,7 +162,7 @@ class Cluster:
         itself is started again first.
         """
         self.revive()
-        for kind in schemas.KINDS:
+        for kind in kinds.KINDS:
             path = f"{CRD_ROOT}/{kind.plural}"
             found = self.request("GET", path)["items"]
             for namespace in {obj["metadata"].get("namespace", "") for obj in found}:

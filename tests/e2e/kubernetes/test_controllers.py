@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,18 @@ import yaml
 from cni_calico.controllers.cluster import Cluster as Controlled
 from cni_calico.controllers.janitor.run import make_election
 from cni_calico.datastore.election import Terms
+from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.etcd.compaction import KEY, EtcdCompaction
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdStore
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.errors import Compacted, DatastoreError
+from cni_calico.ipam.allocator import Allocator, AssignRequest
 from cni_calico.log import Log
+from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import IPPool
 from tests.conftest import ROOT
 from tests.contract.etcd_process import single
 from tests.deadlines import soon, until
@@ -300,6 +305,25 @@ def test_an_agent_that_leads_hands_over(kube: Cluster, controllers_etcd: EtcdSto
         assert process.end() == 0
 
 
+def shorten_the_grace(store: Datastore) -> None:
+    """What a test of upstream's does: another program takes an address for a pod that does not exist, under any handle,
+    and the grace period is changed from 15 minutes to 5 seconds while the controllers run.
+    """
+    pool = IPPool(new_metadata("p", uid="u", now="2026-11-20T12:06:00Z"), ip_network("10.65.0.0/16"), 26)
+    store.commit([Write.put(ResourceKey("IPPool", "p"), encode(pool))], soon())
+    attributes = {"node": "nowhere", "namespace": "space", "pod": "none"}
+    request = AssignRequest(node="nowhere", handle_id="some-handle", attributes=attributes, num4=1)
+    Allocator(store).assign(request, soon())
+
+    def shorten(document: Any) -> Any:
+        node = {**document["spec"]["controllers"]["node"], "leakGracePeriod": "5s"}
+        spec = {**document["spec"], "controllers": {**document["spec"]["controllers"], "node": node}}
+        return {**document, "spec": spec}
+
+    ensure_record(store, SETTINGS, shorten, soon())
+    until(lambda: not Allocator(store).addresses_of("some-handle", soon()), "the address is released", 60)
+
+
 def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Cluster, tmp_path: Path) -> None:
     store = kube.store()
     environ = {"DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
@@ -313,9 +337,10 @@ def test_on_kubernetes_its_configuration_is_made_and_the_role_suffices(kube: Clu
 
         until(status, "the configuration and its status", 60)
         node = status()["runningConfig"]["controllers"]["node"]
-        assert (node["reconcilerPeriod"], node["syncLabels"], node["leakGracePeriod"]) == ("5m0s", "Enabled", "15m0s")
-        assert node["hostEndpoint"]["autoCreate"] == "Disabled"
+        assert (node["reconcilerPeriod"], node["syncLabels"], node["leakGracePeriod"]) == ("5m0s", "Disabled", "15m0s")
+        assert node["hostEndpoint"] == {"autoCreate": "Disabled", "createDefaultHostEndpoint": "Enabled"}
         assert store.get(SETTINGS, soon()).value["spec"]["controllers"]["node"]["leakGracePeriod"] == "15m0s"
+        shorten_the_grace(store)
         assert process.end() == 0
     store.close()
     refused = [

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RecordRefused
-from cni_calico.model.keys import HandleKey, HandleList
-from manifests import schemas
+from cni_calico.model.keys import CONTROLLERS_DEFAULT, HandleKey, HandleList
+from manifests import kinds
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
@@ -126,8 +126,52 @@ FIXED = [
 ]
 
 
-def kind_of(plural: str) -> schemas.Kind:
-    [kind] = [kind for kind in schemas.KINDS if kind.plural == plural]
+FILLED_IN: dict[str, dict[str, Any]] = {
+    "bgpconfigurations": {"logSeverityScreen": "Info", "serviceLoadBalancerAggregation": "Enabled"},
+    "felixconfigurations": {"nftablesMode": "Auto"},
+    "globalnetworkpolicies": {"tier": "default"},
+    "ippools": {"assignmentMode": "Automatic"},
+    "kubecontrollersconfigurations": {"healthChecks": "Enabled"},
+    "networkpolicies": {"tier": "default"},
+    "stagedglobalnetworkpolicies": {"stagedAction": "Set", "tier": "default"},
+    "stagedkubernetesnetworkpolicies": {"stagedAction": "Set"},
+    "stagednetworkpolicies": {"stagedAction": "Set", "tier": "default"},
+    "tiers": {"defaultAction": "Deny"},
+}  # by upstream's definitions (v3.32)
+
+# a short name or the plural -> the headings of kubectl get
+COLUMNS = {
+    "ippools": "NAME CIDR VXLAN IPIP NAT ALLOCATABLE AGE",
+    "tiers": "NAME ORDER DEFAULTACTION STATUS",
+    "kcc": "NAME AGE",
+    "kccs": "NAME AGE",
+    "caliconetworkpolicy": "NAME TIER ORDER",
+    "gnp": "NAME TIER ORDER AGE",
+    "cgnp": "NAME TIER ORDER AGE",
+    "snp": "NAME TIER ORDER",
+    "scnp": "NAME TIER ORDER",
+    "sgnp": "NAME TIER ORDER",
+    "sknp": "NAME AGE",
+    "gns": "NAME AGE",
+    "networksets": "NAME AGE",
+    "hep": "NAME NODE INTERFACE",
+    "heps": "NAME NODE INTERFACE",
+    "bgpconfig": "NAME AGE",
+    "bgpconfigs": "NAME AGE",
+    "bgppeers": "NAME NODE SELECTOR NODE LOCAL ASN PEER SELECTOR PEER IP PEER ASN",
+    "caliconodestatuses": "NAME NODE CLASSES",
+    "clusterinfo": "NAME VERSION READY TYPES",
+    "clusterinfos": "NAME VERSION READY TYPES",
+    "ipamconfigs": "NAME STRICTAFFINITY MAXBLOCKSPERHOST AUTOALLOCATEBLOCKS",
+    "affinity": "NAME CIDR NODE TYPE",
+    "affinities": "NAME CIDR NODE TYPE",
+    "ipamblocks": "NAME CIDR AFFINITY CLAIMTIME",
+    "ipamhandles": "NAME ID",
+}
+
+
+def kind_of(plural: str) -> kinds.Kind:
+    [kind] = [kind for kind in kinds.KINDS if kind.plural == plural]
     return kind
 
 
@@ -147,14 +191,15 @@ def resource(plural: str, changes: dict[str, Any] | None = None) -> dict[str, An
 
 
 def test_every_kind_is_in_the_table() -> None:
-    assert set(GOOD) == {plural for plural, _ in BAD} == {kind.plural for kind in schemas.KINDS}
+    assert set(GOOD) == {plural for plural, _ in BAD} == {kind.plural for kind in kinds.KINDS}
 
 
 @pytest.mark.parametrize("plural", sorted(GOOD))
 def test_good_records_are_taken_as_they_are(plural: str, kube: Cluster) -> None:
     made = kube.request("POST", path_of(plural), resource(plural))
     stored = {name: value for name, value in GOOD[plural].items() if value is not None}
-    assert {name: value for name, value in made["spec"].items() if value is not None} == stored
+    filled_in = {name: value for name, value in FILLED_IN.get(plural, {}).items() if name not in stored}
+    assert {name: value for name, value in made["spec"].items() if value is not None} == stored | filled_in
     made["spec"]["aFieldOfANewerRelease"] = {"kept": [1]}
     again = kube.request("PUT", f"{path_of(plural)}/one", made)
     assert again["spec"]["aFieldOfANewerRelease"] == {"kept": [1]}
@@ -191,3 +236,44 @@ def test_long_lists_come_in_pages(
     kube_store.commit([Write.create(HandleKey("net.late"), value)], soon)
     with kube_store.watch(HandleList(), listing.revision) as watch:
         assert [event.key.handle_id for event in watch.next(10)] == ["net.late"]
+
+
+def test_names_and_columns_of_kubectl(kube: Cluster) -> None:
+    """Those of upstream's definitions; one call per list would take half a minute."""
+    for plural in GOOD:
+        kube.request("POST", path_of(plural), resource(plural))
+    for name, headings in COLUMNS.items():
+        plural = next(kind.plural for kind in kinds.KINDS if name in (kind.plural, *kind.short))
+        assert columns_of(kube, path_of(plural)) == headings, name
+    printed = kube.kubectl("get", "kcc,gnp,hep,affinity,caliconetworkpolicy", "-n", NAMESPACE, "--no-headers")
+    assert "default" in printed and "fd00::/122" in printed
+
+
+def columns_of(kube: Cluster, path: str) -> str:
+    """The headings that the API server gives to kubectl."""
+    api = kube.api()
+    try:
+        accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+        table = api.request("GET", path, Deadline.after(20), "list as a table", accept=accept).document
+    finally:
+        api.close()
+    return " ".join(column["name"] for column in table["columnDefinitions"]).upper()
+
+
+def test_a_status_that_is_a_subresource_is_written_with_its_record(kube: Cluster, kube_store: KubernetesStore) -> None:
+    """As upstream's controllers write it, and as our store does; a write of the record alone leaves it."""
+    path = f"{path_of('kubecontrollersconfigurations')}/default"
+    made = resource("kubecontrollersconfigurations")
+    made["metadata"]["name"] = "default"
+    made = kube.request("POST", path_of("kubecontrollersconfigurations"), made)
+    answered = kube.request("PUT", f"{path}/status", {**made, "status": {"environmentVars": {"A": "1"}}})
+    assert answered["status"] == {"environmentVars": {"A": "1"}}
+    found = kube_store.get(CONTROLLERS_DEFAULT, Deadline.after(20))
+    assert found is not None and found.value["status"] == {"environmentVars": {"A": "1"}}
+    changed = {**found.value, "spec": {"healthChecks": "Disabled"}, "status": {"environmentVars": {"B": "2"}}}
+    kube_store.commit([Write.update(found, changed)], Deadline.after(20))
+    stored = kube.request("GET", path)
+    assert (stored["spec"]["healthChecks"], stored["status"]) == ("Disabled", {"environmentVars": {"B": "2"}})
+    late = {**changed, "status": {"environmentVars": {"C": "3"}}}
+    with pytest.raises(CommitConflict):
+        kube_store.commit([Write.update(found, late)], Deadline.after(20))

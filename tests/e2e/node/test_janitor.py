@@ -97,6 +97,11 @@ class Field(ABC):
         request = AssignRequest(node=node, handle_id=handle, attributes={"node": node, **attributes}, num4=1, use=use)
         return Allocator(self.store).assign(request, soon())[0].address
 
+    def allocate_bare(self, handle: str, node: str) -> Any:
+        """As the oldest releases: under a handle, without attributes."""
+        request = AssignRequest(node=node, handle_id=handle, attributes={}, num4=1)
+        return Allocator(self.store).assign(request, soon())[0].address
+
     def held(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for item in self.store.list(BlockList(), soon()).items:
@@ -283,6 +288,10 @@ def test_on_kubernetes_pods_and_nodes_that_are_gone(kube_field: KubeField) -> No
     kept = {"k8s-pod-network.c0ffee02", "k8s-pod-network.c0ffee03", "k8s-pod-network.c0ffee05"}
     field.run_pod("lives", "stays", "c0ffee02")
     field.run_pod("completes", "stays", "c0ffee03")
+    old_id = "c0ffee" + 58 * "0"
+    for handle in (f"{SPACE}.gone", f"{SPACE}.completes", f"net.{old_id}", "net.sts.space.db.0"):
+        field.allocate_bare(handle, "stays")
+    field.allocate_bare(old_id, "goes")
     field.run_pod("again-0", "goes", "c0ffee04")  # a StatefulSet's: it comes back on the other node
     path = f"/api/v1/namespaces/{SPACE}/pods/completes/status"
     content = "application/merge-patch+json"
@@ -297,7 +306,9 @@ def test_on_kubernetes_pods_and_nodes_that_are_gone(kube_field: KubeField) -> No
     until(lambda: "k8s-pod-network.c0ffee01" not in field.held(), f"the dead pod's: {field.logs()}", 40)
     until(lambda: "k8s-pod-network.c0ffee04" not in field.held(), f"the one before: {field.logs()}", 40)
     until(lambda: "goes" not in field.owners(), f"the node's block: {field.logs()}", 40)
-    assert kept <= set(field.held())
+    for handle in (f"{SPACE}.gone", old_id):
+        until(lambda handle=handle: handle not in field.held(), f"{handle}: {field.logs()}", 40)
+    assert kept | {f"{SPACE}.completes", f"net.{old_id}", "net.sts.space.db.0"} <= set(field.held())
     first.kill()
     field.delete_pod("lives")
     second = field.leader()

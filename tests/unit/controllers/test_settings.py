@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from cni_calico.controllers.settings import DEFAULT_SPEC, merge, parse_environment, render_duration, render_status
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.errors import InvalidConfig
+from tests.conftest import ROOT
+
+VECTORS = ROOT / "tests" / "golden" / "vectors"
 
 
 def test_upstreams_v30_environment():
@@ -136,7 +140,7 @@ def test_the_status_says_what_is_in_force_and_which_variables_decided():
                 "reconcilerPeriod": "5m0s",
                 "syncLabels": "Enabled",
                 "leakGracePeriod": "15m0s",
-                "hostEndpoint": {"autoCreate": "Disabled", "createDefaultHostEndpoint": "Enabled", "templates": []},
+                "hostEndpoint": {"autoCreate": "Disabled", "createDefaultHostEndpoint": "Enabled"},
             },
             "policy": {"reconcilerPeriod": "5m0s"},
         },
@@ -145,6 +149,30 @@ def test_the_status_says_what_is_in_force_and_which_variables_decided():
         "logSeverityScreen": "Info",
         "prometheusMetricsPort": 9094,
     }
+
+
+def test_the_status_is_as_upstreams_for_its_own_defaults():
+    """What the vector's controllers had in force, but for what only ours say."""
+    [found] = json.loads((VECTORS / "k8s-06-agents.json").read_text())["kubecontrollersconfigurations"]
+    upstreams = found["status"]["runningConfig"]
+    settings = parse_environment({"ENABLED_CONTROLLERS": "node,loadbalancer"})
+    ours = render_status(settings, merge(settings, None), {}, is_kubernetes=True)["runningConfig"]
+    del ours["prometheusMetricsPort"], ours["controllers"]["node"]["reconcilerPeriod"]
+    del upstreams["controllers"]["policyMigration"]
+    assert ours == upstreams
+
+
+def test_a_template_in_the_status_is_the_one_that_was_given():
+    full = {
+        "generateName": "x",
+        "interfaceCIDRs": ["10.0.0.0/8"],
+        "interfacePattern": "eth",
+        "labels": {"a": "b"},
+        "nodeSelector": "has(rack)",
+    }
+    spec = {"controllers": {"node": {"hostEndpoint": {"templates": [full]}}}}
+    status = render_status(parse_environment({}), merge(parse_environment({}), spec), {})["runningConfig"]
+    assert status["controllers"]["node"]["hostEndpoint"]["templates"] == [full]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +191,9 @@ def test_load_balancers_and_host_endpoints():
     assert [template.name for template in running.host_endpoints.templates] == ["x"]
     status = render_status(parse_environment({}), running, {})["runningConfig"]["controllers"]
     assert status["loadBalancer"] == {"assignIPs": "RequestedServicesOnly"}
-    assert status["node"]["hostEndpoint"]["templates"] == [{"generateName": "x"}]
+    assert status["node"]["hostEndpoint"]["templates"] == [
+        {"generateName": "x", "interfacePattern": "eth", "nodeSelector": "all()"}
+    ]
     assert not merge(parse_environment({"AUTO_HOST_ENDPOINTS": "disabled"}), spec).host_endpoints.auto
     wrong = merge(parse_environment({}), {"controllers": {"loadBalancer": {"assignIPs": "Some"}}})
     assert wrong.assign_ips == "AllServices" and "assignIPs" in wrong.wrong[0]

@@ -189,7 +189,7 @@ class Cluster:
     def run_container(self, node, attributes=None, *, endpoint=True):
         """A container that is no pod: podman's, or with other attributes whatever else."""
         container = Container(f"p{self.revision():04}", node, None, "")
-        container.handle = f"net.{container.id}"
+        container.handle = f"by_hand_{container.id}" if attributes == {} else f"net.{container.id}"
         wanted = request(container.handle, node)
         attributes = {"node": node} if attributes is None else attributes
         given = self.world.allocator().assign(wanted.__class__(**{**_fields(wanted), "attributes": attributes}), soon())

@@ -1,5 +1,6 @@
 """Whose an address is that names no interface, when calico-ipam is run by itself."""
 
+import json
 from ipaddress import ip_address, ip_network
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from tests.fakes.memory_store import MemoryStore
 HELD = frozenset(map(ip_address, ("10.0.0.1", "10.0.0.2")))
 
 
-def claimed(ifname, endpoints):
+def claimed(ifname, endpoints, held=HELD):
     store = MemoryStore()
     for name, address in endpoints.items():
         key = ResourceKey("WorkloadEndpoint", f"n1-cni-c1-{name}", "default")
@@ -34,7 +35,7 @@ def claimed(ifname, endpoints):
     services = Services(open_store=lambda config: store)
     datastore = services.datastore(DatastoreConfig("local", path="/x"))
     share = alone.find_share(Task(call, conf, services, datastore, Deadline.after(5)))
-    return {str(address) for address in share.claim(HELD)}
+    return {str(address) for address in share.claim(held)}
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,22 @@ def claimed(ifname, endpoints):
 )
 def test_what_the_first_interface_is_known_not_to_have_is_another_ones(ifname, endpoints, expected):
     assert claimed(ifname, endpoints) == expected
+
+
+ONE = frozenset(map(ip_address, ("10.0.0.1", "fd00::1")))
+
+
+def test_without_any_endpoint_the_interface_is_the_only_one():
+    assert claimed("c", {}, ONE) == {"10.0.0.1", "fd00::1"}
+    assert claimed("c", {"net2": ""}, ONE) == set()
+
+
+@pytest.mark.parametrize(("ifname", "expected"), [("net1", set()), ("eth0", {"10.0.0.1", "fd00::1"})])
+def test_what_the_runtime_remembers_of_another_interface_is_not_this_ones(ifname, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "RESULTS", tmp_path)
+    result = {"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}]}
+    for name, container, remembered in (("a-c1-eth0", "c1", result), ("a-c1-0-net1", "c1-0", {}), ("b-c1-x", "c1", 7)):
+        kept = {"containerId": container, "ifName": name.rpartition("-")[2], "result": remembered}
+        (tmp_path / name).write_text(json.dumps(kept))
+    (tmp_path / "a-c1-bad").write_text("{")
+    assert claimed(ifname, {}, ONE) == expected
