@@ -177,6 +177,8 @@ BGP_CONFIGURATION = fields(
     communities=items(fields(("name", "value"), name=text(), value=COMMUNITY)),
     prefixAdvertisements=items(fields(cidr=cidr(), communities=items(COMMUNITY))),
     ignoredInterfaces=TEXTS,
+    ipv4NormalRoutePriority=number(1, 2147483646),
+    ipv6NormalRoutePriority=number(1, 2147483646),
     nodeMeshMaxRestartTime=text(),
     nodeMeshPassword=ANY_OBJECT,
 )

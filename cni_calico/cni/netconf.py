@@ -72,6 +72,9 @@ class ValidAttachment:
     ifname: str
 
 
+MEMBERS, ANYONE = "members", "anyone"
+
+
 @dataclass(frozen=True, slots=True)
 class NetConf:
     """The configuration of one plugin of a network. ``mtu`` 0 means: determine it."""
@@ -99,6 +102,7 @@ class NetConf:
     policy_setup_timeout_s: int = 0
     endpoint_status_dir: str = ENDPOINT_STATUS_DIR
     require_mtu_file: bool = False
+    profile_ingress: str = MEMBERS
     ipam_lock_file: str = ""
     dns: Mapping[str, Any] = field(default_factory=dict)
     mesos: MesosLabels = field(default_factory=MesosLabels)
@@ -184,6 +188,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         policy_setup_timeout_s=_parse_policy_timeout(top),
         endpoint_status_dir=top.text("endpoint_status_dir") or ENDPOINT_STATUS_DIR,
         require_mtu_file=top.flag("require_mtu_file"),
+        profile_ingress=_parse_profile_ingress(top),
         ipam_lock_file=top.text("ipam_lock_file"),
         dns=top.mapping("dns"),
         mesos=parse_mesos(top.section("args")),
@@ -192,6 +197,14 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         valid_attachments=_parse_attachments(top),
         dataplane=_parse_dataplane(top),
     )
+
+
+def _parse_profile_ingress(top: JsonFields) -> str:
+    """From whom the network's profile lets in; only where there is no Kubernetes."""
+    value = top.text("profile_ingress") or MEMBERS
+    if value not in (MEMBERS, ANYONE):
+        raise wrong("profile_ingress", f"{MEMBERS} or {ANYONE}", value)
+    return value
 
 
 def _require_network_name(name: str) -> None:

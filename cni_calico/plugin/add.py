@@ -351,7 +351,8 @@ class _Addition:
     def _ensure_profile(self) -> None:
         conf = self.task.conf
         if not conf.policy_type and conf.datastore.type != "kubernetes":
-            profile = plan_profile(self.attachment, now=rfc3339(time.time()), uid=self.task.services.new_uid())
+            now, uid = rfc3339(time.time()), self.task.services.new_uid()
+            profile = plan_profile(self.attachment, conf.profile_ingress, now=now, uid=uid)
             ensure_profile(self.task.store, profile, self.task.deadline)
 
     def _store_endpoint(self, plan: PodPlan, mac: str, undo: ExitStack) -> None:

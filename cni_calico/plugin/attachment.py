@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from cni_calico.cni.environment import Call
-from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.netconf import ANYONE, NetConf
 from cni_calico.errors import InvalidEnvironment
 from cni_calico.model import names
 from cni_calico.model.keys import ResourceKey, ResourceList
@@ -181,18 +181,20 @@ def plan_endpoint(
     )
 
 
-def plan_profile(attachment: Attachment, *, now: str, uid: str) -> Resource:
-    """The Profile of a network outside Kubernetes policy mode: it allows all traffic in both directions.
+def plan_profile(attachment: Attachment, ingress: str, *, now: str, uid: str) -> Resource:
+    """The Profile of a network outside Kubernetes policy mode, which lets everything out.
 
-    Upstream's profile admits only its members' traffic; that would close published ports as soon as policies are
-    enforced. To restrict ingress, write a policy.
+    ``ingress`` is the network configuration's ``profile_ingress``: upstream's profile lets in only what members of the
+    network send, which closes published ports as soon as policies are enforced. For a pod it lets everybody in.
     """
     network = attachment.network
+    is_open = ingress == ANYONE or attachment.orchestrator == KUBERNETES
+    source = {} if is_open else {"selector": f"has({network})"}
     return Resource(
         kind="Profile",
         metadata=Metadata(name=network, uid=uid, creation_timestamp=now),
         spec={
-            "ingress": [{"action": "Allow", "source": {}, "destination": {}}],
+            "ingress": [{"action": "Allow", "source": source, "destination": {}}],
             "egress": [{"action": "Allow", "source": {}, "destination": {}}],
             "labelsToApply": {network: ""},
         },

@@ -31,7 +31,8 @@ def join_network(task: Task, attachment: Attachment, recorded: Recorded) -> Resu
     assert own is not None
     store, deadline = task.store, task.deadline
     if not task.conf.policy_type:
-        profile = plan_profile(attachment, now=rfc3339(time.time()), uid=task.services.new_uid())
+        now, uid = rfc3339(time.time()), task.services.new_uid()
+        profile = plan_profile(attachment, task.conf.profile_ingress, now=now, uid=uid)
         ensure_profile(store, profile, deadline)
 
     def build(found: WorkloadEndpoint | None) -> WorkloadEndpoint:

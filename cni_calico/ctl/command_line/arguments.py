@@ -330,6 +330,9 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
     diags.add_argument(
         "--max-logs", type=int, default=5, metavar="N", help="take the logs of at most N pods of each kind"
     )
+    diags.add_argument(
+        "--skip-temp-dir-cleanup", action="store_true", help="accepted: there is no temporary directory to keep"
+    )
     diags.add_argument("--max-parallelism", type=int, default=10, metavar="N", help="number of simultaneous requests")
     diags.add_argument("--focus-nodes", default="", metavar="NODE,...", help="prefer the pods on these nodes")
     diags.add_argument("-o", "--output", dest="archive", default="", metavar="FILE", help="the archive (default in .)")

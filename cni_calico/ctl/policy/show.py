@@ -145,8 +145,16 @@ def _direction(records: PolicyRecords, wanted: Wanted, key: ResourceKey, directi
         rules = wanted.policies[profile]
         count = len((rules.ingress if direction == "ingress" else rules.egress) or ())
         yield f"    profile {profile.name} ({_counted(count)})"
+        if direction == "ingress" and _lets_in_members_only(records, profile.name):
+            yield f"      lets in members of network {profile.name} only: its published ports are closed to others"
     missing = records.endpoints[key].profiles[len(group.profiles) :][:1]
     yield f"    profile {missing[0]} does not exist: everything is denied" if missing else "    the rest: denied"
+
+
+def _lets_in_members_only(records: PolicyRecords, profile: str) -> bool:
+    """Whether a profile is one that the plugin makes for a network by default."""
+    spec = records.documents.get(ResourceKey("Profile", profile), {}).get("spec") or {}
+    return [(rule.get("source") or {}).get("selector") for rule in spec.get("ingress") or ()] == [f"has({profile})"]
 
 
 def _policies(records: PolicyRecords, wanted: Wanted, tier: WantedTier, direction: Direction) -> Iterator[str]:

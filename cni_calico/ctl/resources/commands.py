@@ -35,8 +35,9 @@ from cni_calico.ctl.resources import batch, operations
 from cni_calico.ctl.resources.size import describe_too_large
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
 from cni_calico.datastore.interface import Document
-from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
-from cni_calico.model.keys import NAMESPACED_KINDS, ResourceKey, ResourceList
+from cni_calico.errors import CalicoError, CorruptRecord, DatastoreForbidden, InvalidConfig
+from cni_calico.model.documents.fields import brief
+from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey, ResourceList
 from cni_calico.model.validation.defaults import with_defaults
 
 Manifest = list[tuple[ResourceKey, dict[str, Any]]]
@@ -242,9 +243,19 @@ def patch(session: Session, arguments: Namespace) -> str:
         operations.modify(session, key, change, checks_of(arguments))
     except CalicoError as e:
         failed = CommandFailed(f"Hit error: {e}")  # upstream's words
-        failed.details = e.details
+        failed.details = _what_may_not_be_patched(key, arguments) if isinstance(e, DatastoreForbidden) else e.details
         raise failed from e
     return f"Successfully patched 1 '{key.kind}' resource\n"
+
+
+def _what_may_not_be_patched(key: ResourceKey, arguments: Namespace) -> str:
+    """Where a patch belongs instead, if Kubernetes refuses it."""
+    if key.kind == "WorkloadEndpoint":
+        return f"in this datastore a {key.kind} is a pod: change the pod itself with kubectl"
+    if key.kind == "Node":
+        return f"in this datastore it is the Kubernetes node: use kubectl label node {key.name}, or kubectl annotate"
+    resource = f"{PLURALS[key.kind]}.crd.projectcalico.org"
+    return f"the patch {brief(arguments.patch)} changes {resource}, which this user may not update: grant him that verb"
 
 
 def parse_patch(text: str, kind: str) -> Callable[[Document], Document]:

@@ -113,6 +113,8 @@ def check_configuration(report: Report, spec: Spec, name: str) -> None:
     for field in ("serviceLoadBalancerAggregation", "programClusterRoutes"):
         report.choice(f"spec.{field}", spec.get(field), SWITCH)
     for version in (4, 6):
+        field = f"ipv{version}NormalRoutePriority"
+        report.number(f"spec.{field}", spec.get(field), 1, 2147483646)
         field = f"localWorkloadPeeringIPV{version}"
         if spec.get(field):
             report.address(f"spec.{field}", spec[field], version)

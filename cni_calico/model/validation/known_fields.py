@@ -37,7 +37,8 @@ _METADATA = (
     "deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName"
 )
 _SPECS = {
-    "BGPConfiguration": "asNumber bindMode communities{name value} ignoredInterfaces listenPort "
+    "BGPConfiguration": "asNumber bindMode communities{name value} ignoredInterfaces ipv4NormalRoutePriority "
+    "ipv6NormalRoutePriority listenPort "
     "localWorkloadPeeringIPV4 localWorkloadPeeringIPV6 logSeverityScreen nodeMeshMaxRestartTime "
     f"nodeMeshPassword{{{_PASSWORD}}} "
     "nodeToNodeMeshEnabled prefixAdvertisements{cidr communities} programClusterRoutes serviceClusterIPs{cidr} "

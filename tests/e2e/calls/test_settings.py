@@ -241,13 +241,29 @@ def profile(node: Node, name: str = "calnet") -> Any:
     return node.dump().get(f"/calico/resources/v3/projectcalico.org/profiles/{name}")
 
 
-def test_the_profile_of_a_network(node: Node, pod_ns: Namespace) -> None:
-    added(node, "c1", pod_ns)
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [
+        ({}, {"selector": "has(calnet)"}),
+        ({"profile_ingress": "members"}, {"selector": "has(calnet)"}),
+        ({"profile_ingress": "anyone"}, {}),
+    ],
+)
+def test_the_profile_of_a_network(
+    node: Node, make_pod_ns: MakeNamespace, changes: dict[str, Any], source: dict[str, Any]
+) -> None:
+    """By default upstream's, as in its own dump; one that exists stays, whatever a later ADD would make."""
+    added(node, "c1", make_pod_ns(), **changes)
     assert profile(node)["spec"] == {
-        "ingress": [{"action": "Allow", "source": {}, "destination": {}}],
+        "ingress": [{"action": "Allow", "source": source, "destination": {}}],
         "egress": [{"action": "Allow", "source": {}, "destination": {}}],
         "labelsToApply": {"calnet": ""},
     }
+    before = profile(node)
+    added(node, "c2", make_pod_ns(), profile_ingress="anyone")
+    assert profile(node) == before
+    reply = node.call("ADD", "c3", make_pod_ns().path, profile_ingress="everybody")
+    assert reply.document["code"] == 7 and "profile_ingress" in reply.document["msg"]
 
 
 def test_no_profile_in_policy_mode(node: Node, pod_ns: Namespace) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -36,7 +38,7 @@ from cni_calico.model.keys import (
     ResourceKey,
 )
 from cni_calico.model.kubernetes.custom import affinity_labels
-from tests.e2e.kubernetes.cluster import Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import NODE_USER, Cluster, running_cluster
 from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
@@ -64,6 +66,34 @@ def block(number: int = 1, **changes: Any) -> dict[str, Any]:
 # -- what upstream stored ---------------------------------------------------------------------------------------------
 
 
+def test_a_patch_that_a_role_does_not_allow_says_what_to_do(
+    kube: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pool = {"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": "p"}}
+    kube.request("POST", f"{CRD_ROOT}/ippools", {**pool, "spec": {"cidr": "10.65.0.0/16", "blockSize": 26}})
+    role: dict[str, Any] = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "only-reads"}}
+    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]
+    subject = {"kind": "User", "name": NODE_USER, "apiGroup": "rbac.authorization.k8s.io"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "only-reads"}
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    with ExitStack() as undo:
+        for plural, document in (
+            ("clusterroles", {**role, "kind": "ClusterRole", "rules": rules}),
+            (
+                "clusterrolebindings",
+                {**role, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
+            ),
+        ):
+            kube.ensure(f"{rbac}/{plural}", document)
+            undo.callback(kube.request, "DELETE", f"{rbac}/{plural}/only-reads")
+        environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig("node-token")}
+        patch = ["patch", "ippool", "p", "-p", '{"spec":{"disabled":true}}']
+        assert run_calicoctl(["-c", str(tmp_path / "none"), *patch], environ) == 1
+    said = capsys.readouterr().err
+    assert "ippools.crd.projectcalico.org" in said and '"disabled":true' in said and "grant him that verb" in said
+    assert "the roles in the manifests" not in said
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in VECTORS.glob("k8s-0*.json")))
 def test_what_upstream_stored_is_accepted_read_and_written_back(
     name: str, kube: Cluster, kube_store: KubernetesStore, soon: Deadline
@@ -74,6 +104,9 @@ def test_what_upstream_stored_is_accepted_read_and_written_back(
         for obj in objects:
             metadata = {k: v for k, v in obj["metadata"].items() if k in ("name", "namespace", "labels", "annotations")}
             made = kube.request("POST", f"{CRD_ROOT}/{plural}", {**obj, "metadata": metadata})
+            if plural == "kubecontrollersconfigurations":
+                path = f"{CRD_ROOT}/{plural}/{metadata['name']}/status"
+                made = kube.request("PUT", path, {**made, "status": obj["status"]})
             assert (made["spec"], made.get("status")) == (obj["spec"], obj.get("status"))
             stored[plural, metadata["name"]] = made
     records = kube_store.list(EverythingList(), soon).items

@@ -39,6 +39,7 @@ ONLY = {  # with etcd as the datastore the lease is a key there
         (CRD, "clusterinformations"): ("get", "controllers.health:Health"),
         (CRD, "hostendpoints"): (ALL, "controllers.host_endpoints.run:HostEndpointLoop"),
         (CRD, "kubecontrollersconfigurations"): ("get list watch create update", "controllers.run:Controllers"),
+        (CRD, "kubecontrollersconfigurations/status"): ("update", "datastore.kubernetes.custom:CustomRecords"),
         ("migration.projectcalico.org", "datastoremigrations"): ("list", "controllers.elsewhere:read_why_refused"),
         ("apiregistration.k8s.io", "apiservices/v3.projectcalico.org"): (
             "get",

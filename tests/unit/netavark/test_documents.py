@@ -86,6 +86,13 @@ def test_a_connection_is_a_cni_call() -> None:
     ]
 
 
+def test_from_whom_the_networks_profile_lets_in_is_an_option() -> None:
+    chosen = {**CONTAINER, "network": {**NETWORK, "options": {"profile_ingress": "anyone"}}}
+    assert parse_membership(JsonFields(chosen)).configuration["profile_ingress"] == "anyone"
+    with pytest.raises(InvalidConfig, match="profile_ingress"):
+        plan_network(JsonFields({**NETWORK, "options": {"profile_ingress": "all"}}))
+
+
 def test_the_embedded_datastore_is_what_a_network_without_options_has() -> None:
     plain = {**CONTAINER, "network": {**NETWORK, "options": None, "ipv6_enabled": True}, "port_mappings": None}
     membership = parse_membership(JsonFields(plain))

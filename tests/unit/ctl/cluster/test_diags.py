@@ -102,7 +102,7 @@ def test_logs_since(server: Scripted, since: str, seconds: str) -> None:
 
 
 def test_the_options_choose_the_pods(server: Scripted) -> None:
-    asked = logs_asked(server, "--max-logs=1", "--focus-nodes=n2,n9", "--max-parallelism=1")
+    asked = logs_asked(server, "--max-logs=1", "--focus-nodes=n2,n9", "--max-parallelism=1", "--skip-temp-dir-cleanup")
     assert list(asked) == ["b/install", "b/main", "k/install", "k/main"]  # one after the other
 
 

@@ -10,6 +10,34 @@ from cni_calico.model.keys import ResourceKey, etcd_path
 VECTORS = Path(__file__).resolve().parents[3] / "golden" / "policy"
 
 
+PUBLISHED = "lets in members of network calnet only: its published ports are closed to others"
+
+
+@pytest.mark.parametrize(("source", "expected"), [({"selector": "has(calnet)"}, True), ({}, False)])
+def test_what_a_networks_profile_means_for_published_ports_is_shown(calicoctl, source, expected):
+    spec = {"ingress": [{"action": "Allow", "source": source}], "egress": [{"action": "Allow"}]}
+    endpoint = {
+        "orchestrator": "cni",
+        "node": "n1",
+        "endpoint": "eth0",
+        "containerID": "c1",
+        "interfaceName": "cali1",
+        "ipNetworks": ["10.0.0.1/32"],
+        "profiles": ["calnet"],
+    }
+    records = {}
+    for kind, name, namespace, body in (
+        ("Profile", "calnet", "", {**spec, "labelsToApply": {"calnet": ""}}),
+        ("WorkloadEndpoint", "n1-cni-c1-eth0", "default", endpoint),
+    ):
+        metadata = {"name": name, "uid": "u", "creationTimestamp": "2026-11-20T12:06:00Z"}
+        metadata |= {"namespace": namespace} if namespace else {}
+        document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": body}
+        records[etcd_path(ResourceKey(kind, name, namespace))] = document
+    calicoctl.write(records)
+    assert (PUBLISHED in calicoctl.ok("policy", "show", "--all")) == expected
+
+
 def tier_orders(name):
     resources = json.loads((VECTORS / f"{name}.input.json").read_text())["resources"]
     tiers = [resource for resource in resources if resource["kind"] == "Tier"]

@@ -64,6 +64,8 @@ GOOD = {
         "prefixAdvertisements": [{"cidr": "10.0.0.0/8", "communities": ["c", "1:2:3"]}],
         "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}],
         "ignoredInterfaces": ["eth9"],
+        "ipv4NormalRoutePriority": 1024,
+        "ipv6NormalRoutePriority": 2147483646,
     },
     "BGPFilter": {
         "exportV4": [{"cidr": "10.0.0.0/8", "matchOperator": "In", "action": "Accept", "prefixLength": {"min": 9}}],
