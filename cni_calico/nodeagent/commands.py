@@ -157,6 +157,7 @@ def describe_status(environ: Mapping[str, str]) -> str:
         ("warning", "environment"),
         ("warning", "doubts"),
         ("warning", "warnings"),
+        ("warning", "services"),
         ("BGP", "bgp_problems"),
         ("problem", "problems"),
         ("failed", "failed"),

@@ -33,6 +33,7 @@ from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
+from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.policing.engine import PolicyEngine
@@ -78,6 +79,9 @@ class Parts:
         self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
         self._agent.facts["cni_server"] = self._cni_server
         self._host_status = make_host_status(self.context, self.node)
+        self._service_sources = None
+        if self.context.kubernetes is not None:
+            self._service_sources = ServiceSourcesLook(self.context, self._agent.facts)
         self._tunnels = TunnelKeeper(self.context, self.node)
         bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
         self._bgp = BgpKeeper(self.context, self.node, bgp_environment, facts=self._agent.facts)
@@ -114,6 +118,9 @@ class Parts:
             if self._host_status is not None:
                 host_status = self._host_status
                 works["host-status"] = lambda: host_status.keeper.run(stopping)
+            if self._service_sources is not None:
+                service_sources = self._service_sources
+                works["service-sources"] = lambda: service_sources.keeper.run(stopping)
             if self.context.settings.janitor:
                 works["janitor"] = self._keep_clean
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
@@ -149,6 +156,8 @@ class Parts:
         self._policy.follow(felix, select_tunnels(snapshot, felix, settings.backend))
         if self._host_status is not None:
             self._host_status.follow(felix)
+        if self._service_sources is not None:
+            self._service_sources.follow(snapshot)
         self._tunnels.follow(snapshot)
         self._bgp.follow(snapshot)
         has_tunl0 = "tunl0" in self._agent.devices

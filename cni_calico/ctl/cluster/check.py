@@ -53,20 +53,23 @@ def _trying(arguments: Namespace, environ: Mapping[str, str]) -> Generator[Trial
     if arguments.host or not _has_api(config):
         yield from _on_host(arguments, environ)
     else:
-        yield from _in_cluster(arguments, config)
+        yield from _in_cluster(arguments, config, environ)
 
 
 def _has_api(config: DatastoreConfig) -> bool:
     return config.type == "kubernetes" or bool(config.kubernetes.kubeconfig or config.kubernetes.api_root)
 
 
-def _in_cluster(arguments: Namespace, config: DatastoreConfig) -> Iterator[Trial]:
+def _in_cluster(arguments: Namespace, config: DatastoreConfig, environ: Mapping[str, str]) -> Iterator[Trial]:
+    from cni_calico.ctl.cluster.connectivity.masquerading import check_services
     from cni_calico.ctl.cluster.connectivity.pods import PodCheck
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
     api = KubernetesAPI(config.kubernetes)
     wanted = [name for name in arguments.nodes.split(",") if name]
     try:
+        with open_session(arguments, environ) as session:
+            yield from check_services(session, api)
         checking = PodCheck(api, Deadline.after(arguments.timeout), os.urandom(3).hex(), arguments.note)
         yield from checking.run(wanted, arguments.image)
     finally:

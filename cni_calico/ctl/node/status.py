@@ -26,6 +26,7 @@ _TOPICS = (
     ("Variables that are not used", "environment"),
     ("Warnings about the node's address", "doubts"),
     ("Warnings", "warnings"),
+    ("Warnings about services", "services"),
     ("BGP", "bgp_problems"),
     ("Problems", "problems"),
     ("Failed", "failed"),

@@ -22,6 +22,7 @@ from cni_calico.ctl.policy.hosts import (
     read_views,
 )
 from cni_calico.ctl.policy.interfaces import addresses_of_node
+from cni_calico.ctl.policy.masquerading import masquerading
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
@@ -72,6 +73,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     destination = find_end(records, arguments.destination, arguments.namespace)
     source, destination = _at_itself(source, destination), _at_itself(destination, source)
     packet = _packet(source, destination, arguments)
+    if source.key is not None and destination.key is not None and (why := masquerading(session, packet.source)):
+        arguments.warn(f"this holds for a connection to the pod itself. By a service, {why}")
     tunnel = read_tunnel(session, source, destination, packet.destination, arguments.warn)
     views = read_views(session, records, (source.node, destination.node))
     path = gates(views, source, destination, packet, tunnel)
