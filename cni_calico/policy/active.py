@@ -164,6 +164,10 @@ class ActivePolicies:
                 del self._matched[name]
         self._unsettled.add(label_set)
 
+    def applies(self, policy: PolicyRecord) -> bool:
+        """Whether it would apply to anything here."""
+        return policy.id in self._matched or self._index.any_match(policy.selector)
+
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def class_of(self, key: ResourceKey) -> str:

@@ -22,11 +22,12 @@ from cni_calico.policy.kubernetes import read_slice, record_of
 from cni_calico.policy.records import (
     POLICY_KINDS,
     labelled_network_set,
-    parse_policy,
     parse_profile,
     parse_tier,
+    parsing_policy,
     require_interface,
 )
+from cni_calico.policy.steps import Steps, finish
 
 # kinds on every datastore, and those that only a Kubernetes datastore has
 KINDS = (
@@ -61,11 +62,16 @@ def reduce_record(key: ResourceKey, record: GraphRecord) -> GraphRecord:
     """The part of a record that the graph needs. Raises Wrong for an invalid record, so that it does not replace a
     valid one.
     """
+    return finish(reducing(key, record))
+
+
+def reducing(key: ResourceKey, record: GraphRecord) -> Steps[GraphRecord]:
+    """As ``reduce_record``, a rule of a policy at each step."""
     if isinstance(record, WorkloadEndpoint):
         require_interface(record)
     elif isinstance(record, Resource):
         if key.kind in POLICY_KINDS:
-            return parse_policy(key, record)
+            return (yield from parsing_policy(key, record))
         if key.kind in NETWORK_SETS:
             return labelled_network_set(key, record)
         if key.kind == "HostEndpoint":

@@ -42,6 +42,7 @@ from cni_calico.policy.records import (
 )
 from cni_calico.policy.sets import Sets
 from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
+from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
 GraphRecord = (
@@ -84,6 +85,7 @@ class Graph:
         self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
         self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
+        self._ahead: dict[PolicyId, list[str]] = {}  # sets needed by what is made ahead
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
         self.budget: int | None = None  # rules of the packet filter that a policy may need; None: any number
@@ -170,8 +172,8 @@ class Graph:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def flush(self) -> WantedChanges:
-        """What changed since the last flush."""
+    def flush(self, most_removed: int | None = None) -> WantedChanges:
+        """What changed since the last flush. ``most_removed``: of sets that nothing names any more."""
         moved = self._active.flush()
         classes, host_classes = self._active.classes.flush(), self._active.host_classes.flush()
         in_force = self._active.in_force
@@ -185,6 +187,7 @@ class Graph:
             policies[name] = wanted
             for source in sources.values():
                 self._sets.need(source)
+                self._sets.complete(source.id)
             for set_id in self._held.pop(name, {}):
                 self._sets.release(set_id)
             if wanted is None:
@@ -198,7 +201,7 @@ class Graph:
         hosts = _differing(moved | self._hosts.changed, self._hosts.render, self._wanted_hosts)
         self._endpoints.changed.clear()
         self._hosts.changed.clear()
-        sets = self._sets.flush()
+        sets = self._sets.flush(most_removed)
         return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints, host_classes, hosts)
 
     def _rules(self, name: PolicyId) -> tuple[WantedPolicy | None, Mapping[str, SetSource]]:
@@ -238,6 +241,35 @@ class Graph:
             dict(self._active.host_classes.all),
             dict(self._wanted_hosts),
         )
+
+    # -- ahead ---------------------------------------------------------------------------------------------------------
+
+    def make_ahead(self, policy: PolicyRecord) -> Steps[bool]:
+        """Make the sets that a policy names before it is put, a part at each step; they stay until ``let_go``. Returns
+        whether the policy will be in force as it is.
+        """
+        if self.budget is not None and count_rules(policy.wanted) > max(self.budget, self.spared.get(policy.id, 0)):
+            return False
+        if not policy.hint and not self._active.applies(policy):
+            return False
+        self.let_go(policy.id)
+        held = self._ahead[policy.id] = list[str]()
+        for source in policy.sources.values():
+            self._sets.need(source)
+            held.append(source.id)
+            yield
+            yield from self._sets.making(source.id)
+        return True
+
+    def let_go(self, policy: PolicyId) -> None:
+        """The policy has been put and flushed, or will not be."""
+        for set_id in self._ahead.pop(policy, ()):
+            self._sets.release(set_id)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last flush has left something to the next."""
+        return self._sets.is_behind
 
     # -- about it -----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from cni_calico.model.selector_forms import Requirement, requirements
 from cni_calico.model.selectors import Selector
+from cni_calico.policy.steps import Steps, finish
 
 LabelOwner = TypeVar("LabelOwner")  # the type of the items that have labels
 SelectorOwner = TypeVar("SelectorOwner")  # the type of the owners of selectors
@@ -150,13 +151,24 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
 
     def add_selector(self, asked: SelectorOwner, selector: Selector) -> None:
         """``asked`` must not have a selector yet."""
+        finish(self.adding(asked, selector))
+
+    def adding(self, asked: SelectorOwner, selector: Selector) -> Steps[None]:
+        """As ``add_selector``, a label set at each step. Between the steps label sets may come, go and change, and the
+        selector may be removed again.
+        """
         required = requirements(selector.tree)
         self._selectors[asked] = selector
         self._asked.add(asked, required)
         for label_set in self._candidates(required):
-            if selector.matches(label_set.labels):
+            if self._selectors.get(asked) is not selector:
+                return
+            key = label_set.own, label_set.profiles, label_set.group
+            is_there = self._sets.get(key) is label_set
+            if is_there and asked not in label_set.matches and selector.matches(label_set.labels):
                 label_set.matches.add(asked)
                 self._on_change(asked, label_set, True)
+            yield
 
     def remove_selector(self, asked: SelectorOwner) -> None:
         selector = self._selectors.pop(asked, None)
@@ -168,6 +180,10 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
             if asked in label_set.matches:
                 label_set.matches.discard(asked)
                 self._on_change(asked, label_set, False)
+
+    def any_match(self, selector: Selector) -> bool:
+        candidates = self._candidates(requirements(selector.tree))
+        return any(selector.matches(label_set.labels) for label_set in candidates)
 
     def _candidates(self, required: tuple[Requirement, ...]) -> list[LabelSet[LabelOwner, SelectorOwner]]:
         """The label sets that fulfil one of the requirements: the one that the fewest label sets fulfil."""

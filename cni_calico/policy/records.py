@@ -24,8 +24,9 @@ from cni_calico.model.names import IFNAME_MAX, valid_policed_ifname
 from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
 from cni_calico.model.selectors import InvalidSelector, Selector
-from cni_calico.policy.rules import PROTOCOLS, SetSources, parse_nets, parse_rules
+from cni_calico.policy.rules import PROTOCOLS, SetSources, parse_nets, parse_rules, parsing_rules
 from cni_calico.policy.sources import ACCOUNT_PREFIX, NAMESPACE_PREFIX, SetSource, policy_selector
+from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import (
     UNLIMITED,
     EndAction,
@@ -145,6 +146,11 @@ def policy_id(key: ResourceKey) -> PolicyId:
 
 def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
     """A policy of any enforced kind. Raises Wrong."""
+    return finish(parsing_policy(key, resource))
+
+
+def parsing_policy(key: ResourceKey, resource: Resource) -> Steps[PolicyRecord]:
+    """As ``parse_policy``, a rule at each step."""
     spec = resource.spec
     sources: SetSources = {}
     identity = policy_id(key)
@@ -159,8 +165,8 @@ def parse_policy(key: ResourceKey, resource: Resource) -> PolicyRecord:
     except InvalidSelector as e:
         raise Wrong("spec", f"selectors that can be read ({e})", texts["selector"]) from e
     types = _parse_types(spec.get("types"))
-    ingress = parse_rules(spec.get("ingress"), "spec.ingress", key.namespace, "ingress", sources)
-    egress = parse_rules(spec.get("egress"), "spec.egress", key.namespace, "egress", sources)
+    ingress = yield from parsing_rules(spec.get("ingress"), "spec.ingress", key.namespace, "ingress", sources)
+    egress = yield from parsing_rules(spec.get("egress"), "spec.egress", key.namespace, "egress", sources)
     reach = _parse_reach(identity, spec)
     wanted = WantedPolicy(
         identity,

@@ -31,6 +31,7 @@ from cni_calico.policy.sources import (
     selector_source,
     service_source,
 )
+from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import Action, WantedRule, WantedSide
 
 Direction = Literal["ingress", "egress"]
@@ -75,13 +76,19 @@ def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources
 
     ``namespace`` is the policy's, "" if it has none. Raises Wrong.
     """
-    if raw is None:
-        return ()
-    lists = PortLists()
-    return tuple(
-        parse_rule(parse_object(item, f"{at}[{i}]"), f"{at}[{i}]", namespace, direction, sources, lists)
-        for i, item in enumerate(parse_list(raw, at))
-    )
+    return finish(parsing_rules(raw, at, namespace, direction, sources))
+
+
+def parsing_rules(
+    raw: Any, at: str, namespace: str, direction: Direction, sources: SetSources
+) -> Steps[tuple[WantedRule, ...]]:
+    """As ``parse_rules``, a rule at each step."""
+    lists, found = PortLists(), list[WantedRule]()
+    for i, item in enumerate(() if raw is None else parse_list(raw, at)):
+        where = f"{at}[{i}]"
+        found.append(parse_rule(parse_object(item, where), where, namespace, direction, sources, lists))
+        yield
+    return tuple(found)
 
 
 def parse_rule(

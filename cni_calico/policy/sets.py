@@ -14,9 +14,11 @@ from cni_calico.policy.labels import LabelIndex, LabelSet
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import Labelled, ServiceMembers
 from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
+from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import Members, PackedNet, PackedPort, SetChange
 
 Member = bytes | PackedNet | PackedPort
+_LAST = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ class Sets:
     def __init__(self) -> None:
         self._needs: dict[str, int] = {}
         self._sources: dict[str, SetSource] = {}
-        self._unsettled: set[str] = set()  # ids whose need began or ended since the last flush
+        self._unsettled: dict[str, None] = {}  # ids whose need began or ended, and nothing has followed from it yet
+        self._making: dict[str, Steps[None]] = {}  # sets that do not have all their members yet: the steps left
         self._sets: dict[str, _CountedSet] = {}
         self._changed: set[str] = set()
         self._index: LabelIndex[ResourceKey, str] = LabelIndex(self._on_match)
@@ -136,13 +139,32 @@ class Sets:
         self._needs[source.id] = count + 1
         if not count:
             self._sources[source.id] = source
-            self._unsettled.add(source.id)
+            self._unsettled[source.id] = None
 
     def release(self, set_id: str) -> None:
         self._needs[set_id] -= 1
         if not self._needs[set_id]:
             del self._needs[set_id]
-            self._unsettled.add(set_id)
+            self._unsettled[set_id] = None
+
+    def making(self, set_id: str) -> Steps[None]:
+        """Make a set that is needed, a part of it at each step; each flush reports what it has so far."""
+        if set_id not in self._sets and set_id in self._needs:
+            self._begin(self._sources[set_id])
+        while set_id in self._making:
+            if next(self._making[set_id], _LAST) is _LAST:
+                self._making.pop(set_id, None)
+            yield
+
+    def complete(self, set_id: str) -> None:
+        """A rule reads it from now on."""
+        for _ in self._making.pop(set_id, ()):
+            pass
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last flush has left something to the next."""
+        return bool(self._unsettled)
 
     def services(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of the services that rules in force name."""
@@ -224,17 +246,22 @@ class Sets:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def flush(self) -> SetChanges:
-        removed = set()
-        for set_id in self._unsettled:
-            if set_id in self._needs and set_id not in self._sets:
-                self._make(self._sources[set_id])
-            elif set_id not in self._needs:
+    def flush(self, most_removed: int | None = None) -> SetChanges:
+        """``most_removed``: how many sets to remove at most; the others are left to the next flush."""
+        removed: set[str] = set()
+        for set_id in tuple(self._unsettled):
+            if set_id in self._needs:
+                if set_id not in self._sets:
+                    self._begin(self._sources[set_id])
+                    self.complete(set_id)
+            elif len(removed) == most_removed:
+                continue
+            else:
                 if set_id in self._sets:
                     removed.add(set_id)
                     self._unmake(set_id)
                 del self._sources[set_id]
-        self._unsettled.clear()
+            del self._unsettled[set_id]
         made, changed = {}, {}
         for set_id in self._changed:
             found = self._sets[set_id]
@@ -251,11 +278,11 @@ class Sets:
         """Call it right after a flush."""
         return {set_id: found.members() for set_id, found in self._sets.items()}
 
-    def _make(self, source: SetSource) -> None:
+    def _begin(self, source: SetSource) -> None:
         found = self._sets[source.id] = _CountedSet(source)
         self._changed.add(source.id)
         if not isinstance(source, ServiceSource):
-            self._index.add_selector(source.id, source.selector)
+            self._making[source.id] = self._index.adding(source.id, source.selector)
             return
         service = source.namespace, source.name
         self._service_sets.setdefault(service, set()).add(source.id)
@@ -264,6 +291,7 @@ class Sets:
 
     def _unmake(self, set_id: str) -> None:
         source = self._sets.pop(set_id).source
+        self._making.pop(set_id, None)
         if isinstance(source, ServiceSource):
             named = self._service_sets[source.namespace, source.name]
             named.discard(set_id)

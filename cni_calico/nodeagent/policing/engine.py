@@ -144,7 +144,7 @@ class PolicyEngine:
                     happened.touched_by.add("?")
                 rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
-                taken = turns.take(feed, everything=not rounds.in_force)
+                taken = turns.take(feed, rounds.ahead, everything=not rounds.in_force)
                 rounds.take(taken.changes, taken.since)
                 if synced or rounds.in_force:
                     rounds.follow()

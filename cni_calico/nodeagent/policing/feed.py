@@ -34,10 +34,11 @@ from cni_calico.nodeagent.policing.weights import LARGE, weigh_document
 from cni_calico.nodeagent.view.claims import is_claimed
 from cni_calico.policy.confirmed import HeldInBlock, PodClaim
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
-from cni_calico.policy.decode import decode_record, reduce_record
+from cni_calico.policy.decode import decode_record, reduce_record, reducing
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
+from cni_calico.policy.steps import Steps, finish
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -190,13 +191,17 @@ class RecordFeed:
 
     def decoded(self, key: ResourceKey, change: FedChange) -> FedRecord:
         """The record, of a change that may not be decoded yet. For the engine's thread."""
+        return finish(self.decoding(key, change))
+
+    def decoding(self, key: ResourceKey, change: FedChange) -> Steps[FedRecord]:
+        """As ``decoded``, a rule of a large policy at each step."""
         if isinstance(change, Refusal):
             first = tuple(self.decoded(key, one) for one in change.first)
             return replace(change, first=tuple(one for one in first if not isinstance(one, Refusal)))
         if not isinstance(change, Undecoded):
             return change
         try:
-            fed = self._decode_now(change.item)
+            fed = yield from self._decoding(change.item)
         except CorruptRecord as e:
             return Refusal(str(e))
         if fed.left_out:
@@ -205,6 +210,10 @@ class RecordFeed:
         return fed.record
 
     def _decode_now(self, item: Versioned) -> _Fed:
+        """Raises CorruptRecord."""
+        return finish(self._decoding(item))
+
+    def _decoding(self, item: Versioned) -> Steps[_Fed]:
         """Raises CorruptRecord."""
         key = item.key
         assert isinstance(key, ResourceKey)
@@ -216,7 +225,7 @@ class RecordFeed:
                 return _Fed(
                     self._reduced(record) if record.node != self._node else reduce_record(key, record), (), claim
                 )
-            return _Fed(None if record is None else reduce_record(key, record), left_out)
+            return _Fed(None if record is None else (yield from reducing(key, record)), left_out)
         except CorruptRecord:
             raise
         except Wrong as e:

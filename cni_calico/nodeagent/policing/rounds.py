@@ -27,6 +27,7 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.ahead import MOST_REMOVED, MadeAhead
 from cni_calico.nodeagent.policing.announce import describe_policing
 from cni_calico.nodeagent.policing.audit import SLICE_S
 from cni_calico.nodeagent.policing.dataplanes import DEFAULT, DataPlane
@@ -79,6 +80,7 @@ class Rounds:
         self._graph.set_budget(felix.policy_rule_budget)
         self._service_networks = parse_service_networks(None)
         self._goal = Goal(filter_settings(felix, self._service_networks, dataplane.name))
+        self.ahead = MadeAhead(self._graph, self._goal)
         self._figures = figures or PolicyFigures()
         self._enforcer = Enforcer(kernel, self._goal, self._log, self._figures)
         self.guard = StandingGuard(self._enforcer, self._goal, now)
@@ -94,13 +96,11 @@ class Rounds:
         self._up: dict[str, bool] | None = None
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_retry, self._next_full = float("inf"), 0.0
-        self._failing, self._in_force = "", False
-        self._was_policed = False  # whether our tables were there
-        self._looked = False  # whether the kernel has been asked for our tables once
+        self._failing, self._in_force, self._files_due, self._repaired_after = "", False, True, ""
+        self._looked = self._was_policed = False  # whether the kernel was asked for our tables; whether they were there
         self.needs_endpoints = self.needs_services = False  # of other nodes
         self._warnings, self._left_out = tuple[str, ...](), tuple[str, ...]()
         self._governing = 0  # policies in the goal
-        self._files_due, self._repaired_after = True, ""
         self._changed_since = float("inf")  # when the oldest change arrived that is not in force
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
@@ -192,7 +192,7 @@ class Rounds:
     def follow(self) -> None:
         """Calculate what changed; it may need listings that have to be read before ``once``."""
         begun = self._now()
-        changes = self._graph.flush()
+        changes = self._graph.flush(MOST_REMOVED)
         if self._taking_s is not None:
             self._figures.calculation.observe(self._taking_s + self._now() - begun)
             self._taking_s = None
@@ -249,8 +249,9 @@ class Rounds:
 
     def patience_s(self) -> float:
         """How long the thread may wait if nothing happens."""
-        if self._enforcer.audit.is_running:
-            return min(SLICE_S, max(0.0, self._next_retry - self._now()))  # as long as a slice: half a processor
+        if self._graph.is_behind or self._enforcer.audit.is_running:
+            wait_s = 0.0 if self._graph.is_behind else SLICE_S  # as long as a slice: half a processor
+            return min(wait_s, max(0.0, self._next_retry - self._now()))
         return max(0.0, min(self._next_retry, self._next_full, self.guard.next_look) - self._now())
 
     @property
@@ -285,8 +286,7 @@ class Rounds:
             self._next_full = self._now() + interval_s
         if self._enforcer.compare_on():
             self._repaired_after = self._repaired_after or "somebody"
-        figures, repaired_after = self._figures, self._repaired_after
-        found_changed = figures.found_changed
+        figures, repaired_after, found_changed = self._figures, self._repaired_after, self._figures.found_changed
         self._departures.before_change()
         self._enforcer.stand(alone=False)
         self._enforcer.bring_about(Deadline.after(APPLY_S))

@@ -3,7 +3,8 @@
 Rule: each namespace has a share of its own, and what belongs to none of them has one together. Within a share changes
 keep the order in which they came; of one record only the newest counts, at the place of its first. While little waits,
 all of it is taken together. Otherwise the share goes first that will have cost least after it: small ones together, a
-large one alone, and no more of it than ROUND_WEIGHT at once. A share that begins to wait starts at
+large one alone, and no more of it than ROUND_WEIGHT at once (a change that weighs more is calculated in slices:
+turns.py). A share that begins to wait starts at
 the present cost, so it neither saves up its idle time nor has to wait for what others cost before.
 
 A workload's endpoint waits for what came before it and concerns every namespace, because its status file says that
@@ -20,8 +21,8 @@ from cni_calico.model.keys import ResourceKey
 
 FairChange = TypeVar("FairChange")
 GLOBAL = ""
-ROUND_WEIGHT = 2000  # about as much as 200 policies of ten rules; a fifth of a second
-SMALL_WEIGHT = 200
+ROUND_WEIGHT = 500  # about as much as 50 policies of ten rules; a twentieth of a second
+SMALL_WEIGHT = 100
 WEIGHT_S = 0.0001  # what one unit costs, about
 _NAMESPACE, _ACCOUNT = "kns.", "ksa."
 
@@ -53,18 +54,21 @@ class _NamespaceShare(Generic[FairChange]):
     weight: int = 0
 
     def next_cost(self) -> float:
-        """What it will have cost after its next round."""
+        """What it will have cost after its next round, or after all slices of its first change."""
         first = next(iter(self.waiting.values())).weight
         return self.cost + min(self.weight, max(first, ROUND_WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[FairChange]):
-    """What the next round takes in, and since when the first of it has waited. ``weights``: of each share."""
+    """What the next round takes in, and since when the first of it has waited. ``weights``: of each share. ``places``:
+    in the queue.
+    """
 
     changes: dict[ResourceKey, FairChange]
     since: float
     weights: dict[str, int]
+    places: dict[ResourceKey, tuple[float, int]] = field(default_factory=dict)
 
 
 class Shares(Generic[FairChange]):
@@ -126,6 +130,21 @@ class Shares(Generic[FairChange]):
             self._shares[name].cost += weight
         self._now += weight / max(1, taken + sum(1 for share in self._shares.values() if share.waiting))
 
+    def pay_by_time(self, taken: Taken[FairChange]) -> None:
+        """``taken``, of one share, was not calculated in one round: the share does not pay for its weight, but only
+        what ``charge`` says.
+        """
+        for name, weight in taken.weights.items():
+            self._add_cost(name, -weight, len(taken.weights))
+
+    def give_back(self, taken: Taken[FairChange]) -> None:
+        """Let ``taken`` be the first that waits again; nothing was put since."""
+        for key, change in taken.changes.items():
+            share = self._shares[share_of(key)]
+            one = _QueuedChange(change, self._weigh(change), *taken.places[key])
+            share.waiting = {key: one, **share.waiting}
+            self._reweigh(share, one.weight)
+
     def take_all(self) -> Taken[FairChange]:
         """Everything that waits, in the order in which it came."""
         everything = [(one.number, key, one) for share in self._shares.values() for key, one in share.waiting.items()]
@@ -136,7 +155,8 @@ class Shares(Generic[FairChange]):
             share.weight = 0
         self._weight = 0
         since = min((one.since for _, _, one in everything), default=0.0)
-        return Taken({key: one.change for _, key, one in everything}, since, weights)
+        places = {key: (one.since, one.number) for _, key, one in everything}
+        return Taken({key: one.change for _, key, one in everything}, since, weights, places)
 
     def charge(self, weights: dict[str, int], seconds: float) -> None:
         """What a round with these shares has really cost, if that is more than it weighed."""
@@ -183,22 +203,24 @@ class Shares(Generic[FairChange]):
     def _taken(self, name: str) -> Taken[FairChange]:
         share, barrier = self._shares[name], self._first_global()
         changes: dict[ResourceKey, FairChange] = {}
+        places: dict[ResourceKey, tuple[float, int]] = {}
         weight, since = 0, float("inf")
         for key, one in tuple(share.waiting.items()):
             if changes and (weight + one.weight > ROUND_WEIGHT or self._waits(one, barrier)):
                 break
             del share.waiting[key]
-            changes[key] = one.change
+            changes[key], places[key] = one.change, (one.since, one.number)
             weight += one.weight
             since = min(since, one.since)
         self._reweigh(share, -weight)
-        return Taken(changes, since, {name: weight})
+        return Taken(changes, since, {name: weight}, places)
 
     @staticmethod
     def _joined(some: list[Taken[FairChange]]) -> Taken[FairChange]:
         changes = {key: change for one in some for key, change in one.changes.items()}
         weights = {name: weight for one in some for name, weight in one.weights.items()}
-        return Taken(changes, min((one.since for one in some), default=0.0), weights)
+        places = {key: place for one in some for key, place in one.places.items()}
+        return Taken(changes, min((one.since for one in some), default=0.0), weights, places)
 
     def _waits(self, one: _QueuedChange[FairChange], barrier: float) -> bool:
         """Whether a change has to wait for one that concerns every namespace."""

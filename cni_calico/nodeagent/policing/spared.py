@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from cni_calico.model.netfilter import NftTable, TableId
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
+from cni_calico.nodeagent.dataplane.policy.parts import count_rules_of
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.policy.graph import Graph
 
@@ -24,9 +25,8 @@ def spare_policies(graph: Graph, goal: Goal, held: Mapping[TableId, NftTable]) -
             if record is None or table not in held:
                 continue
             for ingress, rules in ((True, record.wanted.ingress), (False, record.wanted.egress)):
-                chain = held[table].chains.get(policy_chain(name, ingress))
                 its = sum(family in rule.families for rule in rules or ())
-                if chain is not None and 1 < its <= len(chain.rules):
+                if 1 < its <= count_rules_of(held[table], policy_chain(name, ingress)):
                     found[name] = count
     if found:
         graph.spare(found)

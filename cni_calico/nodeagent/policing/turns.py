@@ -1,36 +1,60 @@
 """What the engine takes into its next round: everything until policies are in force, then by the shares of namespaces.
 
-Rule: a large record is decoded when it is its turn, and its share pays for the time that it takes.
+Rule: no change takes long in the engine's thread. A large one is decoded, and what it needs is made ahead of it, in
+slices of SLICE_S; between two of them the other shares have their turns, and its own share pays for the time. It is
+taken into a round when nothing is left to do ahead. A version that has been begun is finished although a newer one
+waits behind it, unless that one removes or spoils the record.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.nodeagent.policing.feed import FedChange, FedRecord, RecordFeed, Undecoded, joined
+from cni_calico.nodeagent.policing.ahead import MadeAhead
+from cni_calico.nodeagent.policing.feed import FedChange, FedRecord, RecordFeed, Refusal, Undecoded, joined
 from cni_calico.nodeagent.policing.shares import Shares, Taken
 from cni_calico.nodeagent.policing.weights import weigh_change
+
+SLICE_S = 0.02
+LONG = 300  # from this weight on a change is taken in slices
 
 
 def _weigh(change: FedChange) -> int:
     return change.weight if isinstance(change, Undecoded) else weigh_change(change)
 
 
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """A change that is being made ready. ``record``: once it is decoded."""
+
+    change: FedChange
+    steps: Iterator[bool]
+    record: FedRecord = None
+
+
 class Turns:
     """For the engine's thread. True while something waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, slice_s: float = SLICE_S) -> None:
         self._shares: Shares[FedChange] = Shares(joined, _weigh, lambda change: isinstance(change, WorkloadEndpoint))
-        self._begun = 0.0
+        self._begun_at = 0.0
+        self._slice_s = slice_s
+        self._begun: dict[ResourceKey, _Begun] = {}
+        self._ended: list[_Begun] = []
 
     def __bool__(self) -> bool:
-        return bool(self._shares)
+        return bool(self._shares) or bool(self._ended)
 
-    def take(self, feed: RecordFeed, *, everything: bool) -> Taken[FedRecord]:
-        """``everything``: nothing is in force yet, and nothing will be before all is taken in."""
-        self._begun = time.monotonic()
+    def take(self, feed: RecordFeed, ahead: MadeAhead, *, everything: bool) -> Taken[FedRecord]:
+        """``everything``: nothing is in force yet, and nothing will be before all is taken in. ``ahead`` may have made
+        a part of what a change needs even if none is taken.
+        """
+        self._begun_at = time.monotonic()
+        self._end(ahead)
         changes, since = feed.take()
         if everything and not self._shares:
             found: Taken[FedChange] = Taken(changes, since, {})
@@ -38,10 +62,63 @@ class Turns:
             for key, change in changes.items():
                 self._shares.put(key, change, since)
             found = self._shares.take_all() if everything else self._shares.take()
+        if not everything and len(found.changes) == 1:
+            [(key, change)] = found.changes.items()
+            if key in self._begun and (change is None or isinstance(change, Refusal)):
+                self._give_up(key)
+            elif key in self._begun or _weigh(change) >= LONG:
+                return self._slice(key, change, found, feed, ahead)
+        for key in self._begun.keys() & found.changes.keys():
+            self._give_up(key)
         decoded: dict[ResourceKey, FedRecord] = {key: feed.decoded(key, one) for key, one in found.changes.items()}
         return Taken(decoded, found.since, found.weights)
 
     def charge(self, taken: Taken[FedRecord]) -> None:
         """At the end of the round."""
         if taken.weights:
-            self._shares.charge(taken.weights, time.monotonic() - self._begun)
+            self._shares.charge(taken.weights, time.monotonic() - self._begun_at)
+
+    # -- in slices ----------------------------------------------------------------------------------------------------
+
+    def _slice(
+        self, key: ResourceKey, change: FedChange, found: Taken[FedChange], feed: RecordFeed, ahead: MadeAhead
+    ) -> Taken[FedRecord]:
+        begun = self._begun.get(key)
+        if begun is None:
+            begun = self._begun[key] = _Begun(change, iter(()))
+            begun.steps = _making(begun, key, feed, ahead)
+        is_ready = self._advance(begun)
+        self._shares.pay_by_time(found)
+        if not is_ready or change is not begun.change:
+            self._shares.give_back(found)
+        by_time = dict.fromkeys(found.weights, 1)
+        if not is_ready:
+            return Taken({}, found.since, by_time)
+        self._ended.append(self._begun.pop(key))
+        return Taken({key: begun.record}, found.since, by_time)
+
+    def _advance(self, begun: _Begun) -> bool:
+        """Returns whether nothing is left to do ahead."""
+        end = self._begun_at + self._slice_s
+        return not any(after_round or time.monotonic() >= end for after_round in begun.steps)
+
+    def _give_up(self, key: ResourceKey) -> None:
+        self._ended.append(self._begun.pop(key))
+
+    def _end(self, ahead: MadeAhead) -> None:
+        """What was taken in, or given up, needs nothing made ahead any more."""
+        ended, self._ended = self._ended, []
+        for begun in ended:
+            ahead.end(begun.record)
+
+
+def _making(begun: _Begun, key: ResourceKey, feed: RecordFeed, ahead: MadeAhead) -> Iterator[bool]:
+    decoding = feed.decoding(key, begun.change)
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as e:
+            begun.record = e.value
+            break
+        yield False
+    yield from ahead.steps(begun.record)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.budget import count_rules
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.records import Labelled, PolicyRecord
 
@@ -40,7 +41,7 @@ def weigh_change(change: object) -> int:
     if isinstance(change, PolicyRecord):
         rules = tuple(change.wanted.rules())
         nets = sum(len(side.nets) + len(side.not_nets) for rule in rules for side in (rule.source, rule.destination))
-        return 1 + len(rules) + nets + len(change.sources)
+        return 1 + count_rules(change.wanted) + nets + len(change.sources)
     if isinstance(change, Labelled):
         return 1 + len(change.nets) // _MEMBERS
     return _WORKLOAD if isinstance(change, WorkloadEndpoint | ClaimedEndpoint) else 1

@@ -43,6 +43,7 @@ from cni_calico.nodeagent.dataplane.policy.matches import (
     render_match,
 )
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, log_prefix, policy_chain, quoted
+from cni_calico.nodeagent.dataplane.policy.parts import RenderedRules
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, WantedRule, WantedTier
 
@@ -112,6 +113,24 @@ def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[Expression
     return (*set_mark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
 
 
+def render_rules(
+    policy: WantedPolicy,
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    has_networks: HasNetworks,
+    *,
+    drops: bool = False,
+) -> Iterator[RenderedRules]:
+    """The rules of one direction, rule by rule. Raises CannotRender."""
+    for rule in (policy.ingress if ingress else policy.egress) or ():
+        rendered = render_match(rule, family, has_networks, by_iptables=settings.by_iptables)
+        if rendered.matches:
+            action = _action(rule, policy, family, settings, drops)
+            comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
+            yield RenderedRules([NftRule((*match, *action), comment) for match in rendered.matches], rendered.lists)
+
+
 def render_policy(
     policy: WantedPolicy,
     ingress: bool,
@@ -122,15 +141,10 @@ def render_policy(
     drops: bool = False,
 ) -> tuple[NftChain, dict[str, ListSet]]:
     """Its chain in one direction, and the lists that its rules look up. Raises CannotRender."""
-    rules: list[NftRule] = []
-    lists: dict[str, ListSet] = {}
-    for rule in (policy.ingress if ingress else policy.egress) or ():
-        rendered = render_match(rule, family, has_networks, by_iptables=settings.by_iptables)
-        lists |= rendered.lists
-        action = _action(rule, policy, family, settings, drops)
-        comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
-        rules += [NftRule((*match, *action), comment) for match in rendered.matches]
-    return NftChain(policy_chain(policy.id, ingress, drops=drops), tuple(rules)), lists
+    rendered = tuple(render_rules(policy, ingress, family, settings, has_networks, drops=drops))
+    rules = tuple(rule for one in rendered for rule in one.rules)
+    lists = {name: listed for one in rendered for name, listed in one.lists.items()}
+    return NftChain(policy_chain(policy.id, ingress, drops=drops), rules), lists
 
 
 def render_denied(policy: PolicyId, ingress: bool, why: str, *, drops: bool = False) -> NftChain:

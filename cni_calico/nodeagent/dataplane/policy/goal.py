@@ -14,13 +14,12 @@ from collections.abc import Mapping
 
 from cni_calico.model.netfilter import COMMENT_CHARACTERS, DROP, NftChain, NftRule
 from cni_calico.nodeagent.dataplane.policy import stages, standing
-from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class, render_denied, render_policy
+from cni_calico.nodeagent.dataplane.policy.chains import has_pass, render_class
 from cni_calico.nodeagent.dataplane.policy.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.dataplane.policy.filter_sets import FilterSets
 from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import InterfaceAddresses
 from cni_calico.nodeagent.dataplane.policy.hosts.rules import HostRules
-from cni_calico.nodeagent.dataplane.policy.matches import CannotRender, ListSet
-from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain, quoted
+from cni_calico.nodeagent.dataplane.policy.naming import class_chain, quoted
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
 from cni_calico.nodeagent.dataplane.policy.refused import RefusedParts
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
@@ -32,6 +31,7 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import (
     change_of_nodes,
     render_tunnels,
 )
+from cni_calico.nodeagent.dataplane.policy.written_ahead import PolicyChains
 from cni_calico.policy.wanted import (
     Members,
     PolicyId,
@@ -41,8 +41,6 @@ from cni_calico.policy.wanted import (
 )
 
 _BOTH = tuple((family, ingress) for family in (4, 6) for ingress in (True, False))
-# (family, ingress, whether Deny drops instead of rejecting): the forms in which a policy may be needed
-_FORMS = tuple((family, *form) for family in (4, 6) for form in ((True, False), (False, False), (False, True)))
 _STAGES = ""  # the base chains' name where lists are counted by the chain that uses them
 
 
@@ -55,7 +53,10 @@ class Goal:
         self.sets = FilterSets(self.tables)
         self.endpoints = EndpointRules(self.tables, settings)
         self.hosts = HostRules(self.tables, lambda family: self.sets.has_networks(family, NODES), self._may_pass)
-        self.problems: dict[PolicyId, str] = {}
+        self.chains = PolicyChains(
+            self.tables, self.sets, lambda: self.settings, self._why_denied, lambda one: one in self.hosts.dropping
+        )
+        self.problems = self.chains.problems
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.classes: dict[str, WantedClass] = {}
         self.lacking: dict[OptionalFeature, str] = {}
@@ -89,6 +90,7 @@ class Goal:
                 policy.id
                 for policy in self.policies.values()
                 if any(not flipped.isdisjoint(rule.set_ids()) for rule in policy.rules())
+                and not self.chains.is_large(policy)
             }
         passed = self._update_policies(changes.policies, again)
         for class_id, wanted in changes.classes.items():
@@ -256,7 +258,7 @@ class Goal:
                 self.refused.policies.pop(policy_id, None)
             if after is None:
                 self.policies.pop(policy_id, None)
-                self._drop_policy(policy_id)
+                self.chains.drop(policy_id)
                 continue
             self.policies[policy_id] = after
             self._render_policy(after)
@@ -265,44 +267,15 @@ class Goal:
         return passed
 
     def _render_policy(self, policy: WantedPolicy) -> None:
-        self.problems.pop(policy.id, None)
-        for family, ingress, drops in _FORMS:
-            name = policy_chain(policy.id, ingress, drops=drops)
-            governs = not policy.tier or (policy.ingress if ingress else policy.egress) is not None
-            if not governs or family not in self._families() or (drops and policy.id not in self.hosts.dropping):
-                self.tables.take_chain(FILTER[family], name)
-                self.tables.use_lists(FILTER[family], name, {})
-                continue
-            chain, lists = self._rendered(policy, ingress, family, drops)
-            self.tables.use_lists(FILTER[family], name, lists)
-            self.tables.put_chain(FILTER[family], chain)
+        self.chains.render(policy)
 
-    def _rendered(
-        self, policy: WantedPolicy, ingress: bool, family: int, drops: bool
-    ) -> tuple[NftChain, dict[str, ListSet]]:
-        def has_networks(name: str) -> bool:
-            return self.sets.has_networks(family, name)
-
-        why = self.refused.policies.get(policy.id, "") or self._refused_set(policy) or self._waits(policy)
-        if not why:
-            try:
-                return render_policy(policy, ingress, family, self.settings, has_networks, drops=drops)
-            except (CannotRender, ValueError, OverflowError) as e:
-                why = f"it cannot be rendered: {e}"
-        self.problems[policy.id] = why
-        return render_denied(policy.id, ingress, why, drops=drops), {}
+    def _why_denied(self, policy: WantedPolicy) -> str:
+        return self.refused.policies.get(policy.id, "") or self._refused_set(policy) or self._waits(policy)
 
     def _refused_set(self, policy: WantedPolicy) -> str:
         names = (name for rule in policy.rules() for name in rule.set_ids()) if self.refused.sets else ()
         found = next((name for name in names if name in self.refused.sets), "")
         return f"the kernel refuses a set of its rules ({found}): {self.refused.sets[found]}" if found else ""
-
-    def _drop_policy(self, policy_id: PolicyId) -> None:
-        self.problems.pop(policy_id, None)
-        for family, ingress, drops in _FORMS:
-            name = policy_chain(policy_id, ingress, drops=drops)
-            self.tables.take_chain(FILTER[family], name)
-            self.tables.use_lists(FILTER[family], name, {})
 
     # -- classes and stages -------------------------------------------------------------------------------------------
 

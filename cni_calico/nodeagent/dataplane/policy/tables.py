@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cni_calico.model.netfilter import Immediate, NftChain, NftSet, NftTable, TableId, jump
 from cni_calico.nodeagent.dataplane.policy.matches import ListSet
+from cni_calico.nodeagent.dataplane.policy.parts import ChainPart, PartedChain, whole_name
 from cni_calico.nodeagent.dataplane.policy.stages import interface_key
 
 NAME = "calico-policy"
@@ -51,6 +52,7 @@ class GoalTables:
         self._touched: dict[TableId, Touched] = {}
         self._lists: dict[TableId, dict[str, dict[str, ListSet]]] = {table: {} for table in TABLES}  # by chain
         self._uses: dict[TableId, Counter[str]] = {table: Counter() for table in TABLES}
+        self._parts: dict[TableId, dict[str, tuple[str, ...]]] = {table: {} for table in TABLES}  # by chain
 
     def take_touched(self) -> dict[TableId, Touched]:
         touched, self._touched = self._touched, {}
@@ -117,6 +119,42 @@ class GoalTables:
     def take_chain(self, table: TableId, name: str) -> None:
         if self.of[table].chains.pop(name, None) is not None:
             self._touch(table).chains.add(name)
+
+    # -- chains in parts ----------------------------------------------------------------------------------------------
+
+    def put_part(self, table: TableId, part: ChainPart) -> None:
+        self.use_lists(table, part.chain.name, part.lists)
+        self.put_chain(table, part.chain)
+
+    def is_spare_part(self, table: TableId, name: str) -> bool:
+        """Whether this is a part that no chain leads to."""
+        whole = whole_name(name)
+        return whole != name and name not in self._parts[table].get(whole, ())
+
+    def forget_part(self, table: TableId, chain: str, part: str) -> None:
+        """Remove a part unless the chain leads to it."""
+        if part not in self._parts[table].get(chain, ()):
+            self.take_chain(table, part)
+            self.use_lists(table, part, {})
+
+    def put_parted(self, table: TableId, chain: PartedChain) -> None:
+        name = chain.chain.name
+        before, names = self._parts[table].pop(name, ()), tuple(part.chain.name for part in chain.parts)
+        if names:
+            self._parts[table][name] = names
+        for part in chain.parts:
+            self.put_part(table, part)
+        self.use_lists(table, name, chain.lists)
+        self.put_chain(table, chain.chain)
+        for part_name in before:
+            self.forget_part(table, name, part_name)
+
+    def take_parted(self, table: TableId, name: str) -> None:
+        """With its parts."""
+        self.take_chain(table, name)
+        self.use_lists(table, name, {})
+        for part in self._parts[table].pop(name, ()):
+            self.forget_part(table, name, part)
 
     # -- maps from interfaces to chains -------------------------------------------------------------------------------
 

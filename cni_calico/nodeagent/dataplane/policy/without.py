@@ -13,6 +13,7 @@ from cni_calico.nodeagent.dataplane.policy import stages
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
 from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chains
+from cni_calico.nodeagent.dataplane.policy.parts import whole_name
 from cni_calico.nodeagent.dataplane.policy.refused import object_of
 from cni_calico.policy.wanted import PolicyId
 
@@ -37,6 +38,12 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
             return True
     if goal.deny_host_chain(name, why):
         return True
+    if goal.tables.is_spare_part(table, name):
+        ahead = _policy_of(goal.chains.staged, name)
+        if ahead is not None:
+            goal.chains.unstage(ahead)  # it is made at once when it is its turn, and given up then
+            return True
+    name = whole_name(name)
     policy, classes = _policy_of(goal.policies, name), _classes_of(goal, name)
     if policy is not None and goal.give_up(policy, why):
         return True
@@ -54,9 +61,10 @@ def do_without(goal: Goal, operation: Operation, why: str) -> bool:
     withheld = goal.refused.withhold(operation, why)
     wanted = goal.tables.of[table]
     is_left = bool(name) and name not in wanted.chains and name not in wanted.sets
-    if users or classes or policy is not None or is_left:
+    if classes or policy is not None or is_left:
         goal.refused.spare.add((table, name))
-    if users:
+    if users or goal.sets.has(name.removesuffix(NETWORKS)):  # perhaps it is made ahead, and used only later
+        goal.refused.spare.add((table, name))
         goal.give_up_set(name.removesuffix(NETWORKS), why)
     for one in users:
         goal.give_up(one, f"the kernel refuses a set of its rules ({name}): {why}")
@@ -85,7 +93,7 @@ def _deny_in_hosts(goal: Goal, policy: PolicyId) -> bool:
 
 
 def _policy_of(policies: Iterable[PolicyId], chain: str) -> PolicyId | None:
-    return next((one for one in policies if chain in policy_chains(one)), None)
+    return next((one for one in policies if whole_name(chain) in policy_chains(one)), None)
 
 
 def _users_of_set(goal: Goal, table: TableId, name: str) -> list[PolicyId]:

@@ -88,7 +88,7 @@ def test_a_small_namespace_does_not_wait_for_large_ones() -> None:
     shares = _shares()
     for tenant in range(50):
         for number in range(20):
-            shares.put(_key(number, f"t{tenant}"), Change(number, 10 * ROUND_WEIGHT), 0.0)
+            shares.put(_key(number, f"t{tenant}"), Change(number, 40 * ROUND_WEIGHT), 0.0)
     for number in range(100):
         taken = shares.take()
         assert len(taken.changes) == 1
