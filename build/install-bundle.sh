@@ -21,8 +21,10 @@
 # Rules: files are written under temporary names, checked, and renamed. The contents directory carries the version in its
 # name and is complete before an executable that uses it appears. The contents that the replaced executables used stay
 # (processes may still load modules from there); older contents are removed after a day.
+# Everything that is made has the modes of the bundle, directories 0755, whatever the umask of the caller.
 # Needs: cat cp dd find grep head ln ls mkdir mktemp mv rm sha256sum sync touch; coreutils and busybox have them.
 set -eu
+umask 022
 
 die() {
   echo "install-bundle.sh: $*" >&2

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import threading
 import time
@@ -337,3 +338,14 @@ def test_datastores_work_on_an_older_host(old_host: OldHost) -> None:
     done = old_host.test_datastore(datastore_type="kubernetes", policy=access)
     assert done.returncode == 1
     assert "refused" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_modes_do_not_follow_the_umask(source: Path, tmp_path: Path, umask: int) -> None:
+    """With umask 0 everybody could write into a directory of programs that root runs."""
+    target = tmp_path / "opt" / "cni" / "bin"
+    subprocess.run([INSTALL, "--plain", source, target], umask=umask, check=True, timeout=120)
+    levels = [target, target.parent, target.parent.parent, *(path for path in target.rglob("*") if path.is_dir())]
+    assert {stat.S_IMODE(level.stat().st_mode) for level in levels} == {0o755}
+    files = [path for path in target.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert files and not [path for path in files if path.stat().st_mode & 0o022 or not path.stat().st_mode & 0o044]
