@@ -35,7 +35,7 @@ PYTHONS = ("sitecustomize", "usercustomize", "json", "evil", "cni_calico")
 
 
 @pytest.fixture(scope="module")
-def installed(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As a host has it, with its own dynamic linker."""
     directory = tmp_path_factory.mktemp("programs")
     subprocess.run([ROOT / "build" / "install-bundle.sh", bundle, directory], check=True, timeout=120)
@@ -43,12 +43,12 @@ def installed(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def foreign(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Modules in a place of their own, and a copy of the contents with one module replaced."""
     directory = tmp_path_factory.mktemp("foreign")
     for name in PYTHONS:
         (directory / f"{name}.py").write_text(EVIL)
-    [contents] = installed.glob(".calico-*")
+    [contents] = programs.glob(".calico-*")
     copy = directory / contents.name
     shutil.copytree(contents, copy, symlinks=True)
     target = copy / "cni_calico" / "__init__.pyc"
@@ -57,9 +57,9 @@ def foreign(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def variables(foreign: Path, installed: Path, program: str) -> dict[str, dict[str, str]]:
+def variables(foreign: Path, programs: Path, program: str) -> dict[str, dict[str, str]]:
     copy, here = str(next(foreign.glob(".calico-*"))), str(foreign)
-    file = str(installed / ("calico.python" if program == "calico" else program))
+    file = str(programs / ("calico.python" if program == "calico" else program))
     return {
         "the path of modules": {"PYTHONPATH": f"{here}:{copy}"},
         "Python's home": {"PYTHONHOME": here, "PYTHONPLATLIBDIR": here},
@@ -82,28 +82,28 @@ def variables(foreign: Path, installed: Path, program: str) -> dict[str, dict[st
 
 @pytest.mark.parametrize("program", sorted(COMMANDS))
 def test_no_variable_of_python_or_the_boot_loader_loads_other_code(
-    installed: Path, foreign: Path, tmp_path: Path, program: str
+    programs: Path, foreign: Path, tmp_path: Path, program: str
 ) -> None:
-    for what, environ in variables(foreign, installed, program).items():
+    for what, environ in variables(foreign, programs, program).items():
         mark = tmp_path / "mark"
-        done = execute(installed, program, mark, environ)
+        done = execute(programs, program, mark, environ)
         assert not mark.exists(), what
         assert "Traceback" not in done.stderr, what
 
 
-def execute(installed: Path, program: str, mark: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def execute(programs: Path, program: str, mark: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     arguments, stdin, own = COMMANDS[program]
     environ = {"PATH": os.environ["PATH"], "MARK": str(mark), **own, **environ}
     return subprocess.run(
-        [installed / program, *arguments], input=stdin, env=environ, capture_output=True, text=True, timeout=60
+        [programs / program, *arguments], input=stdin, env=environ, capture_output=True, text=True, timeout=60
     )
 
 
-def test_the_modules_would_have_run(installed: Path, foreign: Path, tmp_path: Path) -> None:
+def test_the_modules_would_have_run(programs: Path, foreign: Path, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "MARK": str(tmp_path / "mark"), "PYTHONPATH": str(foreign)}
     subprocess.run(["python3", "-c", "import evil"], env=environ, check=True, timeout=60)
     assert (tmp_path / "mark").exists()
-    shutil.copy(installed / "calicoctl", foreign)  # beside the copy of the contents
+    shutil.copy(programs / "calicoctl", foreign)  # beside the copy of the contents
     execute(foreign, "calicoctl", tmp_path / "other", {})
     assert (tmp_path / "other").exists()
 
@@ -118,27 +118,27 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("program", sorted(COMMANDS))
-def test_the_librarys_path_is_the_bundles_own(installed: Path, library: Path, tmp_path: Path, program: str) -> None:
+def test_the_librarys_path_is_the_bundles_own(programs: Path, library: Path, tmp_path: Path, program: str) -> None:
     """DT_RPATH comes before LD_LIBRARY_PATH, and names the contents."""
     for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", "libm.so.6"):
         (library / name).unlink(missing_ok=True)
         (library / name).symlink_to("libz.so.1")
-    done = execute(installed, program, tmp_path / "mark", {"LD_LIBRARY_PATH": str(library)})
+    done = execute(programs, program, tmp_path / "mark", {"LD_LIBRARY_PATH": str(library)})
     assert not (tmp_path / "mark").exists() and done.returncode == 0, done.stderr
 
 
-def test_what_answers_a_runtime_uses_no_dynamic_linker(installed: Path, library: Path, tmp_path: Path) -> None:
+def test_what_answers_a_runtime_uses_no_dynamic_linker(programs: Path, library: Path, tmp_path: Path) -> None:
     environ = {"MARK": str(tmp_path / "mark"), "CNI_COMMAND": "VERSION", "LD_PRELOAD": str(library / "libz.so.1")}
     done = subprocess.run(
-        [installed / "calico"], input='{"cniVersion":"1.0.0"}', env=environ, capture_output=True, text=True, timeout=60
+        [programs / "calico"], input='{"cniVersion":"1.0.0"}', env=environ, capture_output=True, text=True, timeout=60
     )
     assert json.loads(done.stdout)["cniVersion"] == "1.0.0" and not (tmp_path / "mark").exists()
 
 
-def test_no_file_of_the_bundle_names_another_directory(installed: Path) -> None:
+def test_no_file_of_the_bundle_names_another_directory(programs: Path) -> None:
     """Where a dynamic linker looks: beside the file, or in the contents."""
-    files = [path for path in installed.rglob("*") if path.is_file() and not path.is_symlink()]
-    [contents], found = installed.glob(".calico-*"), set()
+    files = [path for path in programs.rglob("*") if path.is_file() and not path.is_symlink()]
+    [contents], found = programs.glob(".calico-*"), set()
     for path in files:
         if path.read_bytes()[:4] == b"\x7fELF":
             said = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
