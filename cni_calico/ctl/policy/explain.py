@@ -30,6 +30,7 @@ from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.policy.budget import DEFAULT, describe_size
 from cni_calico.policy.explain import Decision, Packet, decide
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.ports import WITH_PORTS
@@ -81,6 +82,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     graph = records.graph([*(end.key for end in (source, destination) if end.key), *(gate.key for gate in path)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
+    for name, count in records.over_budget.items():
+        arguments.warn(f"{name} denies what it governs: {describe_size(count, DEFAULT)}")
     for name, whys in graph.warnings().items():
         for why in whys:
             arguments.warn(f"{name}: {why}")
@@ -226,7 +229,7 @@ def _judged(
 
 def _verdict_lines(records: PolicyRecords, title: str, found: Decision, reason: str) -> list[str]:
     lines = [f"  {title}: {'allowed' if found.verdict == 'Allow' else 'DENIED'} {reason}"]
-    if found.policy is not None and found.rule is not None:
+    if found.policy is not None and found.rule is not None and found.policy not in records.over_budget:
         lines.append(f"    {_rule_text(records, found.policy, found.direction, found.rule)}")
     return lines + [f"    (rule {index + 1} of {policy} logs it)" for policy, index in found.logged]
 
@@ -251,6 +254,8 @@ def _host_document(records: PolicyRecords, graph: Graph, host: HostVerdict) -> d
 
 def _reason(records: PolicyRecords, found: Decision) -> str:
     """The reason for the verdict; "" if nothing decided before the end."""
+    if found.policy in records.over_budget:
+        return f"by {found.policy}, which is over the budget: it denies what it governs"
     if found.policy is not None and found.rule is not None:
         where = f" in tier {found.tier}" if found.tier else ""
         note = " (not applied yet)" if _key(found.policy) in records.overlaid else ""

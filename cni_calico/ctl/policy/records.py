@@ -19,10 +19,12 @@ from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK
 from cni_calico.model.resources import Node, Resource, WorkloadEndpoint
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
+from cni_calico.policy.budget import DEFAULT
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
+from cni_calico.policy.wanted import PolicyId
 
 _KUBERNETES = {
     ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICY,
@@ -32,12 +34,15 @@ _KUBERNETES = {
 
 @dataclass(slots=True)
 class PolicyRecords:
-    """``overlaid``: the keys that come from files. ``nodes``: read only if there are host endpoints."""
+    """``overlaid``: the keys that come from files. ``nodes``: read only if there are host endpoints. ``over_budget``:
+    how many rules policies may need that deny for it, by the default budget; known once there is a graph.
+    """
 
     documents: dict[ResourceKey, Document] = field(default_factory=dict)
     records: dict[ResourceKey, GraphRecord] = field(default_factory=dict)
     overlaid: set[ResourceKey] = field(default_factory=set)
     nodes: dict[str, Node] = field(default_factory=dict)
+    over_budget: dict[PolicyId, int] = field(default_factory=dict)
 
     @property
     def endpoints(self) -> dict[ResourceKey, WorkloadEndpoint]:
@@ -51,9 +56,11 @@ class PolicyRecords:
         graph = Graph(
             lambda record: (record.metadata.namespace, record.metadata.name) in names, lambda host: host in hosts
         )
+        graph.set_budget(DEFAULT)
         for key, record in self.records.items():
             graph.put(key, record)
         graph.flush()
+        self.over_budget = dict(graph.over_budget)
         return graph
 
 

@@ -162,7 +162,8 @@ def _policies(records: PolicyRecords, wanted: Wanted, tier: WantedTier, directio
         rules = wanted.policies[policy]
         count = len((rules.ingress if direction == "ingress" else rules.egress) or ())
         is_new = ResourceKey(policy.kind, policy.name, policy.namespace) in records.overlaid
-        yield f"      {i}. {policy} ({_counted(count)}{', not applied yet' if is_new else ''})"
+        size = "over the budget: denies" if policy in records.over_budget else _counted(count)
+        yield f"      {i}. {policy} ({size}{', not applied yet' if is_new else ''})"
 
 
 def _counted(count: int) -> str:

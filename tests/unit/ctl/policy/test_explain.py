@@ -152,3 +152,22 @@ def test_questions_without_an_answer(tiered_cluster, options, says):
 def test_icmp_needs_no_port(tiered_cluster):
     out = tiered_cluster("01-no-policy").ok("policy", "explain", "--from", "a", "--to", "b", "--protocol", "icmp")
     assert out.startswith("default/a (10.65.0.1) to default/b (10.65.0.2), icmp echo request:")
+
+
+def test_a_policy_over_the_budget_denies(tiered_cluster, tmp_path):
+    """As on the nodes: what it would allow does not count."""
+    side = {"selector": "app == 'a'", "ports": [80, "http"]}  # four alternatives
+    large = {"action": "Allow", "protocol": "TCP", "source": side, "destination": side}
+    spec = {"order": 1, "types": ["Ingress"], "ingress": [{"action": "Allow"}, *[large] * 4096]}
+    metadata = {"name": "large", "namespace": "default"}
+    file = tmp_path / "large.json"
+    head = {"apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy", "metadata": metadata}
+    file.write_text(json.dumps({**head, "spec": spec}))
+    calicoctl = tiered_cluster("02-kubernetes-style")
+    ask = ("policy", "explain", "--from", "a", "--to", "b", "--port", "80", "--with", str(file))
+    done = calicoctl(*ask)
+    why = "DENIED by NetworkPolicy default/large, which is over the budget: it denies what it governs"
+    assert f"ingress of default/b: {why}" in done.out and done.out.endswith("The connection is DENIED.\n")
+    assert "Warning: NetworkPolicy default/large denies what it governs: its rules may need 65537 rules" in done.err
+    shown = calicoctl.ok("policy", "show", "b", "--with", str(file))
+    assert "NetworkPolicy default/large (over the budget: denies, not applied yet)" in shown
