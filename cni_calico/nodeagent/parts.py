@@ -25,7 +25,7 @@ from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
-from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
@@ -64,7 +64,8 @@ class Parts:
         self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
         self._http_servers = HttpServers(self._log)
         self._metrics.janitor = self._janitor = JanitorCounters()
-        self._policy = PolicyEngine(self.context, self.node, lambda: self._agent.wake())
+        early = parse_felix(opened.environ).settings
+        self._policy = PolicyEngine(self.context, self.node, lambda: self._agent.wake(), early)
         self._agent = DataplaneLoop(
             self.context,
             self.node,
@@ -153,7 +154,9 @@ class Parts:
         """Take the agent's newest view; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        self._policy.follow(felix, select_tunnels(snapshot, felix, settings.backend))
+        if self._agent.tunnels is not None:
+            tunnels = select_tunnels(snapshot, felix, settings.backend, self._agent.tunnels)
+            self._policy.follow(felix, tunnels)
         if self._host_status is not None:
             self._host_status.follow(felix)
         if self._service_sources is not None:

@@ -29,6 +29,7 @@ from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.status.numbers import Numbers
+from cni_calico.nodeagent.status.policing import Standing
 from tests.deadlines import until
 from tests.e2e.forks import Forks
 from tests.netns.namespaces import Namespace
@@ -114,6 +115,7 @@ class Running:
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
     pid: int = 0
+    policing: Standing | None = None  # what the policy engine says all the time; None: that there is none
 
     def start(self) -> Running:
         for name in ("run", "lib", "log"):
@@ -127,7 +129,7 @@ class Running:
         }
         self.pid = os.fork()
         if self.pid == 0:
-            _run(self.ns, str(self.store.path), self.node, environ, f"{self.root}/agent.log")
+            _run(self.ns, str(self.store.path), self.node, environ, f"{self.root}/agent.log", self.policing)
         return self
 
     def status(self) -> dict[str, Any]:
@@ -159,7 +161,9 @@ class Running:
         return (self.root / "agent.log").read_text()
 
 
-def _run(ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_file: str) -> None:
+def _run(
+    ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_file: str, policing: Standing | None
+) -> None:
     """Never returns."""
     code = 99
     try:
@@ -170,7 +174,8 @@ def _run(ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_f
         log = Log("debug", log_file, stderr=False)
         faults.install_from_environment(dict(environ))
         context = Context(parse_settings(environ), LocalStore(store), log, wait=lambda _: True)
-        DataplaneLoop(context, node, environ, Numbers()).run(stopping)
+        said = {} if policing is None else {"policing": lambda: policing}
+        DataplaneLoop(context, node, environ, Numbers(), **said).run(stopping)
         code = 0
     except BaseException:
         with open(log_file, "a") as file:

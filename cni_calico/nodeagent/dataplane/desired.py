@@ -43,6 +43,7 @@ class Desired:
     """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu), 0: unknown.
 
     ``additive``: tunnel devices, their neighbours and the routes to other nodes are added and changed, none is removed.
+    ``held``: devices that have to wait: if they are there, they are left as they are.
     ``lacking``: by device name, why a tunnel device that a pool asks for cannot be described yet.
     """
 
@@ -59,6 +60,7 @@ class Desired:
     additive: bool = False
     problems: tuple[str, ...] = ()
     lacking: dict[str, str] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
 
 def desired_state(

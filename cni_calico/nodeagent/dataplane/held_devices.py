@@ -1,7 +1,8 @@
 """PURE: tunnel devices that are not up yet wait for the rules that keep strangers out of them.
 
-Rule: a device that is up is never touched by this. One that is not comes up once its rules are in force. If they do not
-come, it stays down where policies are enforced; elsewhere it comes up after a while, and the status says so.
+Rule: a device that is up is never touched by this. One that is not comes up once its rules are in force, however long
+that takes. Only if the packet filter refuses them where no policy is to be enforced, it comes up after a while without
+them, and the status says so.
 """
 
 from __future__ import annotations
@@ -13,25 +14,32 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.status.policing import Standing
 
 PATIENCE_S = 10.0
+_UNKNOWN = "the packet filter has not been set yet"
 
 
 @dataclass(slots=True)
 class HeldDevices:
-    """``since``: when each device began to wait."""
+    """``since``: when each device began to be without its rules; ``refused_since``: when the refusal became known."""
 
     since: dict[str, float] = field(default_factory=dict)
+    refused_since: float | None = None
 
     def select(self, desired: Desired, up: Collection[str], standing: Standing, now: float) -> tuple[Desired, int]:
         """What to do now, and how many devices wait. ``up``: the names of the interfaces that are up."""
         held: set[str] = set()
         problems: list[str] = []
-        why = standing.failing or "; ".join(standing.problems) or "the packet filter has not been set yet"
+        if not standing.unguardable:
+            self.refused_since = None
+        elif self.refused_since is None:
+            self.refused_since = now
+        gives_up = self.refused_since is not None and now - self.refused_since >= PATIENCE_S
+        why = standing.unguardable or standing.failing or "; ".join(standing.problems) or _UNKNOWN
         for name in desired.devices:
             if name in standing.guarded:
                 self.since.pop(name, None)
                 continue
             waited_s = now - self.since.setdefault(name, now)
-            if name not in up and (standing.in_force or waited_s < PATIENCE_S):
+            if name not in up and not gives_up:
                 held.add(name)
                 if waited_s >= PATIENCE_S:
                     problems.append(f"{name} stays down, because nothing would keep strangers out of it: {why}")
@@ -48,4 +56,5 @@ class HeldDevices:
             neighbours=frozenset(one for one in desired.neighbours if one.device not in held),
             forwarding=frozenset(one for one in desired.forwarding if one.device not in held),
             problems=(*desired.problems, *problems),
+            held=frozenset(held),
         ), len(held)

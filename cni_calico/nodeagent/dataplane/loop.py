@@ -88,6 +88,7 @@ class DataplaneLoop:
         self._last: Pass | None = None
         self._unmet: tuple[str, ...] = ()
         self._resident = 0
+        self.tunnels: frozenset[str] | None = None  # our tunnel devices that are there or are to be; None: unknown yet
         self._desired = Desired()
         self._held = HeldDevices()
         self._monitor: Monitor | None = None
@@ -160,6 +161,8 @@ class DataplaneLoop:
             if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
                 self._desired = with_routes_in_doubt(self._desired, snapshot, read_host_routes(deadline), felix)
             up = {interface.name for interface in interfaces if interface.up}
+            there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
+            self.tunnels = frozenset((*self._desired.devices, *there.intersection(DEVICES)))
             self._desired, waiting = self._held.select(self._desired, up, self._policing(), begun)
             done = applier.apply(self._desired, felix, deadline, full=full)
             done.pending += waiting
@@ -227,7 +230,6 @@ class DataplaneLoop:
         policies += render_unread(self._unread_policies)
         self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
-        self.facts["policing"] = standing.fields()
         self.numbers.policies = count
 
     def _count_policies(self, count: int, unread: int) -> None:
@@ -242,6 +244,7 @@ class DataplaneLoop:
         self.numbers.note_datastore(in_sync=sources.healthy, error=bool(error))
         self.numbers.routes = Counter(route.dst.version for route in self._desired.routes)
         failed = [] if self._last is None else self._last.failed
+        self.facts["policing"] = self._policing().fields()
         fields = {
             "node": self.node,
             "synced": self._synced,

@@ -49,10 +49,14 @@ class DataPlane:
 DEFAULT = DataPlane()
 
 
+class NoPacketFilter(KernelError):
+    """A kernel without any that can be used: nothing can be filtered."""
+
+
 def choose(mode: str, no_nftables: str, no_iptables: str) -> DataPlane:
     """``mode``: NFTablesMode. ``no_nftables``, ``no_iptables``: why that cannot be used, "" if it can.
 
-    Raises KernelError if neither can.
+    Raises NoPacketFilter if neither can.
     """
     if mode == "Disabled" and not no_iptables:
         return DataPlane(IPTABLES, f"{_DISABLED}: policies are enforced with legacy iptables and IP sets. {_LIMITS}")
@@ -62,7 +66,7 @@ def choose(mode: str, no_nftables: str, no_iptables: str) -> DataPlane:
         why = f"{_DISABLED}, but policies are enforced with nftables all the same, because {no_iptables}"
         return DataPlane(NFTABLES, f"{why}; iptables' rules of other programs are not affected")
     if no_iptables:
-        raise KernelError(
+        raise NoPacketFilter(
             f"there is no packet filter for policies: {no_nftables}; and {no_iptables}. Boot a kernel that has "
             "nf_tables (CONFIG_NF_TABLES), or make iptables-legacy and ipset work here"
         )

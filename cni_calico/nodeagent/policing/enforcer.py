@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from errno import EFBIG
+from collections.abc import Callable, Collection, Sequence
+from errno import EFBIG, ENOENT, EOPNOTSUPP
 from itertools import groupby
 
 from cni_calico.deadline import Deadline
@@ -28,13 +28,15 @@ from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_tab
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.dataplane.policy.refused import FilterObject, object_of
-from cni_calico.nodeagent.dataplane.policy.standing import has_policies, select_standing
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.dataplane.policy.standing import has_policies
 from cni_calico.nodeagent.dataplane.policy.tables import ARP, FILTER, TABLES
 from cni_calico.nodeagent.dataplane.policy.without import do_without
 from cni_calico.nodeagent.policing.audit import Audit
 from cni_calico.nodeagent.policing.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.status.policing import PolicyFigures
 
+PartOfTable = Callable[[NftTable, FilterSettings], NftTable]
 FaultSuspects = Counter[FilterObject | OptionalFeature]
 
 
@@ -60,7 +62,7 @@ class Enforcer:
         self._unread: set[TableId] = set()  # tables that are there, but too large to be read
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
-        self._only_standing = False
+        self._select: PartOfTable | None = None  # None: all of the goal
         self.audit = Audit(kernel.reader, lambda: self.held)
 
     @property
@@ -69,16 +71,16 @@ class Enforcer:
         policed = (table == ARP or has_policies(held.chains) for table, held in self.held.items())
         return bool(self._unread) or any(policed)
 
-    def stand(self, *, alone: bool) -> None:
-        """From now on the goal is only its standing rules (``alone``), or all of it."""
-        if alone != self._only_standing:
-            self._only_standing, self._doubted = alone, True
+    def only(self, select: PartOfTable | None) -> None:
+        """From now on only this part of the goal is wanted, and no table of ARP; None: all of it."""
+        if select is not self._select:
+            self._select, self._doubted = select, True
 
     def _wanted(self, table: TableId) -> NftTable | None:
         goal = self.goal.tables.of[table]
-        if not self._only_standing:
+        if self._select is None:
             return goal
-        return None if table == ARP else select_standing(goal, self.goal.settings)
+        return None if table == ARP else self._select(goal, self.goal.settings)
 
     def count(self) -> dict[str, dict[str, int]]:
         """The numbers of chains, rules and sets of each family ("4", "6") that is there."""
@@ -126,6 +128,29 @@ class Enforcer:
             if found is not None:
                 held[table] = found
         self.held, self._unread, self._read, self._doubted = held, unread, True, False
+
+    def has_other_chains(self, names: Collection[str], deadline: Deadline) -> bool:
+        """Whether our tables in the kernel have chains besides these; where that is possible, only names are read.
+        Raises KernelError, DeadlineExceeded.
+        """
+        try:
+            return any(self._has_others(table, names, deadline) for table in TABLES)
+        except KernelError as e:
+            if e.errno != EOPNOTSUPP:
+                raise
+        self.read(deadline)
+        return any(not set(names).issuperset(table.chains) for table in self.held.values())
+
+    def _has_others(self, table: TableId, names: Collection[str], deadline: Deadline) -> bool:
+        reader = self._kernel.reader
+        try:
+            return any(chain.name not in names for part in reader.chains(table, deadline) for chain in part)
+        except KernelError as e:
+            if e.errno != ENOENT:
+                raise
+            return False
+        finally:
+            reader.reset()
 
     def bring_about(self, deadline: Deadline) -> int:
         """Make the kernel hold the goal; returns the number of transactions needed.

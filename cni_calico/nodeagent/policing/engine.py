@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, RulesRefused
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.kernel.netlink.nftables import NfTables
@@ -19,7 +19,8 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.tables import NAME
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.dataplanes import DataPlane, look, opened, remove_other
+from cni_calico.nodeagent.policing.dataplanes import DataPlane, NoPacketFilter, look, opened, remove_other
+from cni_calico.nodeagent.policing.early import EarlyGuard
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
 from cni_calico.nodeagent.policing.rounds import Rounds
@@ -43,12 +44,21 @@ class PolicyEngine:
     ``standing`` is the newest status; ``on_change`` is called whenever it changes, from the engine's thread.
     """
 
-    def __init__(self, context: Context, node: str, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        node: str,
+        on_change: Callable[[], None] = lambda: None,
+        early: FelixSettings | None = None,
+    ) -> None:
+        """``early``: the parameters of the environment, which guard tunnels until the others are known."""
         self.standing = Standing()
         self.figures = PolicyFigures()
         self._context = context
         self._node = node
         self._on_change = on_change
+        self._early = early
+        self._keeps: bool | None = None  # whether an earlier run's rules stay until everything has been read
         self._told: tuple[FelixSettings, Tunnels] | None = None
         self._moved: float | None = None
         self._configured = threading.Event()
@@ -74,6 +84,10 @@ class PolicyEngine:
 
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``."""
+        if self._early is not None:
+            early = EarlyGuard(self._early, self._context.log, self._tell)
+            early.wait(self._configured, stopping)
+            self._keeps = early.keeps
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
         while not stopping.is_set():
@@ -95,7 +109,10 @@ class PolicyEngine:
             except CalicoError as e:
                 self._tell(
                     Standing(
-                        decided=True, failing=f"this kernel's packet filter cannot be used: {e}", upstream_goes=False
+                        decided=True,
+                        failing=f"this kernel's packet filter cannot be used: {e}",
+                        upstream_goes=False,
+                        unguardable=str(e) if isinstance(e, NoPacketFilter | RulesRefused) else "",
                     )
                 )
                 self._context.log.error(self.standing.sentence)
@@ -127,6 +144,7 @@ class PolicyEngine:
             watch_addresses=monitor.watch_addresses,
             dataplane=plane,
         )
+        rounds.guard.keeps = self._keeps
         rounds.follow_tunnels(told[1])
         feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes)
         news, unread_since, turns = True, 0.0, Turns()

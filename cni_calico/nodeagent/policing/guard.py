@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError
+from cni_calico.errors import CalicoError, RulesRefused
 from cni_calico.model.netfilter import TableId
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
+from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
+from cni_calico.nodeagent.dataplane.policy.standing import EARLY, select_early, select_standing
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
-from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES, Tunnels
+from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES, NODES, Tunnels
 from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.nodeagent.status.policing import Standing
 
 DEVICES = frozenset((IPIP, *VXLAN.values()))
 _APPLY_S, _AGAIN_S, _FORGIVE_S = 60.0, 5.0, 180.0
+
+
+_TUNNEL_PARTS = (KNOWN_NODES, NODES, NODES + NETWORKS)
+_EARLY = (
+    "not every record has been read yet: of the standing rules only those for tunnels, packets of tunnels from "
+    "workloads, and 127.0.0.0/8 are in force"
+)
 
 
 class StandingGuard:
@@ -29,21 +40,65 @@ class StandingGuard:
     def __init__(self, enforcer: Enforcer, goal: Goal, now: Callable[[], float] = time.monotonic) -> None:
         self.stands = False
         self.why_not = ""
+        self.refused = ""  # why the packet filter refuses tunnels' rules, where no policy is to be enforced
         self.next_look = float("inf")
         self.tunnels = Tunnels()
         self._enforcer = enforcer
         self._goal = goal
         self._now = now
+        self._early: object = None  # for which tunnels and parameters the early rules are in force
+        self.keeps: bool | None = None  # whether an earlier run's rules stay, more than the early ones; None: unknown
 
     def with_policies(self) -> None:
         """They are in force together with the policies."""
-        self.stands, self.why_not, self.next_look = True, "", float("inf")
+        self.stands, self.why_not, self.refused, self.next_look = True, "", "", float("inf")
+
+    # -- before everything has been read ------------------------------------------------------------------------------
+
+    def stand_early(self, felix: FelixSettings) -> bool:
+        """Put the part into force that needs only parameters and tunnels, unless an earlier run has left its rules:
+        those stay as they are. Returns whether the early rules are in force.
+        """
+        wanted = (felix, self.tunnels)
+        if felix.standing_rules != "Enabled" or self.keeps or self._early == wanted:
+            return self._early is not None
+        now = self._now()
+        if self.why_not and now < self.next_look:
+            return self._early is not None
+        try:
+            self._enforcer.only(select_early)
+            if self.keeps is None:
+                self.keeps = self._enforcer.has_other_chains(EARLY, Deadline.after(_APPLY_S))
+            if not self.keeps:
+                self._enforcer.bring_about(Deadline.after(_APPLY_S))
+                self._early, self.why_not = wanted, ""
+        except CalicoError as e:
+            self.why_not, self.next_look = str(e), now + _AGAIN_S
+        return self._early is not None
+
+    def describe_early(self, before: Standing, felix: FelixSettings, error: str) -> Standing:
+        """The status while not everything has been read; ``error``: why not, "" if it just takes time."""
+        warnings = (_EARLY,) if self.stand_early(felix) else ()
+        policed = felix.policy_enforcement == "Enabled"  # as far as is known
+        said = replace(
+            before, warnings=warnings, problems=self.problems(), guarded=self.guarded(felix, policed=policed)
+        )
+        return replace(said, decided=True, failing=error) if error else said
+
+    # -- where no policy is enforced ----------------------------------------------------------------------------------
+
+    def follow(self, felix: FelixSettings, refresh_s: float) -> bool:
+        """Put them into force, or remove them if they are not wanted. As ``stand``."""
+        if felix.standing_rules == "Enabled":
+            return self.stand(refresh_s)
+        self.leave()
+        return False
 
     def stand(self, refresh_s: float) -> bool:
         """Put them, and nothing else, into force; returns whether they were not before. ``refresh_s``: how often they
         are compared with the kernel. Raises CalicoError if policies' rules could not be removed.
         """
-        self._enforcer.stand(alone=True)
+        self._enforcer.only(select_standing)
         now = self._now()
         if self.next_look == float("inf"):
             self.next_look = now + (refresh_s or _FORGIVE_S)
@@ -55,10 +110,13 @@ class StandingGuard:
             self._enforcer.bring_about(Deadline.after(_APPLY_S))
         except CalicoError as e:
             self.why_not, self.next_look = str(e), now + _AGAIN_S
+            self.refused = str(e) if isinstance(e, RulesRefused) else ""
             if self._enforcer.is_there:
                 raise
             return False
         before, self.stands, self.why_not = self.stands, True, ""
+        withheld = self._goal.refused.withheld.items()
+        self.refused = "; ".join(why for (_, name), why in withheld if name in _TUNNEL_PARTS)
         return not before
 
     def guarded(self, felix: FelixSettings, *, policed: bool) -> frozenset[str]:
@@ -85,7 +143,7 @@ class StandingGuard:
             self._enforcer.remove(Deadline.after(_APPLY_S))
             self._enforcer.held.clear()
         self._enforcer.let_go()
-        self.stands, self.why_not, self.next_look = False, "", float("inf")
+        self.stands, self.why_not, self.refused, self.next_look = False, "", "", float("inf")
 
     def problems(self) -> tuple[str, ...]:
         """In words."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane.encapsulation import wants_ipip, wants_vxlan
+from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings, LogRate, host_mark_of, pass_mark_of
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.dataplane.routes import addresses_of
@@ -46,24 +46,22 @@ def filter_settings(felix: FelixSettings, service_networks: Networks, by: str = 
     )
 
 
-def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str) -> Tunnels:
+def select_tunnels(snapshot: Snapshot, felix: FelixSettings, backend: str, devices: Collection[str]) -> Tunnels:
     """The tunnels of the viewing node, and the nodes that they lead to: never more than the addresses that are known.
+    ``devices``: those with our names that are there, or are about to be made; without one there is no rule, because the
+    port may be another program's.
 
     Of a Node that cannot be read, its last valid version counts and every address that can be read; a node of which
-    neither is known is cut off. While a pool cannot be read there may be a device for it, which is to be guarded.
+    neither is known is cut off.
     """
-    if backend == "none" or (snapshot.own is None and not snapshot.incomplete):
+    if backend == "none":
         return Tunnels()
     families = (4, 6) if felix.ipv6_support else (4,)
     addresses = {address for family in families for address in addresses_of(snapshot.nodes, family)}
     addresses |= {address for part in snapshot.parts.values() for address in part if address.version in families}
-    unknown = bool(snapshot.unread_of("IPPool"))
-    vxlan = {family for family in families if wants_vxlan(family, snapshot.pools, felix)}
-    if unknown and felix.vxlan_enabled is None:
-        vxlan.update(families)
     return Tunnels(
-        frozenset(vxlan),
-        wants_ipip(snapshot.pools, felix) or (unknown and felix.ipip_enabled is None),
+        frozenset(family for family in families if VXLAN[family] in devices),
+        IPIP in devices,
         frozenset((*map(_network, addresses), *felix.external_nodes)),
     )
 

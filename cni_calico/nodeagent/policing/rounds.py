@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
@@ -184,9 +183,10 @@ class Rounds:
 
     def wait_for(self, error: str) -> None:
         """Not everything has been read yet, for this reason ("": it just takes time)."""
-        if error and error != self._standing.failing:
-            self._standing = replace(self._standing, decided=True, failing=error)
+        before, self._standing = self._standing, self.guard.describe_early(self._standing, self._felix, error)
+        if before.failing != self._standing.failing:
             self._log.error(self._standing.sentence)
+        if before != self._standing:
             self._tell(self._standing)
 
     def follow(self) -> None:
@@ -288,7 +288,7 @@ class Rounds:
             self._repaired_after = self._repaired_after or "somebody"
         figures, repaired_after, found_changed = self._figures, self._repaired_after, self._figures.found_changed
         self._departures.before_change()
-        self._enforcer.stand(alone=False)
+        self._enforcer.only(None)
         self._enforcer.bring_about(Deadline.after(APPLY_S))
         if self._changed_since < float("inf"):
             figures.change.observe(self._now() - self._changed_since)
@@ -325,9 +325,7 @@ class Rounds:
         If no policy is to be enforced, there is nothing to wait for, and the status files say so.
         """
         was_there, self._in_force, self._next_full = self._enforcer.is_there, False, float("inf")
-        if self._felix.standing_rules != "Enabled":
-            self.guard.leave()
-        elif self.guard.stand(self._dataplane.refresh_s(self._felix)):
+        if self.guard.follow(self._felix, self._dataplane.refresh_s(self._felix)):
             self._watch_rules()
         if gate.ready and was_there and not self._enforcer.is_there:
             self._was_policed = False
@@ -378,6 +376,7 @@ class Rounds:
             repairs=self._figures.repairs,
             by=self._dataplane.name,
             guarded=self.guard.guarded(self._felix, policed=self._in_force),
+            unguardable="" if gate.police or self._in_force else self.guard.refused,
         )
         if standing != self._standing:
             self._say(standing)

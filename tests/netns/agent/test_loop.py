@@ -16,6 +16,7 @@ from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import BlockKey, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.status.file import since_boot, why_not_ready
+from cni_calico.nodeagent.status.policing import Standing
 from tests.deadlines import until
 from tests.netns.agents import Running, Store, key_of, running
 from tests.netns.namespaces import Namespace
@@ -66,6 +67,26 @@ def routes(ns: Namespace) -> dict[str, tuple[Any, Any, Any]]:
         )
         for entry in shown
     }
+
+
+def test_a_device_that_waits_for_its_rules_is_left_as_it_is(
+    host_n1: Namespace, filled_store: Store, tmp_path: Path
+) -> None:
+    """Neither removed nor brought up; the one that is up already stays."""
+    for number, name in enumerate(("vxlan.calico", "vxlan-v6.calico")):
+        link = ("link", "add", name, "type", "vxlan", "id", str(4096 + number), "dstport", "4789")
+        host_n1.do(*link, *(("group", "ff02::9", "dev", "eth0") if number else ("dev", "eth0")))
+    host_n1.do("link", "set", "vxlan-v6.calico", "up")
+    before = {name: host_n1.link(name) for name in ("vxlan.calico", "vxlan-v6.calico")}
+    agent = Running(host_n1, filled_store, "n1", tmp_path / "n1", policing=Standing())
+    try:
+        agent.start().until_synced()
+    finally:
+        agent.stop(signal.SIGKILL)
+    after = {name: host_n1.link(name) for name in before}
+    waiting, was = after["vxlan.calico"], before["vxlan.calico"]
+    assert waiting is not None and was is not None and waiting["ifindex"] == was["ifindex"]
+    assert "UP" not in waiting["flags"] and after["vxlan-v6.calico"] is not None
 
 
 def test_a_node_without_the_tunnel_that_a_pool_needs_is_not_ready(

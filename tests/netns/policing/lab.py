@@ -119,7 +119,7 @@ class Lab:
         self.pid = 0
         self.limit_s = 300  # so long the engine lives at most
         self.sure_ways: dict[str, tuple[Namespace, int]] = {}  # from where, and to which port, a packet always arrives
-        self.tunnels = Tunnels()
+        self.tunnels: Tunnels | None = Tunnels()  # None: nothing has been read, so that the engine is not told
         self.open_context: Callable[[Log], Context] = lambda log: Context(
             private_settings(root), LocalStore(str(root / "store.db")), log, lambda _: True
         )
@@ -305,7 +305,7 @@ def _run(
     root: Path,
     environ: dict[str, str],
     open_context: Callable[[Log], Context],
-    tunnels: Tunnels,
+    tunnels: Tunnels | None,
     limit_s: int,
 ) -> None:
     """Never returns."""
@@ -325,9 +325,10 @@ def _run(
             new.write_text(json.dumps(said))
             new.rename(target)
 
-        engine = PolicyEngine(context, NODE, tell)
-        felix = {"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}
-        engine.follow(parse_felix(felix).settings, tunnels)
+        felix = parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}).settings
+        engine = PolicyEngine(context, NODE, tell, felix)
+        if tunnels is not None:
+            engine.follow(felix, tunnels)
         install_from_environment(environ)
         engine.run(stopping)
         code = 0

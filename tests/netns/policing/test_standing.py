@@ -37,7 +37,7 @@ def guarded_node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Upl
 
 def until_standing(lab: Lab, **environ: str) -> None:
     lab.start(**environ)
-    until(lambda: "spoofing" in lab.ruleset() and lab.standing().get("sentence"), "the standing rules are in force")
+    until(lambda: "spoofing" in lab.ruleset() and lab.standing().get("ready"), "the standing rules are in force")
     assert not lab.standing()["in_force"] and lab.standing()["ready"]
 
 
@@ -265,3 +265,59 @@ def test_loopback_of_ipv6_needs_no_rule(guarded_node: Uplinked) -> None:
         arrived.settimeout(5)
         own.sendto(b"own", ("::1", HEALTH))
         assert arrived.recv(100).endswith(b"own")
+
+
+def make_tunnel(node: Uplinked, *remotes: str) -> None:
+    """As an agent left it: up, and leading to these hosts."""
+    link = ("vxlan.calico", "type", "vxlan", "id", "4096", "dstport", str(VXLAN), "nolearning")
+    node.host.do("link", "add", *link, "dev", "eth0", "local", HOST[4])
+    node.host.do("link", "set", "vxlan.calico", "up")
+    for number, remote in enumerate(remotes):
+        mac = f"66:00:00:00:00:{number:02x}"
+        node.host.run("bridge", "fdb", "append", mac, "dev", "vxlan.calico", "dst", remote, "self", "permanent")
+
+
+def test_before_anything_has_been_read(guarded_node: Uplinked) -> None:
+    """On a node without rules of ours, whom forwarding entries name counts as a node, and nobody else."""
+    lab = guarded_node.lab
+    alias(lab, "spoofed", "a", "203.0.113.5")
+    make_tunnel(guarded_node, OTHER[4])
+    lab.tunnels = None
+    lab.start()
+    until(lambda: "unknown node" in lab.ruleset(), "the tunnel is guarded")
+    until(lambda: lab.standing().get("warnings"), "and the status says how")
+    assert guarded_node.into_host(VXLAN) and "1 addresses" in lab.standing()["warnings"][0]
+    assert not lab.passes("a", "b", VXLAN) and lab.passes("a", "b", 80)
+    assert lab.passes("spoofed", "b", 80)  # what a container may send from has not been read
+    guarded_node.host.run("bridge", "fdb", "del", "66:00:00:00:00:00", "dev", "vxlan.calico", "dst", OTHER[4], "self")
+    until(lambda: not guarded_node.into_host(VXLAN), "it is not named any more")
+    lab.stop()
+    assert not guarded_node.into_host(VXLAN)
+    lab.tunnels = Tunnels(frozenset({4}), False, frozenset({ip_network(f"{OTHER[4]}/32")}))
+    lab.start()
+    until(lambda: "spoofing" in lab.ruleset(), "everything has been read")
+    until(lambda: guarded_node.into_host(VXLAN), "the Nodes count")
+    assert not lab.passes("spoofed", "b", 80) and not lab.passes("a", "b", VXLAN)
+
+
+def test_what_an_earlier_run_left_stays_until_everything_has_been_read(guarded_node: Uplinked) -> None:
+    lab = guarded_node.lab
+    make_tunnel(guarded_node, "172.31.0.77")
+    lab.tunnels = Tunnels(frozenset({4}), False, frozenset({ip_network(f"{OTHER[4]}/32")}))
+    until_standing(lab)
+    lab.stop(signal.SIGKILL)
+    before = saved(lab)
+    lab.tunnels = None
+    lab.start()
+    until(lambda: lab.standing(), "the engine has looked")
+    assert saved(lab) == before and not lab.standing()["warnings"] and guarded_node.into_host(VXLAN)
+
+
+def test_a_host_that_is_no_node_may_be_named(guarded_node: Uplinked) -> None:
+    """Before and after the Nodes have been read."""
+    lab = guarded_node.lab
+    make_tunnel(guarded_node)
+    lab.tunnels = None
+    lab.start(FELIX_EXTERNALNODESCIDRLIST="172.31.0.8/31")
+    until(lambda: "unknown node" in lab.ruleset(), "the tunnel is guarded")
+    assert guarded_node.into_host(VXLAN)

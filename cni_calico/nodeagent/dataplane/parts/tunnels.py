@@ -1,6 +1,7 @@
 """Tunnel devices, and how the VXLAN devices reach other nodes: neighbours and forwarding entries.
 
-Rule: only devices with our names are created, changed and removed; while a record cannot be read none is removed.
+Rule: only devices with our names are created, changed and removed; while a record cannot be read none is removed, and
+one that waits for its rules is not touched.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class TunnelDevices:
                 done.failed.append(str(e))
                 if change.actual is None or change.remake:
                     done.lacking[change.wanted.name] = str(e)
-        for name in () if desired.additive else removed:
+        for name in removed:
+            if desired.additive or name in desired.held:
+                continue
             try:
                 tunnels.remove_tunnel(name, deadline)
                 done.changed.append(f"removed {name}")

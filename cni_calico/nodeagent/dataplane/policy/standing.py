@@ -49,8 +49,8 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES
 
 LOOPBACK_IN, LOOPBACK_OUT = "loopback-in", "loopback-out"
 ENCAPSULATED = ("from-encapsulated", "to-host-encapsulated")
-ALONE = (KNOWN_NODES, LOOPBACK_IN, *ENCAPSULATED)  # what needs no record of a workload
-STANDING = (*ALONE, LOOPBACK_OUT, SPOOFING, SERVICE_LOOPS)
+EARLY = (KNOWN_NODES, LOOPBACK_IN, LOOPBACK_OUT, *ENCAPSULATED)  # what needs no record of a workload or a service
+STANDING = (*EARLY, SPOOFING, SERVICE_LOOPS)
 UNRECOGNISED = "unrecognised-standing"  # in the place of standing rules that could not be read as values
 _FAMILIES = {"ip": 4, "ip6": 6}
 
@@ -82,6 +82,14 @@ def select_standing(table: NftTable, settings: FilterSettings, names: Iterable[s
                     verdicts = table.verdicts.get(name, {})
                     found.verdicts[name] = verdicts
                     waiting += [table.chains[one.chain] for one in verdicts.values() if one.chain]
+    return found
+
+
+def select_early(table: NftTable, settings: FilterSettings) -> NftTable:
+    """The part that stands before everything has been read."""
+    found = select_standing(table, settings, (KNOWN_NODES,))
+    if table.family == "ip":
+        found.chains[LOOPBACK_IN] = render_loopback(settings)
     return found
 
 

@@ -34,13 +34,39 @@ def test_one_that_is_up_stays() -> None:
     assert (found, waiting) == (WANTED, 0)
 
 
-@pytest.mark.parametrize("in_force", [True, False])
-def test_a_rule_that_never_comes(in_force: bool) -> None:
+def test_one_that_is_there_but_down_is_left_alone() -> None:
+    found, _ = HeldDevices().select(WANTED, (), UNGUARDED, 0.0)
+    assert found.held == {NAME}
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        Standing(),  # nothing has been read
+        Standing(decided=True, failing="the datastore does not answer"),
+        Standing(decided=True, failing="the kernel refuses", why_not=""),  # policies are to be enforced, and are not
+        Standing(decided=True, in_force=True, failing="refused"),
+        Standing(decided=True, ready=True, why_not="there is no policy", problems=("the kernel is busy",)),
+    ],
+)
+def test_without_a_rule_it_stays_down_for_ever(standing: Standing) -> None:
     held = HeldDevices()
-    refused = Standing(in_force=in_force, failing="refused")
-    assert held.select(WANTED, (), refused, 0.0)[1] == held.select(WANTED, (), refused, PATIENCE_S - 0.1)[1] == 1
-    found, waiting = held.select(WANTED, (), refused, PATIENCE_S)
-    assert (waiting == 1) is in_force and (NAME in found.devices) is not in_force
+    assert held.select(WANTED, (), standing, 0.0)[0].problems == ()
+    found, waiting = held.select(WANTED, (), standing, 1000 * PATIENCE_S)
+    assert waiting == 1 and not found.devices
+    assert [text for text in found.problems if "stays down" in text] == list(found.problems) != []
+
+
+def test_a_refused_rule_where_no_policy_is_to_be_enforced() -> None:
+    held = HeldDevices()
+    refused = Standing(decided=True, ready=True, unguardable="no such expression")
+    held.select(WANTED, (), UNGUARDED, 0.0)
+    begun = 5 * PATIENCE_S  # so long it was being read: that does not count
+    assert held.select(WANTED, (), refused, begun)[1] == 1
+    assert held.select(WANTED, (), UNGUARDED, begun + 1)[1] == 1  # not refused after all
+    assert held.select(WANTED, (), refused, begun + 2)[1] == 1
+    assert held.select(WANTED, (), refused, begun + PATIENCE_S)[1] == 1
+    found, waiting = held.select(WANTED, (), refused, begun + 2 + PATIENCE_S)
     (said,) = found.problems
-    assert ("stays down" if in_force else "is up") in said and "refused" in said
-    assert held.select(WANTED, (), GUARDED, PATIENCE_S + 1) == (WANTED, 0)
+    assert waiting == 0 and NAME in found.devices and "is up" in said and "no such expression" in said
+    assert held.select(WANTED, (NAME,), GUARDED, begun + 100) == (WANTED, 0)

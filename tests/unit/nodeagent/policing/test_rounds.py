@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from errno import ENOENT, ENOMEM, EPERM
 from pathlib import Path
@@ -375,6 +376,44 @@ def test_which_tunnels_are_guarded(tmp_path: Path) -> None:
         said = host.told[-1]
         assert said.guarded == guarded and said.ready and not said.in_force
         assert any("guard tunnels" in text for text in said.problems) is refused
+        assert bool(said.unguardable) is refused
+
+
+def test_before_every_listing_has_been_read(tmp_path: Path) -> None:
+    """A listing may be refused for ever: what needs none of them stands, and tunnels come up with it."""
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    rounds.follow_tunnels(Tunnels(frozenset((4,))))
+    rounds.wait_for("")
+    assert host.told[-1].guarded == {"vxlan.calico"} and host.told[-1].warnings and not host.told[-1].decided
+    early = set(host.kernel.tables[FILTER[4]].chains)
+    assert early == {"tunnels", "loopback-in", "loopback-out", "from-encapsulated", "to-host-encapsulated"}
+    rounds.follow_tunnels(Tunnels(frozenset((4,)), True))
+    rounds.wait_for("no right to list")
+    said = host.told[-1]
+    assert said.guarded == {"vxlan.calico", "tunl0"} and said.decided and said.failing == "no right to list"
+    count = len(host.told)
+    rounds.wait_for("no right to list")
+    assert len(host.told) == count
+    rounds.once()
+    chains = set(host.kernel.tables[FILTER[4]].chains)
+    assert chains == early - {"loopback-in"} | {"spoofing"} and not host.told[-1].warnings
+
+
+def test_rules_of_an_earlier_run_stay_until_everything_has_been_read(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    first = host.rounds()
+    first.take({POLICY: Refusal("no")})
+    first.once()
+    assert policed(host)
+    first.stop()
+    before = deepcopy(host.kernel.tables)
+    again = host.rounds()
+    again.follow_tunnels(Tunnels(frozenset((4,))))
+    again.wait_for("")
+    assert host.kernel.tables == before and not host.told[-1].guarded
 
 
 def test_a_tunnel_is_not_guarded_by_the_rules_of_another(tmp_path: Path) -> None:

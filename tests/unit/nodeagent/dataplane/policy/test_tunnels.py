@@ -74,22 +74,29 @@ def test_a_kernel_that_tracks_everything() -> None:
 VXLAN = Snapshot("n1", FABRIC, (pool("10.65.0.0/16", vxlan="Always"),))
 
 
+ALL = frozenset(("vxlan.calico", "vxlan-v6.calico", "tunl0"))
+UNREADABLE = frozenset((ResourceKey("IPPool", "p"),))
+
+
 @pytest.mark.parametrize(
-    ("snapshot", "backend", "vxlan", "ipip", "count"),
+    ("snapshot", "backend", "devices", "vxlan", "ipip", "count"),
     [
-        (VXLAN, "bird", {4}, False, 6),
-        (VXLAN, "none", set(), False, 0),
-        (replace(VXLAN, pools=(pool("10.65.0.0/16", ipip="Always"),)), "bird", set(), True, 6),
-        (replace(VXLAN, node="nobody"), "bird", set(), False, 0),
-        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {4}, False, 6),
-        (replace(VXLAN, node="nobody", unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {4}, False, 6),
-        (replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4, 6}, True, 6),
-        (replace(VXLAN, pools=(), unread=frozenset((ResourceKey("IPPool", "p"),))), "bird", {4, 6}, True, 6),
+        (VXLAN, "bird", {"vxlan.calico"}, {4}, False, 6),
+        (VXLAN, "none", ALL, set(), False, 0),
+        (VXLAN, "bird", {"tunl0"}, set(), True, 6),
+        (replace(VXLAN, pools=()), "bird", ALL, {4, 6}, True, 6),  # on their way out: guarded as long as they are there
+        (replace(VXLAN, node="nobody"), "bird", ALL, {4, 6}, True, 6),
+        (replace(VXLAN, node="nobody"), "bird", set(), set(), False, 6),
+        (replace(VXLAN, unread=frozenset((ResourceKey("Node", "n9"),))), "bird", {"vxlan.calico"}, {4}, False, 6),
+        (replace(VXLAN, unread=UNREADABLE), "bird", set(), set(), False, 6),  # the port may be Docker swarm's
+        (replace(VXLAN, pools=(), unread=UNREADABLE), "bird", {"tunl0"}, set(), True, 6),
     ],
 )
-def test_which_tunnels(snapshot: Snapshot, backend: str, vxlan: set[int], ipip: bool, count: int) -> None:
-    """Only addresses that are known, also while a Node cannot be read; tunnels of all kinds while a pool cannot."""
-    found = select_tunnels(snapshot, FELIX, backend)
+def test_which_tunnels(
+    snapshot: Snapshot, backend: str, devices: frozenset[str], vxlan: set[int], ipip: bool, count: int
+) -> None:
+    """Only of devices that are there or are to be, whatever pools say; only to addresses that are known."""
+    found = select_tunnels(snapshot, FELIX, backend, devices)
     assert (found.vxlan, found.ipip, len(found.nodes)) == (vxlan, ipip, count)
     assert all(network.prefixlen == network.max_prefixlen for network in found.nodes)
 
@@ -97,15 +104,13 @@ def test_which_tunnels(snapshot: Snapshot, backend: str, vxlan: set[int], ipip: 
 def test_what_can_be_read_of_a_node() -> None:
     """Beside its last valid address, because it may have moved since."""
     parts = {"n2": frozenset((ip_address("10.0.0.99"), ip_address("fd00::99"))), "n9": frozenset()}
-    found = select_tunnels(replace(VXLAN, parts=parts), FELIX, "bird").nodes
-    assert found == select_tunnels(VXLAN, FELIX, "bird").nodes | {ip_network("10.0.0.99"), ip_network("fd00::99")}
+    found = select_tunnels(replace(VXLAN, parts=parts), FELIX, "bird", ALL).nodes
+    assert found == select_tunnels(VXLAN, FELIX, "bird", ALL).nodes | {ip_network("10.0.0.99"), ip_network("fd00::99")}
 
 
-def test_tunnels_that_are_switched_off_stay_off() -> None:
-    felix = replace(FELIX, vxlan_enabled=False, ipip_enabled=False)
-    snapshot = replace(VXLAN, unread=frozenset((ResourceKey("IPPool", "p"),)))
-    assert select_tunnels(snapshot, felix, "bird").vxlan == frozenset()
-    assert not select_tunnels(snapshot, felix, "bird").ipip
+def test_a_host_without_ipv6() -> None:
+    felix = replace(FELIX, ipv6_support=False)
+    assert select_tunnels(VXLAN, felix, "bird", ALL).vxlan == {4}
 
 
 @pytest.mark.parametrize(
@@ -118,5 +123,5 @@ def test_tunnels_that_are_switched_off_stay_off() -> None:
 def test_hosts_that_are_no_nodes(environ: dict[str, str], spec: dict[str, object]) -> None:
     parsed = parse_felix(environ, None, spec)
     assert not parsed.warnings
-    found = select_tunnels(VXLAN, parsed.settings, "bird")
+    found = select_tunnels(VXLAN, parsed.settings, "bird", ALL)
     assert {OUTSIDE, ip_network("10.9.9.9/32")} < found.nodes
