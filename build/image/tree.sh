@@ -29,3 +29,16 @@ for service in felix confd bird bird6 allocate-tunnel-addrs monitor-addresses mo
   node-services cni; do
   mkdir -p "$root/etc/service/enabled/$service"
 done
+# for a runit of one's own: the parts one at a time; calico-node run needs none of them
+service() { mkdir -p "$root/etc/service/available/$1" && printf '#!/bin/sh\nexec 2>&1\nexec %s\n' "$2" >"$root/etc/service/available/$1/run" && chmod 755 "$root/etc/service/available/$1/run"; }
+for service in felix confd allocate-tunnel-addrs monitor-addresses monitor-token; do
+  service "$service" "/opt/cni/bin/calico-node -$service"
+done
+service node-status-reporter "/opt/cni/bin/calico-node -status-reporter"
+service cni "/opt/cni/bin/calico-node -cni-server"
+service bird 'bird -f -c "${CALICO_BIRD_CONFIG_DIR:-/etc/calico/confd/config}/bird.cfg" -s "${CALICO_RUN_DIR:-/var/run/calico}/bird.ctl"'
+# one BIRD 2 speaks both families
+service bird6 'sleep infinity'
+# sets the node up, before the services are started
+printf '#!/bin/sh\n/opt/cni/bin/calico-node -hostpath-init -best-effort\nexec /opt/cni/bin/calico-node -startup -allocate-tunnel-addrs-run-once -best-effort\n' >"$root/etc/rc.local"
+chmod 755 "$root/etc/rc.local"

@@ -153,6 +153,8 @@ def describe_status(environ: Mapping[str, str]) -> str:
     lines.append(f"MTU:        {fields.get('mtu', 'unknown')}")
     lines.append(f"routes:     {fields.get('routes', 'unknown')}")
     lines.append(f"BGP:        {fields.get('bgp') or _describe_bird(run_dir, fields.get('backend'))}")
+    if fields.get("bird"):
+        lines.append(f"BIRD:       {fields['bird']}")
     for heading, topic in (
         ("warning", "environment"),
         ("warning", "doubts"),

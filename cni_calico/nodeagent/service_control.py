@@ -124,14 +124,29 @@ def _find(name: str, run_dir: str) -> RunningService | None:
     process = SERVICES[name]
     try:
         if process == BIRD:
-            path = f"{run_dir}/{directories.BIRD_PID}"
-            with open(path) as file:
-                pid, since = int(file.read()), since_boot() - (time.time() - os.stat(path).st_mtime)
-        else:
-            with open(f"{run_dir}/{FILE}") as file:
-                entry: Any = json.load(file)[process]
-            pid, since = int(entry["pid"]), float(entry["since"])
+            return _find_bird(run_dir)
+        with open(f"{run_dir}/{FILE}") as file:
+            entry: Any = json.load(file)[process]
+        pid, since = int(entry["pid"]), float(entry["since"])
         os.kill(pid, 0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return RunningService(pid, since)
+
+
+def _find_bird(run_dir: str) -> RunningService | None:
+    """Ours, or the one that another service runs. Raises OSError, ValueError."""
+    path = f"{run_dir}/{directories.BIRD_PID}"
+    if os.path.exists(path):
+        with open(path) as file:
+            pid, since = int(file.read()), since_boot() - (time.time() - os.stat(path).st_mtime)
+        os.kill(pid, 0)
+        return RunningService(pid, since)
+    from cni_calico.nodeagent.bgp.bird.adoption import process_at
+
+    pid = process_at(f"{run_dir}/{directories.BIRD_SOCKET}")
+    if not pid:
+        return None
+    with open(f"/proc/{pid}/stat") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    return RunningService(pid, ticks / os.sysconf("SC_CLK_TCK"))

@@ -64,7 +64,7 @@ class BgpKeeper:
         *,
         output_fd: int = 2,
     ) -> None:
-        settings = context.settings
+        self._settings = settings = context.settings
         self.facts: dict[str, Any] = {} if facts is None else facts
         self._context = context
         self._log = context.log
@@ -74,10 +74,12 @@ class BgpKeeper:
             config_directory=settings.bird_config_dir,
             socket=f"{settings.run_dir}/{BIRD_SOCKET}",
             pid_file=f"{settings.run_dir}/{BIRD_PID}",
+            service=settings.bird_service,
+            services=settings.services_dir,
         )
-        self.controller = BirdController(paths, log=context.log, output_fd=output_fd)
         self._confd_dir = os.path.dirname(os.path.normpath(settings.bird_config_dir))
         self._wake = threading.Event()
+        self.controller = BirdController(paths, log=context.log, output_fd=output_fd, changed=self._wake.set)
         self._snapshot: Snapshot | None = None
         self._tunnel_made = False
         self._said = Said(context.log)
@@ -99,14 +101,14 @@ class BgpKeeper:
     def run(self, stopping: threading.Event) -> None:
         if self._environment.backend == "bird":
             self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
-            settings = self._context.settings
-            ensure_links(settings.run_dir, settings.bird_config_dir, self._log)
         retry, next_look, next_marks = Backoff(RETRY_S, LAST_RETRY_S), 0.0, 0.0
         marks = read_marks(self._confd_dir)
         try:
             while not stopping.is_set():
                 if time.monotonic() >= next_marks:
                     next_marks = time.monotonic() + FILES_S
+                    if self._environment.backend == "bird":
+                        ensure_links(self._settings.run_dir, self._settings.bird_config_dir, self._log)
                     before, marks = marks, read_marks(self._confd_dir)
                     if marks != before:
                         self._wake.set()
@@ -114,7 +116,10 @@ class BgpKeeper:
                 if not (woken or time.monotonic() >= next_look) or not self._ready():
                     continue
                 self._wake.clear()
-                if self._apply():
+                done = self._apply()
+                service = self.controller.process.adopted
+                self.facts["bird"] = "" if service is None else str(service)
+                if done:
                     retry.reset()
                     next_look = time.monotonic() + AGAIN_S
                 else:

@@ -146,6 +146,19 @@ class NodeSettings:
         "bird",
         "bird: BGP and tunnels; vxlan: VXLAN only; none: no networking between nodes.",
     )
+    bird_service: str = setting(
+        "CALICO_BIRD_SERVICE",
+        choice("auto", "external", "own"),
+        "auto",
+        "Who starts BIRD. own: calico-node, unless one answers; external: another service, for which it waits; auto: "
+        "own, unless one has answered before or SVDIR has a service bird.",
+    )
+    services_dir: str = setting(
+        "SVDIR",
+        TEXT,
+        "/etc/service/enabled",
+        "The directory of runit's services, in which a service bird is looked for.",
+    )
     networking: str = setting(
         "CALICO_NETWORKING",
         TEXT,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.nodeagent.flags import parse_flags
 from cni_calico.nodeagent.service_control import SERVICES
 
 ROOT = Path(__file__).parents[3]
@@ -22,6 +23,29 @@ def test_every_service_that_sv_knows_has_its_directory(image_tree: Path) -> None
     assert sorted(path.name for path in (image_tree / "etc/service/enabled").iterdir() if path.is_dir()) == sorted(
         SERVICES
     )
+
+
+def test_every_service_can_be_run_by_a_runit_of_ones_own(image_tree: Path) -> None:
+    """But none is by calico-node run, nor is a BIRD of somebody else's expected: enabled/ has no run scripts."""
+    available = image_tree / "etc/service/available"
+    assert {path.name for path in available.iterdir()} == set(SERVICES) - {"node-services"}
+    assert all((path / "run").stat().st_mode & 0o777 == 0o755 for path in available.iterdir())
+    assert not list((image_tree / "etc/service/enabled").glob("*/run"))
+    words = [
+        path.read_text().split("calico-node ")[1].split() for path in available.glob("*/run") if "bird" not in str(path)
+    ]
+    assert all(parse_flags(flags)[0] for flags in words)
+
+
+def test_rc_local_sets_the_node_up(image_tree: Path, tmp_path: Path) -> None:
+    node = tmp_path / "calico-node"
+    node.write_text('#!/bin/sh\necho "$@"\n')
+    node.chmod(0o755)
+    script = image_tree / "etc/rc.local"
+    script.write_text(script.read_text().replace("/opt/cni/bin/calico-node", str(node)))
+    said = subprocess.run([script], capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()
+    assert said == ["-hostpath-init -best-effort", "-startup -allocate-tunnel-addrs-run-once -best-effort"]
+    assert all(parse_flags(line.split())[0] for line in said)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ the one in force stays in force; the same text twice causes no work.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import BirdRefused, BirdUnavailable, CalicoError
+from cni_calico.errors import BirdRefused, BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
+from cni_calico.nodeagent.bgp.bird.adoption import keep_first
 from cni_calico.nodeagent.bgp.bird.control import BirdControl, apply_config, check_config, read_status, withdraw_and_end
 from cni_calico.nodeagent.bgp.bird.leftovers import remove_all, remove_leftovers
 from cni_calico.nodeagent.bgp.bird.process import (
@@ -52,14 +54,16 @@ class BirdController:
         log: Log = SILENT,
         output_fd: int = 2,
         left_routes: Callable[[Deadline], bool] = has_bird_routes,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.paths = paths
         self.log = log
         self.files = Files()
-        self.process = BirdProcess(self.paths, log=log, output_fd=output_fd)
+        self.process = BirdProcess(self.paths, log=log, output_fd=output_fd, changed=changed)
         self.refusal = ""  # why the wanted configuration is not in force, for health
         self._left_routes = left_routes
         self._in_force: Mapping[str, str] | None = None
+        self._waiting: Mapping[str, str] | None = None  # written for a BIRD that is not there
         self._lock = Lock()
 
     # -- what the agent calls -----------------------------------------------------------------------------------------
@@ -121,9 +125,11 @@ class BirdController:
 
     def _apply(self, config: BirdConfig, deadline: Deadline) -> Applied:
         running = self.process.adopt()
-        if running and config.files == self._in_force:
+        if running and config.files == self._in_force and not self.process.fresh:
             self.refusal = ""
             return Applied(UNCHANGED)
+        if not running and self.process.waits and config.files == self._waiting:
+            self.process.start(deadline, graceful=False)  # says what it waits for
         try:
             reason = self._stage(config.files, running, deadline)
         except OSError as e:
@@ -132,12 +138,15 @@ class BirdController:
             self._start_what_is_there(deadline)
             return Applied(REFUSAL, reason)
         if not self.process.running:
+            self._waiting = config.files
             self.process.start(deadline, graceful=self._left_routes(deadline))
-            self._in_force = config.files
-            return Applied(STARTED)
+            if self.process.adopted is None:
+                self._in_force = config.files
+                return Applied(STARTED)
+            self._place(config.files)
         with BirdControl(self.paths.socket, deadline) as control:
-            apply_config(control, self.paths.main, deadline)
-        self._in_force = config.files
+            apply_config(control, self.process.main, deadline)
+        self._in_force, self.process.fresh = config.files, False
         return Applied(CONFIGURED)
 
     def _stage(self, files: Mapping[str, str], running: bool, deadline: Deadline) -> str:
@@ -149,16 +158,29 @@ class BirdController:
             self._write(f"{directory}/{REFUSED}", {**files, REASON: f"{self.refusal}\n"})
             return self.refusal
         self._in_force = None  # until BIRD has read them
-        self._write(directory, files)
+        self._place(files)
         for name in (*_ORDER, REASON):
             self.files.remove(f"{directory}/{REFUSED}/{name}")
         return ""
 
-    def _write(self, directory: str, files: Mapping[str, str]) -> None:
+    def _place(self, files: Mapping[str, str]) -> None:
+        """Write them where BIRD reads them when it starts."""
+        directory, main = os.path.split(self.process.main)
+        if directory != os.path.normpath(self.paths.config_directory):
+            kept = keep_first(self.process.main, self.files)
+            if kept:
+                self.log.warning(f"{self.process.main} was not written by calico-node: what it held is in {kept}")
+        self._write(directory, files, main=main)
+
+    def _write(self, directory: str, files: Mapping[str, str], *, main: str = MAIN) -> None:
         self.files.make_directory(directory, 0o755)
+        reader = self.process.adopted
         for name in sorted(files, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
             # they contain the sessions' passwords
-            self.files.write_atomic(f"{directory}/{name}", files[name].encode("utf-8", "surrogateescape"), 0o600)
+            path = f"{directory}/{main if name == MAIN else name}"
+            self.files.write_atomic(path, files[name].encode("utf-8", "surrogateescape"), 0o600)
+            if reader is not None and reader.user:
+                os.chown(path, reader.user, reader.group)
 
     def _check(self, main: str, running: bool, deadline: Deadline) -> str:
         """BIRD's complaint about a configuration, "" if it accepts it."""
@@ -171,13 +193,18 @@ class BirdController:
                 return str(e)
             except BirdUnavailable as e:
                 self.log.warning(f"BIRD does not check the configuration: {e}")
-        binary = find_binary(self.paths)
+        try:
+            binary = find_binary(self.paths)
+        except BirdUnsupported:
+            if self.process.waits:  # it is in another container: it will check them itself
+                return ""
+            raise
         require_version(binary, deadline)
         return check_files(binary, main, deadline)
 
     def _start_what_is_there(self, deadline: Deadline) -> None:
         """Run BIRD, unless it runs, with the last configuration that it accepted, if there is one."""
-        if self.process.running or not self.files.exists(self.paths.main):
+        if self.process.running or self.process.waits or not self.files.exists(self.paths.main):
             return
         fault = check_files(find_binary(self.paths), self.paths.main, deadline)
         if fault:
@@ -188,8 +215,18 @@ class BirdController:
     # -- no BGP -------------------------------------------------------------------------------------------------------
 
     def _turn_off(self, deadline: Deadline) -> Applied:
-        """End BIRD and undo what it did in the kernel, even if it has ended already: its routes outlive it."""
-        was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
+        """End BIRD and undo what it did in the kernel, even if it has ended already: its routes outlive it. Another
+        service's is left alone, and so are its routes.
+        """
+        try:
+            was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
+        except BirdUnsupported:
+            return Applied(UNCHANGED)
+        if self.process.adopted is not None or self.process.waits:
+            if self.process.fresh:
+                self.process.fresh = False
+                self.log.warning(f"BGP is off here, and {self.process.adopted}, goes on as it is: stop that service")
+            return Applied(UNCHANGED)
         if was_running:
             self.process.stop(withdraw_and_end)
         if was_used:

@@ -1,7 +1,7 @@
 """Names of BIRD 1.6's second daemon that tools still use, bird6.ctl and bird6.cfg, as links to the files of our BIRD.
 
-Rule: anything at such a name that is not our link (a socket or file of upstream's) is replaced; a failure costs only
-the link.
+Rule: anything at such a name that is not our link (a socket or file of upstream's) is replaced, unless a daemon answers
+there; a failure costs only the link.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import os
 
 from cni_calico.directories import BIRD_SOCKET
 from cni_calico.log import Log
+from cni_calico.nodeagent.bgp.bird.adoption import SECOND_SOCKET, answers
 from cni_calico.regular import make_directories
 
-SOCKET, CONFIG = ("bird6.ctl", BIRD_SOCKET), ("bird6.cfg", "bird.cfg")
+SOCKET, CONFIG = (SECOND_SOCKET, BIRD_SOCKET), ("bird6.cfg", "bird.cfg")
 
 
 def ensure_links(run_dir: str, config_dir: str, log: Log) -> None:
@@ -21,6 +22,8 @@ def ensure_links(run_dir: str, config_dir: str, log: Log) -> None:
         path = f"{directory}/{name}"
         try:
             if os.path.islink(path) and os.readlink(path) == target:
+                continue
+            if name == SECOND_SOCKET and os.path.exists(path) and answers(path):
                 continue
             make_directories(directory, 0o755)
             if os.path.lexists(path):

@@ -1,7 +1,8 @@
 """The BIRD process: found, asked for its version, started, watched, restarted, ended.
 
 Rule: only an unpatched BIRD from 2.0.12 on is used. One that outlived the agent is adopted, not replaced. It is
-restarted with a back-off, and with graceful restart if the kernel may still hold routes of the previous one.
+restarted with a back-off, and with graceful restart if the kernel may still hold routes of the previous one. One that
+another service runs is only watched (adoption.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cni_calico.errors import BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.process import run
 from cni_calico.log import SILENT, Log
+from cni_calico.nodeagent.bgp.bird.adoption import AUTO, EXTERNAL, OWN, AdoptedBird, answers, find_adopted
 from cni_calico.nodeagent.bgp.bird.control import BirdControl
 
 BINARIES = ("/usr/sbin/bird", "/usr/local/sbin/bird", "/sbin/bird", "/usr/bin/bird")
@@ -34,12 +36,16 @@ _WATCH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BirdPaths:
-    """``binary`` "": BIRD is searched for where distributions install it."""
+    """``binary`` "": BIRD is searched for where distributions install it. ``service`` is AUTO, EXTERNAL or OWN;
+    ``services`` the directory of runit's services, "" if there is none.
+    """
 
     config_directory: str
     socket: str
     pid_file: str
     binary: str = ""
+    service: str = AUTO
+    services: str = ""
 
     @property
     def main(self) -> str:
@@ -96,8 +102,19 @@ def check_files(binary: str, main: str, deadline: Deadline) -> str:
 class BirdProcess:
     """One BIRD and the thread that watches it. Call ``start`` and ``stop`` from one thread at a time."""
 
-    def __init__(self, paths: BirdPaths, *, log: Log = SILENT, output_fd: int = 2) -> None:
+    def __init__(
+        self,
+        paths: BirdPaths,
+        *,
+        log: Log = SILENT,
+        output_fd: int = 2,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.paths = paths
+        self.adopted: AdoptedBird | None = None  # another service's
+        self.fresh = False  # it was adopted, and not configured since
+        self._changed = changed  # it is gone, or back
+        self._had_service = False
         self.log = log
         self.output_fd = output_fd
         self.child: Child | None = None
@@ -110,12 +127,41 @@ class BirdProcess:
 
     @property
     def running(self) -> bool:
-        return self.child is not None
+        return self.child is not None or self.adopted is not None
+
+    @property
+    def main(self) -> str:
+        """The configuration file that BIRD reads when it starts."""
+        adopted = self.adopted
+        return (adopted.config_file if adopted is not None else "") or self.paths.main
+
+    @property
+    def waits(self) -> bool:
+        """Whether BIRD is for another service to start."""
+        if self.paths.service in (EXTERNAL, OWN):
+            return self.paths.service == EXTERNAL
+        script = f"{self.paths.services}/bird/run" if self.paths.services else ""
+        return self._had_service or (bool(script) and os.access(script, os.X_OK))
 
     def adopt(self) -> bool:
-        """Adopt a BIRD that an earlier agent started; returns whether there is one."""
-        if self.child is not None:
+        """Adopt a BIRD that an earlier agent started, or that another service runs; returns whether there is one.
+        Raises BirdUnsupported.
+        """
+        if self.running:
             return True
+        if self._adopt_ours():
+            return True
+        found = find_adopted(self.paths.socket, OLDEST)
+        if found is None:
+            return False
+        self.adopted, self.fresh, self._had_service = found, True, True
+        self.log.info(f"using {found}; its configuration is {self.main}")
+        self._stopping.clear()
+        self._watcher = Thread(target=self._watch_service, args=(found,), name="bird", daemon=True)
+        self._watcher.start()
+        return True
+
+    def _adopt_ours(self) -> bool:
         try:
             with open(self.paths.pid_file, encoding="ascii") as f:
                 pid = int(f.read())
@@ -132,10 +178,15 @@ class BirdProcess:
         """Start BIRD and wait until it answers; does nothing if it runs.
 
         ``graceful``: keep an earlier BIRD's routes in the kernel until the peers have announced theirs again. Raises
-        BirdUnsupported, BirdUnavailable, KernelError, DeadlineExceeded.
+        BirdUnsupported, BirdUnavailable (also if it is another service's to start), KernelError, DeadlineExceeded.
         """
         if self.adopt():
             return
+        if self.waits:
+            raise BirdUnavailable(
+                f"cannot reach BIRD at {self.paths.socket}: another service runs it, and it is not there",
+                details="start that service; with CALICO_BIRD_SERVICE=own calico-node starts a BIRD of its own",
+            )
         binary = find_binary(self.paths)
         self.version = require_version(binary, deadline)
         self._watch(self._launch(binary, deadline, graceful=graceful))
@@ -187,9 +238,31 @@ class BirdProcess:
                 self.log.warning(f"{self.last_failure}; it is started again")
             if started.expired():
                 backoff.reset()
-            if self._stopping.wait(backoff.next()):
+            if self._stopping.wait(backoff.next()) or self.adopted is not None:
                 return
             self._restart()
+
+    def _watch_service(self, service: AdoptedBird) -> None:
+        """Tell when another service's BIRD is gone, and when there is one again, until ``stop``."""
+        while not self._stopping.is_set():
+            if service.ended(_WATCH_S) if service.child is not None else self._lost(service):
+                break
+        if self._stopping.is_set():
+            return
+        with self._lock:
+            self._forget()
+        waits = "calico-node waits for it" if self.waits else "calico-node starts a BIRD of its own"
+        self.last_failure = f"{service} is gone"
+        self.log.warning(f"{self.last_failure}: {waits}")
+        self._changed()
+        while self.waits and not self.running and not self._stopping.wait(_WATCH_S):
+            if answers(self.paths.socket):
+                self._changed()
+                return
+
+    def _lost(self, service: AdoptedBird) -> bool:
+        """Whether the BIRD is gone whose process cannot be seen: its socket is silent, twice."""
+        return not self._stopping.wait(_WATCH_S) and service.ended(0.0) and service.ended(0.0)
 
     def _restart(self) -> None:
         try:
@@ -209,11 +282,14 @@ class BirdProcess:
         if self.child is not None:
             self.child.close()
             self.child = None
+        if self.adopted is not None:
+            self.adopted.close()
+            self.adopted = None
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def stop(self, command: str | Callable[[BirdControl, Deadline], None] = "graceful restart") -> None:
-        """End BIRD and its watcher; does nothing if it does not run.
+        """End BIRD and its watcher; does nothing if it does not run. Another service's is only not watched any more.
 
         With "graceful restart" the kernel keeps its routes and peers keep ours, as for a restart; with "down" the
         sessions are closed. If BIRD does not react it is killed, which peers also take for a restart.

@@ -1,0 +1,270 @@
+"""BIRD as a service of its own: run by a real runit, or by anybody, found by its control socket."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import BirdUnavailable
+from cni_calico.model.resources import Metadata, Resource
+from cni_calico.nodeagent.bgp.bird.adoption import KEPT_SUFFIX, parse_greeting
+from cni_calico.nodeagent.bgp.bird.control import BirdControl
+from tests.deadlines import until
+from tests.netns.nodes import ROOT, Node
+from tests.unit.nodeagent.fabric import NODES, pool
+
+pytestmark = [pytest.mark.netns, pytest.mark.bird]
+
+BIRD = "/usr/sbin/bird"
+PEER = "10.0.0.254"
+EMPTY = "log stderr all;\nrouter id 10.0.0.1;\nprotocol device { }\n"
+
+
+def peer(address: str = PEER) -> Resource:
+    return Resource("BGPPeer", Metadata("router"), {"peerIP": address, "asNumber": 65000})
+
+
+def ask(node: Node, command: str, socket_name: str = "bird.ctl") -> str:
+    deadline = Deadline.after(5.0)
+    with BirdControl(f"{node.root}/run/{socket_name}", deadline) as control:
+        return "\n".join(text for _, text in control.tell(command, deadline).lines)
+
+
+def has_session(node: Node, address: str = PEER) -> bool:
+    return address.replace(".", "_") in ask_if_there(node, "show protocols")
+
+
+@contextmanager
+def bird(node: Node, config: Path, *more: str, socket_name: str = "bird.ctl") -> Iterator[subprocess.Popen[bytes]]:
+    """A BIRD that the test runs, as another service would."""
+    (node.root / "run").mkdir(exist_ok=True)
+    argv = ["nsenter", f"--net={node.ns.path}", BIRD, "-c", str(config), "-s", f"{node.root}/run/{socket_name}", *more]
+    process = subprocess.Popen([*argv, "-f"], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: "running" in ask_if_there(node, "show status", socket_name), "BIRD answers", 20)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask_if_there(node: Node, command: str, socket_name: str = "bird.ctl") -> str:
+    try:
+        return ask(node, command, socket_name)
+    except BirdUnavailable:
+        return ""
+
+
+@pytest.fixture
+def bgp_node(agent_node: Node) -> Node:
+    """Set up, with a session to a router."""
+    agent_node.more = {"CALICO_NETWORKING_BACKEND": "bird", "SVDIR": f"{agent_node.root}/service"}
+    agent_node.calico_node("-startup")
+    agent_node.store.put(peer())
+    return agent_node
+
+
+# -- runit ------------------------------------------------------------------------------------------------------------
+
+
+class Runit:
+    """runsvdir in a node's namespace, with the run scripts of the image's /etc/service/available."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.directory = node.root / "service"
+        tree = node.root / "image"
+        subprocess.run([ROOT / "build/image/tree.sh", tree], check=True, timeout=20)
+        program = node.root / "calico-node"
+        program.write_text(f'#!/bin/sh\ncd {ROOT}\nexec {sys.executable} -m cni_calico.nodeagent.main "$@"\n')
+        program.chmod(0o755)
+        for name in ("bird", "bird6", "felix", "confd"):
+            shutil.copytree(tree / "etc/service/available" / name, self.directory / name)
+            script = self.directory / name / "run"
+            script.write_text(script.read_text().replace("/opt/cni/bin/calico-node", str(program)))
+        argv = ["nsenter", f"--net={node.ns.path}", "runsvdir", "-P", str(self.directory)]
+        with open(node.root / "log.txt", "a") as log:
+            environ = {**node.environ(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+            self.process = subprocess.Popen(argv, env=environ, stderr=log, stdout=log)
+
+    def sv(self, *words: str) -> str:
+        """runit's own sv."""
+        *options, name = words
+        done = subprocess.run(["sv", *options, str(self.directory / name)], capture_output=True, text=True, timeout=60)
+        return done.stdout
+
+    def pid(self, name: str) -> int:
+        found = re.match(r"run: \S+ \(pid (\d+)\)", self.sv("status", name))
+        return int(found[1]) if found else 0
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGHUP)  # it ends its services, too
+        self.process.wait(60)
+        until(lambda: not any(self.pid(path.name) for path in self.directory.iterdir()), "all have ended", 60)
+
+
+@pytest.fixture
+def runit(bgp_node: Node) -> Iterator[Runit]:
+    made = Runit(bgp_node)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.mark.runit
+def test_services_of_runit(bgp_node: Node, runit: Runit) -> None:
+    """felix, confd, bird and bird6, each a service; sv restarts one without the others."""
+    until(lambda: has_session(bgp_node), "runit's BIRD starts once confd has written its configuration", 90)
+    before = runit.pid("bird")
+    until(lambda: f"(process {before}), which another service runs" in bgp_node.log(), "it is used", 60)
+    assert runit.pid("bird6") and not [line for line in bgp_node.log().splitlines() if "BIRD started" in line]
+    bgp_node.store.put(peer("10.0.0.253"))
+    until(lambda: has_session(bgp_node, "10.0.0.253"), "a changed record", 30)
+    assert runit.pid("bird") == before
+    # ours, by runit's names, finds it too
+    assert f"(pid {before})" in bgp_node.calico_node("sv", "status", "bird").stdout
+    felix = runit.pid("felix")
+    assert runit.sv("restart", "felix").startswith("ok: run: ")
+    assert runit.pid("felix") != felix and runit.pid("bird") == before
+    runit.sv("-w", "20", "restart", "bird")
+    after = runit.pid("bird")
+    assert after != before
+    until(lambda: f"(process {after}), which another service runs" in bgp_node.log(), "adopted again", 60)
+    until(lambda: has_session(bgp_node, "10.0.0.253"), "configured", 30)
+    assert f"(process {before}), which another service runs is gone: calico-node waits for it" in bgp_node.log()
+    # confd goes: BIRD stays as it is, and so do its routes
+    bgp_node.ns.do("route", "add", "10.65.9.0/26", "via", PEER, "proto", "bird", "metric", "1024")
+    runit.sv("-w", "20", "down", "confd")
+    assert runit.pid("bird") == after and "10.65.9.0/26" in str(bgp_node.ns.routes(4))
+
+
+# -- anybody ----------------------------------------------------------------------------------------------------------
+
+
+def test_its_configuration_is_where_its_command_line_says(bgp_node: Node, tmp_path: Path) -> None:
+    """Relative to its directory; what somebody else wrote there is kept; it outlives the agent."""
+    (tmp_path / "mine").mkdir()
+    config = tmp_path / "mine" / "routing.conf"
+    config.write_text(EMPTY)
+    with bird(bgp_node, config) as process:
+        bgp_node.run("-felix", "-confd")
+        until(lambda: has_session(bgp_node), "it is configured", 60)
+        assert PEER in config.read_text() and (tmp_path / "mine" / "bird_ipam.cfg").exists()
+        assert Path(f"{config}{KEPT_SUFFIX}").read_text() == EMPTY
+        until(lambda: "which another service runs" in bgp_node.status().get("bird", ""), "the status names it", 20)
+        assert f"process {process.pid}" in bgp_node.calico_node("-show-status").stdout
+        assert bgp_node.stop()[0] == 0
+        assert has_session(bgp_node) and process.poll() is None
+        # off: it goes on as it is
+        bgp_node.more["CALICO_NETWORKING_BACKEND"] = "vxlan"
+        bgp_node.run("-felix", "-confd")
+        until(lambda: "BGP is off here, and BIRD" in bgp_node.log(), "it says so", 60)
+        bgp_node.stop()
+        assert has_session(bgp_node) and process.poll() is None
+
+
+def test_when_it_goes_the_agent_waits_or_starts_its_own(bgp_node: Node, tmp_path: Path) -> None:
+    config = tmp_path / "bird.conf"
+    config.write_text(EMPTY)
+    bgp_node.store.put(NODES["n2"], pool("10.65.0.0/16", ipip="Always"))
+    with bird(bgp_node, config) as process:
+        bgp_node.run("-felix", "-confd")
+        until(lambda: has_session(bgp_node), "it is configured", 60)
+        process.kill()
+        process.wait()
+        gone = "another service runs it, and it is not there"
+        until(lambda: gone in str(bgp_node.status().get("bgp_unmet")), "the node is not ready, and says why", 60)
+        assert bgp_node.log().count("is gone: calico-node waits for it") == 1
+        assert bgp_node.calico_node("-bird-live", check=False).returncode == 1
+    bgp_node.stop()
+    bgp_node.more["CALICO_BIRD_SERVICE"] = "own"
+    with bird(bgp_node, config) as process:
+        bgp_node.run("-felix", "-confd")
+        until(lambda: bgp_node.log().count("using BIRD") == 2, "it is used", 60)
+        process.kill()
+        process.wait()
+        until(lambda: "BIRD started (process" in bgp_node.log(), "one of its own", 60)
+        until(lambda: has_session(bgp_node), "configured", 30)
+
+
+def test_two_daemons_are_refused_by_name(bgp_node: Node, tmp_path: Path) -> None:
+    config = tmp_path / "bird.conf"
+    config.write_text(EMPTY)
+    with bird(bgp_node, config) as first:
+        with bird(bgp_node, config, socket_name="bird6.ctl") as second:
+            bgp_node.run("-felix", "-confd")
+            why = until(lambda: bgp_node.status().get("bgp"), "it says why there is no BGP", 60)
+            assert why.startswith("cannot use two daemons: BIRD 2.") and f"(process {first.pid})" in why
+            assert f"(process {second.pid}), which answers at {bgp_node.root}/run/bird6.ctl" in why
+            assert config.read_text() == EMPTY and not has_session(bgp_node)
+        until(lambda: has_session(bgp_node), "the one that is left is used", 60)
+        until(lambda: (bgp_node.root / "run" / "bird6.ctl").is_symlink(), "the name leads to it", 30)
+
+
+def test_a_bird_of_the_old_kind_is_refused_by_name(bgp_node: Node) -> None:
+    """There is none to be had any more: its greeting, by upstream's patched version."""
+    (bgp_node.root / "run").mkdir(exist_ok=True)
+    path = bgp_node.root / "run" / "bird.ctl"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(8)
+        threading.Thread(target=greet, args=(listener,), daemon=True).start()
+        bgp_node.run("-felix", "-confd")
+        why = until(lambda: bgp_node.status().get("bgp"), "it says why there is no BGP", 60)
+        assert why.startswith(f"cannot use BIRD v0.3.3+birdv1.6.8 (process {os.getpid()}), which answers at") or (
+            why.startswith("cannot use BIRD v0.3.3+birdv1.6.8, which answers at")
+        ), why
+        assert "2.0.12 is the oldest that works" in why
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def greet(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            connection.sendall(b"0001 BIRD v0.3.3+birdv1.6.8 ready.\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("BIRD 2.0.12 ready.", (2, 0, 12)),
+        ("BIRD v0.3.3+birdv1.6.8 ready.", (1, 6, 8)),
+        ("BIRD 3.0-alpha2 ready.", (3, 0)),
+        ("Hello", ()),
+    ],
+)
+def test_versions_in_greetings(text: str, version: tuple[int, ...]) -> None:
+    assert parse_greeting(text) == version
+
+
+def test_a_bird_in_the_background_is_found(bgp_node: Node, tmp_path: Path) -> None:
+    """It has opened its socket as another process."""
+    config = tmp_path / "bird.conf"
+    config.write_text(EMPTY)
+    (bgp_node.root / "run").mkdir(exist_ok=True)
+    words = [BIRD, "-c", str(config), "-s", f"{bgp_node.root}/run/bird.ctl"]
+    bgp_node.ns.run("sh", "-c", shlex.join(words))
+    try:
+        until(lambda: "running" in ask_if_there(bgp_node, "show status"), "BIRD answers", 20)
+        assert bgp_node.calico_node("-confd-run-once").returncode == 0
+        assert has_session(bgp_node) and PEER in config.read_text()
+    finally:
+        ask(bgp_node, "down")
