@@ -36,6 +36,7 @@ for service in felix confd allocate-tunnel-addrs monitor-addresses monitor-token
 done
 service node-status-reporter "/opt/cni/bin/calico-node -status-reporter"
 service cni "/opt/cni/bin/calico-node -cni-server"
+# shellcheck disable=SC2016 # for the script that is written
 service bird 'bird -f -c "${CALICO_BIRD_CONFIG_DIR:-/etc/calico/confd/config}/bird.cfg" -s "${CALICO_RUN_DIR:-/var/run/calico}/bird.ctl"'
 # one BIRD 2 speaks both families
 service bird6 'sleep infinity'

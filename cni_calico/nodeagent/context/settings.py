@@ -60,6 +60,7 @@ def _parse_backend(text: str) -> str:
 
 _BACKEND = Kind(_parse_backend, "bird, vxlan, none")
 _SELECTOR = Kind(_parse_selector_text, "selector")
+_STARTER = choice("auto", "external", "own")
 _METHOD = Kind(
     parse_method,
     "first-found, kubernetes-internal-ip, can-reach=HOST, interface=REGEX,..., skip-interface=REGEX,... or "
@@ -146,19 +147,8 @@ class NodeSettings:
         "bird",
         "bird: BGP and tunnels; vxlan: VXLAN only; none: no networking between nodes.",
     )
-    bird_service: str = setting(
-        "CALICO_BIRD_SERVICE",
-        choice("auto", "external", "own"),
-        "auto",
-        "Who starts BIRD. own: calico-node, unless one answers; external: another service, for which it waits; auto: "
-        "own, unless one has answered before or SVDIR has a service bird.",
-    )
-    services_dir: str = setting(
-        "SVDIR",
-        TEXT,
-        "/etc/service/enabled",
-        "The directory of runit's services, in which a service bird is looked for.",
-    )
+    bird_service: str = setting("CALICO_BIRD_SERVICE", _STARTER, "auto", "Who starts BIRD: see bgp.md.")
+    services_dir: str = setting("SVDIR", TEXT, "/etc/service/enabled", "Where a service bird of runit's is looked for.")
     networking: str = setting(
         "CALICO_NETWORKING",
         TEXT,
