@@ -19,10 +19,15 @@ def count_rules(policy: WantedPolicy) -> int:
     """In one family, the larger one, as if every selector's set had networks besides addresses."""
     found = {4: 0, 6: 0}
     for rule in policy.rules():
-        needed = _alternatives(rule.source) * _alternatives(rule.destination)
+        needed = count_alternatives(rule)
         for family in rule.families:
             found[family] += needed
     return max(found.values())
+
+
+def count_alternatives(rule: WantedRule) -> int:
+    """The rules of the packet filter that one rule may need in a family."""
+    return _alternatives(rule.source) * _alternatives(rule.destination)
 
 
 def _alternatives(side: WantedSide) -> int:
@@ -39,9 +44,9 @@ def describe_size(count: int, budget: int) -> str:
     )
 
 
-def denied(policy: WantedPolicy) -> WantedPolicy:
-    """Denies what the policy governs; it needs no sets."""
-    rules = (WantedRule("Deny", annotations=(("denied", "above the budget of rules"),)),)
+def denied(policy: WantedPolicy, why: str = "above the budget of rules") -> WantedPolicy:
+    """Denies what the policy governs; it needs no sets. ``why``: for the rule's comment."""
+    rules = (WantedRule("Deny", annotations=(("denied", why),)),)
     return replace(
         policy,
         ingress=None if policy.ingress is None else rules,

@@ -31,7 +31,7 @@ from cni_calico.directories import RUN_DIR
 from cni_calico.model.access import parse_relay_address
 from cni_calico.nodeagent.context.host_protection import EXCLUDED, FAILSAFE, failsafe_text, select_readable
 from cni_calico.nodeagent.context.legacy import ACCESS
-from cni_calico.nodeagent.context.rule_budget import BUDGET, BUDGET_MEANING, DEFAULT_BUDGET
+from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
 from cni_calico.nodeagent.context.unused import ELSEWHERE, NOT_ENFORCED
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
@@ -106,9 +106,7 @@ class FelixSettings:
         "IpInIpMtu", MTU, 0, "MTU of tunl0; 0: the node's MTU less 20.", section="Tunnels", shown_default="0"
     )
     ipip_enabled: bool | None = setting("IpInIpEnabled", FLAG, None, "Create tunl0; unset: if a pool needs it.")
-    vxlan_enabled: bool | None = setting(
-        "VXLANEnabled", FLAG, None, "Create VXLAN devices; unset: if a pool needs them."
-    )
+    vxlan_enabled: bool | None = setting("VXLANEnabled", FLAG, None, "Create VXLAN devices; unset: if pools need them.")
     vxlan_mtu: int = setting("VXLANMTU", MTU, 0, "MTU of vxlan.calico; 0: the node's MTU less 50.")
     vxlan_mtu_v6: int = setting("VXLANMTUV6", MTU, 0, "MTU of vxlan-v6.calico; 0: the node's MTU less 70.")
     vxlan_port: int = setting("VXLANPort", PORT, 4789, "UDP port of VXLAN.")
@@ -163,7 +161,8 @@ class FelixSettings:
         "Enabled",
         "Not a parameter of upstream's. Disabled: nothing guards tunnels, source addresses and 127/8 without policies.",
     )
-    policy_rule_budget: int = setting("PolicyRuleBudget", BUDGET, DEFAULT_BUDGET, BUDGET_MEANING)
+    policy_rule_budget: int = setting("PolicyRuleBudget", *RULE_BUDGET)
+    policy_memory_mib: int = setting("PolicyMemoryLimitMiB", *MEMORY_LIMIT)
     takeover_without_policies: bool = setting(
         "TakeoverWithoutPolicies",
         FLAG,
@@ -251,11 +250,9 @@ class FelixSettings:
         "InterfaceRefreshInterval", SECONDS, 90.0, "How often interfaces are compared."
     )
     iptables_refresh_s: float = setting(
-        "IptablesRefreshInterval", SECONDS, 180.0, "How often legacy iptables rules are compared."
+        "IptablesRefreshInterval", SECONDS, 180.0, "How often legacy iptables is compared."
     )
-    nftables_refresh_s: float = setting(
-        "NftablesRefreshInterval", SECONDS, 180.0, "How often nftables rules are compared."
-    )
+    nftables_refresh_s: float = setting("NftablesRefreshInterval", SECONDS, 180.0, "How often nftables is compared.")
     reporting_interval_s: float = setting(
         "ReportingIntervalSecs",
         SECONDS,

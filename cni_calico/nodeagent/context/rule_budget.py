@@ -1,16 +1,21 @@
-"""PURE: the parameter that limits how many rules of the packet filter a policy may need. Rule: its default is
-calicoctl's, too (policy/budget.py).
+"""PURE: the parameters that limit what policies may cost: rules of the packet filter, and memory. Rule: the default of
+the first is calicoctl's, too (policy/budget.py).
 """
 
 from __future__ import annotations
 
 from cni_calico.daemon.settings_table import number
-from cni_calico.policy.budget import DEFAULT as DEFAULT_BUDGET
+from cni_calico.policy.budget import DEFAULT
 
-__all__ = ["BUDGET", "BUDGET_MEANING", "DEFAULT_BUDGET"]
-
-BUDGET = number(1, 10_000_000)
-BUDGET_MEANING = (
+RULE_BUDGET = (
+    number(1, 10_000_000),
+    DEFAULT,
     "Not a parameter of upstream's. How many rules of the packet filter a policy may need in one family, counted from "
-    "its text; one that may need more denies what it governs."
+    "its text; one that may need more denies what it governs.",
+)
+MEMORY_LIMIT = (
+    number(0, 1 << 20),
+    0,
+    "Not a parameter of upstream's. MiB of memory for the agent: from 80 % of it, or of its control group's limit, "
+    "large policies wait, and those of the costliest namespaces. 0: only the control group's limit counts.",
 )

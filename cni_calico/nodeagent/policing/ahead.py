@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.policing.feed import FedRecord
+from cni_calico.nodeagent.policing.changes import FedRecord
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import PolicyRecord
 

@@ -23,6 +23,7 @@ from cni_calico.nodeagent.policing.dataplanes import DataPlane, NoPacketFilter, 
 from cni_calico.nodeagent.policing.early import EarlyGuard
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
+from cni_calico.nodeagent.policing.memory import MemoryGuard
 from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.policing.turns import Turns
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
@@ -146,8 +147,9 @@ class PolicyEngine:
         )
         rounds.guard.keeps = self._keeps
         rounds.follow_tunnels(told[1])
-        feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes)
-        news, unread_since, turns = True, 0.0, Turns()
+        memory = MemoryGuard(told[0].policy_memory_mib)
+        feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes, memory.judge)
+        news, unread_since, turns = True, 0.0, Turns(memory)
         try:
             while not stopping.is_set():
                 self._moved = time.monotonic()
@@ -156,6 +158,7 @@ class PolicyEngine:
                         return
                     told, news = self._told, True
                     rounds.configure(told[0])
+                    memory.configure(told[0].policy_memory_mib)
                     rounds.follow_tunnels(told[1])
                 happened = monitor.take()
                 if legacy is not None and rounds.guard.stands and legacy.touched():
@@ -163,6 +166,9 @@ class PolicyEngine:
                 rounds.notice(happened)
                 synced = feed.synced  # asked first: what was read until then is taken below
                 taken = turns.take(feed, rounds.ahead, everything=not rounds.in_force)
+                self.figures.waiting_for_memory = memory.waiting()
+                if (due := memory.next_due()) is not None:
+                    feed.read_again(due)
                 rounds.take(taken.changes, taken.since)
                 if synced or rounds.in_force:
                     rounds.follow()
@@ -172,7 +178,11 @@ class PolicyEngine:
                 if synced or (rounds.in_force and now - unread_since >= UNREAD_LAST_S):
                     if news or taken.changes or happened.touched_by or not rounds.waits_to_retry:
                         rounds.once(
-                            feed.left_out, feed.unread, feed.unread_kinds, everybody=synced and feed.follows_all
+                            feed.left_out,
+                            feed.unread,
+                            feed.unread_kinds,
+                            everybody=synced and feed.follows_all,
+                            waiting=memory.problems(),
                         )
                     turns.charge(taken)
                     patience_s = 0.0 if turns else min(LOOK_S, rounds.patience_s())

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
@@ -29,7 +29,17 @@ from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.nodeagent.policing.changes import (
+    FedChange,
+    FedRecord,
+    Refusal,
+    Undecoded,
+    Unread,
+    joined,
+    read_stand_in,
+)
 from cni_calico.nodeagent.policing.confirmation import Claiming, Confirmation, pod_claim
+from cni_calico.nodeagent.policing.rereading import Rereading
 from cni_calico.nodeagent.policing.weights import LARGE, weigh_document
 from cni_calico.nodeagent.view.claims import is_claimed
 from cni_calico.policy.confirmed import HeldInBlock, PodClaim
@@ -47,33 +57,6 @@ LabelPairs = frozenset[tuple[str, str]]
 KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
 ASK_AGAIN_S = 5.0
 _DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A record exists but cannot be read. ``first``: the version known before, if it has not been taken yet."""
-
-    why: str
-    first: tuple[GraphRecord | Undecoded | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Undecoded:
-    """A large document, which ``RecordFeed.decoded`` reads when it is its turn."""
-
-    item: Versioned
-    weight: int
-
-
-FedRecord = GraphRecord | Refusal | None  # None: removed
-FedChange = FedRecord | Undecoded
-
-
-def joined(before: FedChange, after: FedChange) -> FedChange:
-    """What stands for two changes of one record, in this order."""
-    if not isinstance(after, Refusal) or after.first:
-        return after
-    return replace(after, first=before.first if isinstance(before, Refusal) else (before,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +78,19 @@ class RecordFeed:
     """The caches' threads call ``wake`` whenever there is something to take.
 
     ``kubernetes`` is the store of Kubernetes' own objects, None outside of Kubernetes; it may be ``store`` itself,
-    which then also has Kubernetes' policies.
+    which then also has Kubernetes' policies. ``judge(kind, spec)``: how many bytes a policy needs, about, and
+    whether its document may stay in memory until then.
     """
 
     def __init__(
-        self, store: Datastore, node: str, wake: Callable[[], None], kubernetes: KubernetesStore | None = None
+        self,
+        store: Datastore,
+        node: str,
+        wake: Callable[[], None],
+        kubernetes: KubernetesStore | None = None,
+        judge: Callable[[str, Mapping[str, Any]], tuple[int, bool]] = lambda kind, spec: (0, True),
     ) -> None:
-        self._wake = wake
+        self._wake, self._judge = wake, judge
         self._kubernetes = kubernetes
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
         self._guard = threading.Lock()
@@ -114,6 +103,8 @@ class RecordFeed:
         # records that a cache treats as absent, because they are not documents at all
         self._absent: set[ResourceKey] = set()
         self._asking: threading.Thread | None = None
+        self._again: set[ResourceKey] = set()  # asked for by read_again, and not reported since
+        self._rereading = Rereading(store, self._bring)
         self._confirmation = Confirmation(self._put, lambda key, why: self._put(key, Refusal(why)))
         listen(store, self._note)
         own = kubernetes is not None and kubernetes is store
@@ -183,11 +174,37 @@ class RecordFeed:
             cached=True,
         )
 
-    def _decode(self, item: Versioned) -> _Fed:
-        """Large policies are decoded later: they would hold up the others of their listing. Raises CorruptRecord."""
-        spec = item.value.get("spec") if isinstance(item.key, ResourceKey) and item.key.kind in POLICY_KINDS else None
-        weight = weigh_document(spec) if isinstance(spec, dict) else 0
-        return _Fed(Undecoded(item, weight)) if weight > LARGE else self._decode_now(item)
+    def _decode(self, item: Versioned, *, again: bool = False) -> _Fed:
+        """Large policies are decoded later: they would hold up the others of their listing. Raises CorruptRecord.
+
+        ``again``: there is room for it.
+        """
+        key = item.key
+        spec = item.value.get("spec") if isinstance(key, ResourceKey) and key.kind in POLICY_KINDS else None
+        if not isinstance(key, ResourceKey) or not isinstance(spec, dict):
+            return self._decode_now(item)
+        needs, is_kept = self._judge(key.kind, spec)
+        if not is_kept and not again:
+            return _Fed(Unread(needs, read_stand_in(key, item.value)))
+        weight = weigh_document(spec)
+        return _Fed(Undecoded(item, weight, needs)) if weight > LARGE else self._decode_now(item)
+
+    def read_again(self, key: ResourceKey) -> None:
+        """Bring a policy that was Unread."""
+        with self._guard:
+            self._again.add(key)
+        self._rereading.ask(key)
+
+    def _bring(self, key: ResourceKey, found: Versioned) -> None:
+        """What its listing has reported meanwhile is newer. Raises CorruptRecord."""
+        fed = self._decode(found, again=True)
+        with self._guard:
+            if key not in self._again:
+                return
+            if fed.left_out:
+                self._left_out[key] = fed.left_out
+            self._note_pending(key, fed.record)
+        self._wake()
 
     def decoded(self, key: ResourceKey, change: FedChange) -> FedRecord:
         """The record, of a change that may not be decoded yet. For the engine's thread."""
@@ -199,14 +216,14 @@ class RecordFeed:
             first = tuple(self.decoded(key, one) for one in change.first)
             return replace(change, first=tuple(one for one in first if not isinstance(one, Refusal)))
         if not isinstance(change, Undecoded):
-            return change
+            return change.stand_in if isinstance(change, Unread) else change
         try:
             fed = yield from self._decoding(change.item)
         except CorruptRecord as e:
             return Refusal(str(e))
         if fed.left_out:
             self._left_out[key] = fed.left_out
-        assert not isinstance(fed.record, Undecoded)
+        assert not isinstance(fed.record, Undecoded | Unread)
         return fed.record
 
     def _decode_now(self, item: Versioned) -> _Fed:
@@ -258,15 +275,20 @@ class RecordFeed:
     def _put(self, key: Key, record: FedChange) -> None:
         assert isinstance(key, ResourceKey)
         with self._guard:
-            if not self._pending:
-                self._waiting_since = time.monotonic()
             if isinstance(record, Refusal):
                 record = joined(self._pending.get(key, record), record)
             else:
                 self._absent.discard(key)
-            self._pending[key] = record
+            self._note_pending(key, record)
             if record is None:
                 self._left_out.pop(key, None)
+
+    def _note_pending(self, key: ResourceKey, record: FedChange) -> None:
+        """With the lock held."""
+        if not self._pending:
+            self._waiting_since = time.monotonic()
+        self._pending[key] = record
+        self._again.discard(key)
 
     def _take_away(self, key: Key) -> None:
         assert isinstance(key, ResourceKey)
@@ -342,6 +364,7 @@ class RecordFeed:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._rereading.stop()
         stop_caches((*self._caches, *self._blocks))
 
 

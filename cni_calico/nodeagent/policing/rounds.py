@@ -29,10 +29,10 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.ahead import MOST_REMOVED, MadeAhead
 from cni_calico.nodeagent.policing.announce import describe_policing
 from cni_calico.nodeagent.policing.audit import SLICE_S
+from cni_calico.nodeagent.policing.changes import FedRecord, Refusal, Undecoded, Unread
 from cni_calico.nodeagent.policing.dataplanes import DEFAULT, DataPlane
 from cni_calico.nodeagent.policing.departures import Departures
 from cni_calico.nodeagent.policing.enforcer import Enforcer
-from cni_calico.nodeagent.policing.feed import FedRecord, Refusal, Undecoded
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
 from cni_calico.nodeagent.policing.guard import StandingGuard
 from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines
@@ -98,15 +98,14 @@ class Rounds:
         self._failing, self._in_force, self._files_due, self._repaired_after = "", False, True, ""
         self._looked = self._was_policed = False  # whether the kernel was asked for our tables; whether they were there
         self.needs_endpoints = self.needs_services = False  # of other nodes
-        self._warnings, self._left_out = tuple[str, ...](), tuple[str, ...]()
+        self._warnings = self._left_out = self._waiting = tuple[str, ...]()
         self._governing = 0  # policies in the goal
         self._changed_since = float("inf")  # when the oldest change arrived that is not in force
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
         self._lost = Unenforced(node)
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
-        self._standing = Standing()
-        self._said = Said(self._log)
+        self._standing, self._said = Standing(), Said(self._log)
 
     # -- what came in -------------------------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class Rounds:
             self._changed_since = min(self._changed_since, begun if since is None else since)
         for key, record in records.items():
             for earlier in record.first if isinstance(record, Refusal) else ():
-                assert not isinstance(earlier, Undecoded)  # turns.py has decoded it
+                assert not isinstance(earlier, Undecoded | Unread)  # turns.py has decoded it
                 self._take(key, earlier)
             self._take(key, record)
         if records:
@@ -214,14 +213,15 @@ class Rounds:
         unread_kinds: frozenset[str] = frozenset(),
         *,
         everybody: bool = False,
+        waiting: tuple[str, ...] = (),
     ) -> None:
         """Put what is known into force, if it is to be enforced. Only call it once everything has been read.
 
         ``unread`` says what could not be read that rules have needed since then; it does not hold up the rest, but
-        policies that could allow too much without it deny (``unread_kinds``: its kinds). ``everybody``: the endpoints
-        of all nodes are known.
+        policies that could allow too much without it deny (``unread_kinds``: its kinds). ``everybody``: all nodes'
+        endpoints are known. ``waiting``: for memory.
         """
-        self._left_out = left_out
+        self._left_out, self._waiting = left_out, waiting
         self._goal.wait_for(self._graph.sets_of(unread_kinds), f"its rules need what is not known: {unread}")
         self._last_valid.keep(self._graph.problems, self._graph.last_valid)
         self._figures.workload_endpoints = self._departures.owners.count if everybody else None
@@ -369,7 +369,7 @@ class Rounds:
             upstream_goes=self._in_force or gate.upstream_goes,
             why_not=gate.why,
             failing=self._failing,
-            problems=describe_problems(self._graph, self._goal) + self.guard.problems(),
+            problems=describe_problems(self._graph, self._goal) + self.guard.problems() + self._waiting,
             warnings=self._warnings + self._left_out + self._troubles() + describe_spared(self._graph),
             lost=self._lost.describe(self._felix, self._policies, self._graph.select_governing),
             counts=count_goal(self._goal, self._graph, len(self._policies), self._governing),

@@ -3,19 +3,22 @@
 Rule: no change takes long in the engine's thread. A large one is decoded, and what it needs is made ahead of it, in
 slices of SLICE_S; between two of them the other shares have their turns, and its own share pays for the time. It is
 taken into a round when nothing is left to do ahead. A version that has been begun is finished although a newer one
-waits behind it, unless that one removes or spoils the record.
+waits behind it, unless that one removes or spoils the record. Whether there is memory for a change is asked before it
+is begun (memory.py).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing.ahead import MadeAhead
-from cni_calico.nodeagent.policing.feed import FedChange, FedRecord, RecordFeed, Refusal, Undecoded, joined
+from cni_calico.nodeagent.policing.changes import FedChange, FedRecord, Refusal, Undecoded, joined
+from cni_calico.nodeagent.policing.feed import RecordFeed
+from cni_calico.nodeagent.policing.memory import MemoryGuard
 from cni_calico.nodeagent.policing.shares import Shares, Taken
 from cni_calico.nodeagent.policing.weights import weigh_change
 
@@ -39,7 +42,8 @@ class _Begun:
 class Turns:
     """For the engine's thread. True while something waits."""
 
-    def __init__(self, slice_s: float = SLICE_S) -> None:
+    def __init__(self, memory: MemoryGuard | None = None, slice_s: float = SLICE_S) -> None:
+        self._memory = memory
         self._shares: Shares[FedChange] = Shares(joined, _weigh, lambda change: isinstance(change, WorkloadEndpoint))
         self._begun_at = 0.0
         self._slice_s = slice_s
@@ -62,6 +66,7 @@ class Turns:
             for key, change in changes.items():
                 self._shares.put(key, change, since)
             found = self._shares.take_all() if everything else self._shares.take()
+        found = replace(found, changes=self._admitted(found.changes))
         if not everything and len(found.changes) == 1:
             [(key, change)] = found.changes.items()
             if key in self._begun and (change is None or isinstance(change, Refusal)):
@@ -71,7 +76,26 @@ class Turns:
         for key in self._begun.keys() & found.changes.keys():
             self._give_up(key)
         decoded: dict[ResourceKey, FedRecord] = {key: feed.decoded(key, one) for key, one in found.changes.items()}
-        return Taken(decoded, found.since, found.weights)
+        return self._taken(Taken(decoded, found.since, found.weights))
+
+    def _admitted(self, changes: dict[ResourceKey, FedChange]) -> dict[ResourceKey, FedChange]:
+        """What there is memory for, or what stands for it; what has been begun has been admitted."""
+        if self._memory is None:
+            return changes
+        if not self._begun:
+            self._memory.begin()
+        found: dict[ResourceKey, FedChange] = {}
+        for key, change in changes.items():
+            if key in self._begun and change is not None and not isinstance(change, Refusal):
+                found[key] = change
+            else:
+                found.update((key, one) for one in self._memory.admit(key, change))
+        return found
+
+    def _taken(self, taken: Taken[FedRecord]) -> Taken[FedRecord]:
+        if self._memory is not None:
+            self._memory.note(taken.changes)
+        return taken
 
     def charge(self, taken: Taken[FedRecord]) -> None:
         """At the end of the round."""
@@ -95,7 +119,7 @@ class Turns:
         if not is_ready:
             return Taken({}, found.since, by_time)
         self._ended.append(self._begun.pop(key))
-        return Taken({key: begun.record}, found.since, by_time)
+        return self._taken(Taken({key: begun.record}, found.since, by_time))
 
     def _advance(self, begun: _Begun) -> bool:
         """Returns whether nothing is left to do ahead."""

@@ -101,7 +101,7 @@ class PolicyFigures:
     was seen to cause. ``apply``: the time to put changes into force; ``change``: the time from the datastore's event to
     the last commit; ``calculation``: the time to calculate what simultaneous changes mean. ``workload_endpoints``: of
     all nodes, None while only this node's are followed. ``in_kernel``: chains, rules and sets of each family ("4", "6")
-    now; ``records``: the number of known records of each kind.
+    now; ``records``: the number of known records of each kind. ``waiting_for_memory``: policies of each namespace.
     """
 
     transactions: int = 0
@@ -118,3 +118,4 @@ class PolicyFigures:
     workload_endpoints: int | None = None
     in_kernel: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     records: Mapping[str, int] = field(default_factory=dict)
+    waiting_for_memory: Mapping[str, int] = field(default_factory=dict)

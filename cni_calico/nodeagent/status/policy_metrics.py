@@ -49,6 +49,11 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
         for family, counts in figures.in_kernel.items():
             gauge.add_metric([family, "calico-policy"] if has_table else [family], counts[what])
         yield gauge
+    text = "Policies that wait until there is memory for them."
+    waiting = GaugeMetricFamily("calico_policy_waiting_for_memory", text, labels=["namespace"])
+    for namespace, count in figures.waiting_for_memory.items():
+        waiting.add_metric([namespace], count)
+    yield waiting
     for name, text, value in (
         ("felix_nft_calls", "Transactions of the packet filter.", figures.transactions + figures.refused),
         ("felix_nft_errors", "Transactions that the kernel refused.", figures.refused),

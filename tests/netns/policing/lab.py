@@ -6,6 +6,7 @@ does not arrive is known when a later packet of the host (which is never policed
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -118,6 +119,7 @@ class Lab:
         self._count = 0
         self.pid = 0
         self.limit_s = 300  # so long the engine lives at most
+        self.group: Path | None = None  # the control group that the engine runs in
         self.sure_ways: dict[str, tuple[Namespace, int]] = {}  # from where, and to which port, a packet always arrives
         self.tunnels: Tunnels | None = Tunnels()  # None: nothing has been read, so that the engine is not told
         self.open_context: Callable[[Log], Context] = lambda log: Context(
@@ -203,6 +205,9 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
+            if self.group is not None:
+                gc.freeze()  # a collection would copy what this process shares with the test
+                (self.group / "cgroup.procs").write_text("0")
             _run(self.host, self.root, {**self.always, **environ}, self.open_context, self.tunnels, self.limit_s)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:

@@ -15,7 +15,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing import feed as feeds
-from cni_calico.nodeagent.policing.feed import FedRecord, RecordFeed, Refusal
+from cni_calico.nodeagent.policing.changes import FedRecord, Refusal
+from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.policy.decode import decode_record
 from cni_calico.policy.records import Labelled, PolicyRecord
 from tests.deadlines import until

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.feed import FedRecord, Refusal
+from cni_calico.nodeagent.policing.changes import FedRecord, Refusal
 from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.decode import reduce_record

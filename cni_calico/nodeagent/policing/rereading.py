@@ -1,0 +1,58 @@
+"""Reads single records again, one after another, in a thread that lives while there are any.
+
+Rule: it only reads; whether what it read still counts is decided by whoever gets it. What cannot be read now
+is asked for again by whoever needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.model.keys import ResourceKey
+
+READ_S = 5.0
+
+
+class Rereading:
+    """``bring`` gets each record that was found, in the thread; what it raises as CalicoError is the record's fault."""
+
+    def __init__(self, store: Datastore, bring: Callable[[ResourceKey, Versioned], None]) -> None:
+        self._store = store
+        self._bring = bring
+        self._guard = threading.Lock()
+        self._keys: dict[ResourceKey, None] = {}
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def ask(self, key: ResourceKey) -> None:
+        with self._guard:
+            self._keys[key] = None
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="policy-rereading", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while (key := self._next()) is not None:
+            try:
+                found = self._store.get(key, Deadline.after(READ_S))
+                if found is not None:  # otherwise its listing reports that it is gone
+                    self._bring(key, found)
+            except CalicoError:
+                continue
+
+    def _next(self) -> ResourceKey | None:
+        with self._guard:
+            if not self._keys or self._stopped:
+                self._thread = None
+                return None
+            key = next(iter(self._keys))
+            del self._keys[key]
+            return key
+
+    def stop(self) -> None:
+        with self._guard:
+            self._stopped = True

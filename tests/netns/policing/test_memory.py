@@ -1,0 +1,141 @@
+"""Policies that need more memory than there is: the agent lives, others' policies come into force, nothing opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.datastore.interface import Write
+from tests.deadlines import until
+from tests.netns.policing.cgroups import memory_group, was_killed
+from tests.netns.policing.lab import Lab
+from tests.netns.policing.tenants import document, endpoint, large_policy, two_pods, unrelated
+
+pytestmark = pytest.mark.netns
+TENANTS = 50
+
+
+def of_alternatives(number: int, rules: int, *, port: int = 0) -> Write:
+    """Each rule but the first, which allows this port, needs 16 rules of the packet filter."""
+    side = {"selector": "has(app)", "ports": [9000, "name"]}
+    listed = [
+        {"action": "Allow", "protocol": "UDP", "destination": {"ports": [port]}},
+        *({"action": "Allow", "protocol": "UDP", "source": side, "destination": _named(i)} for i in range(rules)),
+    ]
+    return _policy("alternatives", number, listed)
+
+
+def _named(i: int) -> dict[str, Any]:
+    return {"selector": "app == 'a'", "ports": [f"n{i % 700}", 1 + i]}
+
+
+def of_names(number: int) -> Write:
+    """11 KB."""
+    source, destination = (
+        {"selector": "has(app)", "ports": [f"{beginning}{i:03}" for i in range(700)]} for beginning in "sd"
+    )
+    rule = {"action": "Allow", "protocol": "UDP", "source": source, "destination": destination}
+    return _policy("names", number, [rule])
+
+
+def of_ports_and_peers(number: int) -> Write:
+    """184 KB."""
+    ports = [f"p{i:05}" for i in range(3000)]
+    rules = (
+        {"action": "Allow", "protocol": "UDP", "source": {"selector": f"app == 'x{i}'"}, "destination": {}}
+        for i in range(2000)
+    )
+    return _policy("peers", number, [{"action": "Allow", "protocol": "TCP", "destination": {"ports": ports}}, *rules])
+
+
+def _policy(name: str, number: int, rules: list[dict[str, Any]]) -> Write:
+    spec = {"tier": "default", "selector": "app == 'a'", "types": ["Ingress"], "ingress": rules}
+    return document("NetworkPolicy", name, f"t{number}", spec)
+
+
+@contextmanager
+def small_host(root: Path, limit_mib: int, tenants: int) -> Iterator[tuple[Lab, Path]]:
+    """a and b may talk; c is tenant 0's."""
+    with memory_group(limit_mib << 20) as group, two_pods(root) as made:
+        made.group, made.limit_s = group, 1200
+        made.put_profile("kns.t0")
+        made.add("c", "10.65.0.3", namespace_name="t0", app="a")
+        made.write([endpoint(number) for number in range(1, tenants)])
+        made.start()
+        made.until_in_force(endpoints=3 + tenants - 1)
+        try:
+            yield made, group
+        finally:
+            killed = was_killed(group)
+            made.stop()
+        assert not killed
+
+
+def waiting(made: Lab) -> str:
+    return "\n".join(one for one in made.standing()["problems"] if "wait for memory" in one)
+
+
+def test_what_does_not_fit_waits_and_opens_nothing(tmp_path: Path) -> None:
+    with small_host(tmp_path, 110, 3) as (made, _):
+        assert made.passes("a", "c", 80)
+        made.write([of_alternatives(1, 1000)])
+        made.until_in_force(policies=2)
+        until(lambda: not waiting(made), "the first one fits")
+        made.write([of_alternatives(2, 640)])
+        until(lambda: "of namespace t2" in waiting(made), "the second one waits")
+        made.write([of_alternatives(0, 641, port=80)])  # would allow
+        made.until_passes("a", "c", 80, False)
+        until(lambda: "of namespace t0" in waiting(made), "it waits, too")
+        assert "NetworkPolicy alternatives" in waiting(made) and "of namespace t1" not in waiting(made)
+        unrelated(made, deny=True)
+        made.until_passes("a", "b", 80, False)
+        made.remove("NetworkPolicy", "alternatives", "t1")
+        until(lambda: "of namespace t2" not in waiting(made), "there is room for one more")
+        made.remove("NetworkPolicy", "alternatives", "t2")
+        made.until_passes("a", "c", 80)
+        assert not made.passes("a", "c", 81)
+        until(lambda: not waiting(made), "nothing waits")
+
+
+def test_what_is_in_force_stays_while_a_larger_version_waits(tmp_path: Path) -> None:
+    with small_host(tmp_path, 80, 2) as (made, _):
+        made.write([of_alternatives(0, 1, port=80)])
+        made.until_passes("a", "c", 81, False)
+        made.write([of_alternatives(0, 4000, port=81)])
+        until(lambda: "of namespace t0" in waiting(made), "the second version waits")
+        assert "earlier versions stay in force" in waiting(made)
+        assert made.passes("a", "c", 80) and not made.passes("a", "c", 81)
+        made.write([of_alternatives(0, 2, port=81)])
+        made.until_passes("a", "c", 81)
+        assert not made.passes("a", "c", 80)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_fifty_times_the_largest_policies_and_300_megabytes(tmp_path: Path) -> None:
+    """Each of the fifty tenants has policies as large as the budget of rules and a datastore's record allow, which need
+    more than 10 GB together. The agent lives, also when it starts anew.
+    """
+    with small_host(tmp_path, 300, TENANTS) as (made, _):
+        for number in range(TENANTS):
+            made.write([of_names(number)])
+            made.write([of_ports_and_peers(number)])
+            made.write([of_alternatives(number, 4095)])
+            made.write([large_policy(number, 16384)])
+        made.until_in_force()
+        until(lambda: f"of namespace t{TENANTS - 1}" in waiting(made), "all have been looked at", 600)
+        for deny in (True, False, True):
+            unrelated(made, deny=deny)
+            made.until_passes("a", "b", 80, not deny)
+        assert not made.passes("a", "c", 81)
+        assert made.stop() == 0
+        made.start()
+        until(lambda: made.standing().get("in_force"), "a start beside what is there", 600)
+        assert waiting(made)
+        for deny in (False, True):
+            unrelated(made, deny=deny)
+            made.until_passes("a", "b", 80, not deny)

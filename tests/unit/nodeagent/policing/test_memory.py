@@ -1,0 +1,149 @@
+"""Which policies wait when memory is short, and that others do not."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from cni_calico.kernel.cgroup import LimitedGroup
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Metadata, Resource
+from cni_calico.nodeagent.policing.changes import FedChange, FedRecord, Refusal, Undecoded, Unread
+from cni_calico.nodeagent.policing.memory import LARGE_BYTES, MemoryGuard
+from cni_calico.nodeagent.policing.sizes import estimate_record
+from cni_calico.policy.records import PolicyRecord, parse_policy
+
+MIB = 1 << 20
+
+
+class Host:
+    """100 MiB of a group, of which ``used`` are used; the setting's are unlimited."""
+
+    def __init__(self, path: Path, used: int, limit_mib: int = 100) -> None:
+        self.now = 0.0
+        self._path = path
+        self.use(used)
+        (path / "memory.stat").write_text("")
+        group = LimitedGroup(path, limit_mib * MIB, "memory.current", ())
+        groups = (group,) if limit_mib else ()
+        self.guard = MemoryGuard(0, lambda: self.now, lambda: groups)
+
+    def use(self, mib: int) -> None:
+        (self._path / "memory.current").write_text(str(mib * MIB))
+        self.now += 1
+
+    def give(self, key: ResourceKey, change: FedChange) -> FedRecord | str:
+        """What the graph gets; "nothing" if it gets nothing."""
+        return give(self.guard, key, change)
+
+
+def give(guard: MemoryGuard, key: ResourceKey, change: FedChange) -> FedRecord | str:
+    guard.begin()
+    for one in guard.admit(key, change):
+        assert not isinstance(one, Unread | Undecoded)
+        guard.note({key: one})
+        return one
+    return "nothing"
+
+
+def key_of(namespace: str, name: str = "p") -> ResourceKey:
+    return ResourceKey("NetworkPolicy", name, namespace)
+
+
+@cache
+def policy(namespace: str, rules: int, name: str = "p") -> PolicyRecord:
+    """Each rule needs 16 of the packet filter, about 36 KB."""
+    side = {"selector": "app == 'a'", "ports": [80, "name"]}
+    listed = [{"action": "Allow", "protocol": "TCP", "source": side, "destination": side}] * rules
+    key = key_of(namespace, name)
+    return parse_policy(key, Resource(key.kind, Metadata(name, namespace), {"types": ["Ingress"], "ingress": listed}))
+
+
+def is_denied(record: FedRecord | str) -> bool:
+    assert isinstance(record, PolicyRecord) and record.wanted.ingress is not None
+    return [rule.action for rule in record.wanted.ingress] == ["Deny"]
+
+
+def test_without_a_limit_everything_is_taken_in(tmp_path: Path) -> None:
+    host = Host(tmp_path, 1000, limit_mib=0)
+    large = policy("a", 1250)
+    assert host.give(key_of("a"), large) is large and not host.guard.problems()
+    assert host.guard.judge("NetworkPolicy", {"ingress": [{}] * 100_000}) == (0, True)
+
+
+def test_a_large_policy_waits_and_is_denied_until_there_is_room(tmp_path: Path) -> None:
+    host = Host(tmp_path, 50)
+    large = policy("a", 1000)
+    assert 30 * MIB < estimate_record(large) < 40 * MIB
+    assert is_denied(host.give(key_of("a"), large))
+    assert host.guard.waiting() == {"a": 1} and "of namespace a" in host.guard.problems()[0]
+    assert host.guard.next_due() is None
+    host.use(30)
+    assert host.guard.next_due() == key_of("a")
+    assert host.guard.next_due() is None  # it has been asked for
+    assert host.give(key_of("a"), large) is large and not host.guard.waiting()
+
+
+def test_what_was_taken_in_counts_before_it_is_measured(tmp_path: Path) -> None:
+    host = Host(tmp_path, 20)
+    assert host.give(key_of("a"), policy("a", 1000)) == policy("a", 1000)
+    host.use(21)
+    assert is_denied(host.give(key_of("b"), policy("b", 1000)))
+    assert host.give(key_of("a"), None) is None  # removed
+    assert host.guard.next_due() == key_of("b")
+
+
+def test_a_larger_version_waits_and_a_smaller_one_does_not(tmp_path: Path) -> None:
+    host = Host(tmp_path, 50)
+    assert host.give(key_of("a"), policy("a", 125)) == policy("a", 125)
+    assert host.give(key_of("a"), policy("a", 1000)) == "nothing"
+    assert "stay in force" in host.guard.problems()[0]
+    host.use(99)
+    assert host.give(key_of("a"), policy("a", 112)) == policy("a", 112) and not host.guard.waiting()
+
+
+def test_a_cheap_namespace_has_the_rest(tmp_path: Path) -> None:
+    host = Host(tmp_path, 20)
+    for number in range(4):
+        host.give(key_of("costly", f"p{number}"), policy("costly", 75, f"p{number}"))
+    host.use(82)
+    assert is_denied(host.give(key_of("costly", "small"), policy("costly", 12, "small")))
+    assert host.give(key_of("cheap"), policy("cheap", 12)) == policy("cheap", 12)
+    host.use(91)
+    assert is_denied(host.give(key_of("cheap", "more"), policy("cheap", 12, "more")))
+    assert host.guard.waiting() == {"cheap": 1, "costly": 1}
+
+
+def test_many_small_policies_of_a_namespace_count_as_large_ones_do(tmp_path: Path) -> None:
+    host = Host(tmp_path, 20)
+    assert estimate_record(policy("a", 50)) < LARGE_BYTES
+    given = [host.give(key_of("a", f"p{i}"), policy("a", 50, f"p{i}")) for i in range(60)]
+    denied = sum(map(is_denied, given))
+    assert 10 < denied < 40 and not any(map(is_denied, given[:20]))
+
+
+def test_a_dropped_document_is_asked_for(tmp_path: Path) -> None:
+    host = Host(tmp_path, 60)
+    needs, is_kept = host.guard.judge("NetworkPolicy", {"ingress": [{"action": "Allow"}] * 2000})
+    assert needs > LARGE_BYTES and not is_kept
+    stand_in = policy("a", 1)
+    assert host.give(key_of("a"), Unread(needs, stand_in)) is stand_in
+    assert host.guard.next_due() == key_of("a")
+    host.give(key_of("a"), policy("a", 250))
+    assert host.give(key_of("a"), Unread(needs, stand_in)) == "nothing"  # a version of it is in force
+
+
+def test_an_unreadable_policy_does_not_wait(tmp_path: Path) -> None:
+    host = Host(tmp_path, 79)
+    large = policy("a", 1000)
+    host.give(key_of("a"), large)
+    refused = host.give(key_of("a"), Refusal("garbage", (policy("a", 1, "p"), large)))
+    assert isinstance(refused, Refusal) and [is_denied(one) for one in refused.first if isinstance(one, PolicyRecord)]
+    assert not host.guard.waiting()
+
+
+def test_the_settings_limit_counts_the_agents_own_memory() -> None:
+    guard = MemoryGuard(100, lambda: 0.0, lambda: (), lambda: 70 * MIB)
+    large = policy("a", 1000)
+    assert is_denied(give(guard, key_of("a"), large))
+    assert "FELIX_POLICYMEMORYLIMITMIB, 100 MiB" in guard.problems()[0]
