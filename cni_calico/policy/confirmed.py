@@ -28,6 +28,12 @@ class PodClaim:
     routed: frozenset[bytes] = frozenset()
 
 
+def pod_claim(endpoint: WorkloadEndpoint) -> PodClaim:
+    """The claim of an endpoint whose addresses only its pod's annotation names."""
+    addresses = tuple(dict.fromkeys(net.network_address.packed for net in endpoint.ip_networks))
+    return PodClaim(f"{endpoint.metadata.namespace}/{endpoint.pod}", addresses)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimedEndpoint:
     """An endpoint of this node with claimed addresses: its interface has its policies at once, but only the

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.hosts import (
     HOST_PREFIX,
     HostGate,
@@ -73,6 +74,9 @@ def explain(session: Session, arguments: Namespace) -> str:
     source = find_end(records, arguments.source, arguments.namespace)
     destination = find_end(records, arguments.destination, arguments.namespace)
     source, destination = _at_itself(source, destination), _at_itself(destination, source)
+    for end in (source, destination):
+        if end.key is not None and (claimed := unconfirmed(records.claimed.get(end.key))):
+            arguments.warn(describe_unconfirmed(end.shown, claimed))
     packet = _packet(source, destination, arguments)
     if source.key is not None and destination.key is not None and (why := masquerading(session, packet.source)):
         arguments.warn(f"this holds for a connection to the pod itself. By a service, {why}")
@@ -133,7 +137,7 @@ def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
     except ValueError:
         return _named_end(records, text, namespace)
     for key, record in records.endpoints.items():
-        if any(address in net for net in record.ip_networks):
+        if any(address in net for net in records.counting(key)):
             return TrafficEnd(_endpoint_name(key, record), (address,), key, record.node)
     return host_at(records, address) or TrafficEnd("an address outside", (address,))
 

@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, parse_key, read_files
+from cni_calico.ctl.policy.claims import claims_addresses, confirm
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_node, describe
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
-from cni_calico.model.resources import Node, Resource, WorkloadEndpoint
+from cni_calico.model.resources import Network, Node, Resource, WorkloadEndpoint
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.policy.budget import DEFAULT
+from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.hosts import parse_host
@@ -35,7 +37,8 @@ _KUBERNETES = {
 @dataclass(slots=True)
 class PolicyRecords:
     """``overlaid``: the keys that come from files. ``nodes``: read only if there are host endpoints. ``over_budget``:
-    how many rules policies may need that deny for it, by the default budget; known once there is a graph.
+    how many rules policies may need that deny for it, by the default budget; known once there is a graph. ``claimed``:
+    the pods whose addresses only their annotations name.
     """
 
     documents: dict[ResourceKey, Document] = field(default_factory=dict)
@@ -43,10 +46,16 @@ class PolicyRecords:
     overlaid: set[ResourceKey] = field(default_factory=set)
     nodes: dict[str, Node] = field(default_factory=dict)
     over_budget: dict[PolicyId, int] = field(default_factory=dict)
+    claimed: dict[ResourceKey, ClaimedEndpoint] = field(default_factory=dict)
 
     @property
     def endpoints(self) -> dict[ResourceKey, WorkloadEndpoint]:
         return {key: record for key, record in self.records.items() if isinstance(record, WorkloadEndpoint)}
+
+    def counting(self, key: ResourceKey) -> tuple[Network, ...]:
+        """The addresses of an endpoint that policies see."""
+        claimed = self.claimed.get(key)
+        return self.endpoints[key].ip_networks if claimed is None else claimed.confirmed
 
     def graph(self, chosen: Collection[ResourceKey]) -> Graph:
         """The graph for these endpoints, whichever nodes they are on."""
@@ -58,7 +67,7 @@ class PolicyRecords:
         )
         graph.set_budget(DEFAULT)
         for key, record in self.records.items():
-            graph.put(key, record)
+            graph.put(key, self.claimed.get(key, record))
         graph.flush()
         self.over_budget = dict(graph.over_budget)
         return graph
@@ -71,14 +80,20 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
     found.records[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW  # exists on every datastore
     if session.store.kind == "kubernetes":
         kinds = (*KINDS, *KUBERNETES_KINDS)
+    claiming: dict[ResourceKey, WorkloadEndpoint] = {}
     for kind in kinds:
         for item in session.store.list(ResourceList(kind), session.deadline).items:
             if isinstance(item.key, ResourceKey):
                 _add(found, item.key, item.value, arguments.warn)
+                record = found.records.get(item.key)
+                if isinstance(record, WorkloadEndpoint) and claims_addresses(item, record):
+                    claiming[item.key] = record
+    found.claimed = confirm(session, claiming, arguments.warn)
     for name in arguments.overlay:
         for document in read_files(name, arguments.stdin):
             key, checked = _from_file(document, arguments.namespace)
             found.overlaid.add(key)
+            found.claimed.pop(key, None)
             _add(found, key, checked, arguments.warn)
     if any(key.kind == "HostEndpoint" for key in found.records):
         found.nodes.update(_read_nodes(session, arguments.warn))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.explain import find_end
 from cni_calico.ctl.policy.hosts import HOST_PREFIX, host_records, named_host, overruled_by
 from cni_calico.ctl.policy.records import PolicyRecords, load
@@ -36,6 +37,9 @@ def show(session: Session, arguments: Namespace) -> str:
     graph = records.graph([*keys, *hosts])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
+    for endpoint in sorted(keys, key=str):
+        if claimed := unconfirmed(records.claimed.get(endpoint)):
+            arguments.warn(describe_unconfirmed(f"{endpoint.namespace}/{records.endpoints[endpoint].pod}", claimed))
     wanted = graph.wanted()
     if arguments.output != TABLE:
         found = [_described(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
@@ -107,6 +111,8 @@ def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict
         "addresses": [str(net.network_address) for net in record.ip_networks],
         "policed": key in wanted.endpoints,
     }
+    claimed = [str(net.network_address) for net in unconfirmed(records.claimed.get(key))]
+    found |= {"unconfirmed": claimed} if claimed else {}
     if key not in wanted.endpoints:
         return found
     group = wanted.classes[wanted.endpoints[key].class_id]
@@ -120,7 +126,9 @@ def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict
 
 def _shown(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:
     record = records.endpoints[key]
-    addresses = ", ".join(str(net.network_address) for net in record.ip_networks) or "no address"
+    claimed = unconfirmed(records.claimed.get(key))
+    each = (f"{net.network_address}{' (not confirmed)' if net in claimed else ''}" for net in record.ip_networks)
+    addresses = ", ".join(each) or "no address"
     name = record.pod or record.workload or key.name
     lines = [f"{key.namespace}/{name} on {record.node}, {record.interface_name}, {addresses}"]
     if key not in wanted.endpoints:

@@ -31,12 +31,6 @@ WAITING = "addresses of new pods count in selectors only once the pods' status n
 Claiming = WorkloadEndpoint | Labelled
 
 
-def pod_claim(endpoint: WorkloadEndpoint) -> PodClaim:
-    """The claim of an endpoint whose addresses only its pod's annotation names."""
-    addresses = tuple(dict.fromkeys(net.network_address.packed for net in endpoint.ip_networks))
-    return PodClaim(f"{endpoint.metadata.namespace}/{endpoint.pod}", addresses)
-
-
 class Confirmation:
     """``pass_on(key, record)`` takes what goes on; ``refuse_on(key, why)`` a record that cannot be read."""
 

@@ -38,11 +38,11 @@ from cni_calico.nodeagent.policing.changes import (
     joined,
     read_stand_in,
 )
-from cni_calico.nodeagent.policing.confirmation import Claiming, Confirmation, pod_claim
+from cni_calico.nodeagent.policing.confirmation import Claiming, Confirmation
 from cni_calico.nodeagent.policing.rereading import Rereading
 from cni_calico.nodeagent.policing.weights import LARGE, weigh_document
 from cni_calico.nodeagent.view.claims import is_claimed
-from cni_calico.policy.confirmed import HeldInBlock, PodClaim
+from cni_calico.policy.confirmed import HeldInBlock, PodClaim, pod_claim
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
 from cni_calico.policy.decode import decode_record, reduce_record, reducing
 from cni_calico.policy.graph import GraphRecord

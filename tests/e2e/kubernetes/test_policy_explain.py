@@ -69,6 +69,15 @@ def test_policies_of_both_kinds_decide(kube_calicoctl: Calicoctl, kube: Cluster,
     assert places == sorted(places)
 
 
+def test_an_address_that_only_the_annotation_names_is_in_no_selector(kube_calicoctl: Calicoctl, kube: Cluster) -> None:
+    claim = {"cni.projectcalico.org/podIPs": "10.65.0.99/32", "cni.projectcalico.org/podIP": "10.65.0.99/32"}
+    kube.create_pod(SPACE, "claims", "n1", labels={"app": "client"}, annotations=claim)
+    assert "10.65.0.99 (not confirmed)" in kube_calicoctl("policy", "show", f"{SPACE}/claims")
+    asked = ("policy", "explain", "--to", f"{SPACE}/server", "--port", "80", "--from")
+    assert "an address outside (10.65.0.99)" in kube_calicoctl(*asked, "10.65.0.99")
+    assert f"egress of {SPACE}/client" in kube_calicoctl(*asked, "10.65.0.10")
+
+
 HOSTS = """
 apiVersion: crd.projectcalico.org/v1
 kind: HostEndpoint
