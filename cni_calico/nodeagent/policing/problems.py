@@ -46,4 +46,5 @@ def describe_spared(graph: Graph) -> tuple[str, ...]:
         f"{policy} is above the budget of {graph.budget} rules, and in force because it was when the agent started; "
         f"it may not need more than {count}"
         for policy, count in sorted(graph.spared.items(), key=str)
+        if policy not in graph.over_budget
     )

@@ -38,7 +38,7 @@ from cni_calico.nodeagent.policing.guard import StandingGuard
 from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.problems import count_goal, describe_problems, describe_spared
-from cni_calico.nodeagent.policing.spared import spare_policies
+from cni_calico.nodeagent.policing.spared import Spared
 from cni_calico.nodeagent.policing.status_files import StatusFiles
 from cni_calico.nodeagent.policing.surroundings import Surroundings
 from cni_calico.nodeagent.policing.unenforced import Unenforced
@@ -88,10 +88,10 @@ class Rounds:
         )
         self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
         self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
+        self._spared = Spared(context.files, self._log, context.settings.state_dir)
         self._surroundings = Surroundings()
         self._hosts = HostSide(watch_addresses, read_lifelines(context.config), self._log)
         self._policies: set[ResourceKey] = set()
-        self._has_namespace_profile = False
         self._up: dict[str, bool] | None = None
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_retry, self._next_full = float("inf"), 0.0
@@ -99,7 +99,7 @@ class Rounds:
         self._looked = self._was_policed = False  # whether the kernel was asked for our tables; whether they were there
         self.needs_endpoints = self.needs_services = False  # of other nodes
         self._warnings = self._left_out = self._waiting = tuple[str, ...]()
-        self._governing = 0  # policies in the goal
+        self._has_namespace_profile, self._governing = False, 0  # policies in the goal
         self._changed_since = float("inf")  # when the oldest change arrived that is not in force
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
         self._counted_at = -1  # the number of transactions when the kernel's content was last counted
@@ -229,10 +229,11 @@ class Rounds:
         try:
             if not self._looked:  # a decision that needs nothing from the kernel holds even if this fails
                 self._enforcer.read(Deadline.after(APPLY_S))
-                spare_policies(self._graph, self._goal, self._enforcer.held)
+                self._spared.begin(self._graph, self._goal, self._enforcer.held)
                 self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
                 self._looked, self._was_policed = True, self._enforcer.is_there
                 gate = decide(self._facts())
+            self._spared.keep(self._graph)
             if gate.police:
                 self._police()
             else:
