@@ -111,9 +111,7 @@ class LeaseLost(TryAgain):
 
 
 class NotReady(TryAgain):
-    """ClusterInformation has datastoreReady: false, or is missing; with code 50: STATUS finds that no ADD could
-    succeed.
-    """
+    """ClusterInformation has datastoreReady: false, or is missing; with code 50 (STATUS): no ADD could succeed."""
 
     blame = "cluster"
 
@@ -303,6 +301,12 @@ class RulesUnknown(KernelError):
     """Answers to a transaction of packet filter rules were lost: either all of it is in force or none. Read it back."""
 
     code = 126
+
+
+class InterfaceTaken(KernelError):
+    """Another workload has the host interface's name: the first 44 bits of two workloads' digests are the same."""
+
+    code = 127
 
 
 # -- this node --------------------------------------------------------------------------------------------------------

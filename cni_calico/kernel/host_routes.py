@@ -6,7 +6,7 @@ failures are reported. It uses the hand-encoded netlink of the call path: thousa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from errno import ENODEV, ENOENT, ESRCH
 from ipaddress import ip_address, ip_network
 
@@ -148,21 +148,25 @@ def _removal(route: HostRoute, indexes: dict[str, int]) -> Request:
     return delete_route(_kernel_route(route, indexes, metric), route.device or route.kind)
 
 
-def select_routed(addresses: Iterable[Address], interface: str, deadline: Deadline) -> frozenset[Address]:
+def select_routed(
+    addresses: Iterable[Address], interface: str, deadline: Deadline, *, fits: Callable[[str], bool] = lambda _: True
+) -> frozenset[Address]:
     """The addresses that have a route of their own to an interface, which packets to them take now. Raises
-    KernelError; none for an interface that does not exist.
+    KernelError; none for an interface that does not exist, or whose alias does not fit.
     """
     found = []
     with Rtnl() as rtnl:
         try:
-            index = decode_link(rtnl.one(get_link(interface), deadline)).ifindex
+            link = decode_link(rtnl.one(get_link(interface), deadline))
         except LinkGone:
+            return frozenset()
+        if not fits(link.alias):
             return frozenset()
         for address in addresses:
             try:
                 route = decode_route(rtnl.one(match_route(address), deadline))
             except KernelError:
                 continue  # no route at all, or one that rejects packets
-            if (route.oif, route.kind, route.dst) == (index, RTN_UNICAST, ip_network(address)):
+            if (route.oif, route.kind, route.dst) == (link.ifindex, RTN_UNICAST, ip_network(address)):
                 found.append(address)
     return frozenset(found)

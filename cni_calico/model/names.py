@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from _sha1 import sha1  # hashlib would load libcrypto: milliseconds and megabytes in every call
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
 HOST_MAC_BYTES = b"\xee" * 6
 HOST_LINK_LOCAL = "fe80::ecee:eeff:feee:eeee"
 GATEWAY_V4 = "169.254.1.1"
 DEFAULT_PREFIX = "cali"
-ALIAS_PREFIX = "cni-calico:"
+ALIAS_PREFIX, SIGNED_PREFIX = "cni-calico:", "cni-calico/2:"  # of aliases without and with the workload's name
+ALIAS_MAX = 255  # IFALIASZ less the terminating zero, in bytes
 IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
 NETWORK_NAME_MAX = 250
 
@@ -38,11 +43,67 @@ def hashed_veth(container_id: str, ifname: str) -> str:
     return DEFAULT_PREFIX + sha1_hex(f"{container_id}.{ifname}")[:11]
 
 
-def veth_alias(network: str, container_id: str, ifname: str) -> str:
-    """The alias of an attachment's host interface, which proves that the interface is the attachment's; ``network`` "":
-    unknown.
+# -- aliases of host interfaces ---------------------------------------------------------------------------------------
+
+
+def attachment_digest(network: str, container_id: str, ifname: str) -> str:
+    """What an alias has of the attachment; ``network`` "": unknown."""
+    return sha1_hex(f"{network}/{container_id}/{ifname}")
+
+
+def owner_text(orchestrator: str, namespace: str, workload: str) -> str:
+    """What an alias has of the workload: "k8s/<namespace>/<pod>". For names that do not fit into an alias or are no
+    plain text: "k8s/~<SHA-256 of "<namespace>/<pod>">/<as much of that as fits>". No namespace begins with "~".
     """
-    return ALIAS_PREFIX + sha1_hex(f"{network}/{container_id}/{ifname}")
+    full = f"{namespace}/{workload}"
+    text = f"{orchestrator}/{full}"
+    room = ALIAS_MAX - len(SIGNED_PREFIX) - 40 - 1
+    if len(text) <= room and text.isascii() and text.isprintable() and not namespace.startswith("~"):
+        return text
+    from hashlib import sha256  # rarely needed: most names fit
+
+    digest = sha256(full.encode("utf-8", "surrogatepass")).hexdigest()
+    readable = "".join(c if c.isascii() and c.isprintable() else "?" for c in full)
+    return f"{orchestrator}/~{digest}/{readable}"[:room]
+
+
+def signed_alias(digest: str, owner: str) -> str:
+    """The alias of an attachment's host interface, which proves that the interface is the attachment's, and whose its
+    policies are. ``owner``: owner_text().
+    """
+    return f"{SIGNED_PREFIX}{digest}/{owner}"
+
+
+def digest_in(alias: str) -> str:
+    """The attachment's digest; "" if the alias is not one of ours. Older versions wrote nothing else."""
+    for prefix in (ALIAS_PREFIX, SIGNED_PREFIX):
+        if alias.startswith(prefix):
+            return alias[len(prefix) :].partition("/")[0]
+    return ""
+
+
+def owner_in(alias: str) -> str:
+    """The owner_text() in an alias; "" if it has none."""
+    return alias.partition("/2:")[2].partition("/")[2] if alias.startswith(SIGNED_PREFIX) else ""
+
+
+def shown_owner(owner: str) -> str:
+    """An owner_text() for people: "<namespace>/<pod>"."""
+    rest = owner.partition("/")[2]
+    return f"{rest.partition('/')[2]}..." if rest.startswith("~") else rest
+
+
+def select_owner(alias: str, owners: Collection[str]) -> str:
+    """Which of those that name an interface as theirs (owner_text()) has it: the one that its alias names; without
+    such an alias the only one; "": none of them.
+    """
+    named = owner_in(alias)
+    if named:
+        return named if named in owners else ""
+    return next(iter(owners)) if len(set(owners)) == 1 else ""
+
+
+# -- other names ------------------------------------------------------------------------------------------------------
 
 
 def handle_id(network: str, container_id: str) -> str:

@@ -38,17 +38,13 @@ from cni_calico.plugin.endpoints import (
     ensure_profile,
     plan_companion,
     read_recorded,
+    read_rivals,
     remove_endpoint,
 )
 from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded
-from cni_calico.plugin.ipam.addresses import (
-    UNDO_TIMEOUT_S,
-    assign,
-    plan_request,
-    result_of,
-)
+from cni_calico.plugin.ipam.addresses import UNDO_TIMEOUT_S, assign, plan_request, result_of
 from cni_calico.plugin.mtu import read_mtu
-from cni_calico.plugin.network.ownership import plan_aliases
+from cni_calico.plugin.network.ownership import plan_digests
 from cni_calico.plugin.network.plan import PodPlan, random_mac
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 from cni_calico.plugin.second_network import is_second_network, join_network
@@ -246,7 +242,8 @@ class _Addition:
             include_default_routes=conf.include_default_routes,
             extra_routes=given.extra_routes,
             allow_ip_forwarding=conf.allow_ip_forwarding,
-            aliases=plan_aliases(attachment.network, attachment.container_id, attachment.ifname),
+            digests=plan_digests(attachment.network, attachment.container_id, attachment.ifname),
+            owner=attachment.owner,
         )
 
     def _mac(self) -> bytes | None:
@@ -280,6 +277,7 @@ class _Addition:
                 may_replace=self.is_stored,
                 may_keep=known,
                 named_after_pod=self.attachment.orchestrator == KUBERNETES,
+                rivals=lambda: read_rivals(self.task.fresh_store, self.attachment, deadline),
                 log=services.log,
                 host=services.host,
             )

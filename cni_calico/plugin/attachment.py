@@ -64,10 +64,15 @@ class Attachment:
     def veth_label(self) -> str:
         """The lock label shared by attachments that could want the same host interface name.
 
-        They must take turns; otherwise one would not see what the other is about to record. Take its lock after that of
-        ``label``.
+        They must take turns; otherwise one would not see what the other is about to record, or has just made. Take its
+        lock after that of ``label``.
         """
-        return f"{KUBERNETES}/{self.namespace}/{self._stem}" if self.orchestrator == KUBERNETES else self._stem
+        return f"{KUBERNETES}/{self.veth}" if self.orchestrator == KUBERNETES else self._stem
+
+    @property
+    def owner(self) -> str:
+        """The workload as the alias of its host interface names it."""
+        return names.owner_text(self.orchestrator, self.namespace, self.workload)
 
     @property
     def _stem(self) -> str:

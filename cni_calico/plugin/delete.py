@@ -196,20 +196,20 @@ class Removal:
         self, netns: int | None, recorded: Recorded, failure: CalicoError | None, deadline: Deadline
     ) -> CalicoError | None:
         """Remove interface and record; returns the error that kept the record from being removed."""
-        from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, belongs_to_another
+        from cni_calico.plugin.network.ownership import RECORDED, UNKNOWN, UNREADABLE, belongs_to_another, is_proven
 
         if failure is not None or not recorded.is_ours(self.attachment):
             self._remove_network(netns, recorded, self._claim(UNREADABLE if failure is not None else UNKNOWN))
             return failure
         name = self._host_ifnames(recorded)[0]
         claim, end = self._claim(RECORDED, name), self._read_host_end(name)
-        if end is not None and belongs_to_another(end, *claim.aliases):
+        if end is not None and belongs_to_another(end, *claim.digests):
             try:
                 claim = self._claim(RECORDED, name, self._former_networks(recorded, deadline))
             except (DatastoreError, DeadlineExceeded) as e:
                 failure = e  # its owner will be known when the owed release is carried out
         # after a crash the record must still exist, to say who owns the interface
-        if end is None or end.alias not in claim.aliases:
+        if end is None or not is_proven(end, claim.digests):
             self._remove_network(netns, recorded, claim)
             return failure or self._remove_endpoint(recorded, deadline)
         with self.task.services.meanwhile(lambda: self._remove_endpoint(recorded, deadline)) as removed:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write, pod_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, OutcomeUnknown, TryAgain
+from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_endpoint, encode
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import ResourceKey, endpoints_of_node
 from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
@@ -86,6 +87,27 @@ def read_recorded(store: Datastore, attachment: Attachment, deadline: Deadline) 
         except CorruptRecord:
             continue  # it belongs to another attachment; 'calicoctl ipam check' reports it
     return Recorded(stored, own, tuple(others))
+
+
+def read_rivals(store: Datastore, attachment: Attachment, deadline: Deadline) -> tuple[str, ...]:
+    """The other workloads of the node, "namespace/name", whose records have the name of the attachment's host
+    interface. Raises DatastoreError.
+    """
+    own, found = (attachment.namespace, attachment.workload), set()
+    for item in store.list(endpoints_of_node(attachment.node), deadline).items:
+        if not isinstance(item.key, ResourceKey):
+            continue
+        try:
+            record = decode_endpoint(item.key, item.value)
+        except CorruptRecord:
+            continue  # 'calicoctl ipam check' reports it
+        namespace, workload, name = item.key.namespace, record.pod or record.container_id, record.interface_name
+        if pod_of(item) is not None:
+            name = names.kubernetes_veth(namespace, workload, attachment.veth_prefix)
+        is_here = record.node == attachment.node and name == attachment.veth
+        if is_here and (namespace, workload) != own and record.ip_networks:
+            found.add(f"{namespace}/{workload}")
+    return tuple(found)
 
 
 def ensure_profile(store: Datastore, profile: Resource, deadline: Deadline) -> None:

@@ -23,7 +23,7 @@ from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.budget import count_rules, denied
 from cni_calico.policy.confirmed import ClaimedEndpoint
-from cni_calico.policy.endpoints import LocalEndpoints
+from cni_calico.policy.endpoints import Dispute, LocalEndpoints, PresentInterface
 from cni_calico.policy.hosts import HostRecord, LocalHosts, parse_host
 from cni_calico.policy.records import (
     POLICY_KINDS,
@@ -73,11 +73,14 @@ class Graph:
         self,
         is_local: Callable[[WorkloadEndpoint], bool],
         is_local_host: Callable[[HostRecord], bool] = lambda _: False,
+        *,
+        alone: bool = True,
     ) -> None:
+        """``alone``: as for LocalEndpoints."""
         self._is_local = is_local
         self._is_local_host = is_local_host
         self._active = ActivePolicies()
-        self._endpoints = LocalEndpoints(self._active)
+        self._endpoints = LocalEndpoints(self._active, alone=alone)
         self._hosts = LocalHosts(self._active)
         self._sets = Sets()
         self._claimed: dict[ResourceKey, WorkloadEndpoint] = {}  # with only those of its addresses that count
@@ -169,6 +172,14 @@ class Graph:
             self.spared.pop(name, None)
         self._active.set_policy(name, policy)
         self._changed_rules.add(name)
+
+    def see(self, node: str, interfaces: Mapping[str, PresentInterface | None]) -> None:
+        """Note interfaces of a node that have changed, None for those that are gone."""
+        self._endpoints.see(node, interfaces)
+
+    def require_present(self) -> None:
+        """Workloads have their interfaces only once these exist."""
+        self._endpoints.require_present()
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -277,6 +288,10 @@ class Graph:
     def problems(self) -> Mapping[ResourceKey, str]:
         """Records that are invalid, and why. Their last valid version, if there was one, is in force."""
         return self._problems
+
+    def disputes(self) -> tuple[Dispute, ...]:
+        """The interfaces that endpoints name which cannot all have them, sorted by name."""
+        return tuple(sorted(self._endpoints.disputes.values(), key=lambda dispute: dispute.interface))
 
     def last_valid(self, key: ResourceKey) -> GraphRecord | None:
         """The last valid version of a record; ``put`` accepts it, also in a later run."""

@@ -252,7 +252,7 @@ UNLIMITED = PacketLimits()
 
 @dataclass(frozen=True, slots=True)
 class WantedEndpoint:
-    """A workload of this node. If several name one interface, only the one with the smallest key is here.
+    """A workload of this node. Of several that name one interface only the one whose it is is here.
 
     ``spoofing``: networks besides its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
     ``orchestrator``, ``workload``, ``endpoint``: the names in its status file ("k8s", "namespace/pod", "eth0").

@@ -23,7 +23,7 @@ from tests.netns.network import PLAN, add, differences, remove
 pytestmark = pytest.mark.netns
 
 NAME = PLAN.host_ifname
-SIGNED = replace(PLAN, aliases=("cni-calico:this",))
+SIGNED = replace(PLAN, digests=("this",), owner="k8s/space/web-0")
 
 
 def snapshot(host: Namespace, pod: Namespace) -> object:
@@ -53,7 +53,7 @@ def test_by_the_pods_end_when_the_hosts_name_is_another(host_ns: Namespace, pod_
     host_ns.do("link", "set", NAME, "name", "renamed")
     host_ns.call(remove, PLAN, pod_ns.path)
     assert pod_ns.link("eth0") is not None  # a record names another interface
-    host_ns.call(remove, PLAN, pod_ns.path, Claim(SIGNED.aliases))
+    host_ns.call(remove, PLAN, pod_ns.path, Claim(SIGNED.digests))
     assert snapshot(host_ns, pod_ns) == before
 
 
@@ -62,7 +62,7 @@ def test_both_when_they_are_not_one_cable(host_ns: Namespace, pod_ns: Namespace,
     other = replace(SIGNED, host_ifname="calixxxxxxxxxxx", addresses=(ip_address("10.65.9.9"),))
     host_ns.call(add, PLAN, make_pod_ns("gone").path)
     host_ns.call(add, other, pod_ns.path)
-    host_ns.call(remove, PLAN, pod_ns.path, Claim(SIGNED.aliases))
+    host_ns.call(remove, PLAN, pod_ns.path, Claim(SIGNED.digests))
     assert snapshot(host_ns, pod_ns) == before
 
 

@@ -40,7 +40,7 @@ from cni_calico.ipam.virtual import VirtualAddresses
 from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
-from cni_calico.model.names import sha1_hex
+from cni_calico.model.kubernetes.events import warning_event
 from cni_calico.model.resources import Address, IPPool
 from cni_calico.model.timestamps import rfc3339
 
@@ -88,22 +88,8 @@ class ServiceDoor:
 
     def tell(self, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
         """Create an Event that says why. Raises LeaseLost, DatastoreError."""
-        now = rfc3339(time.time())
-        name = f"{service.name[:200]}.{sha1_hex(service.uid + text)[:16]}"
-        subject = {"kind": SERVICE, "apiVersion": "v1", "namespace": service.namespace}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": service.namespace},
-            "involvedObject": {**subject, "name": service.name, "uid": service.uid},
-            "type": "Warning",
-            "reason": REASON,
-            "message": text,
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": "calico-kube-controllers"},
-        }
+        subject = {"kind": SERVICE, "namespace": service.namespace, "name": service.name, "uid": service.uid}
+        body = warning_event(subject, REASON, text, rfc3339(time.time()), "calico-kube-controllers")
         doing = f"tell Service {service.namespace}/{service.name} why it has no address"
         path = f"{CORE_ROOT}/namespaces/{quote(service.namespace)}/events"
         self._kubernetes.api.request(

@@ -91,6 +91,10 @@ def explain(session: Session, arguments: Namespace) -> str:
     for name, whys in graph.warnings().items():
         for why in whys:
             arguments.warn(f"{name}: {why}")
+    for end in (source, destination):
+        dispute = records.dispute(end.key) if end.key is not None and end.key in records.endpoints else ""
+        if dispute:
+            arguments.warn(f"{end.shown}: {dispute}")
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
     judged = [(end, direction, *_judged(records, graph, end, direction, packet, path)) for end, direction in directions]
     hosts = judge(graph.wanted(), path, packet, views)
@@ -225,7 +229,7 @@ def _judged(
         return [f"  {title}: not policed, it is not a workload"], True
     wanted = graph.wanted()
     if end.key not in wanted.endpoints:
-        return [f"  {title}: DENIED, another workload has its interface"], False
+        return [f"  {title}: DENIED, it has no interface or no address"], False
     found = decide(wanted, end.key, direction, packet)
     reason = _reason(records, found) or _end_reason(records, graph, end)
     return _verdict_lines(records, title, found, reason), found.verdict == "Allow"

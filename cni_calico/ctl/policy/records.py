@@ -23,6 +23,7 @@ from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.policy.budget import DEFAULT
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
+from cni_calico.policy.endpoints import owner_of
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
@@ -57,13 +58,33 @@ class PolicyRecords:
         claimed = self.claimed.get(key)
         return self.endpoints[key].ip_networks if claimed is None else claimed.confirmed
 
+    def dispute(self, key: ResourceKey) -> str:
+        """What it means that other workloads name a workload's interface; "" if none does."""
+        endpoints = self.endpoints
+        own = endpoints[key]
+        others = {
+            f"{other.namespace}/{record.pod or record.container_id}"
+            for other, record in endpoints.items()
+            if (record.node, record.interface_name) == (own.node, own.interface_name)
+            and record.ip_networks
+            and owner_of(other.namespace, record) != owner_of(key.namespace, own)
+        }
+        if not others or not own.ip_networks or not own.interface_name:
+            return ""
+        return (
+            f"{' and '.join(sorted(others))} on {own.node} names the same interface, {own.interface_name}: on the node "
+            "its alias decides whose it is, and without one that names a workload it is closed"
+        )
+
     def graph(self, chosen: Collection[ResourceKey]) -> Graph:
         """The graph for these endpoints, whichever nodes they are on."""
         names = {(key.namespace, key.name) for key in chosen if key.kind == "WorkloadEndpoint"}
         picked = (self.records.get(key) for key in chosen)
         hosts = [parse_host(record) for record in picked if isinstance(record, Resource)]
         graph = Graph(
-            lambda record: (record.metadata.namespace, record.metadata.name) in names, lambda host: host in hosts
+            lambda record: (record.metadata.namespace, record.metadata.name) in names,
+            lambda host: host in hosts,
+            alone=False,
         )
         graph.set_budget(DEFAULT)
         for key, record in self.records.items():

@@ -115,6 +115,8 @@ def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict
     found |= {"unconfirmed": claimed} if claimed else {}
     if key not in wanted.endpoints:
         return found
+    dispute = records.dispute(key)
+    found |= {"disputed": dispute} if dispute else {}
     group = wanted.classes[wanted.endpoints[key].class_id]
     for direction, tiers in (("ingress", group.ingress), ("egress", group.egress)):
         found[direction] = [
@@ -132,8 +134,10 @@ def _shown(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:
     name = record.pod or record.workload or key.name
     lines = [f"{key.namespace}/{name} on {record.node}, {record.interface_name}, {addresses}"]
     if key not in wanted.endpoints:
-        why = "another workload has its interface" if record.ip_networks else "it has no address (any more)"
+        why = "it names no interface" if record.ip_networks else "it has no address (any more)"
         return "\n".join([*lines, f"  not policed: {why}", ""])
+    dispute = records.dispute(key)
+    lines += [f"  disputed: {dispute}"] if dispute else []
     directions: tuple[Direction, ...] = ("ingress", "egress")
     for direction in directions:
         lines += [f"  {direction}", *_direction(records, wanted, key, direction)]

@@ -21,6 +21,7 @@ from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, NFTABLES
 from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_GROUP, listen
 
 _LINK_GROUP, _NEWLINK, _DELLINK = 1, 16, 17
+_ANY_FAMILY = b"\0"  # others are about an interface as a bridge's port, and lack most of its attributes
 _ADDRESS_GROUPS = 0x10 | 0x100  # IPv4's and IPv6's
 _NEWGEN = NFTABLES << 8 | 15
 _TABLE, _PROCESS_NAME = 1, 3  # a table's name is the first attribute of every message about something in it
@@ -28,16 +29,25 @@ _BUFFER_BYTES = 4 << 20
 _RECEIVE_BYTES = 65536
 
 
+@dataclass(frozen=True, slots=True)
+class SeenLink:
+    """An interface as the kernel reported it."""
+
+    index: int
+    up: bool
+    alias: str = ""
+
+
 @dataclass(slots=True)
 class Happened:
     """``touched_by``: the names of programs that changed one of our tables, "?" for an unknown one.
 
-    ``links``: interfaces and whether they are up, as the kernel reported it; None: ask for all. ``addresses``: some
-    interface's addresses have changed.
+    ``links``: interfaces by name, None for one that is gone, in the order of the last reports; None: ask for all.
+    ``addresses``: some interface's addresses have changed.
     """
 
     touched_by: set[str] = field(default_factory=set)
-    links: dict[str, bool] | None = field(default_factory=dict)
+    links: dict[str, SeenLink | None] | None = field(default_factory=dict)
     addresses: bool = False
 
 
@@ -150,6 +160,7 @@ class FilterMonitor:
         if links is None:
             return
         for message in wire.split_messages(data):
-            if message.kind in (_NEWLINK, _DELLINK):
+            if message.kind in (_NEWLINK, _DELLINK) and message.payload[:1] == _ANY_FAMILY:
                 link = decode_link(message.payload)
-                links[link.name] = link.up and message.kind == _NEWLINK
+                links.pop(link.name, None)
+                links[link.name] = SeenLink(link.ifindex, link.up, link.alias) if message.kind == _NEWLINK else None

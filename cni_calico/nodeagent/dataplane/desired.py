@@ -68,7 +68,7 @@ def desired_state(
 ) -> Desired:
     """All of it. Without a record of this node only workloads are handled."""
     own = snapshot.own
-    present = desired_endpoints.select_present(snapshot.endpoints, {interface.name for interface in interfaces})
+    present = desired_endpoints.select_present(snapshot.endpoints, interfaces)
     routes = desired_endpoints.desired_endpoint_routes(present, felix)
     settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
     problems = list(snapshot.problems)
@@ -95,7 +95,7 @@ def desired_state(
         neighbours=frozenset(neighbours),
         forwarding=frozenset(entries),
         settings=tuple(settings),
-        unsigned=desired_endpoints.select_unsigned(present, interfaces),
+        unsigned=desired_endpoints.select_unsigned(present, interfaces, snapshot.handles),
         nat=tuple(desired_nat(snapshot, family, felix) for family in _families(felix)),
         forward_prefixes=felix.interface_prefixes,
         mtu=0 if unknown else encapsulation.workload_mtu(own, snapshot.pools, interfaces, felix, backend),

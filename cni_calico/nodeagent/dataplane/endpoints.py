@@ -11,19 +11,36 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cni_calico.model.host import HostInterface, HostRoute
-from cni_calico.model.names import veth_alias
+from cni_calico.model.names import attachment_digest, digest_in, owner_in, owner_text, select_owner, signed_alias
 from cni_calico.model.resources import Network, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.view.claims import Holder
 from cni_calico.plugin.network.plan import Sysctl, host_sysctls
+from cni_calico.policy.endpoints import owner_of
+
+_FIRST_IFNAME = "eth0"
 
 
 def is_workload_interface(name: str, felix: FelixSettings) -> bool:
     return name.startswith(felix.interface_prefixes)
 
 
-def select_present(endpoints: Iterable[WorkloadEndpoint], interfaces: Collection[str]) -> dict[str, WorkloadEndpoint]:
-    """The endpoints whose interface exists, by interface."""
-    return {e.interface_name: e for e in endpoints if e.interface_name and e.interface_name in interfaces}
+def select_present(
+    endpoints: Iterable[WorkloadEndpoint], interfaces: Iterable[HostInterface]
+) -> dict[str, WorkloadEndpoint]:
+    """The endpoints whose interface exists, by interface; of several that name one, the one whose it is, or none."""
+    naming: dict[str, dict[str, WorkloadEndpoint]] = {}
+    for endpoint in endpoints:
+        if endpoint.interface_name:
+            owner = owner_of(endpoint.metadata.namespace, endpoint)
+            naming.setdefault(endpoint.interface_name, {})[owner] = endpoint
+    found = {}
+    for interface in interfaces:
+        claims = naming.get(interface.name, {})
+        owner = select_owner(interface.alias, claims.keys()) if claims else ""
+        if owner:
+            found[interface.name] = claims[owner]
+    return found
 
 
 def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:
@@ -73,31 +90,58 @@ def select_routed_claims(actual: Iterable[HostRoute], unproven: Mapping[str, Col
 
 @dataclass(frozen=True, slots=True)
 class Unsigned:
-    """A workload's interface without an alias, and the alias that it should have; ``networks`` are its endpoint's."""
+    """A workload's interface whose alias does not name it, and the alias that it should have. ``networks``: those of
+    its endpoint, if only routes to all of them prove that it is its interface.
+    """
 
     index: int
     device: str
     alias: str
-    networks: frozenset[Network]
+    networks: frozenset[Network] = frozenset()
 
 
 def select_unsigned(
-    present: Mapping[str, WorkloadEndpoint], interfaces: Iterable[HostInterface]
+    present: Mapping[str, WorkloadEndpoint], interfaces: Iterable[HostInterface], handles: Mapping[str, Holder]
 ) -> tuple[Unsigned, ...]:
-    """The interfaces of recorded endpoints that have no alias. An interface that is down may still be in the making."""
+    """The interfaces of recorded endpoints whose alias names no workload. An interface that is down may still be in the
+    making. ``handles``: IPAM's, of pods of this node: what an older version wrote is the digest of one of them, and
+    decides, whoever names the interface.
+    """
     found = []
-    for interface in interfaces:
-        endpoint = present.get(interface.name)
-        if endpoint is None or not interface.up or interface.kind != "veth" or interface.alias:
-            continue
-        if endpoint.container_id and endpoint.ip_networks:
-            alias = veth_alias("", endpoint.container_id, endpoint.endpoint)
+    unnamed = [one for one in interfaces if one.up and one.kind == "veth" and not owner_in(one.alias)]
+    digests = _digests(handles) if any(digest_in(one.alias) for one in unnamed) else {}
+    for interface in unnamed:
+        digest, endpoint = digest_in(interface.alias), present.get(interface.name)
+        pod = digests.get(digest)
+        if pod is not None:
+            found.append(Unsigned(interface.index, interface.name, signed_alias(digest, owner_text("k8s", *pod))))
+        elif interface.alias and not digest:
+            continue  # somebody else's
+        elif endpoint is not None and endpoint.container_id and endpoint.ip_networks:
+            digest = digest or attachment_digest("", endpoint.container_id, endpoint.endpoint)
+            alias = signed_alias(digest, owner_of(endpoint.metadata.namespace, endpoint))
             found.append(Unsigned(interface.index, interface.name, alias, frozenset(endpoint.ip_networks)))
     return tuple(found)
 
 
+def _digests(handles: Mapping[str, Holder]) -> dict[str, Holder]:
+    """The digests that aliases of pods' interfaces may have. A handle is "<network>.<container ID>", of several
+    interfaces of a container with ".<interface>" at its end; all three may have dots.
+    """
+    found: dict[str, Holder] = {}
+    for handle, pod in handles.items():
+        parts = handle.split(".")
+        for i in range(1, len(parts)):
+            network, rest = ".".join(parts[:i]), ".".join(parts[i:])
+            container, _, ifname = rest.rpartition(".")
+            for one, name in ((rest, _FIRST_IFNAME), (container, ifname)):
+                if one and name:
+                    found[attachment_digest(network, one, name)] = found[attachment_digest("", one, name)] = pod
+    return found
+
+
 def select_proven(unsigned: Iterable[Unsigned], actual: Iterable[HostRoute]) -> tuple[Unsigned, ...]:
-    """The interfaces to which the host routes every address of their endpoint."""
+    """Those that need no route as a proof, or to which the host routes every address of their endpoint."""
     routed = {(route.device, route.dst) for route in actual}
     return tuple(item for item in unsigned if all((item.device, network) in routed for network in item.networks))
 

@@ -21,8 +21,10 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel.host_routes import select_routed
 from cni_calico.model.documents.codec import decode_block
 from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey
+from cni_calico.model.names import owner_in
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.policy.confirmed import ClaimedEndpoint, ConfirmedAddresses, HeldInBlock, PodClaim, held_in_block
+from cni_calico.policy.endpoints import owner_of
 from cni_calico.policy.records import Labelled
 
 _LOOK_S = 1.0
@@ -75,7 +77,13 @@ class Confirmation:
         """What this node has routed to the pod's interface stays routed: its DEL removes the route first."""
         try:
             addresses = [net.network_address for net in record.ip_networks]
-            found = select_routed(addresses, record.interface_name, Deadline.after(_LOOK_S))
+            owners = ("", owner_of(key.namespace, record))
+            found = select_routed(
+                addresses,
+                record.interface_name,
+                Deadline.after(_LOOK_S),
+                fits=lambda alias: owner_in(alias) in owners,  # another pod may have the name
+            )
         except CalicoError:
             found = frozenset()
         routed = frozenset(address.packed for address in found)

@@ -19,6 +19,7 @@ def describe_problems(graph: Graph, goal: Goal) -> tuple[str, ...]:
         found.append(f"{named(key)}: {why}; {fate}")
     for policy, count in graph.over_budget.items():
         found.append(f"{policy} denies what it governs: {describe_size(count, graph.budget or 0)}")
+    found += map(str, graph.disputes())
     found += [f"{policy}: {why}" for policy, why in goal.problems.items()]
     found += [f"{feature.value} is not in force: {why}" for feature, why in goal.lacking.items()]
     return tuple(sorted(found))
@@ -32,6 +33,7 @@ def count_goal(goal: Goal, graph: Graph, records: int, policies: int) -> dict[st
         "records": records,
         "policies": policies,
         "over_budget": len(graph.over_budget),
+        "disputed": len(graph.disputes()),
         "profiles": len(goal.policies) - policies,
         "endpoints": len(goal.endpoints.all),
         "hosts": len(goal.hosts.all),

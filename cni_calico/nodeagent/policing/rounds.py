@@ -13,7 +13,6 @@ from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.memory import give_back_memory
 from cni_calico.kernel.netlink.expressions import forget_cached
 from cni_calico.kernel.netlink.filter_events import Happened
@@ -32,10 +31,12 @@ from cni_calico.nodeagent.policing.audit import SLICE_S
 from cni_calico.nodeagent.policing.changes import FedRecord, Refusal, Undecoded, Unread
 from cni_calico.nodeagent.policing.dataplanes import DEFAULT, DataPlane
 from cni_calico.nodeagent.policing.departures import Departures
+from cni_calico.nodeagent.policing.dispute_events import DisputeEvents
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
 from cni_calico.nodeagent.policing.guard import StandingGuard
 from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines
+from cni_calico.nodeagent.policing.interfaces import Interfaces
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.problems import count_goal, describe_problems, describe_spared
 from cni_calico.nodeagent.policing.spared import Spared
@@ -49,7 +50,7 @@ from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
 
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
-APPLY_S, _INTERFACES_S, _FORGIVE_S = 60.0, 5.0, 180.0
+APPLY_S, _FORGIVE_S = 60.0, 180.0
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 
 
@@ -92,7 +93,10 @@ class Rounds:
         self._surroundings = Surroundings()
         self._hosts = HostSide(watch_addresses, read_lifelines(context.config), self._log)
         self._policies: set[ResourceKey] = set()
-        self._up: dict[str, bool] | None = None
+        self._interfaces = Interfaces()
+        self._dispute_events = DisputeEvents(context.kubernetes_store, self._log)
+        if context.is_kubernetes_datastore:
+            self._graph.require_present()
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_retry, self._next_full = float("inf"), 0.0
         self._failing, self._in_force, self._files_due, self._repaired_after = "", False, True, ""
@@ -127,14 +131,7 @@ class Rounds:
             self._enforcer.doubt()
             self._repaired_after = ", ".join(sorted(happened.touched_by))
         self._files_due = self._files_due or happened.links is None or bool(happened.links)
-        if happened.links is None:
-            self._up = None
-        elif self._up is not None:
-            for name, up in happened.links.items():
-                if up:
-                    self._up[name] = True
-                else:
-                    self._up.pop(name, None)  # unknown counts as down, because the names of interfaces are unlimited
+        self._interfaces.notice(happened)
 
     def take(self, records: Mapping[ResourceKey, FedRecord], since: float | None = None) -> None:
         """``since``: when (time.monotonic) the first of them came; None: now."""
@@ -191,6 +188,7 @@ class Rounds:
     def follow(self) -> None:
         """Calculate what changed; it may need listings that have to be read before ``once``."""
         begun = self._now()
+        self._graph.see(self._node, self._interfaces.take_changed())
         changes = self._graph.flush(MOST_REMOVED)
         if self._taking_s is not None:
             self._figures.calculation.observe(self._taking_s + self._now() - begun)
@@ -341,13 +339,12 @@ class Rounds:
     def stop(self) -> None:
         """Stop the threads that run beside the rounds; the policies in force stay."""
         self._departures.stop()
+        self._dispute_events.stop()
 
     def _write_files(self) -> None:
         if not self._files_due and not self._files.were_removed():
             return
-        if self._up is None:
-            self._up = {link.name: True for link in read_interfaces(Deadline.after(_INTERFACES_S)) if link.up}
-        self._files_due = not self._files.update(lambda name: self._up is not None and self._up.get(name, False))
+        self._files_due = not self._files.update(self._interfaces.is_up)
 
     # -- told ---------------------------------------------------------------------------------------------------------
 
@@ -379,6 +376,7 @@ class Rounds:
             guarded=self.guard.guarded(self._felix, policed=self._in_force),
             unguardable="" if gate.police or self._in_force else self.guard.refused,
         )
+        self._dispute_events.tell(self._graph.disputes())
         if standing != self._standing:
             self._say(standing)
             self._standing = standing

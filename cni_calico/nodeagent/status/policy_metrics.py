@@ -14,6 +14,7 @@ _GAUGES = (
     ("felix_active_local_endpoints", "Workloads of this node whose policy is known.", "endpoints"),
     ("felix_active_local_policies", "Policies that apply to workloads of this node.", "policies"),
     ("calico_policy_over_budget", "Policies that deny because they may need too many rules.", "over_budget"),
+    ("calico_policy_interfaces_disputed", "Interfaces that several workloads name as theirs.", "disputed"),
     ("calico_policy_classes", "Groups of workloads with the same policies.", "classes"),
 )
 _IN_KERNEL = (

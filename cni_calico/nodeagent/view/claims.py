@@ -56,7 +56,7 @@ def judge_claims(
         }
         if doubtful:
             kept = tuple(network for network in record.ip_networks if network not in doubtful)
-            unproven[record.interface_name] = frozenset(doubtful)
+            unproven[record.interface_name] = unproven.get(record.interface_name, frozenset()) | doubtful
             listed = ", ".join(sorted(map(str, doubtful)))
             problems.append(
                 f"pod {'/'.join(who)}: its annotation claims {listed}, which neither IPAM nor a podCIDR confirms: not "

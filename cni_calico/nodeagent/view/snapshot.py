@@ -22,7 +22,8 @@ class BlockRoute:
     """A block's owner (None: nobody), and its addresses that other nodes hold.
 
     ``used``: for the viewing node's own block, how many addresses are taken, for metrics.
-    ``held``: for the viewing node, the pods (namespace, name) by the address that the block holds for them.
+    ``held``: for the viewing node, the pods (namespace, name) by the address that the block holds for them;
+    ``handles``: the handles under which it does.
     ``partial``: a relay has left out what only the block's own node needs.
     """
 
@@ -31,6 +32,7 @@ class BlockRoute:
     lent: Mapping[Address, str] = field(default_factory=dict)
     used: int = field(default=0, compare=False)
     held: Mapping[Address, Holder] = field(default_factory=dict, compare=False)
+    handles: Mapping[Address, str] = field(default_factory=dict, compare=False)
     partial: bool = field(default=False, compare=False)
 
 
@@ -41,7 +43,7 @@ class Snapshot:
     ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that exist but were never readable. Their
     effects may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that only a
     pod's annotation names; they are in no endpoint. ``parts``: by the name of a Node that cannot be read as a whole,
-    its addresses that can.
+    its addresses that can. ``handles``: IPAM's handles of the pods (namespace, name) that have addresses on this node.
     """
 
     node: str
@@ -57,6 +59,7 @@ class Snapshot:
     unread: frozenset[Key] = frozenset()
     unproven: Mapping[str, frozenset[Network]] = field(default_factory=dict)
     parts: Mapping[str, frozenset[Address]] = field(default_factory=dict)
+    handles: Mapping[str, Holder] = field(default_factory=dict)
 
     @property
     def own(self) -> Node | None:
@@ -113,6 +116,7 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
         return None
     lent: dict[Address, str] = {}
     held: dict[Address, Holder] = {}
+    handles: dict[Address, str] = {}
     for ordinal, index in enumerate(block.allocations):
         if index is None or index >= len(block.attributes):
             continue
@@ -122,9 +126,10 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
             lent[block.cidr.network_address + ordinal] = holder
         if own and holder == own and said.get("pod"):
             held[block.cidr.network_address + ordinal] = (said.get("namespace", ""), said["pod"])
+            handles[block.cidr.network_address + ordinal] = block.attributes[index].handle_id or ""
     partial = bool(block.extra.get("partial"))
     used = len(block.allocations) - len(block.unallocated) if own and block.node == own and not partial else 0
-    return BlockRoute(block.cidr, block.node, lent, used, held, partial)
+    return BlockRoute(block.cidr, block.node, lent, used, held, handles, partial)
 
 
 def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
@@ -133,4 +138,5 @@ def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
     """
     if not block.partial or own is None:
         return block
-    return replace(block, used=own.used, held={**own.held, **block.held}, partial=False)
+    held, handles = {**own.held, **block.held}, {**own.handles, **block.handles}
+    return replace(block, used=own.used, held=held, handles=handles, partial=False)

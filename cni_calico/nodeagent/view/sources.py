@@ -236,6 +236,7 @@ class Sources:
             unread=self._unread(),
             unproven=judged.unproven,
             parts=self._node_parts(),
+            handles={block.handles.get(address, ""): pod for block in routed for address, pod in block.held.items()},
         )
         troubles = () if self._last_valid is None else self._last_valid.troubles
         return replace(made, problems=(*problems, *describe_cut_off(made.cut_off), *troubles))

@@ -115,7 +115,7 @@ def _is_stale(route: Route, link: Link | None) -> bool:
 
 def is_workload(link: Link) -> bool:
     """Whether an interface of the host is a pod's, whatever prefix its name has."""
-    named = link.name.startswith(names.DEFAULT_PREFIX) or link.alias.startswith(names.ALIAS_PREFIX)
+    named = link.name.startswith(names.DEFAULT_PREFIX) or names.digest_in(link.alias) != ""
     return named or (link.kind == "veth" and link.mac == names.HOST_MAC_BYTES)
 
 

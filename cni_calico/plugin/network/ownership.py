@@ -12,7 +12,7 @@ from cni_calico.model import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from typing import NamedTuple
 
     from cni_calico.kernel.netlink.links import Link
@@ -25,12 +25,12 @@ RECORDED, UNKNOWN, UNREADABLE = "recorded", "unknown", "unreadable"
 class Claim(NamedTuple):
     """An attachment that wants its interfaces removed.
 
-    ``aliases``: each of them proves that an interface is the attachment's. ``record``: RECORDED if a record says so,
-    UNKNOWN if there is no record, UNREADABLE if the records cannot be read. ``interface_name``: the host interface that
-    the record names.
+    ``digests``: an alias with any of them proves that an interface is the attachment's. ``record``: RECORDED if a
+    record says so, UNKNOWN if there is no record, UNREADABLE if the records cannot be read. ``interface_name``: the
+    host interface that the record names.
     """
 
-    aliases: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
     record: str = RECORDED
     interface_name: str = ""
 
@@ -45,29 +45,46 @@ def plan_claim(
     former_networks: Iterable[str] = (),
 ) -> Claim:
     """``former_networks``: other names that the network had when this container's interface was made."""
-    aliases = tuple(a for name in (network, *former_networks) for a in plan_aliases(name, container_id, ifname))
-    return Claim(aliases, record, interface_name)
+    digests = tuple(d for name in (network, *former_networks) for d in plan_digests(name, container_id, ifname))
+    return Claim(digests, record, interface_name)
 
 
-def plan_aliases(network: str, container_id: str, ifname: str) -> tuple[str, str]:
-    """The alias that an ADD sets, and the one that the agent sets on interfaces of older versions, whose network it
-    does not know.
+def plan_digests(network: str, container_id: str, ifname: str) -> tuple[str, str]:
+    """The digest in the alias that an ADD sets, and the one in those that the agent sets on interfaces without alias,
+    whose network it does not know.
     """
-    return names.veth_alias(network, container_id, ifname), names.veth_alias("", container_id, ifname)
+    return names.attachment_digest(network, container_id, ifname), names.attachment_digest("", container_id, ifname)
 
 
-def belongs_to_another(host_end: Link, *aliases: str) -> bool:
-    """Whether the interface has an alias that is not one of ``aliases``."""
-    return host_end.alias.startswith(names.ALIAS_PREFIX) and host_end.alias not in aliases
+def is_proven(host_end: Link, digests: Collection[str]) -> bool:
+    """Whether the interface has an alias with one of ``digests``."""
+    return names.digest_in(host_end.alias) in digests
+
+
+def belongs_to_another(host_end: Link, *digests: str) -> bool:
+    """Whether the interface has an alias of ours with none of ``digests``."""
+    digest = names.digest_in(host_end.alias)
+    return bool(digest) and digest not in digests
+
+
+def was_never_up(host_end: Link) -> bool:
+    """Whether the process that made the interface died before it could set the alias."""
+    return not host_end.up and host_end.mac == names.HOST_MAC_BYTES
+
+
+def another_workload(host_end: Link, owner: str) -> str:
+    """The workload (owner_text()) that the alias names, if it is not ``owner``; "" otherwise."""
+    named = names.owner_in(host_end.alias)
+    return "" if named == owner else named
 
 
 def may_remove(host_end: Link, claim: Claim) -> bool:
     """Whether the claim covers an interface of the host, a veth."""
-    if host_end.alias in claim.aliases:
+    if is_proven(host_end, claim.digests):
         return True
     if belongs_to_another(host_end):
         return False
-    return claim.record == RECORDED or (not host_end.up and host_end.mac == names.HOST_MAC_BYTES)
+    return claim.record == RECORDED or was_never_up(host_end)
 
 
 def may_remove_pod_end(host_end: Link | None, claim: Claim) -> bool:

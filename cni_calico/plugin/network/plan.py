@@ -26,7 +26,8 @@ class PodPlan:
 
     ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
     unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names.
-    ``aliases`` prove who owns the host interface (ownership.py); it gets the first of them.
+    ``digests`` prove whose the host interface is (ownership.py); its alias gets the first of them, and ``owner``, the
+    workload (names.owner_text).
     """
 
     host_ifname: str
@@ -38,7 +39,13 @@ class PodPlan:
     include_default_routes: bool = False
     extra_routes: tuple[Network, ...] = ()
     allow_ip_forwarding: bool = False
-    aliases: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    owner: str = ""
+
+    @property
+    def alias(self) -> str:
+        """The alias of the host interface; "": none."""
+        return names.signed_alias(self.digests[0], self.owner) if self.digests else ""
 
     @property
     def has_v4(self) -> bool:

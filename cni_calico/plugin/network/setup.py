@@ -11,7 +11,7 @@ import time
 from errno import EADDRNOTAVAIL, EEXIST, ENOENT, ESRCH
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError, LinkConflict, LinkGone
+from cni_calico.errors import InterfaceTaken, KernelError, LinkConflict, LinkGone
 from cni_calico.kernel import netns, sysctl
 from cni_calico.kernel.netlink import addresses, links, routes
 from cni_calico.kernel.netlink.socket import Rtnl
@@ -20,12 +20,12 @@ from cni_calico.model import names
 from cni_calico.plugin.network import host_routes as hostroutes
 from cni_calico.plugin.network.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
 from cni_calico.plugin.network.inside import apply_pod
-from cni_calico.plugin.network.ownership import belongs_to_another
+from cni_calico.plugin.network.ownership import another_workload, belongs_to_another, is_proven
 from cni_calico.plugin.network.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from contextlib import ExitStack
     from typing import NamedTuple
 
@@ -64,6 +64,7 @@ def create_links(
     may_replace: bool = True,
     may_keep: bool = True,
     named_after_pod: bool = True,
+    rivals: Callable[[], Collection[str]] = tuple,
     log: Log = SILENT,
     host: Host | None = None,
 ) -> Links:
@@ -71,8 +72,9 @@ def create_links(
 
     ``may_replace``: an existing host interface of that name belongs to this attachment or to nobody. ``may_keep``: an
     existing veth between host and pod is the one that the plan describes. ``named_after_pod``: the interface of an
-    earlier sandbox has the same name. ``netns_fd`` stays open until ``undo`` has run. Raises LinkConflict, KernelError,
-    DeadlineExceeded.
+    earlier sandbox has the same name. ``rivals``: asked for the other workloads of this node whose records name the
+    interface, if it exists and its alias names no workload. ``netns_fd`` stays open until ``undo`` has run. Raises
+    LinkConflict, InterfaceTaken, KernelError, DeadlineExceeded, and what ``rivals`` raises.
     """
     with Borrowed(host) as host:
         creation = _Creation(plan, netns_fd)
@@ -82,7 +84,7 @@ def create_links(
             raise LinkConflict(
                 f"cannot create interface {plan.host_ifname}: it or {plan.pod_ifname} exists", errno=EEXIST
             )
-        link = link or _settle_links(creation, host, deadline, may_replace, named_after_pod, log)
+        link = link or _settle_links(creation, host, deadline, may_replace, named_after_pod, rivals, log)
         created = creation.outcome == "created"
         mac = plan.mac
         with netns.inside(netns_fd, host.home):
@@ -142,7 +144,13 @@ class _Creation:
 
 
 def _settle_links(
-    creation: _Creation, host: Host, deadline: Deadline, may_replace: bool, named_after_pod: bool, log: Log
+    creation: _Creation,
+    host: Host,
+    deadline: Deadline,
+    may_replace: bool,
+    named_after_pod: bool,
+    rivals: Callable[[], Collection[str]],
+    log: Log,
 ) -> Link:
     """An interface with one of the two names exists: keep it if both ends are there, replace it if that is allowed,
     otherwise refuse.
@@ -151,8 +159,9 @@ def _settle_links(
     pair = read_pair(host, plan, creation.netns_fd, deadline)
     if pair.joined and pair.host is not None:
         return pair.host
-    if pair.host is not None and not named_after_pod:
-        may_replace = may_replace and not belongs_to_another(pair.host, *plan.aliases)
+    if pair.host is not None and may_replace:
+        _require_not_taken(pair.host, plan, rivals)
+        may_replace = named_after_pod or not belongs_to_another(pair.host, *plan.digests)
     for link in _select_stale(host, creation, pair, deadline, may_replace):
         log.warning(f"replacing interface {link.name}, left over from an earlier attachment")
         try:
@@ -166,6 +175,25 @@ def _settle_links(
             errno=EEXIST,
         )
     return made
+
+
+def _require_not_taken(link: Link, plan: PodPlan, rivals: Callable[[], Collection[str]]) -> None:
+    """Raises InterfaceTaken if the interface is another workload's. Every attachment that could want its name waits for
+    this one meanwhile (Attachment.veth_label).
+    """
+    if not plan.owner or is_proven(link, plan.digests):
+        return
+    other = another_workload(link, plan.owner)
+    if other or not names.owner_in(link.alias):
+        taken = (names.shown_owner(other),) if other else tuple(sorted(rivals()))
+        if taken:
+            own, others = names.shown_owner(plan.owner), " and ".join(taken)
+            raise InterfaceTaken(
+                f"cannot create interface {link.name} for {own}: {others} has it, the names of both give the same "
+                "interface name",
+                errno=EEXIST,
+                details="give one of the two another name",
+            )
 
 
 def _select_stale(
@@ -243,7 +271,7 @@ def _apply_host(
     host: Host, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool], log: Log
 ) -> None:
     index, name = made.host_index, plan.host_ifname
-    batch: list[Request] = [links.set_link(index, name, up=True, alias=plan.aliases[0] if plan.aliases else "")]
+    batch: list[Request] = [links.set_link(index, name, up=True, alias=plan.alias)]
     batch += [hostroutes.add_request(address, index, name) for address in plan.addresses]
     batch += [routes.match_route(address) for address in plan.addresses]
     batch.append(links.get_link(index))

@@ -5,11 +5,13 @@ take nothing from a living pod, whatever has become of its record.
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from cni_calico.model.keys import ResourceList
+from cni_calico.model.names import kubernetes_veth
 from tests.e2e.host import EtcdNode, Node, added, addresses
 from tests.e2e.served import ForkedServer
 from tests.fixtures.namespaces import MakeNamespace
@@ -19,7 +21,10 @@ pytestmark = pytest.mark.netns
 
 S1, S2, S3 = "51" * 32, "52" * 32, "53" * 32
 POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=space;K8S_POD_NAME=web-0"
-SIGNED = "cni-calico:"
+SIGNED, OLD = "cni-calico/2:", "cni-calico:"
+WEB = "/k8s/space/web-0"
+# two names of pods with the same first 44 bits of SHA-1, and so the same interface; found in 18 s
+TWINS, TWIN = ({"shop": "web-3430785"}, {"tenant": "job-2308550"}), "calia75d02016cd"
 
 
 def two_sandboxes(node: Node, make_pod_ns: MakeNamespace) -> tuple[Any, Namespace]:
@@ -33,7 +38,9 @@ def two_sandboxes(node: Node, make_pod_ns: MakeNamespace) -> tuple[Any, Namespac
 
 def host_end(node: Node) -> str:
     (link,) = [link for link in node.host.ip("link", "show") if link["ifname"].startswith("cali")]
-    assert link["ifalias"].startswith(SIGNED) and len(link["ifalias"]) == len(SIGNED) + 40
+    (form,) = [prefix for prefix in (SIGNED, OLD) if link["ifalias"].startswith(prefix)]
+    digest, _, workload = link["ifalias"].removeprefix(form).partition("/")
+    assert len(digest) == 40 and workload.count("/") == (2 if form == SIGNED else 0)
     return str(link["ifname"])
 
 
@@ -212,6 +219,7 @@ def test_a_repeated_add_signs(any_node: Node, pod_ns: Namespace) -> None:
     added(any_node, S1, pod_ns, args=POD)
     name = host_end(any_node)
     signed = any_node.host.link(name)
+    assert signed["ifalias"].endswith(WEB)
     any_node.host.do("link", "set", name, "alias", "")
     added(any_node, S1, pod_ns, args=POD)
     assert any_node.host.link(name) == signed
@@ -224,17 +232,21 @@ def test_a_name_that_a_living_container_has(plain_node: Node, make_pod_ns: MakeN
     added(node, "cnitool-abc111", living)
     node.put({endpoint_path(node): None})
     refused = node.call("ADD", "cnitool-abc222", other.path)
-    assert not refused.ok and "belongs to another attachment" in refused.document["msg"], refused
+    assert not refused.ok and refused.document["code"] == 127, refused
+    assert all(f"default/cnitool-abc{end}" in refused.document["msg"] for end in ("111", "222"))
     require_alive(node, living)
 
 
-def test_what_the_agent_has_signed(any_node: Node, make_pod_ns: MakeNamespace) -> None:
-    """It does not know the network; the container's DEL recognises it, another's does not."""
+@pytest.mark.parametrize("form", [OLD + "{}", SIGNED + "{}" + WEB])
+def test_what_the_agent_has_signed(any_node: Node, make_pod_ns: MakeNamespace, form: str) -> None:
+    """It does not know the network; the container's DEL recognises it, another's does not. Older versions did not write
+    the pod's name.
+    """
     pod = make_pod_ns()
     added(any_node, S1, pod, args=POD)
     name = host_end(any_node)
     digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
-    any_node.host.do("link", "set", name, "alias", SIGNED + digest)
+    any_node.host.do("link", "set", name, "alias", form.format(digest))
     any_node.put({endpoint_path(any_node): None})
     assert any_node.call("DEL", S2, args=POD).ok
     require_alive(any_node, pod)
@@ -254,16 +266,71 @@ def test_a_network_that_was_renamed(any_node: Node, pod_ns: Namespace, profiles:
     assert pod_ns.link("eth0") is None and not any_node.leftovers()
 
 
-def test_what_the_agent_has_signed_is_replaced(any_node: Node, make_pod_ns: MakeNamespace) -> None:
+@pytest.mark.parametrize("form", [OLD + "{}", f"{SIGNED}{{}}/cni/default/{S1}"])
+def test_what_the_agent_has_signed_is_replaced(any_node: Node, make_pod_ns: MakeNamespace, form: str) -> None:
     """Outside Kubernetes, when the container has got another namespace."""
     added(any_node, S1, make_pod_ns())
     name = host_end(any_node)
     digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
-    any_node.host.do("link", "set", name, "alias", SIGNED + digest)
+    any_node.host.do("link", "set", name, "alias", form.format(digest))
     again = make_pod_ns()
     added(any_node, S1, again)
     require_alive(any_node, again)
     assert any_node.call("DEL", S1).ok and not any_node.leftovers()
+
+
+# -- two pods of one interface name -----------------------------------------------------------------------------------
+
+
+def twin(which: int) -> tuple[str, str]:
+    """A pod's "namespace/name", and its CNI_ARGS."""
+    ((space, name),) = TWINS[which].items()
+    return f"{space}/{name}", f"IgnoreUnknown=1;K8S_POD_NAMESPACE={space};K8S_POD_NAME={name}"
+
+
+def test_the_twins_have_one_name() -> None:
+    assert {kubernetes_veth(*name.split("/")) for name, _ in map(twin, (0, 1))} == {TWIN}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("alias", ["ours", "an older version's", "none"])
+def test_a_second_pod_with_the_interface_of_a_first(
+    any_node: Node, make_pod_ns: MakeNamespace, first: int, alias: str
+) -> None:
+    """Its ADD fails and names both, and takes nothing; its DELs leave the first one's interface."""
+    living, other = make_pod_ns(), make_pod_ns()
+    (owner, own_args), (second, args) = twin(first), twin(1 - first)
+    added(any_node, S1, living, args=own_args)
+    digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
+    given = {"ours": any_node.host.link(TWIN)["ifalias"], "none": ""}.get(alias, OLD + digest)
+    any_node.host.do("link", "set", TWIN, "alias", given)
+    held = any_node.taken().keys()
+    refused = any_node.call("ADD", S2, other.path, args=args)
+    assert not refused.ok and refused.document["code"] == 127, refused
+    assert owner in refused.document["msg"] and second in refused.document["msg"]
+    assert any_node.taken().keys() == held and len(any_node.records(ResourceList("WorkloadEndpoint"))) == 1
+    for _ in range(2):
+        assert any_node.call("DEL", S2, other.path, args=args).ok
+    assert living.link("eth0") is not None and any_node.host.link(TWIN)["ifalias"] == given if given else True
+    assert any_node.call("DEL", S1, living.path, args=own_args).ok and any_node.host.link(TWIN) is None
+    added(any_node, S2, other, args=args)
+    assert any_node.call("DEL", S2, other.path, args=args).ok and not any_node.leftovers()
+
+
+def test_twins_at_once(any_node: Node, make_pod_ns: MakeNamespace) -> None:
+    """One gets the interface, the other is told."""
+    spaces = make_pod_ns(), make_pod_ns()
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(any_node.call, "ADD", (S1, S2)[i], spaces[i].path, args=twin(i)[1]) for i in (0, 1)]
+        replies = [call.result() for call in calls]
+    assert sorted(reply.ok for reply in replies) == [False, True], replies
+    winner = 0 if replies[0].ok else 1
+    assert replies[1 - winner].document["code"] == 127
+    assert any_node.host.link(TWIN)["ifalias"].endswith(twin(winner)[0])
+    for i in (1 - winner, winner):
+        assert spaces[winner].link("eth0") is not None
+        assert any_node.call("DEL", (S1, S2)[i], spaces[i].path, args=twin(i)[1]).ok
+    assert not any_node.leftovers()
 
 
 def order_of(node: Node, server: ForkedServer, container: str, pod: Namespace) -> list[str]:

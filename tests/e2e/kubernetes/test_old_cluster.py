@@ -471,8 +471,8 @@ def test_upgraded_in_place_and_back_and_again(site: Site, make_pod_ns: MakeNames
             until(lambda: not connects(site.pods[client.name], web.address, 81), "policies are in force", 30)
             assert connects(site.pods[client.name], web.address, 80)
             assert_policies(site)
-            aliases = {(host.link(pod.veth) or {}).get("ifalias", "")[:11] for pod in old.PODS}
-            assert aliases == ({"cni-calico:"} if isinstance(site, EtcdSite) else {""}), aliases
+            aliases = {(host.link(pod.veth) or {}).get("ifalias", "")[:13] for pod in old.PODS}
+            assert aliases == ({"cni-calico/2:"} if isinstance(site, EtcdSite) else {""}), aliases
 
             # new pods use the blocks that the node has; nothing else is claimed
             new = [add(site, f"new-{i}", make_pod_ns) for i in range(3)]

@@ -94,7 +94,7 @@ def require_alive(node: KubeNode, pod: Namespace) -> None:
     address = next(iter(pod.addresses("eth0"))).partition("/")[0]
     [device] = [route["dev"] for route in node.host.routes(4) if route["dst"] == address]
     end = node.host.link(device)
-    assert end is not None and end["ifalias"].startswith("cni-calico:")
+    assert end is not None and end["ifalias"].endswith(f"/k8s/{node.namespace}/web-0")
 
 
 @pytest.mark.parametrize("how", ["without a namespace", "with prevResult", "in the living one's namespace"])
@@ -240,22 +240,28 @@ def test_the_agent_signs_what_older_versions_made(
     """Of recorded pods; one that Calico 3.15 recorded names no container, so nothing can be said of its interface."""
     add_card(host_ns, "eth0", "10.0.0.5/24")
     with kube_node(kube, host_ns, tmp_path) as node:
-        spaces = {name: make_pod_ns() for name in ("web-0", "old-0")}
+        spaces = {name: make_pod_ns() for name in ("web-0", "old-0", "older-0")}
         ends: dict[str, str] = {}
-        for name, container in (("web-0", S1), ("old-0", S2)):
+        for name, container in (("web-0", S1), ("old-0", S2), ("older-0", S3)):
             kube.create_pod(node.namespace, name, node.nodename)
             reply = node.pod_call("ADD", name, container, spaces[name].path)
             assert reply.ok, reply
             ends[name] = reply.document["interfaces"][0]["name"]
-            host_ns.do("link", "set", ends[name], "alias", "")
+            given = host_ns.link(ends[name])["ifalias"]
+            old = given.replace("/2:", ":").partition("/")[0] if name == "older-0" else ""
+            host_ns.do("link", "set", ends[name], "alias", old)
         unnamed = {"metadata": {"annotations": {f"{POD_PREFIX}containerID": None}}}
         path = f"/api/v1/namespaces/{node.namespace}/pods/old-0"
         kube.request("PATCH", path, unnamed, content_type=MERGE)
+        forged = {"metadata": {"annotations": {f"{POD_PREFIX}containerID": S1}}}
+        kube.request("PATCH", path.replace("old-0", "older-0"), forged, content_type=MERGE)
         with agent(node):
             until(lambda: "ifalias" in host_ns.link(ends["web-0"]), "it is signed", 60)
             assert "ifalias" not in host_ns.link(ends["old-0"])
+            # IPAM's handle says whose an older version's alias is, whatever the annotation says
+            until(lambda: host_ns.link(ends["older-0"])["ifalias"] == given, "it has the pod's name again", 60)
         digest = hashlib.sha1(f"/{S1}/eth0".encode()).hexdigest()
-        assert host_ns.link(ends["web-0"])["ifalias"] == f"cni-calico:{digest}"
+        assert host_ns.link(ends["web-0"])["ifalias"] == f"cni-calico/2:{digest}/k8s/{node.namespace}/web-0"
         # and now that a signature is there, it is what counts
         forbidden(node)
         assert node.pod_call("DEL", "web-0", S3, uid="").ok and spaces["web-0"].link("eth0") is not None

@@ -16,7 +16,7 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log
 from cni_calico.model.keys import BlockKey
-from cni_calico.model.names import kubernetes_veth
+from cni_calico.model.names import kubernetes_veth, owner_text, signed_alias
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from tests.conftest import ROOT
@@ -306,7 +306,7 @@ def test_an_annotation_cuts_nobodys_connections(policed_cluster: KubernetesLab) 
     )
     lab.policy("closed", {"podSelector": {"matchLabels": {"app": "none"}}, "policyTypes": ["Ingress"]})
     node.start()
-    node.until_in_force(endpoints=3)
+    node.until_in_force(endpoints=2)  # the one that claims has no interface
     for version in (4, 6):
         assert node.passes("a", "outside", 80, version=version, sport=4444)
         assert node.passes("gone", "outside", 80, version=version, sport=4444)
@@ -317,3 +317,57 @@ def test_an_annotation_cuts_nobodys_connections(policed_cluster: KubernetesLab) 
     for own, other in (("10.65.0.5", "10.65.0.1"), ("fd00:65::5", "fd00:65::1")):
         until(lambda own=own: not node.host.call(_has_connections, own), "what it really had is gone")
         assert node.host.call(_has_connections, other)
+
+
+# -- two pods of one interface name -----------------------------------------------------------------------------------
+
+
+TWIN_PODS = (("shop", "web-3430785"), ("tenant", "job-2308550"))  # SHA-1 begins with the same 44 bits
+
+
+def policy_named(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+
+
+def annotate_pod(cluster: KubernetesLab, namespace: str, name: str, address: str) -> None:
+    """A pod of this node that claims to be set up."""
+    said = {"cni.projectcalico.org/podIP": f"{address}/32", "cni.projectcalico.org/podIPs": f"{address}/32"}
+    cluster.kube.create_pod(namespace, name, NODE, labels={}, annotations=said)
+    cluster._made.append(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+
+def events_of(kube: Cluster, namespace: str, name: str) -> list[str]:
+    found = kube.request("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+    return [event["message"] for event in found if event["involvedObject"]["name"] == name]
+
+
+@pytest.mark.parametrize("twin_is_first", [False, True])
+def test_a_pod_that_names_anothers_interface(policed_cluster: KubernetesLab, twin_is_first: bool) -> None:
+    """Anyone may annotate a pod that never gets an interface. The alias decides; both pods are told by Events, which
+    the manifests' role may write; and nobody gets a name before there is an interface.
+    """
+    kube, node, since = policed_cluster.kube, policed_cluster.node, len(policed_cluster.kube.audited())
+    owner, twin = TWIN_PODS
+    for namespace, _ in TWIN_PODS:
+        kube.ensure_namespace(namespace, labels={})
+    policed_cluster.pod(SPACE, "a", "10.65.0.1")
+    if twin_is_first:
+        annotate_pod(policed_cluster, *twin, "10.65.0.9")
+    node.start()
+    node.until_in_force(endpoints=1)  # the twin has no interface
+    policed_cluster.pod(*owner, "10.65.0.2", app="b")
+    spec = {"podSelector": {"matchLabels": {"app": "b"}}, "policyTypes": ["Ingress"]}
+    policed_cluster.create(POLICIES.replace(SPACE, owner[0]), policy_named("closed", spec))
+    if not twin_is_first:
+        node.until_in_force(endpoints=2)
+        node.until_passes("a", owner[1], 80, False)
+        annotate_pod(policed_cluster, *twin, "10.65.0.9")
+    until(lambda: node.standing().get("counts", {}).get("disputed") == 1, "the status counts it")
+    assert not node.passes("a", owner[1], 80) and not node.passes(owner[1], "a", 80)  # without an alias: closed
+    until(lambda: all("/".join(twin) in str(events_of(kube, *pod)) for pod in TWIN_PODS), "both are told")
+    alias = signed_alias("0" * 40, owner_text("k8s", *owner))
+    node.host.do("link", "set", kubernetes_veth(*owner), "alias", alias)
+    node.until_in_force(endpoints=2)
+    assert not node.passes("a", owner[1], 80) and node.passes(owner[1], "a", 80)  # as its policies say
+    refused = [e for e in kube.audited(since) if e.get("responseStatus", {}).get("code") == 403]
+    assert [e for e in refused if e["user"]["username"] == NODE_USER] == []

@@ -111,6 +111,9 @@ def test_upstreams_network_is_adopted_without_a_gap(host_n1: Namespace, tmp_path
     assert routes(host_n1) == {dst: route for dst, route in MADE.items() if dst.startswith("10.")}
 
 
+OLDER = "0123456789abcdef0123456789abcdef01234567"  # of a network that only the plugin knew
+
+
 def test_interfaces_of_pods_are_signed(host_n1: Namespace, tmp_path: Path) -> None:
     """Once, at the start: those of recorded endpoints that carry their addresses, and no others."""
     store, container = Store(tmp_path / "store.db"), "c1" * 32
@@ -120,16 +123,23 @@ def test_interfaces_of_pods_are_signed(host_n1: Namespace, tmp_path: Path) -> No
         "calisandbox": ("10.65.1.2", "10.65.1.3", ""),
         "caliadmin": ("10.65.1.4", "10.65.1.4", "an administrator's"),
         "calinobody": ("10.65.1.5", "", ""),
+        "caliolder": ("10.65.1.6", "10.65.1.6", f"cni-calico:{OLDER}"),
+        "caliolderother": ("10.65.1.7", "10.65.1.8", f"cni-calico:{OLDER}"),
     }
     for i, (name, (address, recorded, alias)) in enumerate(cases.items()):
         host_n1.do("link", "add", name, "type", "veth", "peer", "name", f"peer{i}")
         host_n1.do("link", "set", name, "up", "alias", alias)
         host_n1.do("route", "add", address, "dev", name, "scope", "link")
         if recorded:
-            store.put(replace(workload(f"w{i}", name, f"{recorded}/32"), container_id=container))
+            store.put(replace(workload(f"w{i}", name, f"{recorded}/32"), container_id=container, pod=f"w{i}"))
     with running(host_n1, store, "n1", tmp_path / "n1"):
         until(lambda: "ifalias" in (host_n1.link("calione") or {}), "it is signed", 20)
         aliases = {name: (host_n1.link(name) or {}).get("ifalias", "") for name in cases}
     digest = hashlib.sha1(f"/{container}/eth0".encode()).hexdigest()
-    expected = {"calione": f"cni-calico:{digest}", "caliadmin": "an administrator's"}
+    expected = {
+        "calione": f"cni-calico/2:{digest}/k8s/default/w0",
+        "caliadmin": "an administrator's",
+        "caliolder": f"cni-calico/2:{OLDER}/k8s/default/w4",
+        "caliolderother": f"cni-calico:{OLDER}",
+    }
     assert {name: alias for name, alias in aliases.items() if alias} == expected

@@ -1,8 +1,10 @@
-"""Sets the alias that proves whose a pod's host interface is, on interfaces of older versions or upstream's plugin.
+"""Sets the alias that proves whose a workload's host interface is, on those of older versions or upstream's plugin.
 
-Rule: the CNI plugin sets the alias on what it makes (plugin/network/ownership.py). Here only interfaces without any
-alias get one, and only those to which the host routed every address of the record when the agent started, before it
-added any routes: under Kubernetes the record may still be that of the previous sandbox.
+Rule: the CNI plugin sets the alias on what it makes (plugin/network/ownership.py). Here only interfaces whose alias
+names no workload get one. An older version's alias is a digest of the container's ID: the pod for which IPAM's handle
+has that ID gets the interface, whatever annotations say. Where IPAM does not know, and where there is no alias, it is
+the only endpoint that names the interface, if the host routed every address of the record to it when the agent started,
+before it added any routes: under Kubernetes the record may still be that of the previous sandbox.
 """
 
 from __future__ import annotations

@@ -171,3 +171,25 @@ def test_a_policy_over_the_budget_denies(tiered_cluster, tmp_path):
     assert "Warning: NetworkPolicy default/large denies what it governs: its rules may need 65537 rules" in done.err
     shown = calicoctl.ok("policy", "show", "b", "--with", str(file))
     assert "NetworkPolicy default/large (over the budget: denies, not applied yet)" in shown
+
+
+def test_workloads_that_name_one_interface(calicoctl):
+    """Both are shown with what they would get, and that the node decides."""
+    records = {}
+    for name, space in (("a", "one"), ("b", "two")):
+        spec = {"orchestrator": "k8s", "node": "n1", "pod": name, "endpoint": "eth0", "interfaceName": "cali1"}
+        key = ResourceKey("WorkloadEndpoint", f"n1-k8s-{name}-eth0", space)
+        metadata = {"name": key.name, "namespace": space}
+        records[etcd_path(key)] = {
+            "kind": "WorkloadEndpoint",
+            "apiVersion": "projectcalico.org/v3",
+            "metadata": metadata,
+            "spec": {**spec, "ipNetworks": [f"10.65.0.{len(records) + 1}/32"], "profiles": []},
+        }
+    calicoctl.write(records)
+    out = calicoctl.ok("policy", "show", "one/a")
+    assert "disputed: two/b on n1 names the same interface, cali1" in out and "the rest: denied" in out
+    shown = json.loads(calicoctl.ok("policy", "show", "--all", "-o", "json"))["workloads"]
+    assert ["cali1" in one["disputed"] for one in shown] == [True, True]
+    done = calicoctl("policy", "explain", "--from", "one/a", "--to", "192.0.2.1", "--port", "80")
+    assert "one/a: two/b on n1 names the same interface" in done.err

@@ -233,7 +233,7 @@ def test_the_gate_opens_once_every_profile_that_workloads_here_name_is_there(tmp
 
 def test_status_files_where_nothing_is_policed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is to come that an ADD could wait for; where the node is only not ready, something is."""
-    monkeypatch.setattr("cni_calico.nodeagent.policing.rounds.read_interfaces", lambda deadline: INTERFACES)
+    monkeypatch.setattr("cni_calico.nodeagent.policing.interfaces.read_interfaces", lambda deadline: INTERFACES)
     for host, there in ((Host(tmp_path / "off", enforcement="Disabled"), True), (Host(tmp_path / "host"), True)):
         host.kernel.broken = False
         _with_endpoint(host)
@@ -245,7 +245,7 @@ def test_status_files_where_nothing_is_policed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_removed_status_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cni_calico.nodeagent.policing.rounds.read_interfaces", lambda deadline: INTERFACES)
+    monkeypatch.setattr("cni_calico.nodeagent.policing.interfaces.read_interfaces", lambda deadline: INTERFACES)
     host = Host(tmp_path / "host")
     host.kernel.broken = False
     rounds = _with_endpoint(host)
