@@ -8,6 +8,7 @@ meaning (the reverse does not hold: this is not a theorem prover).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cni_calico.model.selectors import ALL, Selector, Tree, parse_selector
 
@@ -161,8 +162,18 @@ def _quoted(value: str) -> str:
 
 def requirements(tree: Tree) -> tuple[Requirement, ...]:
     """The requirements that every match fulfils, the most selective first; none if the selector only excludes."""
+    return _combined(normal_form(tree))
+
+
+@lru_cache(maxsize=16384)
+def requirements_of(selector: Selector) -> tuple[Requirement, ...]:
+    """Those of a selector that is normalized."""
+    return _combined(selector.tree)
+
+
+def _combined(tree: Tree) -> tuple[Requirement, ...]:
     found: dict[str, Requirement] = {}
-    for one in _requirements(normal_form(tree)):
+    for one in _requirements(tree):
         held = found.get(one.label)
         if held is None or held.values is None:
             found[one.label] = one
@@ -188,8 +199,8 @@ def _requirements(tree: Tree) -> list[Requirement]:
     if kind == "and":
         return [one for part in tree[1] for one in _requirements(part)]
     if kind == "or":
-        return _common([requirements(part) for part in tree[1]])
-    if kind in ("all", "not"):
+        return _common([_combined(part) for part in tree[1]])
+    if kind in ("all", "global", "not"):
         return []
     return [Requirement(tree[1])]
 

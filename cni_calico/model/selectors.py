@@ -70,9 +70,11 @@ class Selector:
     def __init__(self, text: str, tree: Tree) -> None:
         self.text = text
         self.tree = tree
-        self._match = _matcher(tree)
+        self._match: LabelMatcher | None = None  # made when it is needed: most are only parts of others
 
     def matches(self, labels: Labels) -> bool:
+        if self._match is None:
+            self._match = _matcher(self.tree)
         return self._match(labels)
 
     def __repr__(self) -> str:
@@ -102,7 +104,7 @@ def _matcher(tree: Tree) -> LabelMatcher:
         parts = [_matcher(part) for part in tree[1]]
         if kind == "and":
             return lambda labels: all(part(labels) for part in parts)
-        return lambda labels: any(part(labels) for part in parts)
+        return _any_matcher(tree[1], parts)
     label = tree[1]
     if kind == "has":
         return lambda labels: label in labels
@@ -114,6 +116,31 @@ def _matcher(tree: Tree) -> LabelMatcher:
     if kind == "starts with":
         return lambda labels: label in labels and labels[label].startswith(value)
     return lambda labels: label in labels and labels[label].endswith(value)
+
+
+_FEW = 8
+
+
+def _any_matcher(trees: tuple[Tree, ...], parts: list[LabelMatcher]) -> LabelMatcher:
+    """Whether one of the parts matches; of many, those that need a value are asked only where a label has it."""
+    if len(parts) <= _FEW:
+        return lambda labels: any(part(labels) for part in parts)
+    asked: dict[tuple[str, str], list[LabelMatcher]] = {}
+    others: list[LabelMatcher] = []
+    for tree, part in zip(trees, parts, strict=True):
+        needs = next((one for one in (tree[1] if tree[0] == "and" else (tree,)) if one[0] == "in"), None)
+        if needs is None:
+            others.append(part)
+        else:
+            for value in needs[2]:
+                asked.setdefault((needs[1], value), []).append(part)
+
+    def matches(labels: Labels) -> bool:
+        if any(part(labels) for pair in labels.items() for part in asked.get(pair, ())):
+            return True
+        return any(part(labels) for part in others)
+
+    return matches
 
 
 class _SelectorParser:

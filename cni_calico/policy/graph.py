@@ -268,7 +268,6 @@ class Graph:
         for source in policy.sources.values():
             self._sets.need(source)
             held.append(source.id)
-            yield
             yield from self._sets.making(source.id)
         return True
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from cni_calico.model.selector_forms import Requirement, requirements
+from cni_calico.model.selector_forms import Requirement, requirements_of
 from cni_calico.model.selectors import Selector
 from cni_calico.policy.steps import Steps, finish
 
@@ -157,7 +157,7 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
         """As ``add_selector``, a label set at each step. Between the steps label sets may come, go and change, and the
         selector may be removed again.
         """
-        required = requirements(selector.tree)
+        required = requirements_of(selector)
         self._selectors[asked] = selector
         self._asked.add(asked, required)
         for label_set in self._candidates(required):
@@ -174,7 +174,7 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
         selector = self._selectors.pop(asked, None)
         if selector is None:
             return
-        required = requirements(selector.tree)
+        required = requirements_of(selector)
         self._asked.remove(asked, required)
         for label_set in self._candidates(required):
             if asked in label_set.matches:
@@ -182,7 +182,7 @@ class LabelIndex(Generic[LabelOwner, SelectorOwner]):
                 self._on_change(asked, label_set, False)
 
     def any_match(self, selector: Selector) -> bool:
-        candidates = self._candidates(requirements(selector.tree))
+        candidates = self._candidates(requirements_of(selector))
         return any(selector.matches(label_set.labels) for label_set in candidates)
 
     def _candidates(self, required: tuple[Requirement, ...]) -> list[LabelSet[LabelOwner, SelectorOwner]]:

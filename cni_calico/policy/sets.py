@@ -184,6 +184,9 @@ class Sets:
         before = self._items.get(key)
         if before == item:
             return
+        if before is not None and item is not None and _labels(before) == _labels(item):
+            self._exchange(key, before, item)
+            return
         if before is not None:
             label_set = self._index.label_set(key)
             for set_id in () if label_set is None else label_set.matches:
@@ -192,13 +195,24 @@ class Sets:
             self._items.pop(key, None)
             self._index.remove_item(key)
             return
-        if before is None or (before.labels, before.profiles) != (item.labels, item.profiles):
-            self._index.remove_item(key)
+        self._index.remove_item(key)
         label_set = self._index.set_item(key, item.labels, item.profiles)
         # one copy of the labels for all that share them
         self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
         for set_id in label_set.matches:
             self._add(set_id, item)
+
+    def _exchange(self, key: ResourceKey, before: Labelled, item: Labelled) -> None:
+        """The labels stay."""
+        label_set = self._index.label_set(key)
+        assert label_set is not None
+        self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
+        for set_id in label_set.matches:
+            found = self._sets[set_id]
+            old, new = set(_members(found.source, before)), set(_members(found.source, item))
+            found.discard(old - new)
+            found.add(new - old)
+            self._changed.add(set_id)
 
     def held(self, key: ResourceKey) -> Labelled | ServiceMembers | None:
         return self._items.get(key) or self._slices.get(key)
@@ -300,6 +314,10 @@ class Sets:
         else:
             self._index.remove_selector(set_id)
         self._changed.discard(set_id)
+
+
+def _labels(item: Labelled) -> tuple[object, ...]:
+    return item.labels, item.profiles
 
 
 def _members(source: SetSource, item: Labelled) -> Iterable[Member]:

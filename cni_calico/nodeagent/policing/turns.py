@@ -3,8 +3,8 @@
 Rule: no change takes long in the engine's thread. A large one is decoded, and what it needs is made ahead of it, in
 slices of SLICE_S; between two of them the other shares have their turns, and its own share pays for the time. It is
 taken into a round when nothing is left to do ahead. A version that has been begun is finished although a newer one
-waits behind it, unless that one removes or spoils the record. Whether there is memory for a change is asked before it
-is begun (memory.py).
+waits behind it, unless that one removes the record. Whether there is memory for a change is asked before it is begun
+(memory.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Turns:
         found = replace(found, changes=self._admitted(found.changes))
         if not everything and len(found.changes) == 1:
             [(key, change)] = found.changes.items()
-            if key in self._begun and (change is None or isinstance(change, Refusal)):
+            if change is None and key in self._begun:
                 self._give_up(key)
             elif key in self._begun or _weigh(change) >= LONG:
                 return self._slice(key, change, found, feed, ahead)
@@ -113,6 +113,8 @@ class Turns:
             begun.steps = _making(begun, key, feed, ahead)
         is_ready = self._advance(begun)
         self._shares.pay_by_time(found)
+        if is_ready and isinstance(change, Refusal):
+            found = replace(found, changes={key: replace(change, first=())})  # what it spoils is taken now
         if not is_ready or change is not begun.change:
             self._shares.give_back(found)
         by_time = dict.fromkeys(found.weights, 1)
@@ -145,4 +147,4 @@ def _making(begun: _Begun, key: ResourceKey, feed: RecordFeed, ahead: MadeAhead)
             begun.record = e.value
             break
         yield False
-    yield from ahead.steps(begun.record)
+    yield from ahead.steps(key, begun.record)

@@ -43,5 +43,5 @@ def weigh_change(change: object) -> int:
         nets = sum(len(side.nets) + len(side.not_nets) for rule in rules for side in (rule.source, rule.destination))
         return 1 + count_rules(change.wanted) + nets + len(change.sources)
     if isinstance(change, Labelled):
-        return 1 + len(change.nets) // _MEMBERS
+        return 1 + (len(change.nets) + len(change.addresses)) // _MEMBERS
     return _WORKLOAD if isinstance(change, WorkloadEndpoint | ClaimedEndpoint) else 1

@@ -18,8 +18,8 @@ def document(kind: str, name: str, namespace: str, spec: dict[str, Any], **label
     return Write.put(ResourceKey(kind, name, namespace), body)
 
 
-def endpoint(number: int) -> Write:
-    """Of tenant ``number``; no such interface exists."""
+def endpoint(number: int, version: int = 0) -> Write:
+    """Of tenant ``number``; no such interface exists. Each version has another label."""
     name = f"t{number}"
     spec = {
         "orchestrator": "k8s",
@@ -31,7 +31,7 @@ def endpoint(number: int) -> Write:
         "profiles": [],
         "interfaceName": f"cali{name}",
     }
-    return document("WorkloadEndpoint", f"{NODE}-k8s-{name}-eth0", name, spec, app="a")
+    return document("WorkloadEndpoint", f"{NODE}-k8s-{name}-eth0", name, spec, app="a", version=str(version))
 
 
 def large_policy(number: int, rules: int, version: int = 0) -> Write:
@@ -40,6 +40,40 @@ def large_policy(number: int, rules: int, version: int = 0) -> Write:
     listed = [{"action": "Allow", "source": {"nets": [net]}} for net in nets]
     spec = {"tier": "default", "selector": "app == 'a'", "types": ["Ingress"], "ingress": listed}
     return document("NetworkPolicy", "large", f"t{number}", spec)
+
+
+def _policy(number: int, name: str, rules: list[dict[str, Any]]) -> Write:
+    spec = {"tier": "default", "selector": "app == 'a'", "types": ["Ingress"], "ingress": rules}
+    return document("NetworkPolicy", name, f"t{number}", spec)
+
+
+def selector_policy(number: int, rules: int) -> Write:
+    """Every rule has a selector of its own."""
+    listed = [{"action": "Allow", "source": {"selector": f"x == 'v{i}'"}} for i in range(rules)]
+    return _policy(number, "large", listed)
+
+
+def terms_policy(number: int, terms: int, version: int = 0) -> Write:
+    """A rule whose selector has many terms and asks every endpoint of the cluster."""
+    text = " || ".join(f"(a{i} == 'x' && b != 'y{version}')" for i in range(terms))
+    side = {"selector": text, "namespaceSelector": "all()"}
+    return _policy(number, "terms", [{"action": "Allow", "source": side}])
+
+
+def small_policy(tenant: int, number: int) -> Write:
+    return _policy(tenant, f"small-{number}", [{"action": "Allow", "source": {"nets": [f"10.9.{number >> 8}.0/24"]}}])
+
+
+def set_policy(number: int) -> Write:
+    return _policy(number, "members", [{"action": "Allow", "source": {"selector": "what == 'large'"}}])
+
+
+def network_set(number: int, members: int, version: int = 0) -> Write:
+    """Of a tenant; each version has other members, half of them networks."""
+    nets = [
+        f"{20 + version}.{i >> 15 & 255}.{i >> 7 & 255}.{(i & 127) * 2}/{32 if i & 1 else 31}" for i in range(members)
+    ]
+    return document("NetworkSet", "large", f"t{number}", {"nets": nets}, what="large")
 
 
 @contextmanager

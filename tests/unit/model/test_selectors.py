@@ -233,3 +233,15 @@ def test_errors_say_where(text, position, expected):
 
 def test_equal_texts_are_parsed_once():
     assert parse_selector("a == 'cached'") is parse_selector("a == 'cached'")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a == '1'", "b in {'1', '2'}", "a == '2' && b != '1'", "!(a == '1')", "has(c)"]), min_size=1
+    ),
+    st.dictionaries(st.sampled_from("abc"), st.sampled_from("123")),
+)
+def test_many_alternatives_are_no_other_than_each_by_itself(parts: list[str], labels: dict[str, str]) -> None:
+    many = [f"({part})" for part in parts] + [f"d{number} == 'x' && a == '1'" for number in range(20)]
+    expected = any(parse_selector(part).matches(labels) for part in many)
+    assert parse_selector(" || ".join(many)).matches(labels) == expected

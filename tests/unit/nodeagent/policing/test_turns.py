@@ -4,8 +4,9 @@ and in the end the tables are those of one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cni_calico.nodeagent.dataplane.policy import parts
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
-from cni_calico.nodeagent.policing import shares, turns
+from cni_calico.nodeagent.policing import ahead, shares, turns
 from cni_calico.nodeagent.policing.ahead import MadeAhead
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.turns import Turns
@@ -93,6 +94,13 @@ class World:
         graph = graph_of(self.taken)
         graph.flush()
         return dict(goal_of(graph.wanted(), SETTINGS).tables.of)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if holds():
+                return
+            self.round()
+        raise AssertionError("never")
 
     def settle(self) -> None:
         for _ in range(1000):
@@ -272,11 +280,69 @@ def test_new_versions_all_the_time_do_not_keep_a_large_policy_out() -> None:
 def test_what_a_crash_leaves_is_removed_at_the_next_start() -> None:
     world = started()
     world.put(("NetworkPolicy", "a", "large"), LARGE)
-    while not parts_there(world):
-        world.round()
+    world.until(lambda: bool(parts_there(world)))
     again = World()
     again.kernel, again.enforcer = world.kernel, Enforcer(world.kernel, again.goal, SILENT)
     for name, document in world.taken.items():
         again.put(name, document)
     again.round(everything=True)
     assert not parts_there(again) and again.kernel.tables == again.one_step()
+
+
+SET = ("NetworkSet", "a", "s")
+
+
+def network_set(numbers: range) -> dict[str, Any]:
+    return {"metadata": {"labels": {"x": "9"}}, "spec": {"nets": [f"10.4.{i >> 4}.{i & 15}/32" for i in numbers]}}
+
+
+def test_members_of_a_large_network_set_come_and_go_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "PORTION", 3)
+    monkeypatch.setattr("cni_calico.nodeagent.policing.weights._MEMBERS", 1)
+    world = started()
+    reader = policy([{"action": "Allow", "source": {"selector": "x == '9'"}}])
+    world.put(("NetworkPolicy", "a", "p"), reader)
+    world.settle()
+
+    def members() -> set[bytes]:
+        [found] = [one for name, one in world.kernel.tables[FILTER[4]].elements.items() if name.startswith("s-")]
+        return set(found)
+
+    for numbers in (range(20), range(10, 40), range(12)):
+        before = members()
+        world.put(SET, network_set(numbers))
+        seen = [before]
+        for _ in range(100):
+            world.round()
+            seen.append(members())
+            if world.taken.get(SET) == network_set(numbers):
+                break
+        after = {bytes((10, 4, i >> 4, i & 15)) for i in numbers}
+        assert seen[-1] == after and len(seen) > 3
+        for earlier, later in pairwise(seen):
+            assert len(later - earlier) <= 3 and len(earlier - later) <= 3
+            assert later - earlier <= after - before and earlier - later <= before - after
+    world.put(SET, None)
+    world.settle()
+    assert members() == set()
+
+
+def test_a_set_that_is_being_made_is_complete_before_any_rule_reads_it() -> None:
+    world = started()
+    for number in range(3, 9):
+        world.put(("WorkloadEndpoint", "a", f"{NODE}-k8s-w{number}-eth0"), endpoint("a", number, str(number)))
+    world.settle()
+    everybody = {"action": "Allow", "source": {"selector": "has(x)", "namespaceSelector": "all()"}}
+    world.put(("NetworkPolicy", "a", "large"), policy([everybody] * 9))
+    name = ("NetworkPolicy", "b", "small")
+
+    def sizes() -> list[int]:
+        found = world.kernel.tables[FILTER[4]].elements
+        return [len(members) for made, members in found.items() if made.startswith("s-")]
+
+    world.until(lambda: any(0 < size < 8 for size in sizes()))
+    world.put(name, policy([everybody]))
+    world.until(lambda: name in world.taken)
+    assert ("NetworkPolicy", "a", "large") not in world.taken
+    for table in FILTER.values():
+        assert met(world.kernel.tables[table]) == met(world.one_step()[table])
