@@ -24,6 +24,7 @@ TOP = (
 )  # fmt: skip
 POOLS = ("ipv4_pools", "ipv6_pools")  # separated by commas
 KUBECONFIG = "kubeconfig"
+PORTS_MAX = 3 * 65535  # that a container may publish: every one of them with each protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,14 @@ def parse_membership(document: JsonFields) -> Membership:
                 f"cannot give the container the address {brief(repr(address))}: it is not an IP address"
             ) from e
     mappings = [JsonFields(one, "port_mappings.") for one in document.objects("port_mappings")]
+    ports = tuple(port for fields in mappings for port in _ports(fields))
+    if sum(port.count for port in ports) > PORTS_MAX:
+        raise InvalidConfig(f"cannot publish more than {PORTS_MAX} ports of one container: its ranges overlap")
     return Membership(
         container=container,
         interface=interface,
         address=next(iter(addresses), ""),
-        ports=tuple(port for fields in mappings for port in _ports(fields)),
+        ports=ports,
         configuration=_configuration(document.section("network")),
     )
 

@@ -27,7 +27,7 @@ from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACC
 from cni_calico.model.selectors import parse_selector
 from cni_calico.model.validation.check import check_resource
 from cni_calico.model.validation.defaults import with_defaults
-from cni_calico.netavark.documents import parse_document, parse_membership, plan_network
+from cni_calico.netavark.documents import PORTS_MAX, parse_document, parse_membership, plan_network
 from cni_calico.nodeagent.bgp.config.services import parse_service
 from cni_calico.plugin.annotations import PREFIX, parse_pod_annotations
 from cni_calico.policy.decode import decode_record, reduce_record
@@ -39,7 +39,6 @@ from cni_calico.relay.reduction import reduce_account, reduce_pod
 
 Refusals = (CalicoError, Wrong, BadRequest)
 ERROR_MAX = 2000  # characters: it goes into logs, status files, metrics and Events
-PORTS_MAX = 3 * 65535  # that a container may publish: every one of them with each protocol
 _SET_ID = re.compile(r"[a-z][A-Za-z0-9_.-]{0,62}")
 _EVERYTHING = {
     "cniVersion": "1.1.0",

@@ -109,6 +109,7 @@ def test_the_embedded_datastore_is_what_a_network_without_options_has() -> None:
         {"network_options": {"interface_name": "eth0", "static_ips": ["10.0.0.1", "10.0.0.2"]}},
         {"network_options": {"interface_name": "eth0", "static_ips": ["ten"]}},
         {"port_mappings": [{"container_port": 80, "host_port": 65535, "range": 2}]},
+        {"port_mappings": [{"container_port": 1, "host_port": 1, "range": 65535}] * 4},
         {"port_mappings": [{"container_port": 0, "host_port": 80}]},
         {"port_mappings": ["80"]},
     ],
