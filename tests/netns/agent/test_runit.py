@@ -129,8 +129,8 @@ def runit(bgp_node: Node) -> Iterator[Runit]:
 def test_services_of_runit(bgp_node: Node, runit: Runit) -> None:
     """felix, confd, bird and bird6, each a service; sv restarts one without the others."""
     until(lambda: has_session(bgp_node), "runit's BIRD starts once confd has written its configuration", 90)
-    before = runit.pid("bird")
-    until(lambda: f"(process {before}), which another service runs" in bgp_node.log(), "it is used", 60)
+    before = until(lambda: runit.pid("bird"), "runit says so", 20)
+    until(lambda: f"(process {before}), which another service runs" in bgp_node.log(), f"it ({before}) is used", 20)
     assert runit.pid("bird6") and not [line for line in bgp_node.log().splitlines() if "BIRD started" in line]
     bgp_node.store.put(peer("10.0.0.253"))
     until(lambda: has_session(bgp_node, "10.0.0.253"), "a changed record", 30)

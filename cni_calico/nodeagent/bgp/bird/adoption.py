@@ -130,10 +130,10 @@ def _process_at(path: str, peer: int) -> int:
     """
     if _is_bird(_words(peer)):
         return peer
-    name = os.path.basename(path).encode()
+    wanted = os.path.realpath(path)
     for entry in _PROC.iterdir() if peer else ():
         words = _words(int(entry.name)) if entry.name.isdecimal() else []
-        if _is_bird(words) and any(word.endswith(name) for word in words):
+        if _is_bird(words) and wanted in {os.path.realpath(os.fsdecode(word).removeprefix("-s")) for word in words[1:]}:
             return int(entry.name)
     return 0
 
