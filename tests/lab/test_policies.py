@@ -5,6 +5,7 @@ Rule: packets are the proof. Ports: 8000 is what policies here allow, 8001 what 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -451,6 +452,18 @@ def test_node_ports_from_outside(policy_world: World) -> None:
     gateway = {"ipBlock": {"cidr": "10.99.0.1/32"}}
     policy_world.apply(kubernetes("outside", WEB, ingress=[{"from": [gateway], "ports": OPEN_PORTS}]))
     until(reached, "the address that a policy names", timeout_s=30, pause_s=0.1)
+
+
+@pytest.mark.parametrize("lab_cluster", ["iptables"], indirect=True)
+def test_node_ports_at_the_hosts_loopback_address(policy_world: World) -> None:
+    """In this mode kube-proxy serves them there; replies come from a pod of this node and from one of the other."""
+    policy_world.apply(service("here", type="NodePort"))
+    ports = policy_world.lab.get("service", "here", "-n", "a")["spec"]["ports"]
+    port = next(entry["nodePort"] for entry in ports if entry["protocol"] == "TCP")
+    for node in policy_world.lab.nodes:
+        ask = node.inside("timeout", "3", "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port}")
+        until(functools.partial(_succeeds, ask), "the node port answers", timeout_s=60, pause_s=0.1)
+        assert all(_succeeds(ask) for _ in range(10)), "whichever pod is behind it"
 
 
 def _succeeds(command: list[str | Path]) -> bool:
