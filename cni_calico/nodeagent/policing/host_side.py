@@ -1,7 +1,9 @@
 """The interfaces of this node that host endpoints depend on.
 
 Rule: they are read only while this node has a host endpoint, and again only when the kernel reports a change of one
-that is not a workload's. Until they have been read once, nothing may be put into force.
+that is not a workload's. Until they have been read once, nothing may be put into force. While there is one, the
+agent's own connections are probed every second: a server that speaks on a connection of which connection tracking knows
+nothing (any more) looks like a stranger, and is not heard until this side speaks.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.interfaces import read_interfaces, read_source_address
 from cni_calico.kernel.netlink.filter_events import Happened
+from cni_calico.kernel.own_connections import probe_when_idle
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
@@ -26,6 +29,7 @@ from cni_calico.policy.wanted import SetChange, WantedChanges
 
 _LOOPBACK = "lo"  # what a host sends to itself passes it, whichever interface has the address
 _READ_S = 5.0
+_IDLE_S = 1
 _NODES = 20  # at most this many nodes are judged by whether they reach the kubelet
 _KUBELET = "the kubelet (kubectl logs, exec)"
 
@@ -45,6 +49,7 @@ class HostSide:
         self._judged: tuple[object, ...] = ()  # what the cuts were last judged by, besides policies and sets
         self._unsure = True
         self._has_read = False
+        self._awake = False
 
     def notice(self, happened: Happened, prefixes: tuple[str, ...]) -> None:
         """Note what the kernel reported. ``prefixes``: with what the names of workloads' interfaces begin."""
@@ -54,6 +59,8 @@ class HostSide:
 
     def follow(self, goal: Goal) -> None:
         """Read the interfaces again if they may have changed. Raises KernelError if they could never be read."""
+        if self._awake and not goal.hosts.all:
+            self.keep_awake(goal)
         if not goal.hosts.all or not self._unsure:
             return
         self._watch()
@@ -66,6 +73,14 @@ class HostSide:
         self._unsure, self._has_read = False, True
         self._owners = {one.ip: link.name for link in links for one in link.addresses}
         goal.follow_interfaces({link.name: frozenset(one.ip.packed for one in link.addresses) for link in links})
+
+    def keep_awake(self, goal: Goal) -> None:
+        """Call it when rules or connections have changed: the next packet of each of the agent's own connections must
+        be this side's.
+        """
+        if goal.hosts.all or self._awake:
+            probe_when_idle(_IDLE_S if goal.hosts.all else 0)
+            self._awake = bool(goal.hosts.all)
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
         """Note which nodes have to reach the kubelet here."""

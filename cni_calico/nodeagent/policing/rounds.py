@@ -301,6 +301,7 @@ class Rounds:
             self._in_force = True
             self._first()
         self._departures.after_change()
+        self._hosts.keep_awake(self._goal)
         self._write_files()
 
     def _first(self) -> None:

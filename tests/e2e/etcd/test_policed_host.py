@@ -1,0 +1,79 @@
+"""The agent behind its own host endpoint: it hears of each change at once, whatever connection tracking has forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.log import Log
+from cni_calico.nodeagent.context.agent import Context
+from tests.deadlines import until
+from tests.e2e.host import EtcdNode
+from tests.netns.policing.lab import NODE, Lab, private_settings
+
+pytestmark = [pytest.mark.netns, pytest.mark.etcd]
+
+POLICY = {"selector": "all()", "types": ["Ingress"], "ingress": [{"action": "Log"}]}
+
+
+@pytest.fixture
+def policed(etcd_node: EtcdNode, tmp_path: Path) -> Iterator[Lab]:
+    """An engine on etcd, with host endpoint ``*`` in force; its client asks nothing by itself for ten minutes."""
+    [url] = etcd_node.datastore.etcd_endpoints
+
+    def open_context(log: Log) -> Context:
+        from cni_calico.datastore.etcd import link
+        from cni_calico.datastore.etcd.config import EtcdConfig
+        from cni_calico.datastore.etcd.store import EtcdStore
+
+        quiet = dict(link._OPTIONS) | {"grpc.keepalive_time_ms": 600_000}
+        link._OPTIONS = tuple(quiet.items())  # type: ignore[assignment]
+        return Context(private_settings(tmp_path), EtcdStore(EtcdConfig(endpoints=(url,))), log, lambda _: True)
+
+    with ExitStack() as stack:
+        lab = Lab(etcd_node.host, tmp_path, stack)
+        lab.open_context = open_context
+        lab.start()
+        stack.callback(lab.stop)
+        until(lab.standing, "the engine has decided", 60)
+        etcd_node.apply("HostEndpoint", "all", {"node": NODE, "interfaceName": "*"})
+        lab.until_in_force(hosts=1)
+        yield lab
+
+
+def forget_all(node: EtcdNode) -> None:
+    node.host.run("conntrack", "-F")
+
+
+def workload_leaves(node: EtcdNode) -> None:
+    """One that has the host's own address: with it go the address's connections."""
+    name = f"{NODE}-cni-c1-eth0"
+    spec: dict[str, Any] = {
+        "orchestrator": "cni",
+        "node": NODE,
+        "containerID": "c1",
+        "endpoint": "eth0",
+        "interfaceName": "cali1",
+        "ipNetworks": ["127.0.0.1/32"],
+        "profiles": ["calnet"],
+    }
+    before = set(node.dump())
+    node.apply("WorkloadEndpoint", name, spec, "default")
+    [path] = set(node.dump()) - before
+    node.put({path: None})
+
+
+@pytest.mark.parametrize("lose", [forget_all, workload_leaves])
+def test_it_hears_of_changes_on_connections_that_are_not_tracked(
+    etcd_node: EtcdNode, policed: Lab, lose: Callable[[EtcdNode], None]
+) -> None:
+    for number in range(1, 4):
+        lose(etcd_node)
+        etcd_node.apply("GlobalNetworkPolicy", f"p{number}", POLICY)
+        policed.until_in_force(policies=number)
+    etcd_node.put({path: None for path in etcd_node.dump() if "/hostendpoints/" in path})
+    policed.until_in_force(hosts=0)
