@@ -1,4 +1,4 @@
-"""This process's own TCP connections, whichever library opened them: how soon the kernel probes an idle one.
+"""TCP connections of this process, whichever library opened them: how soon the kernel probes an idle one.
 
 Rule: nothing is sent by the process itself and nothing of the connection's protocol is touched. A connection that comes
 or goes meanwhile is skipped.

@@ -62,6 +62,9 @@ class HostPath:
         failsafe = (packet["protocol"], packet["dport"]) in open_ports
         if stage == "raw" and packet["protocol"] != 1:
             failsafe = failsafe or (packet["protocol"], packet["sport"]) in answered
+        if packet.get("invalid") and stage != "raw":  # before failsafe ports, too
+            asked = stage != "beforeNat" or self.naive.has_policies(key, stage)
+            return False if asked else None
         if failsafe and stage != "forward":
             return None
         verdict: bool | None = self.naive.host_verdict(key, stage, direction, packet)
@@ -69,7 +72,7 @@ class HostPath:
 
     def workload(self, address: Address, direction: str, packet: dict[str, Any]) -> bool:
         key = self.workloads[address]
-        return key is not None and bool(self.naive.verdict(key, direction, packet))
+        return key is not None and not packet.get("invalid") and bool(self.naive.verdict(key, direction, packet))
 
     def passes_in(self, packet: dict[str, Any]) -> tuple[str, bool]:
         """(the interface it comes out of, or HERE; whether it does), of a packet from outside or of a workload."""
@@ -79,8 +82,7 @@ class HostPath:
         if first is False:
             return HERE, False
         early = first is True
-        if not raw:  # what is not tracked is not translated
-            packet = translated(packet, self.incoming)
+        packet = tracked(packet, self.incoming, untracked=bool(raw))
         if any(packet["destination"] in addresses for addresses in self.own.values()):
             if incoming not in self.own:
                 return HERE, self.workload(packet["source"], "egress", packet)
@@ -97,12 +99,22 @@ class HostPath:
     def passes_out(self, packet: dict[str, Any]) -> tuple[str, bool]:
         """The same of a packet of the host's own."""
         raw = self.decided(self.routes[packet["destination"]], "raw", "egress", packet)
-        if not raw:
-            packet = translated(packet, self.outgoing)
+        packet = tracked(packet, self.outgoing, untracked=bool(raw))
         outgoing = self.routes[packet["destination"]]
         if raw is not None:
             return outgoing, raw
         return outgoing, outgoing not in self.own or self.decided(outgoing, "own", "egress", packet) is not False
+
+
+def tracked(
+    packet: dict[str, Any], by: Mapping[tuple[Address, Port], tuple[Address, int]], *, untracked: bool
+) -> dict[str, Any]:
+    """After connection tracking: what is not tracked is neither translated nor invalid, what is invalid is not
+    translated.
+    """
+    if untracked:
+        return {**packet, "invalid": False}
+    return packet if packet.get("invalid") else translated(packet, by)
 
 
 def translated(packet: dict[str, Any], by: Mapping[tuple[Address, Port], tuple[Address, int]]) -> dict[str, Any]:

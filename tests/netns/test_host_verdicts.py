@@ -22,9 +22,9 @@ from cni_calico.policy.wanted import WantedEndpoint
 from tests.netns.host_path import HostPath
 from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import socket_in
-from tests.netns.test_verdicts import TRIED, owners_of
+from tests.netns.test_verdicts import TRIED, owners_of, strangers_among
 from tests.netns.wire import INTERFACES, UPLINK, Wire, frame, number_in, open_wire
-from tests.unit.policy.cluster import NODE, PACKETS, documents_for, graph_of, keys
+from tests.unit.policy.cluster import INVALID, NODE, PACKETS, documents_for, graph_of, keys
 from tests.unit.policy.naive import Naive
 
 pytestmark = [
@@ -93,15 +93,21 @@ COMMIT
 }
 
 
-def path_of(documents: dict[Any, Any], owners: dict[Any, WantedEndpoint]) -> HostPath:
-    """``owners``: the workload that has an address; all others are behind the uplink."""
+def path_of(
+    documents: dict[Any, Any], owners: dict[Any, WantedEndpoint], strangers: dict[Any, str] | None = None
+) -> HostPath:
+    """``owners``: the workload that has an address; ``strangers``: interfaces without an endpoint; all others are
+    behind the uplink.
+    """
+    strangers = strangers or {}
     addresses = {packet[end] for packet in PACKETS for end in ("source", "destination")} | {*POD.values()}
     return HostPath(
         Naive(documents),
         NODE,
         {UPLINK: frozenset(OWN.values())},
-        dict.fromkeys(addresses, UPLINK) | {address: owner.interface for address, owner in owners.items()},
-        {address: (owner.key.kind, owner.key.namespace, owner.key.name) for address, owner in owners.items()},
+        dict.fromkeys(addresses, UPLINK) | {one: owner.interface for one, owner in owners.items()} | strangers,
+        {one: (owner.key.kind, owner.key.namespace, owner.key.name) for one, owner in owners.items()}
+        | dict.fromkeys(strangers),
         frozenset({INBOUND}),
         frozenset({OUTBOUND}),
         {(OWN[version], (6, NODE_PORT)): (POD[version], POD_PORT) for version in OWN},
@@ -193,7 +199,7 @@ _clusters = st.fixed_dictionaries(
     {key: documents_for(key) for key in keys() if key[0] in _ALWAYS},
     optional={key: documents_for(key) for key in keys() if key[0] not in _ALWAYS},
 )
-FROM_HOST = [packet for packet in PACKETS if packet["source"] in OWN.values() and packet["protocol"] != 58]
+FROM_HOST = [packet for packet in PACKETS + INVALID if packet["source"] in OWN.values() and packet["protocol"] != 58]
 
 
 def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
@@ -204,9 +210,11 @@ def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
     assert wire.enforcer.goal.problems == {}
     owners = owners_of(sorted(wanted.endpoints.values(), key=lambda endpoint: str(endpoint.key)))
     owners = {address: endpoint for address, endpoint in owners.items() if address not in OWN.values()}
-    wire.route({address: endpoint.interface for address, endpoint in owners.items()}, without=OWN.values())
-    path, tried, expected = path_of(documents, owners), [], []
-    for packet in TRIED:
+    strangers = strangers_among(wanted.endpoints.values(), {*owners, *OWN.values(), *POD.values()})
+    routes = {address: endpoint.interface for address, endpoint in owners.items()} | strangers
+    wire.route(routes, without=OWN.values())
+    path, tried, expected = path_of(documents, owners, strangers), [], []
+    for packet in TRIED + INVALID:
         incoming = path.routes[packet["source"]]
         outgoing, passes = path.passes_in(packet)
         if packet["source"] in OWN.values() or incoming == outgoing:
@@ -233,10 +241,10 @@ def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
     ]
 
 
-def check_hosts(hosts: HostWire) -> None:
+def check_hosts(hosts: HostWire, states: int = 50) -> None:
     """The same examples each time, whatever the packet filter and the kernel."""
     limits = settings(
-        max_examples=50,
+        max_examples=states,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
@@ -247,6 +255,12 @@ def check_hosts(hosts: HostWire) -> None:
 
 def test_verdicts_about_hosts(hosts: HostWire) -> None:
     check_hosts(hosts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_verdicts_about_hosts_for_long(hosts: HostWire) -> None:
+    check_hosts(hosts, 500)
 
 
 def test_verdicts_of_iptables_about_hosts(legacy_hosts: HostWire) -> None:

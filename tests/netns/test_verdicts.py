@@ -5,7 +5,7 @@ Each example changes the tables of the one before, so what is tested is a state 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from ipaddress import ip_address
 from typing import Any
 
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.wanted import WantedEndpoint
-from tests.netns.wire import PEER, ROUTER, UPLINK, Wire, frame, open_wire
-from tests.unit.policy.cluster import PACKETS, documents_for, graph_of, keys
+from tests.netns.wire import INTERFACES, PEER, ROUTER, UPLINK, Wire, frame, open_wire
+from tests.unit.policy.cluster import ADDRESSES, INVALID, PACKETS, documents_for, graph_of, keys
 from tests.unit.policy.naive import Naive
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
@@ -41,6 +41,17 @@ def owners_of(endpoints: list[WantedEndpoint]) -> dict[Any, WantedEndpoint]:
     return {ip_address(packed): endpoint for endpoint in endpoints for packed in endpoint.addresses}
 
 
+def strangers_among(endpoints: Iterable[WantedEndpoint], owned: Collection[Any]) -> dict[Any, str]:
+    """Addresses that nobody owns, behind workloads' interfaces that have no endpoint; one of each family."""
+    known = {endpoint.interface for endpoint in endpoints}
+    unknown = [name for name in INTERFACES if name not in known]
+    found: dict[Any, str] = {}
+    for version in (4, 6) if unknown else ():
+        free = [one for one in map(ip_address, reversed(ADDRESSES)) if one.version == version and one not in owned]
+        found.update((address, unknown[0]) for address in free[:1])
+    return found
+
+
 # host endpoints, whose policies concern what is forwarded too, have a test of their own: test_host_verdicts.py
 _KEYS = [key for key in keys() if key[0] != "HostEndpoint"]
 _clusters = st.fixed_dictionaries({}, optional={key: documents_for(key) for key in _KEYS})
@@ -53,12 +64,14 @@ def _judge(wire: Wire, documents: dict[Any, Any]) -> None:
     wire.apply(wanted)
     assert wire.enforcer.goal.problems == {}
     owners = owners_of(sorted(wanted.endpoints.values(), key=lambda endpoint: str(endpoint.key)))
-    wire.route({address: endpoint.interface for address, endpoint in owners.items()})
+    strangers = strangers_among(wanted.endpoints.values(), owners)
+    routes = {address: endpoint.interface for address, endpoint in owners.items()} | strangers
+    wire.route(routes)
     naive, tried, expected = Naive(documents), [], []
-    for packet in TRIED:
+    for packet in TRIED + INVALID:
         source, destination = owners.get(packet["source"]), owners.get(packet["destination"])
-        incoming = source.interface if source else UPLINK
-        outgoing = destination.interface if destination else UPLINK
+        incoming = routes.get(packet["source"], UPLINK)
+        outgoing = routes.get(packet["destination"], UPLINK)
         if incoming == outgoing:
             continue
         verdicts = [
@@ -66,8 +79,9 @@ def _judge(wire: Wire, documents: dict[Any, Any]) -> None:
             for endpoint, direction in ((source, "egress"), (destination, "ingress"))
             if endpoint is not None
         ]
+        is_unknown = packet["source"] in strangers or packet["destination"] in strangers
         tried.append((incoming, outgoing, packet))
-        expected.append(all(verdicts))
+        expected.append(all(verdicts) and not is_unknown and not (verdicts and packet.get("invalid", False)))
     found = wire.arrivals(tried)
     wrong = [
         (incoming, outgoing, packet, f"arrived: {there}")
@@ -77,9 +91,9 @@ def _judge(wire: Wire, documents: dict[Any, Any]) -> None:
     assert wrong == []
 
 
-def check_verdicts(wire: Wire) -> None:
+def check_verdicts(wire: Wire, states: int = 60) -> None:
     """The same examples each time, whatever the packet filter and the kernel."""
-    limits = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    limits = settings(max_examples=states, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     limits(given(documents=_clusters)(_judge))(wire)
 
 
@@ -110,6 +124,12 @@ def test_only_packets_of_the_test_count(wire: Wire) -> None:
 
 def test_verdicts(wire: Wire) -> None:
     check_verdicts(wire)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_verdicts_for_long(wire: Wire) -> None:
+    check_verdicts(wire, 500)
 
 
 def test_verdicts_of_iptables(legacy_wire: Wire) -> None:

@@ -33,6 +33,7 @@ MARKER = 0x88B5  # an EtherType for experiments
 ROUTER, PEER = "02:00:00:00:00:01", "02:00:00:00:00:02"
 MARK = bytes.fromhex((PEER + ROUTER).replace(":", "")) + struct.pack(">H", MARKER) + bytes(46)
 TOKEN = os.urandom(8)  # before each packet's number
+_SYN = 0x02
 _HEADER = {6: 20, 17: 8, 1: 8, 58: 8}  # bytes of the upper protocols' headers
 
 
@@ -41,7 +42,8 @@ def frame(packet: dict[str, Any], number: int) -> bytes:
     source, destination = packet["source"], packet["destination"]
     protocol, payload = packet["protocol"], TOKEN + struct.pack(">I", number)
     if protocol == 6:
-        upper = struct.pack(">HHIIBBHHH", packet["sport"], packet["dport"], 1, 0, 0x50, 0x02, 8192, 1, 0) + payload
+        flags = 0 if packet.get("invalid") else _SYN
+        upper = struct.pack(">HHIIBBHHH", packet["sport"], packet["dport"], 1, 0, 0x50, flags, 8192, 1, 0) + payload
     elif protocol == 17:
         upper = struct.pack(">HHHH", packet["sport"], packet["dport"], 8 + len(payload), 1) + payload
     else:

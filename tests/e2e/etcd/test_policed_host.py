@@ -1,4 +1,4 @@
-"""The agent behind its own host endpoint: it hears of each change at once, whatever connection tracking has forgotten."""
+"""The agent behind its own host endpoint: it hears of changes at once, whatever connection tracking has forgotten."""
 
 from __future__ import annotations
 

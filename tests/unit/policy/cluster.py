@@ -292,3 +292,6 @@ PACKETS = [
         (58 if ":" in source else 1, 0, 0, (8, 0)),
     )
 ]
+
+# TCP without any flag: connection tracking calls it invalid
+INVALID = [{**one, "invalid": True} for one in PACKETS if one["protocol"] == 6 and one["dport"] == 80]

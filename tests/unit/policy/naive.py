@@ -171,7 +171,7 @@ class Naive:
         return (
             parse_selector(selector).matches(labels)
             and (not spaces or in_namespaces(spaces, labels, NS, "pcns."))
-            and (not accounts or in_namespaces(accounts, labels, marker, "pcsa."))
+            and (not accounts or in_namespaces(accounts, labels, ACCOUNT, "pcsa."))
         )
 
     def verdict(self, key, direction, packet):

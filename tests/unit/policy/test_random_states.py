@@ -1,0 +1,163 @@
+"""Random states, one after the other, each changed a little from the last: in each the engine and the naive evaluator
+agree about random packets, for workloads and for every stage of every interface of the host.
+
+Documents come from the machine test's strategies, drawn once; which of them are there is drawn by ``random``, which is
+fast enough for a hundred thousand states.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import select_interfaces
+from cni_calico.policy.explain import asked_host, decide, decide_host
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.wanted import PolicyReach, Wanted
+from tests.netns.host_path import HostPath
+from tests.unit.policy.cluster import NODE, PACKETS, UPLINK, as_packet, documents_for, graph_of, keys, put
+from tests.unit.policy.merging import with_changes
+from tests.unit.policy.naive import Naive
+
+Documents = dict[tuple[str, str, str], Any]
+KEYS = keys()
+OWN = {packet["source"] for packet in PACKETS if str(packet["source"]) in ("192.0.2.1", "fd00::2")}
+THERE = {UPLINK: frozenset(OWN), "cali1": frozenset(), "lo": frozenset()}
+STAGES: tuple[tuple[PolicyReach, str], ...] = (
+    ("own", "ingress"),
+    ("own", "egress"),
+    ("forward", "ingress"),
+    ("forward", "egress"),
+    ("beforeNat", "ingress"),
+    ("raw", "ingress"),
+    ("raw", "egress"),
+)
+FRESH, SCRATCH = 200, 500  # each so-many-th state is drawn anew, is compared with one that is made from nothing
+
+
+def draw_documents(count: int) -> dict[tuple[str, str, str], list[Any]]:
+    """So many documents for each key, always the same."""
+    found: dict[tuple[str, str, str], list[Any]] = {}
+    for number, key in enumerate(KEYS):
+        limits = settings(
+            max_examples=count,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+
+        def keep(document: Any, drawn: list[Any]) -> None:
+            drawn.append(document)
+
+        limits(seed(number)(given(document=documents_for(key))(keep)))(drawn=found.setdefault(key, []))
+    return found
+
+
+class States:
+    """``step`` changes the state and compares; ``tried`` counts the verdicts, by what was asked and the answer."""
+
+    def __init__(self, first: int, documents: dict[tuple[str, str, str], list[Any]]) -> None:
+        self.random = Random(first)
+        self.drawn = documents
+        self.graph = Graph(lambda record: record.node == NODE, lambda host: host.node == NODE)
+        self.documents: Documents = {}
+        self.told = Wanted()
+        self.tried: dict[tuple[str, bool | None], int] = {}
+
+    def change(self, number: int) -> None:
+        chosen = KEYS if number % FRESH == 0 else self.random.sample(KEYS, self.random.randint(1, 6))
+        for key in chosen:
+            document = self.draw(key) if self.random.random() < 0.7 else None
+            put(self.graph, key, document)
+            self.documents.pop(key, None)
+            if document is not None:
+                self.documents[key] = document
+        self.told = with_changes(self.told, self.graph.flush())
+
+    def draw(self, key: tuple[str, str, str]) -> Any:
+        """Of a policy that may select hosts, each kind as often as the others, with the rules of two."""
+        document = self.random.choice(self.drawn[key])
+        if key[0] != "GlobalNetworkPolicy":
+            return document
+        spec, other = dict(document["spec"]), self.random.choice(self.drawn[key])["spec"]
+        for direction in ("ingress", "egress"):
+            spec[direction] = [*spec.get(direction, ()), *other.get(direction, ())]
+        for field in ("applyOnForward", "preDNAT", "doNotTrack"):
+            spec.pop(field, None)
+        if self.random.random() < 0.5:
+            for field in ("selector", "namespaceSelector", "serviceAccountSelector"):
+                spec.pop(field, None)
+        kind = self.random.choice(("", "applyOnForward", "preDNAT", "doNotTrack"))
+        if kind:
+            spec |= {"applyOnForward": True, kind: True}
+        if kind == "preDNAT":
+            spec |= {"types": ["Ingress"], "egress": []}
+        return {**document, "spec": spec}
+
+    def count(self, what: str, verdict: bool | None) -> None:
+        self.tried[what, verdict] = self.tried.get((what, verdict), 0) + 1
+
+    def compare(self, number: int) -> None:
+        if number % SCRATCH == 0:
+            scratch = graph_of(dict(sorted(self.documents.items(), key=repr)))
+            scratch.flush()
+            assert self.told == self.graph.wanted() == scratch.wanted()
+        naive = Naive(self.documents)
+        for key in self.random.sample(sorted(self.told.endpoints, key=str), min(2, len(self.told.endpoints))):
+            for direction in ("ingress", "egress"):
+                packet = self.random.choice(PACKETS)
+                found = decide(self.told, key, direction, as_packet(packet))
+                expected = naive.verdict((key.kind, key.namespace, key.name), direction, packet)
+                assert (found.verdict == "Allow") is expected, (number, key, direction, packet, found, self.documents)
+                self.count("workload", expected)
+        self.compare_hosts(number, naive)
+
+    def compare_hosts(self, number: int, naive: Naive) -> None:
+        """At an interface with addresses, at one of a workload, and at one that only ``*`` can have."""
+        there = {name: frozenset(address.packed for address in owned) for name, owned in THERE.items()}
+        interfaces = select_interfaces(self.told.hosts.values(), there, ())
+        path = HostPath(naive, NODE, THERE, {}, {}, frozenset(), frozenset())
+        name = self.random.choice(sorted(THERE))
+        for stage, direction in STAGES:
+            packet = self.random.choice(PACKETS)
+            own = (
+                interfaces.by_name.get(name) if stage == "raw" else interfaces.by_name.get(name, interfaces.everywhere)
+            )
+            verdict = None
+            if own is not None:
+                asked = asked_host(self.told, own, interfaces.everywhere, stage)
+                found = decide_host(self.told, asked, stage, direction, as_packet(packet))  # type: ignore[arg-type]
+                verdict = None if found is None else found.verdict == "Allow"
+            expected = path.decided(name, stage, direction, packet)
+            assert verdict is expected, (number, name, stage, direction, packet, self.documents)
+            self.count(stage if own is None or own == interfaces.by_name.get(name) else f"{stage} of *", expected)
+
+
+def run(states: int, first: int, documents: dict[tuple[str, str, str], list[Any]]) -> States:
+    made = States(first, documents)
+    for number in range(states):
+        made.change(number)
+        made.compare(number)
+    return made
+
+
+def require_both(tried: dict[tuple[str, bool | None], int], *rarely: str) -> None:
+    """Nothing is compared that always has the same answer."""
+    for what in ("workload", "own of *", "forward of *", "beforeNat of *", *rarely):
+        assert {verdict for asked, verdict in tried if asked == what} >= {True, False}, (what, tried)
+
+
+def test_fifteen_hundred_states() -> None:
+    require_both(run(1500, 1, draw_documents(15)).tried)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_hundred_thousand_states() -> None:
+    documents = draw_documents(100)
+    for number in range(2, 12):
+        require_both(run(10_000, number, documents).tried, "own", "forward", "beforeNat", "raw")
