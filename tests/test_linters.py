@@ -486,6 +486,7 @@ OF_SEVERAL_MODULES = {
     "ctl/policy/test_path": "hosts against the naive path of a packet",
     "ctl/test_dropin": "what callers of upstream's program rely on",
     "ctl/test_pure": "the pure parts",
+    "policy/test_random_states": "the calculation against the naive evaluator",
     "datastore/etcd/test_parts": "the pure parts",
     "datastore/kubernetes/test_login_oracle": "login.py against another implementation",
     "datastore/kubernetes/test_streams": "what opening a watch meets",

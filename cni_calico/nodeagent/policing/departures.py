@@ -104,9 +104,9 @@ class Departures:
         if self._listed is not None and self._version != self.owners.local_version:
             self._write(self._listed | self.owners.local_addresses())
 
-    def after_change(self) -> None:
+    def after_change(self) -> bool:
         """The kernel no longer has rules for the workloads that are gone: remove their connections, because established
-        ones would pass forever.
+        ones would pass forever. Returns whether there are any to remove.
         """
         gone = self.owners.take_let_go()
         if self._connections is not None:
@@ -115,6 +115,7 @@ class Departures:
         if (self._version, self._owed) != (self.owners.local_version, owed):
             self._version, self._owed = self.owners.local_version, owed
             self._write(self.owners.local_addresses() | owed)
+        return bool(gone or owed)
 
     def forget(self) -> None:
         """Empty the list: no workload is policed any more."""

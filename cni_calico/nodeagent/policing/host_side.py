@@ -8,17 +8,20 @@ nothing (any more) looks like a stranger, and is not heard until this side speak
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+from cni_calico.datastore.interface import Datastore
 from cni_calico.datastore.kubernetes.login import read_servers
 from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
+from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel.interfaces import read_interfaces, read_source_address
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.kernel.own_connections import probe_when_idle
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import CLUSTER, ResourceKey
 from cni_calico.model.resources import Address
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
@@ -29,17 +32,19 @@ from cni_calico.policy.wanted import SetChange, WantedChanges
 
 _LOOPBACK = "lo"  # what a host sends to itself passes it, whichever interface has the address
 _READ_S = 5.0
-_IDLE_S = 1
+_IDLE_S, _SPEAK_S = 1, 5.0
 _NODES = 20  # at most this many nodes are judged by whether they reach the kubelet
 _KUBELET = "the kubelet (kubectl logs, exec)"
 
 
 class HostSide:
     """For the engine's thread; it reads the interfaces of that thread's network namespace. ``watch`` is called to ask
-    the kernel for notifications about addresses.
+    the kernel for notifications about addresses, ``speak`` in a thread of its own to send the datastore something.
     """
 
-    def __init__(self, watch: Callable[[], None], lifelines: tuple[Lifeline, ...], log: Log) -> None:
+    def __init__(
+        self, watch: Callable[[], None], lifelines: tuple[Lifeline, ...], log: Log, speak: Callable[[], object]
+    ) -> None:
         self.cuts: tuple[str, ...] = ()  # which host endpoints cut which lifelines
         self._watch = watch
         self._lifelines = lifelines
@@ -50,6 +55,8 @@ class HostSide:
         self._unsure = True
         self._has_read = False
         self._awake = False
+        self._speak, self._to_say = speak, threading.Event()
+        self._speaking: threading.Thread | None = None
 
     def notice(self, happened: Happened, prefixes: tuple[str, ...]) -> None:
         """Note what the kernel reported. ``prefixes``: with what the names of workloads' interfaces begin."""
@@ -74,13 +81,25 @@ class HostSide:
         self._owners = {one.ip: link.name for link in links for one in link.addresses}
         goal.follow_interfaces({link.name: frozenset(one.ip.packed for one in link.addresses) for link in links})
 
-    def keep_awake(self, goal: Goal) -> None:
-        """Call it when rules or connections have changed: the next packet of each of the agent's own connections must
-        be this side's.
+    def keep_awake(self, goal: Goal, *, lost: bool = False) -> None:
+        """Call it when rules have changed. The next packet of each of the agent's own connections has to be this
+        side's; ``lost``: entries of connection tracking have been removed, so that it has to be sent now.
         """
-        if goal.hosts.all or self._awake:
-            probe_when_idle(_IDLE_S if goal.hosts.all else 0)
-            self._awake = bool(goal.hosts.all)
+        if not goal.hosts.all and not self._awake:
+            return
+        probe_when_idle(_IDLE_S if goal.hosts.all else 0)
+        lost, self._awake = lost or not self._awake, bool(goal.hosts.all)
+        if self._awake and lost:
+            self._to_say.set()
+            if self._speaking is None or not self._speaking.is_alive():
+                self._speaking = threading.Thread(target=self._speak_up, name="policy-speaks", daemon=True)
+                self._speaking.start()
+
+    def _speak_up(self) -> None:
+        """Until nothing has been lost since the last time."""
+        while self._to_say.is_set():
+            self._to_say.clear()
+            self._speak()
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
         """Note which nodes have to reach the kubelet here."""
@@ -142,6 +161,12 @@ def read_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:
     stores = config.etcd_endpoints if config.type == "etcdv3" else ()
     servers = read_servers(config.kubernetes)
     return (*parse_endpoints("the datastore", stores), *parse_endpoints("the API server", servers))
+
+
+def speak_to(store: Datastore) -> None:
+    """Send the datastore something, on the connection by which it reports changes if it has only one (etcd)."""
+    with suppress(CalicoError):
+        store.get(CLUSTER, Deadline.after(_SPEAK_S))
 
 
 def describe_idle(goal: Goal, missing_profiles: tuple[str, ...]) -> Iterator[str]:

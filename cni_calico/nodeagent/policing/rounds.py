@@ -35,7 +35,7 @@ from cni_calico.nodeagent.policing.dispute_events import DisputeEvents
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFacts, decide
 from cni_calico.nodeagent.policing.guard import StandingGuard
-from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines
+from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines, speak_to
 from cni_calico.nodeagent.policing.interfaces import Interfaces
 from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
 from cni_calico.nodeagent.policing.problems import count_goal, describe_problems, describe_spared
@@ -91,7 +91,9 @@ class Rounds:
         self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
         self._spared = Spared(context.files, self._log, context.settings.state_dir)
         self._surroundings = Surroundings()
-        self._hosts = HostSide(watch_addresses, read_lifelines(context.config), self._log)
+        self._hosts = HostSide(
+            watch_addresses, read_lifelines(context.config), self._log, lambda: speak_to(context.store)
+        )
         self._policies: set[ResourceKey] = set()
         self._interfaces = Interfaces()
         self._dispute_events = DisputeEvents(context.kubernetes_store, self._log)
@@ -300,8 +302,7 @@ class Rounds:
         if not self._in_force:
             self._in_force = True
             self._first()
-        self._departures.after_change()
-        self._hosts.keep_awake(self._goal)
+        self._hosts.keep_awake(self._goal, lost=self._departures.after_change())
         self._write_files()
 
     def _first(self) -> None:

@@ -21,17 +21,17 @@ POLICY = {"selector": "all()", "types": ["Ingress"], "ingress": [{"action": "Log
 
 
 @pytest.fixture
-def policed(etcd_node: EtcdNode, tmp_path: Path) -> Iterator[Lab]:
+def behind_host_endpoint(etcd_node: EtcdNode, tmp_path: Path) -> Iterator[Lab]:
     """An engine on etcd, with host endpoint ``*`` in force; its client asks nothing by itself for ten minutes."""
     [url] = etcd_node.datastore.etcd_endpoints
 
     def open_context(log: Log) -> Context:
-        from cni_calico.datastore.etcd import link
+        from cni_calico.datastore.etcd import link as etcd_link
         from cni_calico.datastore.etcd.config import EtcdConfig
         from cni_calico.datastore.etcd.store import EtcdStore
 
-        quiet = dict(link._OPTIONS) | {"grpc.keepalive_time_ms": 600_000}
-        link._OPTIONS = tuple(quiet.items())  # type: ignore[assignment]
+        quiet = dict(etcd_link._OPTIONS) | {"grpc.keepalive_time_ms": 600_000}
+        etcd_link._OPTIONS = tuple(quiet.items())
         return Context(private_settings(tmp_path), EtcdStore(EtcdConfig(endpoints=(url,))), log, lambda _: True)
 
     with ExitStack() as stack:
@@ -69,11 +69,11 @@ def workload_leaves(node: EtcdNode) -> None:
 
 @pytest.mark.parametrize("lose", [forget_all, workload_leaves])
 def test_it_hears_of_changes_on_connections_that_are_not_tracked(
-    etcd_node: EtcdNode, policed: Lab, lose: Callable[[EtcdNode], None]
+    etcd_node: EtcdNode, behind_host_endpoint: Lab, lose: Callable[[EtcdNode], None]
 ) -> None:
     for number in range(1, 4):
         lose(etcd_node)
         etcd_node.apply("GlobalNetworkPolicy", f"p{number}", POLICY)
-        policed.until_in_force(policies=number)
+        behind_host_endpoint.until_in_force(policies=number)
     etcd_node.put({path: None for path in etcd_node.dump() if "/hostendpoints/" in path})
-    policed.until_in_force(hosts=0)
+    behind_host_endpoint.until_in_force(hosts=0)

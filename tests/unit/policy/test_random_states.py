@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import select_interfaces
 from cni_calico.policy.explain import asked_host, decide, decide_host
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
 from tests.netns.host_path import HostPath
 from tests.unit.policy.cluster import NODE, PACKETS, UPLINK, as_packet, documents_for, graph_of, keys, put
@@ -26,7 +27,7 @@ Documents = dict[tuple[str, str, str], Any]
 KEYS = keys()
 OWN = {packet["source"] for packet in PACKETS if str(packet["source"]) in ("192.0.2.1", "fd00::2")}
 THERE = {UPLINK: frozenset(OWN), "cali1": frozenset(), "lo": frozenset()}
-STAGES: tuple[tuple[PolicyReach, str], ...] = (
+STAGES: tuple[tuple[PolicyReach, Direction], ...] = (
     ("own", "ingress"),
     ("own", "egress"),
     ("forward", "ingress"),
@@ -35,6 +36,7 @@ STAGES: tuple[tuple[PolicyReach, str], ...] = (
     ("raw", "ingress"),
     ("raw", "egress"),
 )
+DIRECTIONS: tuple[Direction, ...] = ("ingress", "egress")
 FRESH, SCRATCH = 200, 500  # each so-many-th state is drawn anew, is compared with one that is made from nothing
 
 
@@ -108,7 +110,7 @@ class States:
             assert self.told == self.graph.wanted() == scratch.wanted()
         naive = Naive(self.documents)
         for key in self.random.sample(sorted(self.told.endpoints, key=str), min(2, len(self.told.endpoints))):
-            for direction in ("ingress", "egress"):
+            for direction in DIRECTIONS:
                 packet = self.random.choice(PACKETS)
                 found = decide(self.told, key, direction, as_packet(packet))
                 expected = naive.verdict((key.kind, key.namespace, key.name), direction, packet)
@@ -130,7 +132,7 @@ class States:
             verdict = None
             if own is not None:
                 asked = asked_host(self.told, own, interfaces.everywhere, stage)
-                found = decide_host(self.told, asked, stage, direction, as_packet(packet))  # type: ignore[arg-type]
+                found = decide_host(self.told, asked, stage, direction, as_packet(packet))
                 verdict = None if found is None else found.verdict == "Allow"
             expected = path.decided(name, stage, direction, packet)
             assert verdict is expected, (number, name, stage, direction, packet, self.documents)

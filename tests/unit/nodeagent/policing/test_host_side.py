@@ -42,7 +42,7 @@ class LifelineHost:
 
     def __post_init__(self) -> None:
         place = "cni_calico.nodeagent.policing.host_side"
-        self.side = HostSide(lambda: None, (Lifeline("the datastore", "egress", STORE, 12379),), SILENT)
+        self.side = HostSide(lambda: None, (Lifeline("the datastore", "egress", STORE, 12379),), SILENT, lambda: None)
         self.monkeypatch.setattr(f"{place}.read_interfaces", lambda deadline: self.there)
         self.monkeypatch.setattr(f"{place}.read_source_address", self.source)
 
