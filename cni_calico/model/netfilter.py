@@ -136,10 +136,13 @@ class ConnectionLimit:
 
 @dataclass(frozen=True, slots=True)
 class LogPacket:
-    """``level``: syslog's number; 6 is info."""
+    """``level``: syslog's number; 6 is info. With a ``group`` the packet is not logged, but reported to the program
+    that listens to this group, if there is one (nf_tables only).
+    """
 
     prefix: str
     level: int = 6
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)

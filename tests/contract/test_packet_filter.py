@@ -150,6 +150,7 @@ EVERYTHING = (
     rule(MetaLoad("mark"), Bitwise(host32(0xFFFEFFFF), host32(0x10000)), MetaStore("mark")),
     rule(RateLimit(500, 1, 20, over=True), DROP),
     rule(RateLimit(10, 60), LogPacket("x y: "), LogPacket("z", 3)),
+    rule(LogPacket("what is said", group=61789), DROP),
     rule(MetaLoad("l4proto"), Compare("eq", b"\x06"), ConnectionLimit(10), RejectPacket()),
     rule(RejectPacket(3)),
     rule(jump("other")),

@@ -106,6 +106,7 @@ RULES: dict[str, tuple[Expression, ...]] = {
     ),
     "limit rate over 500/second burst 20 packets drop": (RateLimit(500, 1, 20, over=True), DROP),
     'limit rate 10/minute burst 7 packets log prefix "x y: " level info': (RateLimit(10, 60, 7), LogPacket("x y: ")),
+    'log prefix "x y" group 61789': (LogPacket("x y", group=61789),),
     "meta l4proto tcp ct count over 10 reject with tcp reset": (*TCP, ConnectionLimit(10), RejectPacket()),
     "reject": (RejectPacket(3),),
     "fib saddr . mark . iif oif 0 drop": (FibSourceInterface(), Compare("eq", host32(0)), DROP),

@@ -146,6 +146,8 @@ def _connections(e: ConnectionLimit) -> tuple[str, bytes]:
 
 
 def _log(e: LogPacket) -> tuple[str, bytes]:
+    if e.group:
+        return "log", wire.attribute(1, e.group.to_bytes(2, "big")) + wire.text(2, e.prefix)
     return "log", wire.text(2, e.prefix) + be32(5, e.level)
 
 
@@ -282,9 +284,12 @@ def _read_connections(a: dict[int, bytes]) -> Expression:
 
 
 def _read_log(a: dict[int, bytes]) -> Expression:
-    if 1 in a or number_of(a.get(6)):
+    group = int.from_bytes(a.get(1, b""), "big")
+    if number_of(a.get(6)) or (1 in a and not group) or (group and (3 in a or 4 in a)):
         raise _Strange
-    return LogPacket(wire.name(a.get(2)), number_of(a.get(5), 4))
+    return (
+        LogPacket(wire.name(a.get(2)), group=group) if group else LogPacket(wire.name(a.get(2)), number_of(a.get(5), 4))
+    )
 
 
 def _read_reject(a: dict[int, bytes]) -> Expression:

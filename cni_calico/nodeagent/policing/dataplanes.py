@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel.filter import legacy
 from cni_calico.kernel.netlink.nftables import NfTables
-from cni_calico.model.netfilter import AddTable, DropTable, TableId
+from cni_calico.model.netfilter import AddChain, AddRules, AddTable, DropTable, LogPacket, NftRule, TableId
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
+from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER, NAME, TABLES
 from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
+from cni_calico.nodeagent.policing.parameters import Networks, filter_settings
 
 NFTABLES, IPTABLES = "nftables", "iptables"
 _LOOK_S, _REMOVE_S = 60.0, 60.0
 _MARKS = 4
+_REPORTS = 61789  # a number that nobody else uses, as far as is known
 _PROBE = TableId(FILTER[4].family, f"{NAME}-probe")
 _ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
 _DISABLED = "NFTablesMode is Disabled"
@@ -36,10 +39,17 @@ _LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class DataPlane:
-    """``name``: NFTABLES or IPTABLES. ``warning``: what its users have to know, "" for nothing."""
+    """``name``: NFTABLES or IPTABLES. ``warning``: what its users have to know, "" for nothing. ``report_group``:
+    to which its rules can report what they drop, 0 if they cannot.
+    """
 
     name: str = NFTABLES
     warning: str = ""
+    report_group: int = 0
+
+    def settings(self, felix: FelixSettings, service_networks: Networks) -> FilterSettings:
+        """What the rules depend on."""
+        return filter_settings(felix, service_networks, self.name, self.report_group)
 
     def refresh_s(self, felix: FelixSettings) -> float:
         """How often everything is compared with the kernel."""
@@ -85,7 +95,20 @@ def look(felix: FelixSettings) -> DataPlane:
     """What this kernel has, in the namespace of the calling thread. Raises CalicoError if that is nothing."""
     no_nftables = _no_nftables()
     no_iptables = "" if felix.nftables_mode != "Disabled" and not no_nftables else _no_iptables(felix)
-    return choose(felix.nftables_mode, no_nftables, no_iptables)
+    plane = choose(felix.nftables_mode, no_nftables, no_iptables)
+    return replace(plane, report_group=_REPORTS) if plane.name == NFTABLES and _can_report() else plane
+
+
+def _can_report() -> bool:
+    """Whether rules of nf_tables can report packets: the kernel may lack nfnetlink_log."""
+    rule = NftRule((LogPacket("probe", group=_REPORTS),))
+    try:
+        with NfTables() as kernel:
+            probe = (AddTable(_PROBE), AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (rule,)))
+            kernel.check(probe, Deadline.after(_LOOK_S))
+    except CalicoError:
+        return False
+    return True
 
 
 def _no_nftables() -> str:

@@ -26,7 +26,6 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.dataplanes import look, opened
 from cni_calico.nodeagent.policing.enforcer import Enforcer
 from cni_calico.nodeagent.policing.guard import StandingGuard
-from cni_calico.nodeagent.policing.parameters import filter_settings
 from cni_calico.nodeagent.status.policing import Standing
 
 _READ_S, _AGAIN_S, _WAIT_S = 10.0, 2.0, 0.1
@@ -79,7 +78,7 @@ class EarlyGuard:
             if self._guard is None or self._goal is None:
                 plane = look(self._felix)
                 kernel, _ = stack.enter_context(opened(plane, self._felix))
-                self._goal = Goal(filter_settings(self._felix, (), plane.name))
+                self._goal = Goal(plane.settings(self._felix, ()))
                 self._guard = StandingGuard(Enforcer(kernel, self._goal, self._log), self._goal)
             self._goal.follow_tunnels(tunnels)
             self._guard.tunnels = tunnels

@@ -20,6 +20,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.policy.tables import NAME
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.dataplanes import DataPlane, NoPacketFilter, look, opened, remove_other
+from cni_calico.nodeagent.policing.drops import DroppedPackets
 from cni_calico.nodeagent.policing.early import EarlyGuard
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
@@ -147,6 +148,7 @@ class PolicyEngine:
         )
         rounds.guard.keeps = self._keeps
         rounds.follow_tunnels(told[1])
+        drops = DroppedPackets(plane.report_group, context.log, self.figures)
         memory = MemoryGuard(told[0].policy_memory_mib)
         feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes, memory.judge)
         news, unread_since, turns = True, 0.0, Turns(memory)
@@ -164,6 +166,7 @@ class PolicyEngine:
                 if legacy is not None and rounds.guard.stands and legacy.touched():
                     happened.touched_by.add("?")
                 rounds.notice(happened)
+                drops.look()
                 synced = feed.synced  # asked first: what was read until then is taken below
                 taken = turns.take(feed, rounds.ahead, everything=not rounds.in_force)
                 self.figures.waiting_for_memory = memory.waiting()
@@ -196,6 +199,7 @@ class PolicyEngine:
         finally:
             rounds.stop()
             feed.stop()
+            drops.close()
 
     def _remove_other(self, plane: DataPlane, felix: FelixSettings) -> None:
         left = remove_other(plane, felix)

@@ -19,7 +19,9 @@ _PER_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _SERVICE_FIELDS = ("serviceClusterIPs", "serviceExternalIPs", "serviceLoadBalancerIPs")
 
 
-def filter_settings(felix: FelixSettings, service_networks: Networks, by: str = "nftables") -> FilterSettings:
+def filter_settings(
+    felix: FelixSettings, service_networks: Networks, by: str = "nftables", report_group: int = 0
+) -> FilterSettings:
     """``by``: the packet filter, "nftables" or "iptables"."""
     count, _, unit = felix.log_rate.partition("/")
     return FilterSettings(
@@ -43,6 +45,7 @@ def filter_settings(felix: FelixSettings, service_networks: Networks, by: str = 
         service_networks=service_networks,
         service_action=felix.service_loop_prevention,
         by_iptables=by == "iptables",
+        report_group=report_group,
     )
 
 

@@ -37,7 +37,7 @@ from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE, Gate, GateFact
 from cni_calico.nodeagent.policing.guard import StandingGuard
 from cni_calico.nodeagent.policing.host_side import HostSide, describe_idle, read_lifelines, speak_to
 from cni_calico.nodeagent.policing.interfaces import Interfaces
-from cni_calico.nodeagent.policing.parameters import filter_settings, parse_service_networks
+from cni_calico.nodeagent.policing.parameters import parse_service_networks
 from cni_calico.nodeagent.policing.problems import count_goal, describe_problems, describe_spared
 from cni_calico.nodeagent.policing.spared import Spared
 from cni_calico.nodeagent.policing.status_files import StatusFiles
@@ -79,7 +79,7 @@ class Rounds:
         self._graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
         self._graph.set_budget(felix.policy_rule_budget)
         self._service_networks = parse_service_networks(None)
-        self._goal = Goal(filter_settings(felix, self._service_networks, dataplane.name))
+        self._goal = Goal(dataplane.settings(felix, self._service_networks))
         self.ahead = MadeAhead(self._graph, self._goal)
         self._figures = figures or PolicyFigures()
         self._enforcer = Enforcer(kernel, self._goal, self._log, self._figures)
@@ -118,7 +118,7 @@ class Rounds:
     def configure(self, felix: FelixSettings) -> None:
         self._felix = felix
         self._graph.set_budget(felix.policy_rule_budget)
-        self._goal.configure(filter_settings(felix, self._service_networks, self._dataplane.name))
+        self._goal.configure(self._dataplane.settings(felix, self._service_networks))
 
     def follow_tunnels(self, tunnels: Tunnels) -> None:
         self.guard.tunnels = tunnels

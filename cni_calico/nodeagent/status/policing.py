@@ -102,6 +102,7 @@ class PolicyFigures:
     the last commit; ``calculation``: the time to calculate what simultaneous changes mean. ``workload_endpoints``: of
     all nodes, None while only this node's are followed. ``in_kernel``: chains, rules and sets of each family ("4", "6")
     now; ``records``: the number of known records of each kind. ``waiting_for_memory``: policies of each namespace.
+    ``dropped``: packets that standing rules have counted, by the reason.
     """
 
     transactions: int = 0
@@ -119,3 +120,4 @@ class PolicyFigures:
     in_kernel: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     records: Mapping[str, int] = field(default_factory=dict)
     waiting_for_memory: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)

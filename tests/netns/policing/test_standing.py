@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.log import SILENT
 from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.drops import DroppedPackets
+from cni_calico.nodeagent.status.policing import PolicyFigures
 from tests.deadlines import until
 from tests.netns.policing.lab import Lab, Workload, socket_in
 from tests.netns.policing.test_legacy import saved
@@ -321,3 +324,40 @@ def test_a_host_that_is_no_node_may_be_named(guarded_node: Uplinked) -> None:
     lab.start(FELIX_EXTERNALNODESCIDRLIST="172.31.0.8/31")
     until(lambda: "unknown node" in lab.ruleset(), "the tunnel is guarded")
     assert guarded_node.into_host(VXLAN)
+
+
+def counted() -> dict[str, int]:
+    """What the agent's thread makes of the counters, in this namespace."""
+    figures = PolicyFigures()
+    drops = DroppedPackets(61789, SILENT, figures)
+    drops.look()
+    drops.close()
+    return dict(figures.dropped)
+
+
+def test_what_is_dropped_is_counted_and_told_once_for_each_interface(guarded_node: Uplinked) -> None:
+    """With what allows it. Legacy iptables only counts, and shows that itself."""
+    lab = guarded_node.lab
+    for name, of in (("forger", "a"), ("second", "b")):
+        alias(lab, name, of, "203.0.113.5")
+    lab.tunnels = Tunnels(frozenset({4}), False, frozenset())
+    until_standing(lab)
+    assert not lab.passes("forger", "b", 80) and not lab.passes("second", "a", 80)
+    assert not lab.passes("a", "b", VXLAN) and not guarded_node.into_host(VXLAN)
+    if lab.always.get("FELIX_NFTABLESMODE"):
+        listed = guarded_node.host.run("iptables-legacy", "-t", "raw", "-nvxL", "cali-p-spoofing").stdout
+        (rule,) = [line.split() for line in listed.splitlines() if "rpfilter" in line]
+        assert int(rule[0]) == 2
+        return
+    hints = ("calia: a source", "calib: a source", "VXLANPACKETSFROMWORKLOADS", "eth0: VXLAN", "EXTERNALNODES")
+    until(lambda: all(hint in lab.log() for hint in hints), "everything is told")
+    assert not lab.passes("forger", "b", 80)
+    marked = lab.log().count("dropped a packet")
+    assert marked == 4 and "FELIX_WORKLOADSOURCESPOOFING=Any" in lab.log()
+    lab.stop()
+    found = guarded_node.host.call(counted)
+    assert {name: count for name, count in found.items() if count} == {
+        "spoofed-source": 3,
+        "vxlan-from-workload": 1,
+        "vxlan-from-unknown-node": 1,
+    }

@@ -30,6 +30,7 @@ from cni_calico.model.netfilter import (
     NftChain,
     NftRule,
     NoTrack,
+    PacketCounter,
     PayloadLoad,
     RateLimit,
     RejectPacket,
@@ -65,6 +66,12 @@ INVALID = NftRule((*ct_state(_INVALID), DROP), "invalid")
 def deny(family: int, settings: FilterSettings) -> Expression:
     """What Deny does; the caller knows whether rejecting is possible at its hook."""
     return RejectPacket(UNREACHABLE[family]) if settings.reject else DROP
+
+
+def drop_and_tell(settings: FilterSettings, reason: str) -> tuple[Expression, ...]:
+    """Count the packet, report it if that is possible, and drop it; ``reason`` is the comment of its rule, too."""
+    told = (LogPacket(reason, group=settings.report_group),) if settings.report_group else ()
+    return (PacketCounter(), *told, DROP)
 
 
 # -- policies ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ class FilterSettings:
     ``spoofing``: workloads may send from the prefixes they ask for. ``service_networks``: packets to these must not be
     forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` and
     ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that never get a host endpoint.
-    ``by_iptables``: the packet filter is legacy iptables.
+    ``by_iptables``: the packet filter is legacy iptables. ``report_group``: what standing rules drop is reported
+    to this group; 0: it is not.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -50,6 +51,7 @@ class FilterSettings:
     service_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     service_action: str = "Drop"
     by_iptables: bool = False
+    report_group: int = 0
 
 
 def pass_mark_of(mask: int) -> int:

@@ -37,7 +37,6 @@ from cni_calico.model.netfilter import (
     NftChain,
     NftRule,
     NftSet,
-    PacketCounter,
     PayloadLoad,
     RateLimit,
     RejectPacket,
@@ -45,7 +44,14 @@ from cni_calico.model.netfilter import (
     host32,
 )
 from cni_calico.model.resources import Network
-from cni_calico.nodeagent.dataplane.policy.chains import ESTABLISHED, TRACKED, UNREACHABLE, ZERO, ct_state
+from cni_calico.nodeagent.dataplane.policy.chains import (
+    ESTABLISHED,
+    TRACKED,
+    UNREACHABLE,
+    ZERO,
+    ct_state,
+    drop_and_tell,
+)
 from cni_calico.nodeagent.dataplane.policy.matches import (
     ListSet,
     address,
@@ -66,6 +72,9 @@ MAPS = (FROM, TO, LIMITED_FROM, LIMITED_TO, MAY_SPOOF)
 SPOOFING = "spoofing"
 SERVICE_LOOPS = "service-loops"
 HOST_LOOPBACK = "host-loopback"
+# comments of rules
+SPOOFED = "a source that is not the workload's"
+FROM_LOOPBACK, TO_LOOPBACK = "127.0.0.0/8 from a workload", "127.0.0.0/8 to a workload"
 LIMITS = ("qos-forward", "qos-input")
 OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
 
@@ -174,7 +183,7 @@ def drop_loopback(settings: FilterSettings, *, is_source: bool) -> Iterator[NftR
     """
     for prefix in settings.prefixes:
         match = (*in_network(LOOPBACK, is_source), *begins_with("iifname", prefix))
-        yield NftRule((*match, PacketCounter(), DROP), "127.0.0.0/8 from a workload")
+        yield NftRule((*match, *drop_and_tell(settings, FROM_LOOPBACK)), FROM_LOOPBACK)
 
 
 def _from_loopback(family: int, settings: FilterSettings, *, unless_translated: bool = False) -> Iterator[NftRule]:
@@ -185,7 +194,7 @@ def _from_loopback(family: int, settings: FilterSettings, *, unless_translated: 
     local = (CtLoad("status"), Bitwise(host32(_DNAT), ZERO), Compare("eq", ZERO)) if unless_translated else ()
     for prefix in settings.prefixes if family == 4 else ():
         match = (*in_network(LOOPBACK, True), *begins_with("oifname", prefix), *local)
-        yield NftRule((*match, PacketCounter(), DROP), "127.0.0.0/8 to a workload")
+        yield NftRule((*match, *drop_and_tell(settings, TO_LOOPBACK)), TO_LOOPBACK)
 
 
 def _spoofing(family: int, settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
@@ -196,9 +205,7 @@ def _spoofing(family: int, settings: FilterSettings, needed: Needed) -> Iterator
         yield through("iifname", MAY_SPOOF)
     for prefix in settings.prefixes:
         unrouted = (FibSourceInterface(), Compare("eq", ZERO))
-        yield NftRule(
-            (*begins_with("iifname", prefix), *unrouted, PacketCounter(), DROP), "a source that is not the workload's"
-        )
+        yield NftRule((*begins_with("iifname", prefix), *unrouted, *drop_and_tell(settings, SPOOFED)), SPOOFED)
 
 
 def _service_loops(

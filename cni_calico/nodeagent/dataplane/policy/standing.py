@@ -26,15 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cni_calico.model.netfilter import (
-    DROP,
     BaseHook,
     NftChain,
     NftRule,
     NftTable,
-    PacketCounter,
     SetLookup,
 )
-from cni_calico.nodeagent.dataplane.policy.chains import encapsulated_from_workload
+from cni_calico.nodeagent.dataplane.policy.chains import drop_and_tell, encapsulated_from_workload
 from cni_calico.nodeagent.dataplane.policy.endpoints import SPOOF_CHAINS
 from cni_calico.nodeagent.dataplane.policy.matches import in_network
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
@@ -42,6 +40,7 @@ from cni_calico.nodeagent.dataplane.policy.stages import (
     LOOPBACK,
     SERVICE_LOOPS,
     SPOOFING,
+    TO_LOOPBACK,
     begins_with,
     drop_loopback,
 )
@@ -100,14 +99,25 @@ def render_without_policies(family: int, settings: FilterSettings) -> Iterator[N
     if family == 4 and not settings.by_iptables:
         out = tuple(
             NftRule(
-                (*in_network(LOOPBACK, True), *begins_with("oifname", prefix), PacketCounter(), DROP),
-                "127.0.0.0/8 to a workload",
+                (
+                    *in_network(LOOPBACK, True),
+                    *begins_with("oifname", prefix),
+                    *drop_and_tell(settings, TO_LOOPBACK),
+                ),
+                TO_LOOPBACK,
             )
             for prefix in settings.prefixes
         )
         yield NftChain(LOOPBACK_OUT, out, BaseHook("postrouting", 150))
     rules = tuple(
-        NftRule((*rule.expressions[:-1], *begins_with("iifname", prefix), PacketCounter(), DROP), rule.comment)
+        NftRule(
+            (
+                *rule.expressions[:-1],
+                *begins_with("iifname", prefix),
+                *drop_and_tell(settings, rule.comment),
+            ),
+            rule.comment,
+        )
         for prefix in settings.prefixes
         for rule in encapsulated_from_workload(settings)
     )

@@ -15,18 +15,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cni_calico.model.netfilter import (
-    DROP,
     BaseHook,
     Compare,
     Expression,
     NftChain,
     NftRule,
     NoTrack,
-    PacketCounter,
     PayloadLoad,
     SetLookup,
 )
 from cni_calico.model.resources import Network
+from cni_calico.nodeagent.dataplane.policy.chains import drop_and_tell
 from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS, address, protocol
 from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.policy.sets import minimal_cover
@@ -36,6 +35,7 @@ NODES = "tunnel-nodes"
 KNOWN_NODES = "tunnels"
 NOTRACK = ("notrack-in", "notrack-out")
 TUNNEL_CHAINS = (KNOWN_NODES, *NOTRACK)
+UNKNOWN_VXLAN, UNKNOWN_IPIP = "VXLAN from an unknown node", "IPIP from an unknown node"  # comments of rules
 _UDP, _IPIP = 17, 4
 
 
@@ -98,6 +98,6 @@ def _unknown(family: int, tunnels: Tunnels, settings: FilterSettings, has_networ
     if has_networks:
         unknown += (SetLookup(NODES + NETWORKS, invert=True),)
     if family in tunnels.vxlan:
-        yield NftRule((*_vxlan(settings), *unknown, PacketCounter(), DROP), "VXLAN from an unknown node")
+        yield NftRule((*_vxlan(settings), *unknown, *drop_and_tell(settings, UNKNOWN_VXLAN)), UNKNOWN_VXLAN)
     if family == 4 and tunnels.ipip:
-        yield NftRule((*protocol(_IPIP), *unknown, PacketCounter(), DROP), "IPIP from an unknown node")
+        yield NftRule((*protocol(_IPIP), *unknown, *drop_and_tell(settings, UNKNOWN_IPIP)), UNKNOWN_IPIP)

@@ -1,0 +1,94 @@
+"""Packets that rules report to a group (nfnetlink_log), and the counters of rules.
+
+Rule: nothing here waits for packets: what has arrived is taken. The room for reports is small, so that a flood of
+packets costs the reader little; what does not fit is lost, and only the counters are complete.
+"""
+
+from __future__ import annotations
+
+import _socket
+from dataclasses import dataclass
+from errno import ENOBUFS, ENOENT
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.expressions import list_elements
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from cni_calico.kernel.netlink.nft_objects import (
+    GETRULE,
+    RULE_CHAIN,
+    RULE_EXPRESSIONS,
+    TABLE_NAME,
+    decode_rule,
+)
+from cni_calico.model.netfilter import TableId
+
+_ULOG = 4  # the subsystem
+_PACKET, _CONFIG = _ULOG << 8, _ULOG << 8 | 1
+_COMMAND, _MODE, _BIND = 1, 2, b"\1"
+_META_ONLY = b"\0\0\0\0\1\0"  # copy range, copy mode, padding
+_INDEV, _OUTDEV, _PREFIX = 4, 5, 10
+_ROOM = 1 << 16
+_NAME, _DATA, _PACKETS = 1, 2, 2  # of an expression, of a counter
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedPacket:
+    """``incoming`` and ``outgoing`` are the indexes of interfaces, 0 for none."""
+
+    prefix: str
+    incoming: int
+    outgoing: int
+
+
+class PacketReports(Nfnetlink):
+    """Listens to a group in the opening thread's network namespace. Raises KernelError (EBUSY: another does)."""
+
+    def __init__(self, group: int, deadline: Deadline) -> None:
+        super().__init__()
+        self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, _ROOM)
+        doing = f"listen to the packet filter's reports (group {group})"
+        for attribute in (wire.attribute(_COMMAND, _BIND), wire.attribute(_MODE, _META_ONLY)):
+            self.request(_CONFIG, 0, general("", group) + attribute, doing, deadline)
+
+    def take(self) -> list[ReportedPacket]:
+        """What has arrived since the last time, as far as there was room for it."""
+        found: list[ReportedPacket] = []
+        while True:
+            try:
+                data = self._socket.recv(_ROOM)
+            except OSError as e:
+                if e.errno == ENOBUFS:
+                    continue  # some were lost
+                return found
+            for message in wire.split_messages(data):
+                if message.kind == _PACKET:
+                    a = wire.attributes(message.payload, GENERAL_BYTES)
+                    indexes = (int.from_bytes(a.get(kind, b""), "big") for kind in (_INDEV, _OUTDEV))
+                    found.append(ReportedPacket(wire.name(a.get(_PREFIX)), *indexes))
+
+
+def read_counters(netlink: Nfnetlink, table: TableId, chain: str, deadline: Deadline) -> dict[str, int]:
+    """The packets that the rules of a chain have counted, by the rules' comments; nothing if there is no such chain.
+    Raises KernelError, DeadlineExceeded.
+    """
+    body = general(table.family) + wire.text(TABLE_NAME, table.name) + wire.text(RULE_CHAIN, chain)
+    try:
+        replies = netlink.dump(GETRULE, body, f"read the counters of {chain}", deadline)
+    except KernelError as e:
+        if e.errno == ENOENT:
+            return {}
+        raise
+    found: dict[str, int] = {}
+    for payload in replies:
+        a = wire.attributes(payload, GENERAL_BYTES)
+        if wire.name(a.get(TABLE_NAME)) != table.name or wire.name(a.get(RULE_CHAIN)) != chain:
+            continue  # a kernel that does not choose
+        for element in list_elements(a.get(RULE_EXPRESSIONS, b"")):
+            expression = wire.attributes(element)
+            if wire.name(expression.get(_NAME)) == "counter":
+                counted = wire.attributes(expression.get(_DATA, b"")).get(_PACKETS, b"")
+                comment = decode_rule(a).comment
+                found[comment] = found.get(comment, 0) + int.from_bytes(counted, "big")
+    return found
