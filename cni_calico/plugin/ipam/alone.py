@@ -7,10 +7,8 @@ the container the interface counts as its only one, unless the runtime remembers
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
@@ -20,7 +18,7 @@ from cni_calico.model.resources import Address
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
 
-RESULTS = Path("/var/lib/cni/results")  # where libcni keeps what each ADD returned, until the DEL
+RESULTS = "/var/lib/cni/results"  # where libcni keeps what each ADD returned, until the DEL
 
 
 def find_share(task: Task) -> Share:
@@ -49,15 +47,20 @@ def find_share(task: Task) -> Share:
 
 def _may_be_one_interfaces(addresses: Collection[Address]) -> bool:
     """An interface has at most one address of a family, so more of them belong to several."""
-    return all(count == 1 for count in Counter(address.version for address in addresses).values())
+    return len({address.version for address in addresses}) == len(addresses)
 
 
 def _remembered_addresses(container_id: str, ifname: str) -> set[Address]:
     """The addresses of the container's other interfaces, in any network, as the runtime's libcni remembers them."""
+    import json
+
     found: set[Address] = set()
-    for path in RESULTS.glob(f"*-{container_id}-*"):
+    for name in os.listdir(RESULTS) if os.path.isdir(RESULTS) else ():
+        if f"-{container_id}-" not in name:
+            continue
         try:
-            document = json.loads(path.read_bytes())
+            with open(f"{RESULTS}/{name}", "rb") as file:
+                document = json.loads(file.read())
             if document.get("containerId") == container_id and document.get("ifName") != ifname:
                 found |= _addresses_of(document.get("result"))
         except (OSError, ValueError, AttributeError):

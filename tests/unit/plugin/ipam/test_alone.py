@@ -64,7 +64,7 @@ def test_without_any_endpoint_the_interface_is_the_only_one():
 
 @pytest.mark.parametrize(("ifname", "expected"), [("net1", set()), ("eth0", {"10.0.0.1", "fd00::1"})])
 def test_what_the_runtime_remembers_of_another_interface_is_not_this_ones(ifname, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(alone, "RESULTS", tmp_path)
+    monkeypatch.setattr(alone, "RESULTS", str(tmp_path))
     result = {"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}]}
     for name, container, remembered in (("a-c1-eth0", "c1", result), ("a-c1-0-net1", "c1-0", {}), ("b-c1-x", "c1", 7)):
         kept = {"containerId": container, "ifName": name.rpartition("-")[2], "result": remembered}
