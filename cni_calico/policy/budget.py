@@ -1,4 +1,4 @@
-"""PURE: how many rules of the packet filter a policy may need, and what happens to one that needs too many.
+"""PURE: how many rules and sets of the packet filter a policy may need, and what happens to one that needs too many.
 
 Rule: the count follows from the policy's text alone. Members of sets and time do not count, so the same policy is
 judged alike on every node and at every moment, also by calicoctl. The default has room for every policy of 1 MB that
@@ -16,13 +16,16 @@ SETTING = "FELIX_POLICYRULEBUDGET"
 
 
 def count_rules(policy: WantedPolicy) -> int:
-    """In one family, the larger one, as if every selector's set had networks besides addresses."""
-    found = {4: 0, 6: 0}
+    """In one family, the larger one, as if every selector's set had networks besides addresses. Each set that the rules
+    name counts as one more: the kernel finds sets by searching all of them.
+    """
+    found, sets = {4: 0, 6: 0}, set[str]()
     for rule in policy.rules():
+        sets.update(rule.set_ids())
         needed = count_alternatives(rule)
         for family in rule.families:
             found[family] += needed
-    return max(found.values())
+    return max(found.values()) + len(sets)
 
 
 def count_alternatives(rule: WantedRule) -> int:
@@ -39,8 +42,8 @@ def _alternatives(side: WantedSide) -> int:
 
 def describe_size(count: int, budget: int) -> str:
     return (
-        f"its rules may need {count} rules of the packet filter, and a policy may need {budget}: split it, list "
-        f"networks and ports in fewer rules, or raise {SETTING}"
+        f"its rules may need {count} rules and sets of the packet filter, and a policy may need {budget}: split it, "
+        f"list networks and ports in fewer rules, or raise {SETTING}"
     )
 
 

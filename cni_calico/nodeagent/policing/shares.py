@@ -4,7 +4,7 @@ Rule: each namespace has a share of its own, and what belongs to none of them ha
 keep the order in which they came; of one record only the newest counts, at the place of its first. While little waits,
 all of it is taken together. Otherwise the share goes first that will have cost least after it: small ones together, a
 large one alone, and no more of it than ROUND_WEIGHT at once (a change that weighs more is calculated in slices:
-turns.py). A share that begins to wait starts at
+turns.py; what is begun is finished before others as large are begun). A share that begins to wait starts at
 the present cost, so it neither saves up its idle time nor has to wait for what others cost before.
 
 A workload's endpoint waits for what came before it and concerns every namespace, because its status file says that
@@ -47,16 +47,19 @@ class _QueuedChange(Generic[FairChange]):
 
 @dataclass(slots=True, eq=False)
 class _NamespaceShare(Generic[FairChange]):
-    """``cost``: what it has cost so far, in units of weight."""
+    """``cost``: what it has cost so far, in units of weight. ``begun``: the change of which it has paid ``paid``."""
 
     cost: float
+    begun: ResourceKey | None = None
+    paid: float = 0.0
     waiting: dict[ResourceKey, _QueuedChange[FairChange]] = field(default_factory=dict)
     weight: int = 0
 
     def next_cost(self) -> float:
         """What it will have cost after its next round, or after all slices of its first change."""
-        first = next(iter(self.waiting.values())).weight
-        return self.cost + min(self.weight, max(first, ROUND_WEIGHT))
+        key, first = next(iter(self.waiting.items()))
+        left = first.weight - (self.paid if key == self.begun else 0.0)
+        return self.cost + min(self.weight, max(left, ROUND_WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ class Shares(Generic[FairChange]):
             share = self._shares[share_of(key)]
             one = _QueuedChange(change, self._weigh(change), *taken.places[key])
             share.waiting = {key: one, **share.waiting}
+            if share.begun != key:
+                share.begun, share.paid = key, 0.0
             self._reweigh(share, one.weight)
 
     def take_all(self) -> Taken[FairChange]:
@@ -165,6 +170,9 @@ class Shares(Generic[FairChange]):
         if more > 0 and total:
             for name, weight in weights.items():
                 self._add_cost(name, more * weight / total, len(weights))
+                share = self._shares.get(name)
+                if share is not None and share.begun is not None and next(iter(share.waiting), None) == share.begun:
+                    share.paid += more * weight / total
         if not self:
             self._now = max((share.cost for share in self._shares.values()), default=self._now)
         idle = [name for name, share in self._shares.items() if not share.waiting and share.cost <= self._now]

@@ -49,7 +49,10 @@ def test_it_denies_and_is_named(pods: Lab, mode: str) -> None:
     assert pods.passes("a", "c", 80), "and nobody else is concerned"
     said = pods.standing()
     [problem] = [text for text in said["problems"] if NAME in text]
-    assert "denies what it governs: its rules may need 4 rules of the packet filter, and a policy may need 3" in problem
+    assert (
+        "denies what it governs: its rules may need 4 rules and sets of the packet filter, and a policy may need 3"
+        in problem
+    )
     families = collect_policing(Standing(counts=said["counts"]), PolicyFigures())
     assert next(f for f in families if f.name == "calico_policy_over_budget").samples[0].value == 1
     assert problem in pods.log()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.deadlines import until
+from tests.netns.policing.lab import Lab
 from tests.netns.policing.tenants import endpoint, large_policy, two_pods, unrelated
 
 pytestmark = pytest.mark.netns
 TENANTS, RULES = 8, 3000
+HEAD, PARTS = "pi-np/t0/large", RULES * 8 // 500
 
 
 def test_another_namespaces_policy_does_not_wait_for_large_ones(tmp_path: Path) -> None:
@@ -42,3 +46,36 @@ def test_the_newest_of_many_versions_is_in_force(tmp_path: Path) -> None:
         made.start(FELIX_IPV6SUPPORT="false")  # a start takes everything before anything is in force
         made.until_in_force(policies=3)
         assert made.ruleset().count("ip saddr 10.3.0.1 ") == 2 and "ip saddr 10.2.0.1 " not in made.ruleset()
+
+
+def test_between_the_parts_of_a_large_policy_others_are_served(tmp_path: Path) -> None:
+    """Its rules come in several transactions. Until all of them are there nothing leads to any."""
+    with two_pods(tmp_path) as made:
+        made.write([endpoint(0)])
+        made.start(FELIX_IPV6SUPPORT="false")
+        made.until_in_force(endpoints=3)
+        made.write([large_policy(0, RULES * 8)])
+        until(lambda: parts_of(made)[0], "the first part of the large policy")
+        unrelated(made, deny=True)
+        made.until_passes("a", "b", 80, False)
+        there, led_to = parts_of(made)
+        assert there and not led_to  # it is in force, and the large one is not
+        made.until_in_force(policies=2)
+        first, led_to = parts_of(made)
+        assert len(first) == PARTS and first == led_to
+        made.write([large_policy(0, RULES * 8, version=1)])
+        both = 0
+        while first:  # one of both versions is in force, and it is whole
+            there, led_to = parts_of(made)
+            assert len(led_to) == PARTS and led_to <= there
+            both += led_to == first and led_to < there
+            first = first & there
+        assert both
+
+
+def parts_of(made: Lab) -> tuple[set[str], set[str]]:
+    """Those that are there, and those that the policy's chain leads to."""
+    listed = made.ruleset()
+    return set(re.findall(rf"chain ({HEAD}//[0-9a-f]+) ", listed)), set(
+        re.findall(rf"jump ({HEAD}//[0-9a-f]+)", listed)
+    )

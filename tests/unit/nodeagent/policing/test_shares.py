@@ -128,6 +128,23 @@ def test_tenants_get_equal_parts() -> None:
     assert 2 <= turns["b"] / turns["a"] <= 4
 
 
+def test_what_is_begun_is_finished_before_others_as_large_are_begun() -> None:
+    shares = _shares()
+    for tenant in range(5):
+        shares.put(_key(0, f"t{tenant}"), Change(tenant, 20 * ROUND_WEIGHT), 0.0)
+    served = []
+    for _ in range(5):
+        for part in range(10):
+            taken = shares.take()
+            shares.pay_by_time(taken)
+            (name,) = taken.weights
+            served.append(name)
+            if part < 9:
+                shares.give_back(taken)
+            shares.charge({name: 1}, 0.1)
+    assert served == [f"t{number // 10}" for number in range(50)]
+
+
 def test_whose_a_record_is() -> None:
     for kind, name, namespace, share in (
         ("NetworkPolicy", "p", "a", "a"),

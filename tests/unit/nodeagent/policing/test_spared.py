@@ -32,7 +32,7 @@ def test_the_kernel_has_its_rules(tmp_path: Path, there: int, is_spared: bool) -
     chain = NftChain(policy_chain(name, True), (NftRule((DROP,)),) * there)
     held.chains[chain.name] = chain
     Spared(Files(), Log("none", stderr=False), str(tmp_path)).begin(graph, goal, {FILTER[4]: held})
-    assert (graph.spared == {name: 21}) == is_spared and bool(graph.over_budget) != is_spared
+    assert (graph.spared == {name: 31}) == is_spared and bool(graph.over_budget) != is_spared
     assert (name in goal.policies) == is_spared
 
 
@@ -51,13 +51,13 @@ def test_the_file_says_what_was_spared(tmp_path: Path) -> None:
     spared = Spared(Files(), Log("none", stderr=False), str(tmp_path))
     spared.begin(graph, goal, {})
     assert not graph.spared
-    graph.spare({name: 21})
+    graph.spare({name: 31})
     graph.flush()
     spared.keep(graph)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     after, name, goal = over_budget()
     Spared(Files(), Log("none", stderr=False), str(tmp_path)).begin(after, goal, {})
-    assert after.spared == {name: 21} and not after.over_budget and name in goal.policies
+    assert after.spared == {name: 31} and not after.over_budget and name in goal.policies
     grown, name, goal = over_budget(11)  # while no agent ran
     again = Spared(Files(), Log("none", stderr=False), str(tmp_path))
     again.begin(grown, goal, {})
