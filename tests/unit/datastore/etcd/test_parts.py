@@ -10,6 +10,7 @@ from cni_calico.errors import (
     Compacted,
     DatastoreDenied,
     DatastoreError,
+    DatastoreForbidden,
     DatastoreUnavailable,
     DatastoreUnsupported,
     InvalidConfig,
@@ -68,7 +69,7 @@ def test_lists_of_endpoints() -> None:
     [
         ("UNAVAILABLE", "failed to connect to all addresses; last error: ...", DatastoreUnavailable),
         ("UNAVAILABLE", "etcdserver: no leader", DatastoreUnavailable),
-        ("PERMISSION_DENIED", "etcdserver: permission denied", DatastoreDenied),
+        ("PERMISSION_DENIED", "something else", DatastoreDenied),
         ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", DatastoreDenied),
         ("UNAUTHENTICATED", "etcdserver: invalid auth token", DatastoreDenied),
         ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", Compacted),
@@ -83,6 +84,15 @@ def test_what_certain_failures_mean(status: str, text: str, error: type[Datastor
     made = error_for(meaning_of(status, text), "write x", text)
     assert type(made) is error and not isinstance(made, OutcomeUnknown)
     assert str(made) == f"cannot write x: {text}"
+
+
+def test_a_missing_right_names_the_command_that_prints_them() -> None:
+    text = "etcdserver: permission denied"
+    made = error_for(meaning_of("PERMISSION_DENIED", text), "read /calico/x", text)
+    assert type(made) is DatastoreForbidden
+    assert str(made) == (
+        f"cannot read /calico/x: {text}; 'calicoctl datastore etcd-roles' prints the rights that each program needs"
+    )
 
 
 @pytest.mark.parametrize(
