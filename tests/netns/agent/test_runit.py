@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -268,3 +269,23 @@ def test_a_bird_in_the_background_is_found(bgp_node: Node, tmp_path: Path) -> No
         assert has_session(bgp_node) and PEER in config.read_text()
     finally:
         ask(bgp_node, "down")
+
+
+def test_one_that_is_not_root(bgp_node: Node) -> None:
+    """As Debian's service starts it; it can read what is written for it, and nobody else can."""
+    base = Path("/run") / f"cni-calico-{os.getpid()}"
+    config = base / "conf" / "bird.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text(EMPTY)
+    user = pwd.getpwnam("bird")
+    for path in (config.parent, config):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    bgp_node.more["CALICO_BIRD_CONFIG_DIR"] = f"{base}/bird"
+    try:
+        with bird(bgp_node, config, "-u", "bird", "-g", "bird"):
+            assert bgp_node.calico_node("-confd-run-once").returncode == 0
+            assert has_session(bgp_node) and PEER in config.read_text()
+            found = config.stat()
+            assert (found.st_uid, found.st_mode & 0o777) == (user.pw_uid, 0o600)
+    finally:
+        shutil.rmtree(base)

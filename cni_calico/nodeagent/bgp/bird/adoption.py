@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -89,7 +88,9 @@ def find_adopted(path: str, oldest: tuple[int, ...]) -> AdoptedBird | None:
     words = _words(pid)
     child = Child("bird", pid, ours=False) if pid else None
     user, group = _owner_of(pid)
-    return AdoptedBird(path, ".".join(map(str, version)), pid, _config_file(words, pid), user, group, child)
+    file = _config_file(words, pid)
+    file = file if file and may_write(file, user) else ""
+    return AdoptedBird(path, ".".join(map(str, version)), pid, file, user, group, child)
 
 
 def parse_greeting(text: str) -> tuple[int, ...]:
@@ -159,6 +160,20 @@ def _config_file(words: list[bytes], pid: int) -> str:
     return BUILT_IN if words and os.path.exists(BUILT_IN) else ""
 
 
+def may_write(file: str, user: int) -> bool:
+    """Whether a file that a process of ``user`` names may be written by root: one that is not root may only name a file
+    in a directory of its own, below directories that only root changes, or it could choose any file of the host.
+    """
+    if not user:
+        return True
+    directory = Path(os.path.realpath(os.path.dirname(file)))
+    try:
+        above = [found.stat() for found in directory.parents]
+        return directory.stat().st_uid == user and not any(s.st_uid or s.st_mode & 0o022 for s in above)
+    except OSError:
+        return False
+
+
 def _directory_of(pid: int) -> str:
     try:
         return os.readlink(_PROC / str(pid) / "cwd")
@@ -182,9 +197,10 @@ def keep_first(path: str, files: Files) -> str:
     if not files.exists(path) or files.exists(kept):
         return ""
     with open(path, "rb") as file:
-        if file.read(len(MARK)) == MARK.encode():
-            return ""
-    shutil.copy2(path, kept)
+        before = file.read()
+    if before.startswith(MARK.encode()):
+        return ""
+    files.write_atomic(kept, before, 0o600)
     return kept
 
 

@@ -180,7 +180,7 @@ class BirdController:
             path = f"{directory}/{main if name == MAIN else name}"
             self.files.write_atomic(path, files[name].encode("utf-8", "surrogateescape"), 0o600)
             if reader is not None and reader.user:
-                os.chown(path, reader.user, reader.group)
+                os.chown(path, reader.user, reader.group, follow_symlinks=False)
 
     def _check(self, main: str, running: bool, deadline: Deadline) -> str:
         """BIRD's complaint about a configuration, "" if it accepts it."""

@@ -1,0 +1,60 @@
+"""Whose file the agent, which is root, writes for a BIRD that another service runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cni_calico.kernel.files import Files
+from cni_calico.nodeagent.bgp.bird.adoption import KEPT_SUFFIX, MARK, keep_first, may_write
+
+USER = 4711
+
+
+@pytest.fixture
+def rooted(tmp_path: Path) -> Path:
+    """A directory below /run, because everybody may write in /tmp."""
+    if os.geteuid():
+        pytest.skip("netns: needs root")
+    made = Path("/run") / f"cni-calico-{os.getpid()}-{tmp_path.name}"
+    (made / "theirs").mkdir(parents=True)
+    made.chmod(0o755)
+    os.chown(made / "theirs", USER, USER)
+    return made
+
+
+def test_who_may_name_which_file(rooted: Path) -> None:
+    try:
+        (rooted / "link").symlink_to("/etc")
+        (rooted / "theirs" / "link").symlink_to("/etc")
+        for file, root, theirs in (
+            ("theirs/bird.conf", True, True),
+            ("bird.conf", True, False),
+            ("link/passwd", True, False),
+            ("theirs/link/passwd", True, False),
+            ("theirs/deeper/bird.conf", True, False),
+        ):
+            assert may_write(str(rooted / file), 0) == root
+            assert may_write(str(rooted / file), USER) == theirs, file
+        rooted.chmod(0o777)
+        assert not may_write(str(rooted / "theirs" / "bird.conf"), USER)
+    finally:
+        (rooted / "link").unlink()
+        (rooted / "theirs" / "link").unlink()
+        (rooted / "theirs").rmdir()
+        rooted.rmdir()
+
+
+def test_what_was_there_is_kept_once_and_not_through_a_link(tmp_path: Path) -> None:
+    file, kept, other = tmp_path / "bird.conf", tmp_path / f"bird.conf{KEPT_SUFFIX}", tmp_path / "other"
+    assert keep_first(str(file), Files()) == ""
+    file.write_text(f"{MARK}. Changes are overwritten.\n")
+    assert keep_first(str(file), Files()) == ""
+    file.write_text("router id 1.2.3.4;\n")
+    kept.symlink_to(other)
+    assert keep_first(str(file), Files()) == str(kept)
+    assert kept.read_text() == "router id 1.2.3.4;\n" and not kept.is_symlink() and not other.exists()
+    file.write_text("router id 5.6.7.8;\n")
+    assert keep_first(str(file), Files()) == "" and kept.read_text() == "router id 1.2.3.4;\n"
