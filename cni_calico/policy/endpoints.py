@@ -97,9 +97,9 @@ class LocalEndpoints:
             if (node, name) in self._claims:
                 self._settle((node, name))
 
-    def require_present(self) -> None:
+    def require_present(self, *, needed: bool) -> None:
         """Give no interface to anybody before it exists: anyone may write the records' names of interfaces."""
-        self._present_only = True
+        self._present_only = needed
 
     def _interface(self, key: ResourceKey, record: WorkloadEndpoint) -> NodeInterface:
         own = () if self._alone else (key.namespace, key.name)

@@ -177,9 +177,9 @@ class Graph:
         """Note interfaces of a node that have changed, None for those that are gone."""
         self._endpoints.see(node, interfaces)
 
-    def require_present(self) -> None:
+    def require_present(self, *, needed: bool = True) -> None:
         """Workloads have their interfaces only once these exist."""
-        self._endpoints.require_present()
+        self._endpoints.require_present(needed=needed)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 

@@ -31,9 +31,12 @@ PodNotice = tuple[str, str, str]  # a pod's namespace and name, and the text
 
 
 class DisputeEvents:
-    """``store`` None: outside Kubernetes, where nobody is told."""
+    """``store`` None: outside Kubernetes, where nobody is told. ``reads_pods``: whether the role may; only then
+    an Event has the pod's UID, by which ``kubectl describe`` finds it.
+    """
 
-    def __init__(self, store: KubernetesStore | None, log: Log) -> None:
+    def __init__(self, store: KubernetesStore | None, log: Log, *, reads_pods: bool = True) -> None:
+        self._reads_pods = reads_pods
         self._store = store
         self._log = log
         self._lock = threading.Lock()
@@ -88,10 +91,12 @@ class DisputeEvents:
         assert self._store is not None
         api, deadline, doing = self._store.api, Deadline.after(_CALL_S), f"tell pod {namespace}/{name}: {text}"
         root = f"{CORE_ROOT}/namespaces/{quote(namespace)}"
-        pod = api.get(f"{root}/pods/{quote(name)}", deadline, f"read pod {namespace}/{name}")
-        if pod is None:
-            return
-        uid = str((pod.get("metadata") or {}).get("uid") or "")
+        uid = ""
+        if self._reads_pods:
+            pod = api.get(f"{root}/pods/{quote(name)}", deadline, f"read pod {namespace}/{name}")
+            if pod is None:
+                return
+            uid = str((pod.get("metadata") or {}).get("uid") or "")
         subject = {"kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
         body = warning_event(subject, REASON, text, rfc3339(time.time()), COMPONENT)
         api.request("POST", f"{root}/events", deadline, doing, body=body, expect=(404, 409))

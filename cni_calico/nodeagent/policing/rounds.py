@@ -96,9 +96,9 @@ class Rounds:
         )
         self._policies: set[ResourceKey] = set()
         self._interfaces = Interfaces()
-        self._dispute_events = DisputeEvents(context.kubernetes_store, self._log)
-        if context.is_kubernetes_datastore:
-            self._graph.require_present()
+        with_pods = context.is_kubernetes_datastore
+        self._dispute_events = DisputeEvents(context.kubernetes_store, self._log, reads_pods=with_pods)
+        self._graph.require_present(needed=with_pods)
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_retry, self._next_full = float("inf"), 0.0
         self._failing, self._in_force, self._files_due, self._repaired_after = "", False, True, ""

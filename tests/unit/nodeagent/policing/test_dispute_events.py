@@ -81,3 +81,11 @@ def test_outside_kubernetes_nobody_is_told() -> None:
     teller = DisputeEvents(None, SILENT)
     teller.tell([BOTH])
     assert teller._thread is None
+
+
+def test_a_role_that_may_not_read_pods() -> None:
+    """Beside etcd: the Event is written all the same."""
+    api = ApiServer(gone=("a", "b"))
+    store: Any = SimpleNamespace(api=api)
+    DisputeEvents(store, SILENT, reads_pods=False).tell([BOTH])
+    until(lambda: told(api) == ["", ""], "both are told")
