@@ -342,6 +342,7 @@ COMMANDS: Mapping[str, Help] = {
                 "cluster diags --focus-nodes=a,b --max-logs=2 --max-parallelism=4",
                 "two pods of a kind, those on a and b first",
             ),
+            ("cluster diags --skip-temp-dir-cleanup", "as upstream's scripts call it"),
         ),
     ),
     "show": Help(
