@@ -331,7 +331,10 @@ def test_members_of_a_large_network_set_come_and_go_in_portions(monkeypatch: pyt
     assert members() == set()
 
 
-def test_a_set_that_is_being_made_is_complete_before_any_rule_reads_it() -> None:
+def test_a_set_that_is_being_made_is_complete_before_any_rule_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_RULES", 4)
+    monkeypatch.setattr(turns, "LONG", 8)
+    monkeypatch.setattr(shares, "WEIGHT_S", 1e9)  # nobody pays for time
     world = started()
     for number in range(3, 9):
         world.put(("WorkloadEndpoint", "a", f"{NODE}-k8s-w{number}-eth0"), endpoint("a", number, str(number)))
