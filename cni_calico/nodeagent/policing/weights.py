@@ -21,8 +21,8 @@ def weigh_document(spec: Any) -> int:
     found = 1
     rules = [rules for name in ("ingress", "egress") if isinstance(rules := spec.get(name), list)] if spec else []
     for listed in rules:
-        for rule in listed:
-            found += 1 + _weigh_parts(rule, 3)
+        step = 1 + len(listed) // LARGE  # of very many only some are looked at
+        found += step * sum(1 + _weigh_parts(rule, 3) for rule in listed[::step])
     return found
 
 
