@@ -114,6 +114,9 @@ class Enforcer:
         held: dict[TableId, NftTable] = {}
         unread: set[TableId] = set()
         for table in TABLES:
+            if table in self._unread:  # reading it took so long that there was no time left to replace it
+                unread.add(table)
+                continue
             try:
                 found = self._kernel.read_table(table, deadline, self._wanted(table))
             except KernelError as e:
@@ -221,8 +224,10 @@ class Enforcer:
     def _apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         try:
             self._kernel.apply(operations, deadline)
-        except BaseException:
+        except BaseException as e:
             self._doubted = True  # what was touched is no longer in any plan
+            if isinstance(e, RulesUnknown):
+                self._unread.clear()  # it may have been replaced
             raise
         for table in self._unread & {one.table for one in operations if isinstance(one, DropTable)}:
             self.held[table] = NftTable(table.family, table.name)

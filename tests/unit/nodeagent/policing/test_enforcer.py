@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from errno import EINVAL, ENOENT, ENOMEM, EOPNOTSUPP
+from errno import EFBIG, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP
 
 import pytest
 
@@ -264,3 +264,30 @@ def test_what_changes_together_with_a_refused_limit_is_in_force(
     enforce(enforcer, limited_world(), world_with(NP0, 3))
     for table in FILTER.values():
         assert enforcer_kernel.tables[table] == enforcer.goal.tables.of[table]
+
+
+class _SlowToRead(FakePacketFilter):
+    """Its tables take too long to be read."""
+
+    asked: int = 0
+
+    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
+        self.asked += table in self.tables
+        if table in self.tables:
+            raise KernelError("it takes too long", errno=EFBIG)
+        return None
+
+
+def test_what_took_too_long_to_read_is_replaced_without_reading_it_again() -> None:
+    """Otherwise reading takes the time that replacing needs, round after round."""
+    kernel = _SlowToRead(tables={table: NftTable(table.family, table.name) for table in FILTER.values()})
+    enforcer = Enforcer(kernel, Goal(FilterSettings()), Log("none"))
+    kernel.refuse = lambda operation: ENOMEM
+    with pytest.raises(RulesRefused):
+        enforce(enforcer, Wanted(), world_with(NP0))
+    asked = kernel.asked
+    assert asked == len(FILTER) and enforcer.is_there
+    kernel.refuse = lambda operation: 0
+    enforcer.bring_about(soon())
+    assert kernel.asked == asked and set(FILTER.values()) <= set(kernel.tables)
+    assert kernel.tables[FILTER[4]] == enforcer.goal.tables.of[FILTER[4]]
