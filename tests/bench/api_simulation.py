@@ -1,14 +1,14 @@
 """An API server's lists and watches, made up: as many nodes, blocks, handles and pods as are asked for, of real sizes.
 
-    python tests/bench/api_simulation.py PORT NODES PODS_A_NODE [VXLAN_MODE]
+    python tests/bench/api_simulation.py PORT NODES PODS_A_NODE [VXLAN_MODE [REVIEW_MS]]
 
 Speaks what the agent and the janitor ask for: lists in pages or, with resourceVersion 0, in one answer, metadata alone
 where that is accepted, and watches. ``/bench/heartbeats?count=N`` sends that many heartbeats of nodes to all watches;
 its answer is the resourceVersion of the last, and with ``&change=1`` each changes a label, to the time at which it was
 sent; ``/bench/watches`` says how many watches are open; ``/bench/blocks?count=N`` the same with changed blocks, and
-``/bench/sent`` says how many bytes of events were sent. There is one pool, without a tunnel unless VXLAN_MODE says so.
-Sizes: a Node 13 kB (30 images), a block of 30 addresses 10 kB, a pod of
-one container 8.6 kB.
+``/bench/sent`` says how many bytes of events were sent. Every token is an agent's, and its review (TokenReview) takes
+REVIEW_MS, 2 unless said; ``/bench/reviews`` says how many there were. There is one pool, without a tunnel unless
+VXLAN_MODE says so. Sizes: a Node 13 kB (30 images), a block of 30 addresses 10 kB, a pod of one container 8.6 kB.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from urllib.parse import parse_qs, urlsplit
 
 CRD = "/apis/crd.projectcalico.org/v1"
+AGENT = "system:serviceaccount:kube-system:calico-node"
 AT = 1_000_000  # the resourceVersion of every list
 _PADDING = "registry.example.org/a-team/a-service-of-some-name@sha256:" + "0123456789abcdef" * 4
 
@@ -180,8 +181,11 @@ def pod(number: int, which: int) -> dict[str, object]:
 class Simulation:
     """``nodes`` nodes with ``pods`` pods each."""
 
-    def __init__(self, nodes: int, pods: int, vxlan_mode: str = "Never") -> None:
+    def __init__(self, nodes: int, pods: int, vxlan_mode: str = "Never", review_ms: float = 2.0) -> None:
         self.nodes, self.pods = nodes, pods
+        self.reviews = 0
+        self._review_s = review_ms / 1000
+        self._never = threading.Event()
         self.at = AT
         self.sent = 0
         self.open = 0
@@ -237,6 +241,14 @@ class Simulation:
                 event = {"type": "MODIFIED", "object": json.loads(reduced(obj, brief=brief))}
                 queue.put(json.dumps(event).encode() + b"\n")
 
+    def review(self, review: dict[str, dict[str, object]]) -> bytes:
+        """The answer to a TokenReview."""
+        self._never.wait(self._review_s)
+        with self._guard:
+            self.reviews += 1
+        status = {"authenticated": True, "user": {"username": AGENT}, "audiences": review["spec"].get("audiences", [])}
+        return json.dumps({**review, "status": status}).encode()
+
     def past(self, path: str, since: int) -> bytes:
         """What a watch of a few seconds is told: what has happened, and a bookmark."""
         with self._guard:
@@ -258,9 +270,14 @@ def reduced(obj: dict[str, object], *, brief: bool) -> bytes:
 def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # as the API server does
 
         def log_message(self, *arguments: object) -> None:
             pass
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self._whole(simulation.review(json.loads(body)), 201)
 
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
@@ -273,6 +290,9 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
                 return
             if parts.path == "/bench/blocks":
                 self._whole(str(simulation.write_blocks(int(query["count"][0]))).encode())
+                return
+            if parts.path == "/bench/reviews":
+                self._whole(str(simulation.reviews).encode())
                 return
             if parts.path == "/bench/sent":
                 self._whole(str(simulation.sent).encode())
@@ -316,8 +336,8 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()
 
-        def _whole(self, body: bytes) -> None:
-            self.send_response(200)
+        def _whole(self, body: bytes, status: int = 200) -> None:
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -327,7 +347,8 @@ def handler(simulation: Simulation) -> type[BaseHTTPRequestHandler]:
 
 def main() -> None:
     port, nodes, pods = map(int, sys.argv[1:4])
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler(Simulation(nodes, pods, *sys.argv[4:])))
+    review_ms = (float(text) for text in sys.argv[5:6])
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler(Simulation(nodes, pods, *sys.argv[4:5], *review_ms)))
     server.daemon_threads = True
     server.serve_forever()
 

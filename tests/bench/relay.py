@@ -1,9 +1,11 @@
 """What a relay costs with thousands of clients, and what they notice when it is killed.
 
-    python tests/bench/relay.py [--clients 1000 5000] [--nodes 1000] [--changes 25] [--seconds 20]    prints a table
+    python tests/bench/relay.py [--clients 1000 5000] [--nodes 1000] [--changes 25] [--seconds 20] [--review-ms 2]
 
 A simulated API server (api_simulation.py) has the cluster; the relay is a process of its own, the clients are real TLS
-connections in another one, each following all collections from the versions that it has seen. Latency is from the
+connections in another one, each following all collections from the versions that it has seen. Prints a table: each
+number of clients first with a certificate, then with a token for each, which the relay has the API server review;
+then each client has an address of its own, as agents have. Latency is from the
 moment the API server sends a change until a client has it, on one machine for everything: the clients' own work counts,
 too.
 """
@@ -23,6 +25,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -32,7 +35,12 @@ from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.relayed.served import SERVED, WATCH_PATH
+from cni_calico.model.access import KubernetesAccess
+from cni_calico.relay.admission import TokenReviews
+from cni_calico.relay.tokens import AUDIENCE, Accepted
+from tests.bench.api_simulation import AGENT
 from tests.deadlines import until
 from tests.e2e.relays import make_certificates
 
@@ -40,6 +48,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TICK = os.sysconf("SC_CLK_TCK")
 OPENING = 50
+_BIND_ADDRESS_NO_PORT = 24  # Python does not name the option
 
 
 def free_port() -> int:
@@ -80,12 +89,22 @@ def read_event(line: bytes) -> tuple[str, int, float]:
     return event["path"], int(metadata["resourceVersion"]), float(sent or 0)
 
 
+def token_of(which: int) -> str:
+    """One that says that it is for relays, as a projected token does."""
+    claims = urlsafe_b64encode(json.dumps({"aud": [AUDIENCE], "sub": f"client {which}"}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.{'s' * 342}"
+
+
 class Clients:
     """Many connections in one loop. Each keeps the version it has seen of every collection, and resumes from there."""
 
-    def __init__(self, port: int, certificates: Path, positions: dict[str, int], count: int) -> None:
+    def __init__(
+        self, port: int, certificates: Path, positions: dict[str, int], count: int, *, tokens: bool = False
+    ) -> None:
         self.context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
-        self.context.load_cert_chain(certificates / "client.crt", certificates / "client.key")
+        self.tokens = tokens
+        if not tokens:
+            self.context.load_cert_chain(certificates / "client.crt", certificates / "client.key")
         self.context.check_hostname = False
         self.port = port
         self.positions = [dict(positions) for _ in range(count)]
@@ -115,6 +134,9 @@ class Clients:
     def open(self, which: int) -> None:
         raw = socket.socket()
         raw.setblocking(False)
+        if self.tokens:
+            raw.setsockopt(socket.SOL_IP, _BIND_ADDRESS_NO_PORT, 1)
+            raw.bind((f"127.{1 + which // 62500}.{which // 250 % 250}.{1 + which % 250}", 0))
         if raw.connect_ex(("127.0.0.1", self.port)) not in (0, 115):
             raw.close()
             self.lost(which)
@@ -135,7 +157,8 @@ class Clients:
             if self.state[which] == "handshake":
                 wrapped.do_handshake()
                 places = "&".join("from=" + quote(f"{path}@{at}") for path, at in self.positions[which].items())
-                wrapped.send(f"GET {WATCH_PATH}?{places} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                shown = f"Authorization: Bearer {token_of(which)}\r\n" if self.tokens else ""
+                wrapped.send(f"GET {WATCH_PATH}?{places} HTTP/1.1\r\nHost: x\r\n{shown}\r\n".encode())
                 self.state[which] = "asked"
                 self.epoll.modify(fd, select.EPOLLIN)
             while True:
@@ -253,20 +276,13 @@ def listed(port: int, certificates: Path) -> tuple[dict[str, int], int, int]:
     return positions, whole, packed
 
 
-def measure(count: int, arguments: argparse.Namespace, certificates: Path) -> dict[str, Any]:
+def measure(count: int, arguments: argparse.Namespace, certificates: Path, *, tokens: bool) -> dict[str, Any]:
     api, port, metrics = free_port(), free_port(), free_port()
     url = f"http://127.0.0.1:{api}"
     simulation = str(ROOT / "tests" / "bench" / "api_simulation.py")
-    out: dict[str, Any] = {"clients": count}
-    with process(sys.executable, simulation, str(api), str(arguments.nodes), "10"):
-
-        def answers() -> bool:
-            try:
-                return ask(f"{url}/bench/heartbeats?count=0") != ""
-            except OSError:
-                return False
-
-        seconds_until(answers, "the simulation")
+    out: dict[str, Any] = {"clients": count, "with": "tokens" if tokens else "certificates"}
+    with process(sys.executable, simulation, str(api), str(arguments.nodes), "10", "Never", str(arguments.review_ms)):
+        seconds_until(lambda: answers(url), "the simulation")
         relay = start_relay(url, port, certificates, metrics)
         try:
             positions, out["lists_mb"], out["lists_packed_mb"] = listed(port, certificates)
@@ -274,7 +290,7 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path) -> di
             out["lists_packed_mb"] /= 1e6
             seconds_until(lambda: int(ask(f"{url}/bench/watches")) >= len(SERVED), "the watches")
             out["watches_before"] = int(ask(f"{url}/bench/watches"))
-            clients = Clients(port, certificates, positions, count)
+            clients = Clients(port, certificates, positions, count, tokens=tokens)
             empty_kb, cpu = rss_kb(relay.pid), cpu_s(relay.pid)
             out["connect_s"] = clients.run(lambda: clients.streaming == count, 300)
             out["handshake_ms"] = (cpu_s(relay.pid) - cpu) / count * 1000
@@ -287,6 +303,7 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path) -> di
             relay.send_signal(signal.SIGKILL)
             relay.wait()
             ask(f"{url}/bench/heartbeats?count=5&change=1")
+            reviewed = int(ask(f"{url}/bench/reviews"))
             begun = time.monotonic()
             relay = start_relay(url, port, certificates, metrics)
             out["restart_s"] = time.monotonic() - begun
@@ -294,6 +311,7 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path) -> di
             clients.run(lambda: clients.streaming == count and clients.events >= expected, 300)
             out["resumed_s"] = time.monotonic() - begun
             out["missed"] = expected - clients.events
+            out["reviews_resuming"] = int(ask(f"{url}/bench/reviews")) - reviewed
             text = ask(f"http://127.0.0.1:{metrics}/metrics")
             out["lists_after_restart"] = text.count('calico_relay_requests_total{kind="list"}')
             out["refused"] = clients.refused
@@ -302,6 +320,34 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path) -> di
             relay.kill()
             relay.wait()
     return out
+
+
+def review_all(count: int, arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """As many reviews as a new relay needs, each of another agent, with nothing else to do."""
+    api = free_port()
+    url = f"http://127.0.0.1:{api}"
+    simulation = str(ROOT / "tests" / "bench" / "api_simulation.py")
+    with process(sys.executable, simulation, str(api), "1", "1", "Never", str(arguments.review_ms)):
+        seconds_until(lambda: answers(url), "the simulation")
+        api_server = KubernetesAPI(KubernetesAccess(kubeconfig=kubeconfig(url, directory)))
+        reviews = TokenReviews(api_server, Accepted(frozenset({AGENT})), lambda: None)
+        shown = [(token_of(i), f"10.{i >> 8}.{i & 255}.1") for i in range(count)]
+        cpu, begun = time.process_time(), time.monotonic()
+        for token, address in shown:
+            reviews.why_not(token, address, fresh_s=60)
+        until(lambda: reviews.reviews == count, "all reviews", 300)
+        ended, spent = time.monotonic() - begun, time.process_time() - cpu
+        accepted = sum(reviews.why_not(token, address, fresh_s=600) == "" for token, address in shown)
+        reviews.close()
+    return {"reviews": count, "accepted": accepted, "seconds": ended, "cpu_ms_each": spent / count * 1000}
+
+
+def answers(url: str) -> bool:
+    """Whether the simulation does."""
+    try:
+        return ask(f"{url}/bench/heartbeats?count=0") != ""
+    except OSError:
+        return False
 
 
 def tell(
@@ -335,12 +381,23 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--changes", type=float, default=25)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--review-ms", type=float, default=2)
     arguments = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory() as directory:
         make_certificates(Path(directory))
-        found = [measure(count, arguments, Path(directory)) for count in arguments.clients]
+        found = [
+            measure(count, arguments, Path(directory), tokens=tokens)
+            for count in arguments.clients
+            for tokens in (False, True)
+        ]
+        alone = [review_all(count, arguments, Path(directory)) for count in arguments.clients]
+    show(found)
+    show(alone)
+
+
+def show(found: list[dict[str, Any]]) -> None:
     for name in found[0]:
         cells = [f"{one[name]:.3f}" if isinstance(one[name], float) else str(one[name]) for one in found]
         sys.stdout.write(f"{name:22}" + "".join(f"{cell:>14}" for cell in cells) + "\n")
