@@ -251,8 +251,10 @@ COMMANDS: Mapping[str, Help] = {
         "print the roles that Calico's programs need on an etcd with authentication",
         "Opens no datastore. The default is a script of etcdctl commands, which can be read, changed, and run again.",
         (
-            ("datastore etcd-roles | sh", "with ETCDCTL_ENDPOINTS, ETCDCTL_USER ... of etcd's root user"),
+            ("datastore etcd-roles > roles.sh", "run it with ETCDCTL_ENDPOINTS, ETCDCTL_USER ... of etcd's root user"),
             ("datastore etcd-roles --agent calico --plugin calico", "one user for both"),
+            ("datastore etcd-roles --controllers control --calicoctl admin", "other users"),
+            ("datastore etcd-roles --without-controllers", "the agents clean up for the cluster"),
             ("datastore etcd-roles --passwords /etc/etcd-users", "users with passwords instead of certificates"),
             ("datastore etcd-roles --kubernetes -o yaml", "the rights, for other tools"),
         ),

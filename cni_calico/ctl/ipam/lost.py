@@ -16,7 +16,7 @@ from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Versioned
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
-from cni_calico.ipam.lost.leaks import KINDS, BareHolding, Subject, judge
+from cni_calico.ipam.lost.leaks import KINDS, Holding, Subject, judge
 from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
 from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
@@ -66,7 +66,7 @@ def find_lost(session: Session, items: Iterable[Versioned]) -> list[LostSubject]
     due = suspects.due(0.0, 0.0)
     asker = Reclaimer(session.store, kubernetes, is_kubernetes=kubernetes is not None)
     found = [(subject, asker.confirm(subject, session.deadline)) for subject in due[:ASKED_AGAIN]]
-    rest = (subject for subject in due[ASKED_AGAIN:] if not isinstance(subject, BareHolding))
+    rest = (subject for subject in due[ASKED_AGAIN:] if not (isinstance(subject, Holding) and subject.bare))
     found += [(subject, judge(subject, state, state.block)) for subject in rest]
     return [(subject, reason) for subject, reason in found if reason]
 

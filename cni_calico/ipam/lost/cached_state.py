@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from cni_calico.datastore.interface import PodDocument, Versioned
 from cni_calico.ipam.lost.leaks import (
-    BareHolding,
     BlockFacts,
+    Holding,
     LostEndpoint,
     LostNode,
     Pod,
@@ -174,7 +174,7 @@ class CachedClusterState:
         endpoints = self._seen(self._caches.endpoints, namespace, name) if pod is not None else []
         return next((seen.pod for seen in endpoints if seen.node == node), pod)
 
-    def has_owner(self, holding: BareHolding) -> bool:
+    def has_owner(self, holding: Holding) -> bool:
         """Looks for the pod only, on the block's node: who else there is, is found out before anything is released."""
         return bool(holding.pod) and self.pod(holding.namespace, holding.pod, holding.node) is not None
 

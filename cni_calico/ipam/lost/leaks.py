@@ -39,7 +39,7 @@ _OF_TUNNELS = frozenset(("node", "type", "timestamp"))
 @dataclass(frozen=True, slots=True)
 class Holding:
     """An address that a block records as taken, by its ordinal. ``foreign``: taken for something that is not judged
-    here.
+    here. ``bare``: it has no attributes; ``node`` is its block's, ``namespace`` and ``pod`` are what its handle names.
     """
 
     ordinal: int
@@ -51,6 +51,7 @@ class Holding:
     pod: str = ""
     tunnel: str = ""
     foreign: bool = False
+    bare: bool = False
 
     @property
     def address(self) -> Address:
@@ -58,11 +59,6 @@ class Holding:
 
     def __str__(self) -> str:
         return f"{self.address} (handle {self.handle_id})"
-
-
-@dataclass(frozen=True, slots=True)
-class BareHolding(Holding):
-    """An address without attributes: ``node`` is its block's, ``namespace`` and ``pod`` are what its handle names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,6 @@ KINDS: Mapping[type[Any], str] = {
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
-    BareHolding: "address",
     LostBlock: "block",
     SurplusBlock: "surplus block",
     IdleHandle: "handle",
@@ -184,7 +179,7 @@ class Known(Protocol):
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         """What is known of that pod, from its own object or its endpoint record; None if there is neither."""
 
-    def has_owner(self, holding: BareHolding) -> bool:
+    def has_owner(self, holding: Holding) -> bool:
         """Whether a pod or an endpoint, on whatever node, may be what a handle names, or has the address."""
 
 
@@ -210,7 +205,7 @@ def judge_holding(holding: Holding, known: Known) -> str:
     """Why the address has no owner any more; "" if it may have one."""
     if holding.foreign:
         return ""
-    if isinstance(holding, BareHolding):
+    if holding.bare:
         return judge_bare(holding, known)
     if holding.tunnel:
         return "" if known.has_node(holding.node) else f"there is no Node {holding.node}"
@@ -227,7 +222,7 @@ def judge_holding(holding: Holding, known: Known) -> str:
     return f"pod {named} runs as container {pod.container_id[:13]} now"
 
 
-def judge_bare(holding: BareHolding, known: Known) -> str:
+def judge_bare(holding: Holding, known: Known) -> str:
     """Why nobody has the address. Which containers a node's runtime has is known on that node only (its GC), so one
     that is no pod's is lost with the node.
     """
@@ -321,7 +316,7 @@ def reduce_block(block: Block) -> BlockFacts:
             handle_id, number = intern(attribute.handle_id or ""), block.sequence_for.get(ordinal)
             if named is not None:
                 owner = (intern(block.node or ""), intern(named.namespace), named.pod)
-                holdings.append(BareHolding(ordinal, block.cidr, handle_id, number, *owner))
+                holdings.append(Holding(ordinal, block.cidr, handle_id, number, *owner, bare=True))
                 continue
             holdings.append(
                 Holding(

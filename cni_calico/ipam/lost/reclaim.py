@@ -29,7 +29,6 @@ from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.bare import may_name
 from cni_calico.ipam.lost.leaks import (
-    BareHolding,
     BlockFacts,
     DepartedNode,
     Holding,
@@ -96,7 +95,7 @@ class FreshFacts:
         addresses = frozenset(a for e in endpoints for a in leaks.reduce_endpoint(e).addresses)
         return Pod(endpoints[0].container_id, addresses | (pod.addresses if pod is not None else frozenset()))
 
-    def has_owner(self, holding: BareHolding) -> bool:
+    def has_owner(self, holding: Holding) -> bool:
         """Every endpoint is listed: such an address may be in use on any node. Raises CorruptRecord."""
         if holding.pod and self.kubernetes is not None:
             found = self.kubernetes.pod(holding.namespace, holding.pod, "", self.deadline)
@@ -278,7 +277,7 @@ class Reclaimer:
         return self._make(_While(self._store, absent) if node and self._store.max_commit > 2 else self._store)
 
     def _release_address(self, held: Holding, deadline: Deadline) -> bool:
-        of_node = held.tunnel or (isinstance(held, BareHolding) and not held.pod)
+        of_node = held.tunnel or (held.bare and not held.pod)
         allocator = self._allocator(held.node if of_node else "")
         ledger = allocator.ledger(deadline)
         release = Release(held.address, held.handle_id, held.sequence_number)
@@ -370,7 +369,7 @@ class _EveryNodeGone:
     def pod(self, namespace: str, name: str, node: str) -> Pod | None:
         return Pod()
 
-    def has_owner(self, holding: BareHolding) -> bool:
+    def has_owner(self, holding: Holding) -> bool:
         return True
 
 

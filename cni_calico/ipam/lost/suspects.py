@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.leaks import (
     KINDS,
-    BareHolding,
     BlockFacts,
     DepartedNode,
     Holding,
@@ -285,7 +284,7 @@ class Suspects:
         self._on.discard(anchor, held)
 
     def _anchor(self, held: Holding) -> Anchor:
-        names_no_pod = isinstance(held, BareHolding) and not (held.pod and self._state.knows_pods)
+        names_no_pod = held.bare and not (held.pod and self._state.knows_pods)
         return ("node", held.node) if held.tunnel or names_no_pod else ("pod", held.namespace, held.pod)
 
     def _count(self, before: set[Holding], after: set[Holding], now: float) -> None:
