@@ -105,7 +105,7 @@ class Shares(Generic[FairChange]):
         if share is None:
             share = self._shares[name] = _NamespaceShare(self._now)
         elif not share.waiting:
-            share.cost = max(share.cost, self._now)
+            share.cost = min(max(share.cost, self._now), self._now + ROUND_WEIGHT)  # it owes a round at most
         before = share.waiting.get(key)
         if before is not None:
             change = self._join(before.change, change)
