@@ -16,13 +16,16 @@ INTERFACE = "interface"  # the key in the attributes of an allocation
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """``claim`` gets the addresses that name no interface, and returns those that are this interface's."""
+    """``claim`` gets the addresses that name no interface, and whether others name another one; it returns those that
+    are this interface's.
+    """
 
     interface: str
-    claim: Callable[[frozenset[Address]], Collection[Address]]
+    claim: Callable[[frozenset[Address], bool], Collection[Address]]
 
     def others(self, held: Mapping[Address, str]) -> frozenset[Address]:
         """Those of ``held`` (address -> interface, "" if none is named) that are not this interface's."""
         unnamed = frozenset(address for address, interface in held.items() if not interface)
-        claimed = frozenset(self.claim(unnamed)) if unnamed else unnamed
+        named_others = any(interface not in ("", self.interface) for interface in held.values())
+        claimed = frozenset(self.claim(unnamed, named_others)) if unnamed else unnamed
         return frozenset(a for a, interface in held.items() if interface != self.interface and a not in claimed)

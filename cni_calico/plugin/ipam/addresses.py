@@ -123,7 +123,7 @@ def plan_share(
     to the interface that asks.
     """
 
-    def claim(unnamed: frozenset[Address]) -> frozenset[Address]:
+    def claim(unnamed: frozenset[Address], named_others: bool) -> frozenset[Address]:
         rest = ifname == FIRST_IFNAME or first_known
         return frozenset(a for a in unnamed if a in own or (rest and a not in others))
 

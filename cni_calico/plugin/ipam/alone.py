@@ -1,8 +1,9 @@
 """For calico-ipam by itself: decides which interface owns an address that names none (calico learns this from its
 records).
 
-Rule: endpoints are read only if there is such an address: upstream's, or an older version's. Without any endpoint of
-the container the interface counts as its only one, unless the runtime remembers another one.
+Rule: endpoints are read only if there is such an address: upstream's, or an older version's. A DEL whose container has
+no endpoint takes its interface for the only one, unless the handle has another interface's address, or the runtime
+remembers another interface, or says which addresses this one has.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def find_share(task: Task) -> Share:
     """The calling interface's part of what the container's handle holds."""
     call = task.call
 
-    def claim(unnamed: frozenset[Address]) -> Collection[Address]:
+    def claim(unnamed: frozenset[Address], named_others: bool) -> Collection[Address]:
         from cni_calico.plugin.ipam.gc import read_endpoints
 
         found = read_endpoints(task.fresh_store, task.read_nodename(for_ipam=True), task.deadline).endpoints
@@ -38,9 +39,11 @@ def find_share(task: Task) -> Share:
                 first_known |= endpoint.endpoint == FIRST_IFNAME and bool(endpoint.ip_networks)
                 is_known = True
         others |= _remembered_addresses(call.container_id, call.ifname)
-        if not is_known and _may_be_one_interfaces(unnamed - others):
+        says_nothing = not (is_known or own or named_others)
+        if says_nothing and call.command == "DEL" and _may_be_one_interfaces(unnamed - others):
             first_known = True
-        return plan_share(call.ifname, own, others - own, first_known=first_known).claim(unnamed)
+        share = plan_share(call.ifname, own, others - own, first_known=first_known)
+        return share.claim(unnamed, named_others)
 
     return Share(call.ifname, claim)
 

@@ -165,7 +165,7 @@ def collect_addresses(task: Task) -> None:
 
 def share_of(orphan: Orphan) -> Share:
     """The orphan's share of its handle: its interface's addresses, or those that name no interface."""
-    return Share(orphan.interface, lambda unnamed: () if orphan.interface else unnamed)
+    return Share(orphan.interface, lambda unnamed, _: () if orphan.interface else unnamed)
 
 
 def _release_orphan(orphan: Orphan, task: Task) -> None:

@@ -23,7 +23,7 @@ CONTAINERS, INTERFACES = ("a", "b"), ("eth0", "net1", "net2")
 
 
 def share(interface: str, claimed: Collection[Address] = ()) -> Share:
-    return Share(interface, lambda unnamed: unnamed & frozenset(claimed))
+    return Share(interface, lambda unnamed, _: unnamed & frozenset(claimed))
 
 
 def wanted(container: str, interface: str, claimed: Collection[Address] = ()) -> Any:

@@ -20,7 +20,7 @@ from tests.fakes.memory_store import MemoryStore
 HELD = frozenset(map(ip_address, ("10.0.0.1", "10.0.0.2")))
 
 
-def claimed(ifname, endpoints, held=HELD):
+def claimed(ifname, endpoints, held=HELD, *, command="DEL", named_others=False, own=()):
     store = MemoryStore()
     for name, address in endpoints.items():
         key = ResourceKey("WorkloadEndpoint", f"n1-cni-c1-{name}", "default")
@@ -30,12 +30,13 @@ def claimed(ifname, endpoints, held=HELD):
             metadata, "cni", "n1", name, f"cali{name}", container_id="c1", workload="c1", ip_networks=networks
         )
         store.elsewhere(Write.put(key, encode(record)))
-    conf = SimpleNamespace(prev_result=None, nodename="n1")
-    call = SimpleNamespace(ifname=ifname, container_id="c1")
+    result = {"cniVersion": "1.0.0", "ips": [{"address": address} for address in own]}
+    conf = SimpleNamespace(prev_result=result if own else None, nodename="n1")
+    call = SimpleNamespace(ifname=ifname, container_id="c1", command=command)
     services = Services(open_store=lambda config: store)
     datastore = services.datastore(DatastoreConfig("local", path="/x"))
     share = alone.find_share(Task(call, conf, services, datastore, Deadline.after(5)))
-    return {str(address) for address in share.claim(held)}
+    return {str(address) for address in share.claim(held, named_others)}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,10 @@ ONE = frozenset(map(ip_address, ("10.0.0.1", "fd00::1")))
 def test_without_any_endpoint_the_interface_is_the_only_one():
     assert claimed("c", {}, ONE) == {"10.0.0.1", "fd00::1"}
     assert claimed("c", {"net2": ""}, ONE) == set()
+    assert claimed("c", {}, ONE, command="ADD") == set(), "it gets one of its own"
+    assert claimed("c", {}, ONE, named_others=True) == set(), "another interface's address is under the same handle"
+    assert claimed("c", {}, ONE, own=("10.0.0.9/32",)) == set(), "the runtime says which address it has"
+    assert claimed("c", {}, ONE, own=("10.0.0.1/32",)) == {"10.0.0.1"}
 
 
 @pytest.mark.parametrize(("ifname", "expected"), [("net1", set()), ("eth0", {"10.0.0.1", "fd00::1"})])
