@@ -23,8 +23,21 @@ mkdir -m 1777 "$root/status"
 mkdir -p "$root/usr/sbin" "$root/usr/local/bin" # /sbin is a link
 script() { printf '#!/bin/sh\nexec /opt/cni/bin/calico-node %s\n' "$2" >"$root/$1" && chmod 755 "$root/$1"; }
 script usr/sbin/start_runit run
-script usr/local/bin/sv 'sv "$@"'
-script usr/local/bin/restart-calico-confd 'sv restart confd'
+# runit's own where it supervises services; the image itself has no runit
+cat >"$root/usr/local/bin/sv" <<'SCRIPT'
+#!/bin/sh
+services=${SVDIR:-/etc/service/enabled}
+for ok in "$services"/*/supervise/ok; do
+  if [ -p "$ok" ] && [ -x /usr/bin/sv ]; then
+    export SVDIR="$services"
+    exec /usr/bin/sv "$@"
+  fi
+done
+exec /opt/cni/bin/calico-node sv "$@"
+SCRIPT
+chmod 755 "$root/usr/local/bin/sv"
+printf '#!/bin/sh\nexec /usr/local/bin/sv restart confd\n' >"$root/usr/local/bin/restart-calico-confd"
+chmod 755 "$root/usr/local/bin/restart-calico-confd"
 for service in felix confd bird bird6 allocate-tunnel-addrs monitor-addresses monitor-token node-status-reporter \
   node-services cni; do
   mkdir -p "$root/etc/service/enabled/$service"

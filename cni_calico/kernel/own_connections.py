@@ -1,7 +1,8 @@
 """TCP connections of this process, whichever library opened them: how soon the kernel probes an idle one.
 
-Rule: nothing is sent by the process itself and nothing of the connection's protocol is touched. A connection that comes
-or goes meanwhile is skipped.
+Rule: nothing is sent by the process itself and nothing of the connection's protocol is touched; nor is what a library
+asked for about probes that nobody answers: a peer that is gone must be found out, and one that is slow must not be
+given up sooner. A connection that comes or goes meanwhile is skipped.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import os
 import socket
 
 _DESCRIPTORS = "/proc/self/fd"
-_PROBES_S = 1  # between probes that are not answered
+_USUAL_S = 20  # idle until the first probe: what this program's own connections have
 
 
 def probe_when_idle(idle_s: int) -> int:
     """Have the kernel probe each connection that has been idle that long; one that already has is probed at once. 0:
-    no probes, as without a call. Returns the number of connections.
+    as long as usual. Returns the number of connections.
     """
     count = 0
     for name in os.listdir(_DESCRIPTORS):
@@ -33,8 +34,6 @@ def _probe(descriptor: int, idle_s: int) -> bool:
         if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
             return False
         one.getpeername()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(idle_s > 0))
-        if idle_s > 0:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBES_S)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s or _USUAL_S)
         return True

@@ -69,16 +69,15 @@ def describe_cuts(
         key, own = found
         packet = line.packet(own)
         stages = _STAGES[wanted.hosts[key].interface == ALL_INTERFACES :]  # there doNotTrack does not apply
-        verdicts = [
-            decide_host(wanted, asked_host(wanted, key, everywhere, stage), stage, line.direction, packet)
-            for stage in stages
-        ]
-        decision = next((one for one in verdicts if one is not None), None)
+        asked = [asked_host(wanted, key, everywhere, stage) for stage in stages]
+        verdicts = [decide_host(wanted, *one, line.direction, packet) for one in zip(asked, stages, strict=True)]
+        decided = ((one, whose) for one, whose in zip(verdicts, asked, strict=True) if one is not None)
+        decision, whose = next(decided, (None, key))
         is_open = is_failsafe(ports(line.direction), line.direction, packet)
         if is_open or decision is None or decision.verdict == "Allow":
             alive.add(line.what)
         else:
-            cut.setdefault(line.what, (line, key))
+            cut.setdefault(line.what, (line, whose))
     for what, (line, key) in cut.items():
         if what not in alive:
             yield _sentence(line, key)

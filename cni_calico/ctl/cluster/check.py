@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 
-from cni_calico.ctl.cluster.connectivity.findings import Trial, render_finding, render_sum
+from cni_calico.ctl.cluster.connectivity.findings import SKIPPED, Trial, render_finding, render_sum
 from cni_calico.ctl.cluster.connectivity.undisturbed import interruptible
 from cni_calico.ctl.hints import with_hint
 from cni_calico.ctl.opening import configured, open_session
@@ -61,15 +61,18 @@ def _has_api(config: DatastoreConfig) -> bool:
 
 
 def _in_cluster(arguments: Namespace, config: DatastoreConfig, environ: Mapping[str, str]) -> Iterator[Trial]:
-    from cni_calico.ctl.cluster.connectivity.masquerading import check_services
+    from cni_calico.ctl.cluster.connectivity.masquerading import NAME, check_services
     from cni_calico.ctl.cluster.connectivity.pods import PodCheck
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
     api = KubernetesAPI(config.kubernetes)
     wanted = [name for name in arguments.nodes.split(",") if name]
     try:
-        with open_session(arguments, environ) as session:
-            yield from check_services(session, api)
+        try:
+            with open_session(arguments, environ) as session:
+                yield from check_services(session, api)
+        except CalicoError as e:
+            yield Trial(NAME, SKIPPED, e.message)
         checking = PodCheck(api, Deadline.after(arguments.timeout), os.urandom(3).hex(), arguments.note)
         yield from checking.run(wanted, arguments.image)
     finally:

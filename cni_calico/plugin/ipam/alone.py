@@ -9,7 +9,9 @@ remembers another interface, or says which addresses this one has.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import parse_result
@@ -55,20 +57,30 @@ def _may_be_one_interfaces(addresses: Collection[Address]) -> bool:
 
 def _remembered_addresses(container_id: str, ifname: str) -> set[Address]:
     """The addresses of the container's other interfaces, in any network, as the runtime's libcni remembers them."""
-    import json
-
     found: set[Address] = set()
-    for name in os.listdir(RESULTS) if os.path.isdir(RESULTS) else ():
-        if f"-{container_id}-" not in name:
-            continue
+    for document in _remembered(f"-{container_id}-"):
         try:
-            with open(f"{RESULTS}/{name}", "rb") as file:
-                document = json.loads(file.read())
             if document.get("containerId") == container_id and document.get("ifName") != ifname:
                 found |= _addresses_of(document.get("result"))
-        except (OSError, ValueError, AttributeError):
+        except AttributeError:
             continue
     return found
+
+
+def containers_of_other_networks(network: str) -> set[str]:
+    """The containers that the runtime's libcni remembers in another network: a handle may be theirs that names none."""
+    documents = (document for document in _remembered() if isinstance(document, dict))
+    return {str(one.get("containerId")) for one in documents if one.get("networkName") != network}
+
+
+def _remembered(part: str = "") -> Iterator[Any]:
+    """What libcni has kept, of the files with this part in their names."""
+    import json
+
+    for name in os.listdir(RESULTS) if os.path.isdir(RESULTS) else ():
+        if part in name:
+            with suppress(OSError, ValueError), open(f"{RESULTS}/{name}", "rb") as file:
+                yield json.loads(file.read())
 
 
 def _previous_addresses(conf: NetConf) -> set[Address]:

@@ -23,6 +23,7 @@ from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, Resourc
 from cni_calico.model.resources import Attribute, WorkloadEndpoint
 from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.task import Task
+from cni_calico.plugin.ipam.alone import containers_of_other_networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ def find_orphans(
             if orphan.interface or orphan.container_id not in containers:
                 orphans[orphan.handle_id, orphan.interface] = orphan
     bare = {orphan.container_id for orphan in orphans.values() if orphan.is_bare}
-    anywhere = _used_anywhere(store, bare, deadline) if bare else bare
+    used = {*_used_anywhere(store, bare, deadline), *containers_of_other_networks(network)} if bare else bare
     found = (orphans[key] for key in sorted(orphans))
-    return tuple(o for o in found if not (o.is_bare and o.container_id in anywhere)), tuple(unreadable)
+    return tuple(o for o in found if not (o.is_bare and o.container_id in used)), tuple(unreadable)
 
 
 def _parse_orphan(attribute: Attribute, block_node: str | None, network: str, node: str) -> Orphan | None:

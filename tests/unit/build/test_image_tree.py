@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -61,12 +62,35 @@ def test_runits_programs_are_calico_node(image_tree: Path, tmp_path: Path, progr
     node = tmp_path / "calico-node"
     node.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     node.chmod(0o755)
-    script = image_tree / program
-    assert script.stat().st_mode & 0o777 == 0o755
-    script.write_text(script.read_text().replace("/opt/cni/bin/calico-node", str(node)))
+    runits = tmp_path / "runits-sv"
+    runits.write_text('#!/bin/sh\nprintf "%s\\n" "$SVDIR" "$@"\n')
+    runits.chmod(0o755)
+    places = {
+        "/opt/cni/bin/calico-node": node,
+        "/usr/bin/sv": runits,
+        "/usr/local/bin/sv": image_tree / "usr/local/bin/sv",
+    }
+    for script in {image_tree / program, image_tree / "usr/local/bin/sv"}:
+        assert script.stat().st_mode & 0o777 == 0o755
+        text = script.read_text()
+        for place, ours in places.items():
+            text = text.replace(place, str(ours))
+        script.write_text(text)
     given = words[1:] if program.endswith("/sv") else []
-    done = subprocess.run([script, *given], capture_output=True, text=True, check=True, timeout=20)
-    assert done.stdout.splitlines() == words
+    services = tmp_path / "services"
+    environ = {"PATH": "/usr/bin:/bin", "SVDIR": str(services)}
+
+    def said() -> list[str]:
+        command = [image_tree / program, *given]
+        return subprocess.run(
+            command, env=environ, capture_output=True, text=True, check=True, timeout=20
+        ).stdout.splitlines()
+
+    (services / "felix").mkdir(parents=True)
+    assert said() == words
+    (services / "felix" / "supervise").mkdir()
+    os.mkfifo(services / "felix" / "supervise" / "ok")  # as runsv makes it
+    assert said() == ([str(services), *words[1:]] if words[0] == "sv" else words)
 
 
 def test_programs_of_upstreams_manifests_lead_into_the_bundle(image_tree: Path) -> None:

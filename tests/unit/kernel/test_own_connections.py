@@ -17,13 +17,17 @@ def test_connections_only():
         default = keepalive(idle)
         with socket.create_connection(listening.getsockname()) as client, listening.accept()[0] as server:
             client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
             assert probe_when_idle(1) >= 2
             assert keepalive(client) == keepalive(server) == (1, 1)
             assert keepalive(listening) == keepalive(idle) == default and not client.getblocking()
             client.send(b"x")
             assert server.recv(1) == b"x"
             probe_when_idle(0)
-            assert keepalive(client)[0] == keepalive(server)[0] == 0
+            assert keepalive(client) == keepalive(server) == (1, 20), "a peer that is gone is still found out"
+            unanswered = [client.getsockopt(socket.IPPROTO_TCP, o) for o in (socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
+            assert unanswered == [5, 3], "what its library asked for"
 
 
 def test_without_connections_nothing_happens():

@@ -46,6 +46,24 @@ def cuts(*lifelines, **policies):
     return list(describe_cuts(graph.wanted(), lifelines, ports.__getitem__, lambda other: (HOST, OWN)))
 
 
+def test_what_cuts_before_translation_may_be_of_all_interfaces():
+    everywhere = ResourceKey("HostEndpoint", "all")
+    early = {"preDNAT": True, "applyOnForward": True, "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+    allow = {"selector": "has(own)", "types": ["Ingress"], "ingress": [{"action": "Allow"}]}
+    documents = {
+        ("HostEndpoint", "", "h"): document({"node": NODE, "interfaceName": "eth0"}, {"own": ""}),
+        ("HostEndpoint", "", "all"): document({"node": NODE, "interfaceName": "*"}, {"all": ""}),
+        ("GlobalNetworkPolicy", "", "early"): document({"selector": "has(all)", **early}),
+        ("GlobalNetworkPolicy", "", "own"): document(allow),
+    }
+    graph = graph_of(documents)
+    graph.flush()
+    ports = {"ingress": INBOUND, "egress": OUTBOUND}
+    found = describe_cuts(graph.wanted(), [KUBELET], ports.__getitem__, lambda other: (HOST, OWN), everywhere)
+    [said] = found
+    assert "HostEndpoint all " in said, "a policy that selects the interface's own one would not help"
+
+
 def test_cuts_are_named_with_the_rule_that_is_missing():
     store, kubelet = cuts(STORE, KUBELET)
     assert "HostEndpoint h cuts this node from the datastore at 192.0.2.9 (TCP 12379)" in store

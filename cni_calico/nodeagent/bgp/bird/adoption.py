@@ -129,18 +129,20 @@ def _process_at(path: str, peer: int) -> int:
     """The BIRD behind a socket: its opener, or, if that has gone to the background since, the one that has the socket
     on its command line. 0 if there is none to be seen.
     """
-    if _is_bird(_words(peer)):
+    if is_bird(_words(peer)):
         return peer
     wanted = os.path.realpath(path)
     for entry in _PROC.iterdir() if peer else ():
         words = _words(int(entry.name)) if entry.name.isdecimal() else []
-        if _is_bird(words) and wanted in {os.path.realpath(os.fsdecode(word).removeprefix("-s")) for word in words[1:]}:
+        if is_bird(words) and wanted in {os.path.realpath(os.fsdecode(word).removeprefix("-s")) for word in words[1:]}:
             return int(entry.name)
     return 0
 
 
-def _is_bird(words: list[bytes]) -> bool:
-    return bool(words) and os.path.basename(words[0]).startswith(b"bird")
+def is_bird(words: list[bytes]) -> bool:
+    """Of a command line; birdc's may name the same socket."""
+    name = os.path.basename(words[0]) if words else b""
+    return name.startswith(b"bird") and not name.startswith(b"birdc")
 
 
 def _words(pid: int) -> list[bytes]:

@@ -222,7 +222,7 @@ class BirdController:
             was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
         except BirdUnsupported:
             return Applied(UNCHANGED)
-        if self.process.adopted is not None or self.process.waits:
+        if self.process.adopted is not None or (self.process.waits and not was_running):
             if self.process.fresh:
                 self.process.fresh = False
                 self.log.warning(f"BGP is off here, and {self.process.adopted}, goes on as it is: stop that service")

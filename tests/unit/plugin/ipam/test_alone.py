@@ -76,3 +76,17 @@ def test_what_the_runtime_remembers_of_another_interface_is_not_this_ones(ifname
         (tmp_path / name).write_text(json.dumps(kept))
     (tmp_path / "a-c1-bad").write_text("{")
     assert claimed(ifname, {}, ONE) == expected
+
+
+def test_containers_of_other_networks(tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "RESULTS", str(tmp_path))
+    for name, document in (
+        ("a-c1-eth0", {"containerId": "c1", "networkName": "a"}),
+        ("b-c2-eth0", {"containerId": "c2", "networkName": "b"}),
+        ("a-c3-eth0", {"containerId": "c3"}),  # of a libcni that does not say it
+        ("c4", 7),
+    ):
+        (tmp_path / name).write_text(json.dumps(document))
+    assert alone.containers_of_other_networks("a") == {"c2", "c3"}
+    monkeypatch.setattr(alone, "RESULTS", str(tmp_path / "none"))
+    assert alone.containers_of_other_networks("a") == set()

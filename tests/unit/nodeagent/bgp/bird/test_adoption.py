@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.kernel.files import Files
-from cni_calico.nodeagent.bgp.bird.adoption import KEPT_SUFFIX, MARK, keep_first, may_write
+from cni_calico.nodeagent.bgp.bird.adoption import KEPT_SUFFIX, MARK, is_bird, keep_first, may_write
 
 USER = 4711
 
@@ -58,3 +58,17 @@ def test_what_was_there_is_kept_once_and_not_through_a_link(tmp_path: Path) -> N
     assert kept.read_text() == "router id 1.2.3.4;\n" and not kept.is_symlink() and not other.exists()
     file.write_text("router id 5.6.7.8;\n")
     assert keep_first(str(file), Files()) == "" and kept.read_text() == "router id 1.2.3.4;\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([b"/usr/sbin/bird", b"-s", b"/run/bird.ctl"], True),
+        ([b"bird2", b"-f"], True),
+        ([b"birdc", b"-s", b"/run/bird.ctl"], False),
+        ([b"/usr/sbin/birdcl", b"-s/run/bird.ctl"], False),
+        ([], False),
+    ],
+)
+def test_whoever_speaks_to_a_bird_is_none(words: list[bytes], expected: bool) -> None:
+    assert is_bird(words) == expected
