@@ -6,6 +6,7 @@ is none: nobody is denied anything because of it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class LimitedGroup:
 def read_limited_groups(root: Path = ROOT, membership: Path = MEMBERSHIP) -> tuple[LimitedGroup, ...]:
     """The groups of this process that have a limit, as far as they can be seen; in a container usually one."""
     try:
-        places = [line.split(":", 2) for line in membership.read_text().splitlines()]
+        places = [line.split(":", 2) for line in membership.read_text(errors="surrogateescape").splitlines()]
     except OSError:
         return ()
     first = [place for _, controllers, place in places if "memory" in controllers.split(",")]
@@ -63,7 +64,7 @@ def _groups(top: Path, place: str) -> Iterator[Path]:
     """The group itself and those above it. In a container the group is often mounted as the top."""
     path = top / place.strip("/")
     while path != top:
-        if path.is_dir():
+        if os.path.isdir(path):  # not one that may not be looked into, either
             yield path
         path = path.parent
     yield top

@@ -30,7 +30,12 @@ def probe_when_idle(idle_s: int) -> int:
 
 def _probe(descriptor: int, idle_s: int) -> bool:
     """Takes the descriptor over. Raises OSError, also for what is not connected."""
-    with socket.socket(fileno=descriptor) as one:
+    try:
+        taken_over = socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    with taken_over as one:
         if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
             return False
         one.getpeername()

@@ -1,7 +1,8 @@
 """Packets that rules report to a group (nfnetlink_log), and the counters of rules.
 
-Rule: nothing here waits for packets: what has arrived is taken. The room for reports is small, so that a flood of
-packets costs the reader little; what does not fit is lost, and only the counters are complete.
+Rule: nothing here waits for packets: what has arrived is taken. The room for reports is small, and only so many are
+taken at once, so that a flood of packets costs the reader little; what does not fit is lost, and only the counters are
+complete.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _COMMAND, _MODE, _BIND = 1, 2, b"\1"
 _META_ONLY = b"\0\0\0\0\1\0"  # copy range, copy mode, padding
 _INDEV, _OUTDEV, _PREFIX = 4, 5, 10
 _ROOM = 1 << 16
+_AT_ONCE = 64  # messages of the kernel, each with as many packets as it had room for
 _NAME, _DATA, _PACKETS = 1, 2, 2  # of an expression, of a counter
 
 
@@ -55,7 +57,7 @@ class PacketReports(Nfnetlink):
     def take(self) -> list[ReportedPacket]:
         """What has arrived since the last time, as far as there was room for it."""
         found: list[ReportedPacket] = []
-        while True:
+        for _ in range(_AT_ONCE):
             try:
                 data = self._socket.recv(_ROOM)
             except OSError as e:
@@ -67,6 +69,7 @@ class PacketReports(Nfnetlink):
                     a = wire.attributes(message.payload, GENERAL_BYTES)
                     indexes = (int.from_bytes(a.get(kind, b""), "big") for kind in (_INDEV, _OUTDEV))
                     found.append(ReportedPacket(wire.name(a.get(_PREFIX)), *indexes))
+        return found
 
 
 def read_counters(netlink: Nfnetlink, table: TableId, chain: str, deadline: Deadline) -> dict[str, int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from errno import EFBIG, ENOENT, EOPNOTSUPP
 from itertools import groupby
 
@@ -23,7 +24,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.netlink.nftables import PacketFilter
 from cni_calico.log import Log
-from cni_calico.model.netfilter import DropTable, NftTable, Operation, TableId
+from cni_calico.model.netfilter import DropTable, NftChain, NftRule, NftTable, Operation, TableId
 from cni_calico.nodeagent.dataplane.policy.delta import Phases, follow, plan_table, remade
 from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature, Transaction, refused_feature, transactions
@@ -108,8 +109,8 @@ class Enforcer:
             self._doubted = True
         return found
 
-    def read(self, deadline: Deadline) -> None:
-        """Raises KernelError."""
+    def read(self, deadline: Deadline, more_rules: int = 0) -> None:
+        """``more_rules``: how many there may be besides the wanted ones. Raises KernelError."""
         self.audit.give_up()
         held: dict[TableId, NftTable] = {}
         unread: set[TableId] = set()
@@ -118,7 +119,7 @@ class Enforcer:
                 unread.add(table)
                 continue
             try:
-                found = self._kernel.read_table(table, deadline, self._wanted(table))
+                found = self._kernel.read_table(table, deadline, _as_large(self._wanted(table), more_rules))
             except KernelError as e:
                 if e.errno == EFBIG:
                     self._log.warning(f"{e}; it is replaced as a whole")
@@ -313,3 +314,10 @@ class Enforcer:
 
 def _joined(parts: Sequence[Sequence[Operation]]) -> list[Operation]:
     return [operation for part in parts for operation in part]
+
+
+def _as_large(table: NftTable | None, more_rules: int) -> NftTable | None:
+    """For a reader who looks only at its size."""
+    if table is None or not more_rules:
+        return table
+    return replace(table, chains=table.chains | {"": NftChain("", (NftRule(()),) * more_rules)})

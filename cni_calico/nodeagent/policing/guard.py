@@ -52,13 +52,16 @@ class StandingGuard:
     def with_policies(self) -> None:
         """They are in force together with the policies."""
         self.stands, self.why_not, self.refused, self.next_look = True, "", "", float("inf")
+        self._early = None
 
     # -- before everything has been read ------------------------------------------------------------------------------
 
     def stand_early(self, felix: FelixSettings) -> bool:
         """Put the part into force that needs only parameters and tunnels, unless an earlier run has left its rules:
-        those stay as they are. Returns whether the early rules are in force.
+        those stay as they are. Returns whether the early rules, and no others, are in force.
         """
+        if self.stands:  # all of them, perhaps with policies, while a listing is read that a new rule needs
+            return False
         wanted = (felix, self.tunnels)
         if felix.standing_rules != "Enabled" or self.keeps or self._early == wanted:
             return self._early is not None
@@ -114,7 +117,7 @@ class StandingGuard:
             if self._enforcer.is_there:
                 raise
             return False
-        before, self.stands, self.why_not = self.stands, True, ""
+        before, self.stands, self.why_not, self._early = self.stands, True, "", None
         withheld = self._goal.refused.withheld.items()
         self.refused = "; ".join(why for (_, name), why in withheld if name in _TUNNEL_PARTS)
         return not before
@@ -144,6 +147,7 @@ class StandingGuard:
             self._enforcer.held.clear()
         self._enforcer.let_go()
         self.stands, self.why_not, self.refused, self.next_look = False, "", "", float("inf")
+        self._early = None
 
     def problems(self) -> tuple[str, ...]:
         """In words."""

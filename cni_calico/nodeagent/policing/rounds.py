@@ -49,8 +49,7 @@ from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.graph import Graph, GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
 
-RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
-APPLY_S, _FORGIVE_S = 60.0, 180.0
+RETRY_FIRST_S, RETRY_LAST_S, APPLY_S, _FORGIVE_S = 0.2, 30.0, 60.0, 180.0
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 
 
@@ -90,12 +89,10 @@ class Rounds:
         self._departures = Departures(node, conntrack, context.files, self._log, context.settings.run_dir)
         self._last_valid = LastValid(context.files, self._log, context.settings.state_dir)
         self._spared = Spared(context.files, self._log, context.settings.state_dir)
-        self._surroundings = Surroundings()
+        self._surroundings, self._interfaces, self._policies = Surroundings(), Interfaces(), set[ResourceKey]()
         self._hosts = HostSide(
             watch_addresses, read_lifelines(context.config), self._log, lambda: speak_to(context.store)
         )
-        self._policies: set[ResourceKey] = set()
-        self._interfaces = Interfaces()
         with_pods = context.is_kubernetes_datastore
         self._dispute_events = DisputeEvents(context.kubernetes_store, self._log, reads_pods=with_pods)
         self._graph.require_present(needed=with_pods)
@@ -187,8 +184,9 @@ class Rounds:
         if before != self._standing:
             self._tell(self._standing)
 
-    def follow(self) -> None:
-        """Calculate what changed; it may need listings that have to be read before ``once``."""
+    def follow(self) -> bool:
+        """Calculate what changed; returns whether it needs other listings, which have to be read before ``once``."""
+        needed = self.needs_endpoints, self.needs_services
         begun = self._now()
         self._graph.see(self._node, self._interfaces.take_changed())
         changes = self._graph.flush(MOST_REMOVED)
@@ -205,6 +203,7 @@ class Rounds:
             self.needs_services = bool(self._graph.services())
             warnings = self._graph.warnings().items()
             self._warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
+        return needed != (self.needs_endpoints, self.needs_services)
 
     def once(
         self,
@@ -228,10 +227,11 @@ class Rounds:
         gate = decide(self._facts())
         try:
             if not self._looked:  # a decision that needs nothing from the kernel holds even if this fails
-                self._enforcer.read(Deadline.after(APPLY_S))
-                self._spared.begin(self._graph, self._goal, self._enforcer.held)
+                self._enforcer.read(Deadline.after(APPLY_S), sum(self._graph.over_budget.values()))
                 self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
                 self._looked, self._was_policed = True, self._enforcer.is_there
+                if self._spared.begin(self._graph, self._enforcer.held) and self.follow():
+                    return  # what their rules need has to be read first
                 gate = decide(self._facts())
             self._spared.keep(self._graph)
             if gate.police:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.netfilter import NftTable, TableId
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
 from cni_calico.nodeagent.dataplane.policy.naming import policy_chain
 from cni_calico.nodeagent.dataplane.policy.parts import count_rules_of
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
@@ -31,16 +30,15 @@ class Spared:
         self._directory, self._path = state_dir, f"{state_dir}/{FILE}"
         self._written: dict[PolicyId, int] | None = None  # what the file has; None: not known
 
-    def begin(self, graph: Graph, goal: Goal, held: Mapping[TableId, NftTable]) -> None:
-        """``held``: the tables as they were found."""
+    def begin(self, graph: Graph, held: Mapping[TableId, NftTable]) -> bool:
+        """``held``: the tables as they were found. Returns whether the graph has to be calculated anew."""
         self._written = self._read()
         before = self._written or {}
         counts = graph.over_budget
         found = {name: count for name, count in counts.items() if count <= before.get(name, 0)}
         found |= {name: count for name, count in counts.items() if name not in found and _is_there(graph, name, held)}
-        if found:
-            graph.spare(found)
-            goal.update(graph.flush())
+        graph.spare(found)
+        return bool(found)
 
     def keep(self, graph: Graph) -> None:
         """The file has what is spared now."""

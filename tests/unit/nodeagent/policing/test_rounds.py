@@ -323,6 +323,30 @@ def selecting(action: str) -> Resource:
     return Resource("GlobalNetworkPolicy", Metadata("x"), {"selector": "all()", "types": ["Ingress"], "ingress": rules})
 
 
+def test_what_a_spared_policy_needs_is_read_before_it_is_in_force(tmp_path: Path) -> None:
+    """Above the budget its rules look nothing up; a file says that it was in force before."""
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "spared-policies.json").write_text('[["GlobalNetworkPolicy", "", "x", 99]]')
+    rounds = host.rounds()
+    rounds.configure(replace(FELIX, policy_rule_budget=1, endpoint_status_prefix=str(tmp_path)))
+    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.take(
+        {
+            ResourceKey("GlobalNetworkPolicy", "x"): reduce_record(
+                ResourceKey("GlobalNetworkPolicy", "x"), selecting("Deny")
+            )
+        }
+    )
+    rounds.follow()
+    assert not rounds.needs_endpoints
+    rounds.once()
+    assert rounds.needs_endpoints and not policed(host)
+    rounds.once()
+    assert len(host.kernel.tables[FILTER[4]].chains["pi-gnp/x"].rules) == 2
+
+
 def test_a_rule_that_could_open_without_a_listing_denies_until_it_is_read(tmp_path: Path) -> None:
     """It is named; a rule that only allows less without it is in force, and so is everything else."""
     host = Host(tmp_path)
@@ -399,6 +423,21 @@ def test_before_every_listing_has_been_read(tmp_path: Path) -> None:
     rounds.once()
     chains = set(host.kernel.tables[FILTER[4]].chains)
     assert chains == early - {"loopback-in"} | {"spoofing"} and not host.told[-1].warnings
+
+
+def test_policies_in_force_stay_while_a_listing_is_read_that_a_new_rule_needs(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    rounds.follow_tunnels(Tunnels(vxlan=frozenset({4})))
+    rounds.wait_for("")
+    rounds.take({POLICY: Refusal("no")})
+    rounds.follow()
+    rounds.once()
+    assert policed(host) and host.told[-1].in_force
+    rounds.follow_tunnels(Tunnels(vxlan=frozenset({4, 6})))  # a node joined
+    rounds.wait_for("")
+    assert policed(host) and host.told[-1].in_force and not host.told[-1].warnings
 
 
 def test_rules_of_an_earlier_run_stay_until_everything_has_been_read(tmp_path: Path) -> None:
