@@ -91,7 +91,12 @@ def test_a_patch_that_a_role_does_not_allow_says_what_to_do(kube: Cluster, capsy
         environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig("node-token")}
         patch = ["patch", "ippool", "p", "-p", '{"spec":{"disabled":true}}']
         assert run_calicoctl(patch, environ) == 1
-    said = capsys.readouterr().err
+        said = capsys.readouterr().err
+        kube.request("POST", "/api/v1/nodes", {"metadata": {"name": "patched"}})
+        undo.callback(kube.request, "DELETE", "/api/v1/nodes/patched")
+        patch = ["patch", "node", "patched", "-p", '{"spec":{"bgp":{"asNumber":64512}}}']
+        assert run_calicoctl(patch, environ) == 1
+        assert "it is the Kubernetes node: use kubectl" in capsys.readouterr().err
     assert "ippools.crd.projectcalico.org" in said and '"disabled":true' in said and "grant him that verb" in said
     assert "the roles in the manifests" not in said
 

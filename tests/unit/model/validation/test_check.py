@@ -258,6 +258,7 @@ def test_everything_that_upstream_stored_is_valid():
             "destination.notPorts[0] = 70000",
         ),
         ("NetworkPolicy", {"ingress": [{"action": "Allow", "source": {"nets": ["x"]}}]}, 'source.nets[0] = "x"'),
+        ("NetworkPolicy", {"ingress": [{"action": "Allow", "source": {"nets": ["10.0.0.1/8"]}}]}, "10.0.0.0/8"),
         ("NetworkPolicy", {"ingress": [{"action": "Allow", "source": {"selector": "("}}]}, "source.selector"),
         ("NetworkPolicy", {"ingress": "all"}, 'NetworkPolicy.spec.ingress = "all" (must be a list)'),
         ("GlobalNetworkSet", {"nets": ["10.0.0.0/99"]}, 'GlobalNetworkSet.spec.nets[0] = "10.0.0.0/99"'),
