@@ -45,8 +45,12 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
     assert complaints(metrics) == "" and undescribed(metrics) == set()
     assert (agent_node.root / "lib" / "nodename").read_text() == "n1"
     until(lambda: agent_node.ns.link("vxlan.calico"), "the tunnel is up", 20)
-    shown = agent_node.calico_node("-show-status").stdout
-    assert "agent:      ready" in shown and "vxlan.calico 10.65." in shown
+
+    def shown() -> str:
+        return agent_node.calico_node("-show-status").stdout
+
+    assert "agent:      ready" in shown()
+    until(lambda: "vxlan.calico 10.65." in shown(), "the next pass, which comes after its rules, shows it", 20)
     assert (agent_node.root / "lib" / "mtu").read_text() == "1450"
     services = agent_node.calico_node("sv", "status", "/etc/service/enabled/felix", "cni").stdout.splitlines()
     assert all(line.startswith("run: ") for line in services) and len(services) == 2

@@ -63,7 +63,7 @@ def start(node: Uplinked, mode: str, **counts: int) -> None:
     if counts:
         lab.until_in_force(**counts)
     else:
-        until(lambda: "loopback-in" in lab.ruleset() and lab.standing().get("sentence"), "the standing rules")
+        until(lambda: "spoofing" in lab.ruleset() and lab.standing().get("ready"), "the standing rules")
 
 
 class Wire:
