@@ -82,7 +82,7 @@ class EarlyGuard:
                 self._guard = StandingGuard(Enforcer(kernel, self._goal, self._log), self._goal)
             self._goal.follow_tunnels(tunnels)
             self._guard.tunnels = tunnels
-            if self._guard.stand_early(self._felix):
+            if self._guard.stand_early(self._felix) and (tunnels.vxlan or tunnels.ipip):
                 warnings = (_describe(tunnels),)
             problems = self._guard.problems()
         except CalicoError as e:
@@ -96,8 +96,6 @@ class EarlyGuard:
 
 
 def _describe(tunnels: Tunnels) -> str:
-    if not tunnels.vxlan and not tunnels.ipip:
-        return "the Nodes have not been read yet, and no tunnel is up"
     return (
         f"the Nodes have not been read yet: {len(tunnels.nodes)} addresses that the tunnels' forwarding entries and "
         "routes name count as nodes until then, and VXLAN and IPIP from others are dropped"

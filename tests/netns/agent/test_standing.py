@@ -51,6 +51,13 @@ def test_the_device_comes_up_with_its_rule_and_the_rule_goes_after_it(agent_node
     until(lambda: not is_guarded(agent_node), "the port is another program's, if anybody's")
 
 
+def test_a_first_start_alarms_nobody(agent_node: Node) -> None:
+    """Without a tunnel there is nothing that the Nodes, which are not read yet, could be missing for."""
+    start(agent_node)
+    agent_node.until_applied()
+    assert "have not been read yet" not in agent_node.log()
+
+
 def test_nothing_opens_when_the_own_node_is_deleted(agent_node: Node) -> None:
     start(agent_node)
     until_never_open(agent_node, lambda: is_up(agent_node), "the device is up")
