@@ -49,6 +49,7 @@ from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
 from cni_calico.policy.steps import Steps, finish
+from cni_calico.survived import tell_survived
 
 if TYPE_CHECKING:
     from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -332,6 +333,9 @@ class RecordFeed:
                         self._hand_over(key, self._decode(found))
                 except CalicoError:
                     continue  # still unreadable, or the store does not answer
+                except Exception as e:  # a thread that dies would leave all others unread
+                    tell_survived(e)
+                    continue
                 self._wake()
 
     @property

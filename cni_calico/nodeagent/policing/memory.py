@@ -72,6 +72,8 @@ class MemoryGuard:
         self._reserved = 0  # what counts as estimated
         self._coming = 0.0  # how much of it the present round will still need
         self._in_graph: set[ResourceKey] = set()  # those with a version in the graph, not only a stand-in
+        self._stands_in: set[ResourceKey] = set()  # those of which a stand-in was handed over last
+        self._replaced: dict[ResourceKey, int] = {}  # in the graph while a newer version is made ready: their sizes
         self._waiting: dict[ResourceKey, int] = {}
         self._asked: dict[ResourceKey, float] = {}  # when a waiting policy was read again
         self._read_limits()
@@ -99,9 +101,13 @@ class MemoryGuard:
         self._reserved = sum(map(self._reserved_of, self._costs))
 
     def _measure(self, *, anew: bool = False) -> None:
-        now = self._now()
-        if now - self._limits_at >= _LIMITS_S:
+        if self._now() - self._limits_at >= _LIMITS_S:
             self._read_limits()
+        self._read_used(anew=anew)
+
+    def _read_used(self, *, anew: bool = False) -> None:
+        """For any thread."""
+        now = self._now()
         if anew or now - self._used_at >= _USED_S:
             self._used_at = now
             for one in self._limits:
@@ -124,7 +130,7 @@ class MemoryGuard:
         if not self._limits:
             return 0, True
         needs = estimate_document(kind, spec)
-        self._measure()
+        self._read_used()
         return needs, self._room(DOCUMENTS if needs >= LARGE_BYTES else USABLE) >= needs
 
     # -- what is taken in ---------------------------------------------------------------------------------------------
@@ -136,12 +142,15 @@ class MemoryGuard:
 
     def admit(self, key: ResourceKey, change: FedChange) -> tuple[FedChange, ...]:
         """What is to be decoded and taken in: the change, what stands for it, or nothing if what is in force stays."""
-        if key.kind not in POLICY_KINDS or not (self._limits or self._waiting or self._held):
+        if key.kind not in POLICY_KINDS:
             return (change,)
         if isinstance(change, Refusal):
             first = tuple(found for earlier in change.first for found in self.admit(key, earlier))
             self._waiting.pop(key, None)
             return (replace(change, first=tuple(found for found in first if not isinstance(found, Refusal))),)
+        self._stands_in.discard(key)
+        if not (self._limits or self._waiting or self._held or isinstance(change, Unread)):
+            return (change,)
         if isinstance(change, PolicyRecord):
             needs = estimate_record(change)
         elif isinstance(change, Undecoded | Unread):
@@ -155,15 +164,33 @@ class MemoryGuard:
             self._hold(key, needs)
             return (change,)
         self._waiting[key] = needs
-        return () if key in self._in_graph else (_stand_in(key, change),)
+        if key in self._in_graph:
+            return ()
+        self._stands_in.add(key)
+        return (_stand_in(key, change),)
+
+    def withdraw(self, key: ResourceKey) -> None:
+        """What was admitted last will not be taken in: what is in the graph counts again."""
+        before = self._replaced.pop(key, 0)
+        if key in self._held:
+            self._forget(key)
+            if before:
+                self._held[key] = before
+                self._charge(key, before, before)
 
     def note(self, taken: Mapping[ResourceKey, FedRecord]) -> None:
         """These have been decoded, and are taken in."""
         for key, record in taken.items():
-            if isinstance(record, PolicyRecord) and key in self._held and key not in self._waiting:
-                self._in_graph.add(key)
+            self._replaced.pop(key, None)
+            for one in record.first if isinstance(record, Refusal) else (record,):
+                if isinstance(one, PolicyRecord) and key not in self._stands_in:
+                    self._in_graph.add(key)
+                elif one is None:
+                    self._in_graph.discard(key)
 
     def _hold(self, key: ResourceKey, needs: int) -> None:
+        if key in self._in_graph:
+            self._replaced[key] = self._held.get(key, 0)
         self._forget(key)
         self._held[key] = needs
         before = self._reserved
@@ -188,8 +215,7 @@ class MemoryGuard:
 
     def _fits(self, key: ResourceKey, needs: int, margin: float = 0.0) -> bool:
         """``margin``: a part of the limit that is to be left."""
-        if needs >= SMALL_BYTES:
-            self._measure(anew=True)
+        self._measure(anew=needs >= SMALL_BYTES)
         if self._room(USABLE - margin) >= needs:
             return True
         if self._now() - self._dropped_at >= _DROP_S:

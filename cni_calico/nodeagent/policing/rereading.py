@@ -13,6 +13,7 @@ from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.keys import ResourceKey
+from cni_calico.survived import tell_survived
 
 READ_S = 5.0
 
@@ -43,6 +44,8 @@ class Rereading:
                     self._bring(key, found)
             except CalicoError:
                 continue
+            except Exception as e:  # a thread that dies would leave all others unread
+                tell_survived(e)
 
     def _next(self) -> ResourceKey | None:
         with self._guard:

@@ -3,8 +3,8 @@
 Rule: no change takes long in the engine's thread. A large one is decoded, and what it needs is made ahead of it, in
 slices of SLICE_S; between two of them the other shares have their turns, and its own share pays for the time. It is
 taken into a round when nothing is left to do ahead. A version that has been begun is finished although a newer one
-waits behind it, unless that one removes the record. Whether there is memory for a change is asked before it is begun
-(memory.py).
+waits behind it, unless that one removes the record or is taken together with others. Whether there is memory for a
+change is asked once, before it is begun (memory.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.memory import MemoryGuard
 from cni_calico.nodeagent.policing.shares import Shares, Taken
 from cni_calico.nodeagent.policing.weights import weigh_change
+from cni_calico.survived import tell_survived
 
 SLICE_S = 0.02
 LONG = 300  # from this weight on a change is taken in slices
@@ -66,30 +67,36 @@ class Turns:
             for key, change in changes.items():
                 self._shares.put(key, change, since)
             found = self._shares.take_all() if everything else self._shares.take()
-        found = replace(found, changes=self._admitted(found.changes))
-        if not everything and len(found.changes) == 1:
-            [(key, change)] = found.changes.items()
-            if change is None and key in self._begun:
-                self._give_up(key)
-            elif key in self._begun or _weigh(change) >= LONG:
+        is_alone = not everything and len(found.changes) == 1
+        for key, change in found.changes.items() if is_alone else ():
+            if key in self._begun and change is not None:
                 return self._slice(key, change, found, feed, ahead)
-        for key in self._begun.keys() & found.changes.keys():
-            self._give_up(key)
+        found = replace(found, changes=self._admitted(found.changes))
+        for key, change in found.changes.items() if is_alone else ():
+            if _weigh(change) >= LONG:
+                return self._slice(key, change, found, feed, ahead)
         decoded: dict[ResourceKey, FedRecord] = {key: feed.decoded(key, one) for key, one in found.changes.items()}
         return self._taken(Taken(decoded, found.since, found.weights))
 
     def _admitted(self, changes: dict[ResourceKey, FedChange]) -> dict[ResourceKey, FedChange]:
-        """What there is memory for, or what stands for it; what has been begun has been admitted."""
+        """What there is memory for, or what stands for it. What was begun is given up: it, or a newer version, is taken
+        whole; it has been admitted, but a newer version has not.
+        """
+        if self._memory is not None and not self._begun:
+            self._memory.begin()
+        begun = {key: self._begun[key].change for key in self._begun.keys() & changes.keys()}
+        for key in begun:
+            self._ended.append(self._begun.pop(key))
         if self._memory is None:
             return changes
-        if not self._begun:
-            self._memory.begin()
         found: dict[ResourceKey, FedChange] = {}
         for key, change in changes.items():
-            if key in self._begun and change is not None and not isinstance(change, Refusal):
+            if key in begun and change is begun[key]:
                 found[key] = change
-            else:
-                found.update((key, one) for one in self._memory.admit(key, change))
+                continue
+            if key in begun:
+                self._memory.withdraw(key)
+            found.update((key, one) for one in self._memory.admit(key, change))
         return found
 
     def _taken(self, taken: Taken[FedRecord]) -> Taken[FedRecord]:
@@ -113,8 +120,9 @@ class Turns:
             begun.steps = _making(begun, key, feed, ahead)
         is_ready = self._advance(begun)
         self._shares.pay_by_time(found)
-        if is_ready and isinstance(change, Refusal):
-            found = replace(found, changes={key: replace(change, first=())})  # what it spoils is taken now
+        if is_ready and isinstance(change, Refusal):  # of the versions before it, this one is taken now
+            left = tuple(one for one in change.first if one is not begun.change)
+            found = replace(found, changes={key: replace(change, first=left)})
         if not is_ready or change is not begun.change:
             self._shares.give_back(found)
         by_time = dict.fromkeys(found.weights, 1)
@@ -127,9 +135,6 @@ class Turns:
         """Returns whether nothing is left to do ahead."""
         end = time.thread_time() + self._slice_s  # on a busy machine a slice is as much work as on a quiet one
         return not any(after_round or time.thread_time() >= end for after_round in begun.steps)
-
-    def _give_up(self, key: ResourceKey) -> None:
-        self._ended.append(self._begun.pop(key))
 
     def _end(self, ahead: MadeAhead) -> None:
         """What was taken in, or given up, needs nothing made ahead any more."""
@@ -147,4 +152,7 @@ def _making(begun: _Begun, key: ResourceKey, feed: RecordFeed, ahead: MadeAhead)
             begun.record = e.value
             break
         yield False
-    yield from ahead.steps(key, begun.record)
+    try:
+        yield from ahead.steps(key, begun.record)
+    except Exception as e:  # it is taken whole then, and the graph says what is wrong with it
+        tell_survived(e)

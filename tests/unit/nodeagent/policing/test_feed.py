@@ -148,6 +148,25 @@ def test_garbage_that_is_removed_is_gone(feed_world: World) -> None:
     until(lambda: feed_world.record() is None, "the end")
 
 
+def test_what_nobody_thought_of_leaves_no_other_unread(feed_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the records that are asked for again."""
+    failed = threading.Event()
+
+    def get(key: ResourceKey, deadline: Deadline) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise ZeroDivisionError
+        return MemoryStore.get(feed_world.store, key, deadline)
+
+    assert selector(feed_world) == "all()"
+    feed_world.store.plant(DENY, b"{garbage")
+    until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")
+    monkeypatch.setattr(feed_world.store, "get", get)
+    until(failed.is_set, "a failure")
+    feed_world.store.commit((Write.remove(DENY),), Deadline.after(5))
+    until(lambda: feed_world.record() is None, "the end")
+
+
 # -- two listings of pods ---------------------------------------------------------------------------------------------
 
 

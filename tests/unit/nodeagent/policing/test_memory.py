@@ -25,8 +25,8 @@ class Host:
         self.use(used)
         (path / "memory.stat").write_text("")
         group = LimitedGroup(path, limit_mib * MIB, "memory.current", ())
-        groups = (group,) if limit_mib else ()
-        self.guard = MemoryGuard(0, lambda: self.now, lambda: groups)
+        self.groups = (group,) if limit_mib else ()
+        self.guard = MemoryGuard(0, lambda: self.now, lambda: self.groups)
 
     def use(self, mib: int) -> None:
         (self._path / "memory.current").write_text(str(mib * MIB))
@@ -131,6 +131,54 @@ def test_a_dropped_document_is_asked_for(tmp_path: Path) -> None:
     assert host.guard.next_due() == key_of("a")
     host.give(key_of("a"), policy("a", 250))
     assert host.give(key_of("a"), Unread(needs, stand_in)) == "nothing"  # a version of it is in force
+
+
+def test_what_is_in_force_stays_when_a_limit_appears(tmp_path: Path) -> None:
+    host = Host(tmp_path, 99)
+    groups, host.groups = host.groups, ()
+    host.now += 60
+    for change in (policy("a", 10), Refusal("garbage", (policy("a", 10),))):
+        host.give(key_of("a"), change)
+        host.groups = groups
+        host.now += 60
+        assert host.give(key_of("a"), policy("a", 1000)) == "nothing"
+        host.groups = ()
+        host.now += 60
+        host.give(key_of("a"), None)
+    host.groups = groups
+    host.now += 60
+    assert is_denied(host.give(key_of("a"), policy("a", 1000)))  # it had been removed
+
+
+def test_what_came_before_a_refusal_is_in_force(tmp_path: Path) -> None:
+    host = Host(tmp_path, 50)
+    host.give(key_of("a"), Refusal("garbage", (policy("a", 10),)))
+    assert host.give(key_of("a"), policy("a", 1000)) == "nothing"
+    host.give(key_of("b"), Refusal("garbage", (policy("b", 1000),)))
+    assert is_denied(host.give(key_of("b"), policy("b", 1000)))  # only a stand-in was
+
+
+def test_a_dropped_document_is_asked_for_without_a_limit(tmp_path: Path) -> None:
+    """The limit has gone meanwhile."""
+    host = Host(tmp_path, 60, limit_mib=0)
+    stand_in = policy("a", 1)
+    assert host.give(key_of("a"), Unread(MIB, stand_in)) is stand_in
+    assert host.guard.next_due() == key_of("a")
+    assert host.give(key_of("a"), policy("a", 250)) == policy("a", 250) and not host.guard.waiting()
+    refused = host.give(key_of("a"), Refusal("garbage", (Unread(MIB, stand_in),)))
+    assert refused == Refusal("garbage")  # a version of it is in force
+
+
+def test_other_threads_only_read_what_is_used(tmp_path: Path) -> None:
+    """What is reserved is the engine's, which changes it meanwhile."""
+    host = Host(tmp_path, 20)
+    host.groups = ()
+    host.now += 60
+    assert host.guard.judge("NetworkPolicy", {"ingress": [{}] * 2000})[0]
+    host.use(99)
+    assert not host.guard.judge("NetworkPolicy", {"ingress": [{}] * 2000})[1]
+    host.guard.begin()
+    assert host.guard.judge("NetworkPolicy", {"ingress": [{}] * 2000}) == (0, True)
 
 
 def test_an_unreadable_policy_does_not_wait(tmp_path: Path) -> None:

@@ -29,3 +29,21 @@ def test_each_that_exists_is_brought() -> None:
     rereading.ask(keys[0])
     until(lambda: len(brought) == 3, "again")
     rereading.stop()
+
+
+def test_what_nobody_thought_of_holds_up_no_other() -> None:
+    store = MemoryStore()
+    keys = [ResourceKey("GlobalNetworkPolicy", name) for name in ("a", "b")]
+    for key in keys:
+        store.commit((Write.put(key, {"kind": key.kind, "metadata": {"name": key.name}}),), Deadline.after(5))
+    brought: list[ResourceKey] = []
+
+    def bring(key: ResourceKey, found: Versioned) -> None:
+        brought.append(key)
+        raise RuntimeError(str(found.key))
+
+    rereading = Rereading(store, bring)
+    for number, key in enumerate((*keys, *keys), 1):
+        rereading.ask(key)
+        until(lambda number=number: len(brought) == number, "it is brought")
+    rereading.stop()
