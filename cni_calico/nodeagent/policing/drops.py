@@ -1,4 +1,4 @@
-"""What the standing rules drop: told once for each interface, with what allows it, and counted.
+"""What the standing rules drop: told once for each interface while it is there, with what allows it, and counted.
 
 Rule: packets pay nothing for it: only one that is dropped is reported, and reports and counters are read at most once a
 second and every ten seconds. A flood of one interface's packets may hide another's; the counters have all.
@@ -23,7 +23,7 @@ from cni_calico.nodeagent.dataplane.policy.tunnels import KNOWN_NODES, UNKNOWN_I
 from cni_calico.nodeagent.status.policing import PolicyFigures
 
 _LOOK_S, _COUNT_S, _READ_S = 1.0, 10.0, 5.0
-_TOLD = 1000  # at most so many interfaces are named
+_TOLD = 1000  # at most so many interfaces are named, of those that are there
 _CHAINS = (KNOWN_NODES, SPOOFING, LOOPBACK_IN, LOOPBACK_OUT, HOST_LOOPBACK, "to-workloads", *ENCAPSULATED)
 
 
@@ -75,6 +75,7 @@ class DroppedPackets:
                 self._tell(packet)
             if now >= self._next_count:
                 self._next_count = now + _COUNT_S
+                self._forget_gone()
                 self._count()
             self._trouble = ""
         except CalicoError as e:
@@ -93,6 +94,12 @@ class DroppedPackets:
         where = f"that came in by {interface}" if packet.incoming else f"on its way out by {interface}"
         allowed = f"what allows it: {reason.allowed_by}" if reason.allowed_by else "nothing allows it"
         self._log.warning(f"dropped a packet {where}: {packet.prefix} ({allowed}); the next ones are only counted")
+
+    def _forget_gone(self) -> None:
+        """Another workload may get an interface's name, and is told then."""
+        if self._told:
+            there = {name for _, name in socket.if_nameindex()}
+            self._told = {one for one in self._told if one[1] in there}
 
     def _count(self) -> None:
         deadline, counts = Deadline.after(_READ_S), dict.fromkeys((one.label for one in REASONS.values()), 0)

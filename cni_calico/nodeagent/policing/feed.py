@@ -214,7 +214,9 @@ class RecordFeed:
     def decoding(self, key: ResourceKey, change: FedChange) -> Steps[FedRecord]:
         """As ``decoded``, a rule of a large policy at each step."""
         if isinstance(change, Refusal):
-            first = tuple(self.decoded(key, one) for one in change.first)
+            first: list[FedRecord] = []
+            for one in change.first:
+                first.append((yield from self.decoding(key, one)))
             return replace(change, first=tuple(one for one in first if not isinstance(one, Refusal)))
         if not isinstance(change, Undecoded):
             return change.stand_in if isinstance(change, Unread) else change

@@ -38,6 +38,7 @@ _NAMESPACE_PART = 32  # a namespace's policies count as measured, not as estimat
 _RENDERED_PART = 0.7  # of a policy's size: what comes after it has been taken in
 _MARGIN = 0.05
 _USED_S, _LIMITS_S, _DROP_S, _AGAIN_S = 0.05, 60.0, 20.0, 10.0
+_LOOK_S = 1.0  # how often what waits is looked at while nothing of it fits
 _MIB = 1 << 20
 
 
@@ -65,7 +66,7 @@ class MemoryGuard:
         self._setting = limit_mib
         self._now, self._groups, self._own_bytes = now, groups, own_bytes
         self._limits: tuple[_MemoryLimit, ...] = ()
-        self._used_at = self._limits_at = self._dropped_at = float("-inf")
+        self._used_at = self._limits_at = self._dropped_at = self._looked_at = float("-inf")
         self._held: dict[ResourceKey, int] = {}  # what has been taken in: the estimated sizes
         self._costs: Counter[str] = Counter()  # the same of each namespace
         self._large: Counter[str] = Counter()  # of them, those of large policies
@@ -159,8 +160,7 @@ class MemoryGuard:
             self._forget(key)
             self._in_graph.discard(key)
             return (change,)
-        is_smaller = key in self._in_graph and needs <= self._held.get(key, 0)
-        if not isinstance(change, Unread) and (is_smaller or self._fits(key, needs)):
+        if not isinstance(change, Unread) and (self._is_smaller(key, needs) or self._fits(key, needs)):
             self._hold(key, needs)
             return (change,)
         self._waiting[key] = needs
@@ -213,18 +213,27 @@ class MemoryGuard:
         if not self._costs[name]:
             del self._costs[name], self._large[name]
 
-    def _fits(self, key: ResourceKey, needs: int, margin: float = 0.0) -> bool:
+    def _is_smaller(self, key: ResourceKey, needs: int) -> bool:
+        return key in self._in_graph and needs <= self._held.get(key, 0)
+
+    def _fits(self, key: ResourceKey, needs: int) -> bool:
+        return self._has_room(needs) or (self._is_cheap(key, needs, self._average()) and self._room(RESERVE) >= needs)
+
+    def _has_room(self, needs: int, margin: float = 0.0) -> bool:
         """``margin``: a part of the limit that is to be left."""
         self._measure(anew=needs >= SMALL_BYTES)
         if self._room(USABLE - margin) >= needs:
             return True
         if self._now() - self._dropped_at >= _DROP_S:
             self._drop_caches()
-            if self._room(USABLE - margin) >= needs:
-                return True
-        average = self._costs.total() / max(1, len(self._costs))
-        is_cheap = needs < SMALL_BYTES and self._costs[share_of(key)] + needs <= max(average, SMALL_BYTES)
-        return is_cheap and self._room(RESERVE - margin) >= needs
+        return self._room(USABLE - margin) >= needs
+
+    def _average(self) -> float:
+        return self._costs.total() / max(1, len(self._costs))
+
+    def _is_cheap(self, key: ResourceKey, needs: int, average: float) -> bool:
+        """Whether it may have what is left to small changes."""
+        return needs < SMALL_BYTES and self._costs[share_of(key)] + needs <= max(average, SMALL_BYTES)
 
     def _drop_caches(self) -> None:
         self._dropped_at = self._now()
@@ -238,18 +247,25 @@ class MemoryGuard:
     # -- what waits ---------------------------------------------------------------------------------------------------
 
     def next_due(self) -> ResourceKey | None:
-        """A policy that has waited and fits now, to be read again; the smallest first."""
-        if not self._waiting:
-            return None
+        """A policy that has waited and fits now, to be read again; the smallest first. While none fits, they are looked
+        at once in _LOOK_S, and memory is measured for one of them, because the others are larger.
+        """
         now = self._now()
-        self._measure()
+        if not self._waiting or now - self._looked_at < _LOOK_S:
+            return None
         due = (key for key in self._waiting if now - self._asked.get(key, float("-inf")) >= _AGAIN_S)
+        left: float | None = None  # to small changes, once there is no room for others
+        average = self._average()
         for key in sorted(due, key=lambda key: (self._waiting[key], str(key))):
             needs = self._waiting[key]
-            is_smaller = key in self._in_graph and needs <= self._held.get(key, 0)
-            if is_smaller or self._fits(key, needs, _MARGIN):
+            fits = self._is_smaller(key, needs) or (left is None and self._has_room(needs, _MARGIN))
+            if not fits:
+                left = self._room(RESERVE - _MARGIN) if left is None else left
+                fits = left >= needs and self._is_cheap(key, needs, average)
+            if fits:
                 self._asked[key] = now
                 return key
+        self._looked_at = now
         return None
 
     def waiting(self) -> dict[str, int]:

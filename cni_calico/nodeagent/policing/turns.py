@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing.ahead import MadeAhead
-from cni_calico.nodeagent.policing.changes import FedChange, FedRecord, Refusal, Undecoded, joined
+from cni_calico.nodeagent.policing.changes import FedChange, FedRecord, Refusal, Undecoded, Unread, joined
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.memory import MemoryGuard
 from cni_calico.nodeagent.policing.shares import Shares, Taken
@@ -28,6 +28,8 @@ LONG = 300  # from this weight on a change is taken in slices
 
 
 def _weigh(change: FedChange) -> int:
+    if isinstance(change, Refusal):
+        return 1 + sum(map(_weigh, change.first))  # they are decoded and taken with it
     return change.weight if isinstance(change, Undecoded) else weigh_change(change)
 
 
@@ -121,7 +123,8 @@ class Turns:
         is_ready = self._advance(begun)
         self._shares.pay_by_time(found)
         if is_ready and isinstance(change, Refusal):  # of the versions before it, this one is taken now
-            left = tuple(one for one in change.first if one is not begun.change)
+            done = begun.change.first if isinstance(begun.change, Refusal) else (begun.change,)
+            left = tuple(one for one in change.first if not any(one is taken for taken in done))
             found = replace(found, changes={key: replace(change, first=left)})
         if not is_ready or change is not begun.change:
             self._shares.give_back(found)
@@ -140,7 +143,16 @@ class Turns:
         """What was taken in, or given up, needs nothing made ahead any more."""
         ended, self._ended = self._ended, []
         for begun in ended:
-            ahead.end(begun.record)
+            ahead.end(_valid(begun.record))
+
+
+def _valid(record: FedRecord) -> FedRecord:
+    """What is to be in force: of a refusal the version before it, if that is taken with it."""
+    if not isinstance(record, Refusal) or not record.first:
+        return record
+    valid = record.first[-1]
+    assert not isinstance(valid, Undecoded | Unread)  # decoded with the refusal
+    return valid
 
 
 def _making(begun: _Begun, key: ResourceKey, feed: RecordFeed, ahead: MadeAhead) -> Iterator[bool]:
@@ -153,6 +165,6 @@ def _making(begun: _Begun, key: ResourceKey, feed: RecordFeed, ahead: MadeAhead)
             break
         yield False
     try:
-        yield from ahead.steps(key, begun.record)
+        yield from ahead.steps(key, _valid(begun.record))
     except Exception as e:  # it is taken whole then, and the graph says what is wrong with it
         tell_survived(e)

@@ -15,10 +15,11 @@ from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing import feed as feeds
-from cni_calico.nodeagent.policing.changes import FedRecord, Refusal
+from cni_calico.nodeagent.policing.changes import FedRecord, Refusal, Undecoded
 from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.policy.decode import decode_record
 from cni_calico.policy.records import Labelled, PolicyRecord
+from cni_calico.policy.steps import finish
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 
@@ -165,6 +166,18 @@ def test_what_nobody_thought_of_leaves_no_other_unread(feed_world: World, monkey
     until(failed.is_set, "a failure")
     feed_world.store.commit((Write.remove(DENY),), Deadline.after(5))
     until(lambda: feed_world.record() is None, "the end")
+
+
+def test_a_large_version_before_a_refusal_is_decoded_in_steps(feed_world: World) -> None:
+    found = feed_world.store.get(DENY, Deadline.after(5))
+    assert found is not None
+    spec = {"selector": "all()", "ingress": [{"action": "Allow"}] * 5}
+    large = Undecoded(replace(found, value={**document("all()"), "spec": spec}), 5, 0)
+    decoding = feed_world.feed.decoding(DENY, Refusal("garbage", (large,)))
+    for _ in range(5):
+        next(decoding)
+    refused = finish(decoding)
+    assert isinstance(refused, Refusal) and [type(one) for one in refused.first] == [PolicyRecord]
 
 
 # -- two listings of pods ---------------------------------------------------------------------------------------------

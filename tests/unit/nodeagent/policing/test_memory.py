@@ -195,3 +195,35 @@ def test_the_settings_limit_counts_the_agents_own_memory() -> None:
     large = policy("a", 1000)
     assert is_denied(give(guard, key_of("a"), large))
     assert "FELIX_POLICYMEMORYLIMITMIB, 100 MiB" in guard.problems()[0]
+
+
+def test_what_waits_is_looked_at_once_a_second() -> None:
+    now, reads = 0.0, 0
+
+    def used() -> int:
+        nonlocal reads
+        reads += 1
+        return 99 * MIB
+
+    guard = MemoryGuard(100, lambda: now, lambda: (), used)
+    for number in range(50):
+        give(guard, key_of("a", f"p{number}"), Unread((number + 2) * MIB, policy("a", 1)))
+    for _ in range(2):
+        reads, now = 0, now + 30
+        assert not any(guard.next_due() for _ in range(100))
+        assert 0 < reads < 5
+
+
+def test_one_that_has_no_room_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    host = Host(tmp_path, 20)
+    host.give(key_of("a"), policy("a", 300))
+    host.give(key_of("costly"), policy("costly", 600))
+    host.use(82)
+    host.give(key_of("costly", "new"), Unread(MIB // 8, policy("costly", 1, "new")))
+    host.give(key_of("cheap"), Unread(MIB // 4, policy("cheap", 1)))
+    host.give(key_of("b"), Unread(4 * MIB, policy("b", 1)))
+    host.give(key_of("a"), Unread(8 * MIB, policy("a", 1)))
+    assert {host.guard.next_due(), host.guard.next_due()} == {key_of("cheap"), key_of("a")}
+    assert host.guard.next_due() is None
+    host.use(20)
+    assert host.guard.next_due() == key_of("costly", "new")

@@ -178,3 +178,15 @@ def test_what_cannot_be_made_ahead_is_taken_whole(world: World, monkeypatch: pyt
     world.settle()
     world.round()
     assert world.graph == [LARGE] and world.ended == [LARGE]
+
+
+def test_a_large_version_before_a_refusal_is_taken_in_slices(world: World) -> None:
+    world.put(LARGE)
+    world.put(Refusal("garbage"))
+    for _ in range(3):
+        world.round()
+    assert not world.graph and world.turns._begun
+    world.put(Refusal("other garbage"))
+    world.settle()
+    world.round()
+    assert world.graph == [LARGE, Refusal("garbage", (LARGE,)), Refusal("other garbage")] and world.ended == [LARGE]
