@@ -1,5 +1,5 @@
 """Large changes in slices: whatever comes between two of them, packets meet what was there before or what is after,
-and in the end the tables are those of one step.
+and in the end the tables are those of one step. While memory is short no version is lost, and none denies for good.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,13 +23,19 @@ from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
 from cni_calico.nodeagent.dataplane.policy.tables import FILTER
 from cni_calico.nodeagent.policing import ahead, shares, turns
 from cni_calico.nodeagent.policing.ahead import MadeAhead
+from cni_calico.nodeagent.policing.changes import FedChange, FedRecord, Refusal, Undecoded, Unread, joined
 from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.nodeagent.policing.feed import RecordFeed
 from cni_calico.nodeagent.policing.turns import Turns
 from cni_calico.policy.decode import reduce_record
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.records import PolicyRecord
+from cni_calico.policy.steps import Steps
 from tests.deadlines import soon
 from tests.fakes.nftables import FakePacketFilter
 from tests.unit.nodeagent.dataplane.policy.worlds import goal_of
+from tests.unit.nodeagent.policing.test_memory import Host, key_of
+from tests.unit.nodeagent.policing.test_memory import policy as sized
 from tests.unit.policy.cluster import NODE, graph_of, record_of
 
 SETTINGS = FilterSettings(ipv6=False)
@@ -353,3 +360,183 @@ def test_a_set_that_is_being_made_is_complete_before_any_rule_reads_it(monkeypat
     assert ("NetworkPolicy", "a", "large") not in world.taken
     for table in FILTER.values():
         assert met(world.kernel.tables[table]) == met(world.one_step()[table])
+
+
+# -- while memory is short, and when something fails -------------------------------------------------------------------
+
+KEY, OTHER = key_of("a"), key_of("b")
+EARLIER, BEGUN, NEWER = sized("a", 1), sized("a", 12), sized("a", 13)
+STAND_IN = sized("a", 2)
+
+
+class LimitedWorld:
+    """With a limit of memory. What is made ahead takes ten steps. ``graph``: what was taken in of ``KEY``, in order."""
+
+    def __init__(self, path: Path, used: int = 20) -> None:
+        self.host = Host(path, used)
+        self.turns = Turns(self.host.guard, slice_s=0.0)
+        self.pending: dict[ResourceKey, FedChange] = {}
+        self.graph: list[FedRecord] = []
+        self.ended: list[FedRecord] = []
+
+    def put(self, change: FedChange, key: ResourceKey = KEY) -> None:
+        self.pending[key] = joined(self.pending[key], change) if key in self.pending else change
+
+    # -- the feed, and what is made ahead -----------------------------------------------------------------------------
+
+    def take(self) -> tuple[dict[ResourceKey, FedChange], float]:
+        taken, self.pending = self.pending, {}
+        return taken, 0.0
+
+    def decoded(self, _: ResourceKey, change: FedChange) -> Any:
+        return change.stand_in if isinstance(change, Unread) else change
+
+    def decoding(self, key: ResourceKey, change: FedChange) -> Steps[Any]:
+        yield
+        return self.decoded(key, change)
+
+    def steps(self, key: ResourceKey, record: FedRecord) -> Iterator[bool]:
+        for _ in range(10):
+            yield False
+
+    def end(self, record: FedRecord) -> None:
+        self.ended.append(record)
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    def round(self) -> None:
+        taken = self.turns.take(cast(RecordFeed, self), cast(MadeAhead, self), everything=False)
+        for key, record in taken.changes.items():
+            if key == KEY:
+                for earlier in record.first if isinstance(record, Refusal) else ():
+                    assert not isinstance(earlier, Undecoded | Unread)
+                    self.graph.append(earlier)
+                self.graph.append(record)
+        self.turns.charge(taken)
+
+    def settle(self) -> None:
+        for _ in range(100):
+            self.round()
+            if not self.turns and not self.pending:
+                return
+        raise AssertionError("never settles")
+
+
+@pytest.fixture
+def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LimitedWorld:
+    monkeypatch.setattr(turns, "LONG", 50)
+    monkeypatch.setattr(shares, "ROUND_WEIGHT", 500)
+    return LimitedWorld(tmp_path)
+
+
+def begin(limited: LimitedWorld, record: PolicyRecord = BEGUN) -> None:
+    before = list(limited.graph)
+    limited.put(record)
+    for _ in range(3):
+        limited.round()
+    assert limited.graph == before and limited.turns._begun
+
+
+@pytest.mark.parametrize("newer", [EARLIER, NEWER, None], ids=["small", "larger", "removed"])
+def test_what_came_before_a_refusal_is_taken_after_what_was_begun(
+    limited: LimitedWorld, newer: PolicyRecord | None
+) -> None:
+    begin(limited)
+    limited.put(newer)
+    limited.put(Refusal("garbage"))
+    limited.settle()
+    valid = [one for one in limited.graph if not isinstance(one, Refusal)]
+    assert valid == [BEGUN, newer] and isinstance(limited.graph[-1], Refusal)
+
+
+def test_a_refusal_of_what_was_begun_does_not_take_it_again(limited: LimitedWorld) -> None:
+    begin(limited)
+    limited.put(Refusal("garbage"))
+    limited.settle()
+    assert limited.graph == [BEGUN, Refusal("garbage")]
+
+
+def test_a_refusal_is_not_admitted_at_each_slice(limited: LimitedWorld) -> None:
+    large = sized("a", 100)
+    begin(limited, large)
+    coming = limited.host.guard._coming
+    limited.put(Refusal("garbage"))
+    for _ in range(5):
+        limited.round()
+    assert limited.host.guard._coming == coming > 0
+    limited.settle()
+    assert limited.graph == [large, Refusal("garbage")]
+
+
+def test_a_newer_version_that_is_taken_with_others_is_admitted(limited: LimitedWorld) -> None:
+    begin(limited)
+    limited.put(Unread(1 << 20, STAND_IN))
+    limited.put(sized("b", 1), OTHER)
+    limited.settle()
+    assert limited.graph == [STAND_IN] and limited.host.guard.waiting() == {"a": 1}
+    assert limited.host.guard.next_due() == KEY
+    limited.put(NEWER)
+    limited.settle()
+    assert limited.graph[-1] is NEWER and not limited.host.guard.waiting()
+
+
+def test_what_was_given_up_does_not_count(tmp_path: Path, limited: LimitedWorld) -> None:
+    limited = LimitedWorld(tmp_path, 40)
+    limited.put(EARLIER)
+    limited.settle()
+    held = dict(limited.host.guard._held)
+    begin(limited, sized("a", 700))
+    limited.put(Unread(1 << 20, STAND_IN))
+    limited.put(sized("b", 1), OTHER)
+    limited.settle()
+    assert limited.graph == [EARLIER] and limited.host.guard._held[KEY] == held[KEY]
+    assert not limited.turns._begun
+    limited.put(sized("a", 710))
+    limited.settle()
+    assert limited.graph == [EARLIER, sized("a", 710)]
+
+
+def test_what_was_begun_and_is_taken_with_others_is_not_admitted_anew(tmp_path: Path) -> None:
+    limited = LimitedWorld(tmp_path, 40)
+    large = sized("a", 1000)
+    assert limited.turns._admitted({KEY: large}) == {KEY: large}
+    limited.turns._begun[KEY] = turns._Begun(large, iter(()))
+    assert limited.turns._admitted({KEY: large, OTHER: sized("b", 1)})[KEY] is large
+    assert not limited.turns._begun and not limited.host.guard.waiting()
+
+
+def test_nothing_stays_begun_if_a_newer_version_has_no_room(limited: LimitedWorld) -> None:
+    limited.put(EARLIER)
+    limited.settle()
+    begin(limited)
+    limited.host.use(99)
+    limited.put(NEWER)
+    limited.put(sized("b", 1), OTHER)
+    limited.settle()
+    assert limited.graph == [EARLIER] and limited.host.guard.waiting()["a"] == 1
+    limited.round()
+    assert not limited.turns._begun and limited.ended == [BEGUN]
+
+
+def test_what_cannot_be_made_ahead_is_taken_whole(limited: LimitedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(key: ResourceKey, record: FedRecord) -> Iterator[bool]:
+        yield False
+        raise AssertionError(str((key, record)))
+
+    monkeypatch.setattr(limited, "steps", steps)
+    limited.put(BEGUN)
+    limited.settle()
+    limited.round()
+    assert limited.graph == [BEGUN] and limited.ended == [BEGUN]
+
+
+def test_a_large_version_before_a_refusal_is_taken_in_slices(limited: LimitedWorld) -> None:
+    limited.put(BEGUN)
+    limited.put(Refusal("garbage"))
+    for _ in range(3):
+        limited.round()
+    assert not limited.graph and limited.turns._begun
+    limited.put(Refusal("other garbage"))
+    limited.settle()
+    limited.round()
+    assert limited.graph == [BEGUN, Refusal("garbage", (BEGUN,)), Refusal("other garbage")] and limited.ended == [BEGUN]
