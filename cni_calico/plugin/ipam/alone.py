@@ -8,20 +8,13 @@ remembers another interface, or says which addresses this one has.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Collection
 
-from cni_calico.cni.netconf import NetConf
-from cni_calico.cni.result import parse_result
-from cni_calico.errors import InvalidConfig
 from cni_calico.ipam.share import Share
 from cni_calico.model.resources import Address
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
-
-RESULTS = "/var/lib/cni/results"  # where libcni keeps what each ADD returned, until the DEL
+from cni_calico.plugin.ipam.remembered import addresses_elsewhere, addresses_of
 
 
 def find_share(task: Task) -> Share:
@@ -32,7 +25,7 @@ def find_share(task: Task) -> Share:
         from cni_calico.plugin.ipam.gc import read_endpoints
 
         found = read_endpoints(task.fresh_store, task.read_nodename(for_ipam=True), task.deadline).endpoints
-        own, others = _previous_addresses(task.conf), set[Address]()
+        own, others = addresses_of(task.conf.prev_result), set[Address]()
         first_known = is_known = False
         for endpoint in found:
             if endpoint.container_id == call.container_id:
@@ -40,7 +33,7 @@ def find_share(task: Task) -> Share:
                 recorded.update(network.network_address for network in endpoint.ip_networks)
                 first_known |= endpoint.endpoint == FIRST_IFNAME and bool(endpoint.ip_networks)
                 is_known = True
-        others |= _remembered_addresses(call.container_id, call.ifname)
+        others |= addresses_elsewhere(call.container_id, call.ifname)
         says_nothing = not (is_known or own or named_others)
         if says_nothing and call.command == "DEL" and _may_be_one_interfaces(unnamed - others):
             first_known = True
@@ -53,43 +46,3 @@ def find_share(task: Task) -> Share:
 def _may_be_one_interfaces(addresses: Collection[Address]) -> bool:
     """An interface has at most one address of a family, so more of them belong to several."""
     return len({address.version for address in addresses}) == len(addresses)
-
-
-def _remembered_addresses(container_id: str, ifname: str) -> set[Address]:
-    """The addresses of the container's other interfaces, in any network, as the runtime's libcni remembers them."""
-    found: set[Address] = set()
-    for document in _remembered(f"-{container_id}-"):
-        try:
-            if document.get("containerId") == container_id and document.get("ifName") != ifname:
-                found |= _addresses_of(document.get("result"))
-        except AttributeError:
-            continue
-    return found
-
-
-def containers_of_other_networks(network: str) -> set[str]:
-    """The containers that the runtime's libcni remembers in another network: a handle may be theirs that names none."""
-    documents = (document for document in _remembered() if isinstance(document, dict))
-    return {str(one.get("containerId")) for one in documents if one.get("networkName") != network}
-
-
-def _remembered(part: str = "") -> Iterator[Any]:
-    """What libcni has kept, of the files with this part in their names."""
-    import json
-
-    for name in os.listdir(RESULTS) if os.path.isdir(RESULTS) else ():
-        if part in name:
-            with suppress(OSError, ValueError), open(f"{RESULTS}/{name}", "rb") as file:
-                yield json.loads(file.read())
-
-
-def _previous_addresses(conf: NetConf) -> set[Address]:
-    """The addresses that this interface has according to the runtime: the result of the ADD."""
-    return _addresses_of(conf.prev_result)
-
-
-def _addresses_of(result: Mapping[str, object] | None) -> set[Address]:
-    try:
-        return {ip.address.ip for ip in parse_result(result or {}).ips}
-    except InvalidConfig:
-        return set()

@@ -23,7 +23,7 @@ from cni_calico.model.keys import BlockKey, BlockList, Key, ResourceKey, Resourc
 from cni_calico.model.resources import Attribute, WorkloadEndpoint
 from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.ipam.alone import containers_of_other_networks
+from cni_calico.plugin.ipam.remembered import containers_of_other_networks
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,9 @@ def test_runits_programs_are_calico_node(image_tree: Path, tmp_path: Path, progr
     environ = {"PATH": "/usr/bin:/bin", "SVDIR": str(services)}
 
     def said() -> list[str]:
-        command = [image_tree / program, *given]
-        return subprocess.run(
-            command, env=environ, capture_output=True, text=True, check=True, timeout=20
-        ).stdout.splitlines()
+        command = [str(image_tree / program), *given]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout.splitlines()
 
     (services / "felix").mkdir(parents=True)
     assert said() == words

@@ -14,7 +14,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
-from cni_calico.plugin.ipam import alone
+from cni_calico.plugin.ipam import alone, remembered
 from tests.fakes.memory_store import MemoryStore
 
 HELD = frozenset(map(ip_address, ("10.0.0.1", "10.0.0.2")))
@@ -69,24 +69,10 @@ def test_without_any_endpoint_the_interface_is_the_only_one():
 
 @pytest.mark.parametrize(("ifname", "expected"), [("net1", set()), ("eth0", {"10.0.0.1", "fd00::1"})])
 def test_what_the_runtime_remembers_of_another_interface_is_not_this_ones(ifname, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(alone, "RESULTS", str(tmp_path))
+    monkeypatch.setattr(remembered, "RESULTS", str(tmp_path))
     result = {"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/32"}, {"address": "fd00::1/128"}]}
-    for name, container, remembered in (("a-c1-eth0", "c1", result), ("a-c1-0-net1", "c1-0", {}), ("b-c1-x", "c1", 7)):
-        kept = {"containerId": container, "ifName": name.rpartition("-")[2], "result": remembered}
+    for name, container, kept_result in (("a-c1-eth0", "c1", result), ("a-c1-0-net1", "c1-0", {}), ("b-c1-x", "c1", 7)):
+        kept = {"containerId": container, "ifName": name.rpartition("-")[2], "result": kept_result}
         (tmp_path / name).write_text(json.dumps(kept))
     (tmp_path / "a-c1-bad").write_text("{")
     assert claimed(ifname, {}, ONE) == expected
-
-
-def test_containers_of_other_networks(tmp_path, monkeypatch):
-    monkeypatch.setattr(alone, "RESULTS", str(tmp_path))
-    for name, document in (
-        ("a-c1-eth0", {"containerId": "c1", "networkName": "a"}),
-        ("b-c2-eth0", {"containerId": "c2", "networkName": "b"}),
-        ("a-c3-eth0", {"containerId": "c3"}),  # of a libcni that does not say it
-        ("c4", 7),
-    ):
-        (tmp_path / name).write_text(json.dumps(document))
-    assert alone.containers_of_other_networks("a") == {"c2", "c3"}
-    monkeypatch.setattr(alone, "RESULTS", str(tmp_path / "none"))
-    assert alone.containers_of_other_networks("a") == set()
