@@ -29,7 +29,7 @@ def test_the_same_names_and_values_as_the_client_librarys() -> None:
     assert abs(ours["process_start_time_seconds"] - theirs["process_start_time_seconds"]) < 2
     assert ours["process_max_fds"] == theirs["process_max_fds"]
     assert ours["process_start_time_seconds"] < time.time()
-    assert ours["process_cpu_seconds_total"] >= theirs["process_cpu_seconds_total"]
+    assert ours["process_cpu_seconds_total"] >= theirs["process_cpu_seconds_total"] - 1e-6  # theirs adds two numbers
 
 
 def test_an_open_file_counts(tmp_path: Path) -> None:
