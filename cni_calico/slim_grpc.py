@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
+from typing import Any
 
 from google.protobuf.internal import api_implementation
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from typing import Any
 
 _ASYNC = ("asyncio", "grpc.aio")
 _PURE_PYTHON = ("google.protobuf.internal.python_message",)

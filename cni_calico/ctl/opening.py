@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cni_calico.ctl.session import Session
-from cni_calico.ctl.settings import is_configured, read_config, require_present
+from cni_calico.ctl.settings import is_absent, is_configured, is_named, read_config, require_present
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.traced import TracedStore
 from cni_calico.deadline import Deadline
@@ -52,17 +52,14 @@ def configured(arguments: Namespace, environ: Mapping[str, str]) -> DatastoreCon
 
 
 @contextmanager
-def open_session(
-    arguments: Namespace, environ: Mapping[str, str], *, creating: bool = False, brief: bool = False
-) -> Iterator[Session]:
-    """A session on the configured datastore; ``creating`` lets the embedded store create its file, ``brief`` is for a
-    command that reads a little.
+def open_session(arguments: Namespace, environ: Mapping[str, str], *, creating: bool = False) -> Iterator[Session]:
+    """A session on the configured datastore; ``creating`` lets the embedded store create its file.
 
     Raises InvalidConfig, DatastoreError. Records that cannot be read are passed to ``arguments.note`` at the end.
     """
     try:
         config = configured(arguments, environ)
-        with _open_session(config, arguments, environ, creating=creating, brief=brief) as session:
+        with _open_session(config, arguments, environ, creating=creating) as session:
             yield session
     except CalicoError as e:
         from cni_calico.ctl.hints import with_hint
@@ -72,13 +69,18 @@ def open_session(
 
 @contextmanager
 def _open_session(
-    config: DatastoreConfig, arguments: Namespace, environ: Mapping[str, str], *, creating: bool, brief: bool
+    config: DatastoreConfig, arguments: Namespace, environ: Mapping[str, str], *, creating: bool
 ) -> Iterator[Session]:
+    if config.type == "local" and not is_named(arguments.config, environ):
+        from cni_calico.ctl.node_datastore import require_same
+
+        require_same(config, environ)
     if not creating:
         require_present(config)
+    is_new = is_absent(config)
     # for an export from Kubernetes, which records the pods' interfaces: the same prefix as the CNI plugin uses
     prefix = environ.get("FELIX_INTERFACEPREFIX", "").split(",")[0].strip()
-    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX, brief=brief)
+    store = open_datastore(config, veth_prefix=prefix or DEFAULT_PREFIX)
     log = Log(arguments.log_level)
     log.info(f"the datastore is {store.identity}")
     asked = store if log.threshold > LEVELS["debug"] else TracedStore(store, log.debug)
@@ -86,6 +88,8 @@ def _open_session(
         session = Session(asked, Deadline.after(arguments.timeout), now, new_uid)
         store.corrupt = session.note_damaged
         yield session
+        if is_new and not is_absent(config):
+            arguments.note(f"Made the embedded datastore: {config.path}")
         for _, why in session.take_damaged():
             arguments.note(f"Left out: {why}")
     finally:

@@ -18,13 +18,12 @@ def open_datastore(
     *,
     veth_prefix: str = DEFAULT_PREFIX,
     reach: Callable[[str], str] | None = None,
-    brief: bool = False,
 ) -> Datastore:
     """Open the backend that ``config`` names. Raises InvalidConfig, DatastoreError.
 
     ``veth_prefix`` is the prefix of host interfaces' names if they are not stored (Kubernetes): FELIX_INTERFACEPREFIX.
     ``reach`` turns a path in the configuration into one that this process can open, each time it is opened; the
-    embedded store's path is always this process's own. ``brief``: it is for a few reads, after which the process ends.
+    embedded store's path is always this process's own.
     """
     if config.type == "local":
         from cni_calico.datastore.local.store import LocalStore
@@ -38,6 +37,7 @@ def open_datastore(
             )
         from cni_calico.datastore.etcd.config import EtcdConfig
         from cni_calico.datastore.etcd.credentials import as_it_is
+        from cni_calico.datastore.etcd.store import EtcdStore
 
         etcd = EtcdConfig(
             endpoints=config.etcd_endpoints,
@@ -48,12 +48,6 @@ def open_datastore(
             username=config.etcd_username,
             password=config.etcd_password,
         )
-        if brief:
-            from cni_calico.datastore.etcd.reader import EtcdReader
-
-            return EtcdReader(etcd, reach=reach or as_it_is)
-        from cni_calico.datastore.etcd.store import EtcdStore
-
         return EtcdStore(etcd, reach=reach or as_it_is)
     if config.type == "kubernetes":
         from cni_calico.datastore.kubernetes.store import KubernetesStore

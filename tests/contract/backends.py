@@ -16,7 +16,6 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from cni_calico.datastore.etcd.messages import pb
-from cni_calico.datastore.etcd.reader import EtcdReader
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
 from cni_calico.datastore.interface import Datastore, Document
 from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -96,13 +95,12 @@ class Etcd(Backend):
     """One real etcd for the whole run; every test starts by deleting what the one before left."""
 
     name = "etcd"
-    scheme = "etcd"
     missing = "" if etcd_process.etcd_binary() else "no etcd: run tests/setup/build-go-tools.sh"
 
     def __init__(self) -> None:
         super().__init__()
         self._server = self.started.enter_context(etcd_process.single())
-        self._address = f"{self.scheme}:{self._server.urls[0]}"
+        self._address = f"etcd:{self._server.urls[0]}"
 
     @contextmanager
     def fresh(self) -> Iterator[Space]:
@@ -114,13 +112,6 @@ class Etcd(Backend):
             undo.callback(space.first.close)
             undo.callback(lambda: [store.close() for store in space.opened])
             yield space
-
-
-class BriefEtcd(Etcd):
-    """The same for a process that reads a little."""
-
-    name = "etcd-brief"
-    scheme = "etcd-brief"
 
 
 def empty_etcd(store: EtcdStore) -> None:
@@ -159,7 +150,7 @@ class Kubernetes(Backend):
             yield space
 
 
-BACKENDS: dict[str, type[Backend]] = {made.name: made for made in (Memory, Local, Etcd, BriefEtcd, Kubernetes)}
+BACKENDS: dict[str, type[Backend]] = {made.name: made for made in (Memory, Local, Etcd, Kubernetes)}
 
 
 def open_address(address: str) -> Datastore:
@@ -169,8 +160,6 @@ def open_address(address: str) -> Datastore:
         return LocalStore(rest, poll_s=0.005)
     if kind == "etcd":
         return EtcdStore(EtcdConfig(endpoints=(rest,)))
-    if kind == "etcd-brief":
-        return EtcdReader(EtcdConfig(endpoints=(rest,)))
     if kind == "kubernetes":
         url, ca = rest.split(" ")
         return KubernetesStore(KubernetesAccess(api_root=url, token="admin-token", certificate_authority=ca))

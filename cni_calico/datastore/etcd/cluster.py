@@ -11,29 +11,23 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import Any
 
 from cni_calico import faults
-from cni_calico.datastore.etcd.config import cluster_name, parse_endpoints
-from cni_calico.datastore.etcd.credentials import Credentials, as_it_is, files_stamp, read_credentials
+from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint, cluster_name, parse_endpoints
+from cni_calico.datastore.etcd.credentials import Credentials, Reach, as_it_is, files_stamp, read_credentials
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOGIN, LOST, error_for
 from cni_calico.datastore.etcd.link import (
     NO_LEADER,
     REQUIRE_LEADER,
     CallFailed,
+    CallMetadata,
     EtcdLink,
 )
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import RoundTrips
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from cni_calico.datastore.etcd.config import EtcdConfig, EtcdEndpoint
-    from cni_calico.datastore.etcd.credentials import Reach
-    from cni_calico.datastore.etcd.link import CallMetadata
-    from cni_calico.deadline import Deadline
 
 CONNECT_S = 1.0  # time to connect and answer, per member
 STAGGER_S = 0.25  # before the next member is asked too

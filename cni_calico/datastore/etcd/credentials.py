@@ -6,19 +6,15 @@ Rule: an error names the file that cannot be read, never its content.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.access import CERTIFICATE_FILES
 from cni_calico.regular import read_regular
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cni_calico.datastore.etcd.config import EtcdConfig
-
-    Reach = Callable[[str], str]
+Reach = Callable[[str], str]
 
 # Where distributions keep the certificates that the system trusts (the list that Go uses).
 _SYSTEM_CAS = (

@@ -6,14 +6,11 @@ imported here alone, and only when discovery is configured.
 
 from __future__ import annotations
 
+from dns.resolver import Resolver
+
 from cni_calico.datastore.etcd.config import EtcdEndpoint
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dns.resolver import Resolver
-
-    from cni_calico.deadline import Deadline
 
 RESOLV_CONF = "/etc/resolv.conf"
 PORT = 53

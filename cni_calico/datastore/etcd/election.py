@@ -70,7 +70,7 @@ class EtcdElection:
         if not self._renew(deadline):
             self._lose()
             return False
-        created = found[0].create_revision if found else self._take(deadline)
+        created = found[0].create_revision if found else self._win(deadline)
         if not created:
             self._give_up(deadline)
             return False
@@ -112,7 +112,7 @@ class EtcdElection:
         self._expires = self._held.clock() + self._terms.lasts_s
         return True
 
-    def _take(self, deadline: Deadline) -> int:
+    def _win(self, deadline: Deadline) -> int:
         """Create the key if there is none; returns its create revision, 0 if another candidate created it.
 
         After a lost answer the next campaign finds the key with our lease, or no key.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cni_calico import faults
 from cni_calico.datastore.etcd.messages import pb
+from cni_calico.datastore.etcd.store import EtcdStore
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from cni_calico.datastore.etcd.store import EtcdStore
-    from cni_calico.deadline import Deadline
 
 PREFIX = "/calico/felix/v2/no-region/host/"
 WRITE = faults.declare("etcd.host-status")

@@ -7,20 +7,16 @@ on it, so a call that fails before that was certainly not sent.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from cni_calico.datastore.etcd.config import EtcdEndpoint
+from cni_calico.datastore.etcd.credentials import Credentials
 from cni_calico.datastore.etcd.errors import ELSEWHERE, LOST, meaning_of, short_reason
 from cni_calico.datastore.etcd.messages import load_grpc, pb
 from cni_calico.shortage import shortage_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from cni_calico.datastore.etcd.config import EtcdEndpoint
-    from cni_calico.datastore.etcd.credentials import Credentials
-
-    CallMetadata = tuple[tuple[str, str], ...]
+CallMetadata = tuple[tuple[str, str], ...]
 
 # Channels with a call that no thread will ever end: closing one, or having it collected, would wait for that.
 _ABANDONED: list[Any] = []

@@ -2,40 +2,78 @@
 
 Rule: a commit is one transaction that compares modification revisions; if it fails, its other branch returns what is
 stored instead. A "put", which writes over any revision, costs a read, because a corrupt record must not be overwritten
-unseen.
+unseen. A list is read in pages, all of them as of one revision; a record that cannot be read is left out of a list and
+told to ``corrupt``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 from cni_calico import faults
-from cni_calico.datastore.encoding import WRITING, plan_commit, record_path
-from cni_calico.datastore.etcd.cluster import READ_S, EtcdCluster
+from cni_calico.datastore.encoding import (
+    WRITING,
+    corrupt_record,
+    decode_document,
+    plan_commit,
+    prefix_end,
+    record_path,
+)
+from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.config import EtcdConfig
 from cni_calico.datastore.etcd.credentials import as_it_is
 from cni_calico.datastore.etcd.messages import pb
-from cni_calico.datastore.etcd.reads import EtcdReads, ignore_corrupt, reading, versioned
-from cni_calico.datastore.etcd.spans import SpanAnswer
-from cni_calico.datastore.interface import CommitConflict, Committed, Failed, Versioned
-from cni_calico.errors import DatastoreForbidden, LeaseLost
+from cni_calico.datastore.etcd.watch import EtcdWatch
+from cni_calico.datastore.interface import (
+    WHOLE,
+    CommitConflict,
+    Committed,
+    Failed,
+    Listing,
+    Reading,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Write,
+)
+from cni_calico.deadline import Deadline
+from cni_calico.errors import Compacted, CorruptRecord, DatastoreForbidden, DatastoreUnavailable, LeaseLost
+from cni_calico.model.keys import Key, ListKey, covers, etcd_prefix, parse_path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+Indexes = list[int]
+Guard = Callable[[], tuple[bytes, int]]
 
-    from cni_calico.datastore.etcd.spans import Span
-    from cni_calico.datastore.etcd.watch import EtcdWatch
-    from cni_calico.datastore.interface import Revision, RoundTrips, Write
-    from cni_calico.deadline import Deadline
-    from cni_calico.model.keys import Key, ListKey
-
-    Indexes = list[int]
-    Guard = Callable[[], tuple[bytes, int]]
-
+READ = faults.declare("etcd.read")
 COMMIT = faults.declare("etcd.commit")
 
+PAGE = 500  # records of a list in one answer
 PAGE_S = 10.0  # for one member's answer to a page of a list
+RELISTS = 3  # if a list was overtaken by compaction
 MANY = 100  # reads in one transaction; etcd allows 128
+
+
+def _ignore_corrupt(key: Key, why: str) -> None:
+    pass
+
+
+def _versioned(key: Key, stored: Any) -> Versioned:
+    """Raises CorruptRecord."""
+    try:
+        return Versioned(key, decode_document(stored.value), stored.mod_revision)
+    except ValueError as e:
+        raise corrupt_record(key, e) from e
+
+
+@contextmanager
+def _reading(doing: str) -> Iterator[None]:
+    try:
+        faults.before(READ)
+        yield
+        faults.after(READ)
+    except OSError as e:
+        raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -46,20 +84,25 @@ def _range(path: str) -> Any:
     return pb.RequestOp(request_range=pb.RangeRequest(key=path.encode()))
 
 
-class EtcdStore(EtcdReads):
+class EtcdStore:
     """A Datastore (see interface.py) on an etcd cluster. Connects at the first use. Revisions are integers.
 
-    Safe with threads; not to be used in a forked child, where it raises DatastoreUnavailable.
+    ``corrupt(key, why)`` is called for records left out of lists. Safe with threads; not to be used in a forked child,
+    where it raises DatastoreUnavailable.
     """
+
+    kind = "etcdv3"
+    max_commit = 60
+    commit_each = None
 
     def __init__(
         self,
         config: EtcdConfig,
         *,
-        corrupt: Callable[[Key, str], None] = ignore_corrupt,
+        corrupt: Callable[[Key, str], None] = _ignore_corrupt,
         reach: Callable[[str], str] = as_it_is,
     ) -> None:
-        super().__init__(corrupt)
+        self.corrupt = corrupt
         self._cluster = EtcdCluster(config, reach)
         self.identity = f"etcdv3:{self._cluster.name}"
         self._guard: Guard | None = None
@@ -84,11 +127,51 @@ class EtcdStore(EtcdReads):
     def round_trips(self) -> RoundTrips:
         return self._cluster.round_trips
 
-    def ask(self, span: Span, doing: str, deadline: Deadline) -> SpanAnswer:
-        attempt_s = PAGE_S if span.end else READ_S
-        request = pb.RangeRequest(key=span.start, range_end=span.end, limit=span.limit, revision=span.revision)
-        answer = self._cluster.read("Range", request, doing, deadline, attempt_s=attempt_s)
-        return SpanAnswer(answer.kvs, answer.header.revision, answer.more)
+    def get(self, key: Key, deadline: Deadline) -> Versioned | None:
+        path = record_path(key)
+        doing = f"read {path}"
+        deadline.require(doing)
+        with _reading(doing):
+            answer = self._cluster.read("Range", pb.RangeRequest(key=path.encode()), doing, deadline)
+        return _versioned(key, answer.kvs[0]) if answer.kvs else None
+
+    def list(
+        self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
+    ) -> Listing:
+        doing = f"list {etcd_prefix(listing)}"
+        deadline.require(doing)
+        if revision is not None and not isinstance(revision, int):
+            raise Compacted(f"cannot {doing}: {revision!r} is no revision of etcd")
+        for attempt in range(RELISTS):
+            try:
+                return self._read_pages(listing, doing, deadline, revision or 0, reading)
+            except Compacted:
+                if revision is not None or attempt == RELISTS - 1:
+                    raise
+        raise AssertionError("not reached")
+
+    def _read_pages(self, listing: ListKey, doing: str, deadline: Deadline, revision: int, how: Reading) -> Listing:
+        """All pages as of one revision, or the newest if ``revision`` is 0."""
+        prefix = etcd_prefix(listing)
+        start, end = prefix.encode(), prefix_end(prefix).encode()
+        items: list[Versioned] = []
+        unreadable: list[tuple[Key, str]] = []
+        with _reading(doing):
+            while True:
+                request = pb.RangeRequest(key=start, range_end=end, limit=PAGE, revision=revision)
+                page = self._cluster.read("Range", request, doing, deadline, attempt_s=PAGE_S)
+                revision = revision or page.header.revision
+                for stored in page.kvs:
+                    key = parse_path(stored.key.decode(errors="replace"))
+                    if key is not None and covers(listing, key):
+                        try:
+                            items.append(how.receive(_versioned(key, stored)))
+                        except CorruptRecord as e:
+                            unreadable.append((key, str(e)))
+                            self.corrupt(key, str(e))
+                if not page.more:
+                    return Listing(items, revision, unreadable)
+                start = page.kvs[-1].key + b"\0"
 
     def get_many(self, keys: Sequence[Key], deadline: Deadline) -> Sequence[Versioned | None]:
         found: list[Versioned | None] = []
@@ -97,11 +180,11 @@ class EtcdStore(EtcdReads):
             paths = [record_path(key) for key in part]
             doing = f"read {_named(paths)}"
             deadline.require(doing)
-            with reading(doing):
+            with _reading(doing):
                 request = pb.TxnRequest(success=[_range(path) for path in paths])
                 answer = self._cluster.read("Txn", request, doing, deadline)
             kvs = [response.response_range.kvs for response in answer.responses]
-            found += [versioned(key, kv[0]) if kv else None for key, kv in zip(part, kvs, strict=True)]
+            found += [_versioned(key, kv[0]) if kv else None for key, kv in zip(part, kvs, strict=True)]
         return found
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
@@ -177,5 +260,5 @@ def _failed_members(writes: Sequence[Write], expected: Sequence[int | None], ans
     for i, response in zip(compared, answer.responses, strict=True):
         kvs = response.response_range.kvs
         if (kvs[0].mod_revision if kvs else 0) != expected[i]:
-            failed.append(Failed(i, writes[i].key, versioned(writes[i].key, kvs[0]) if kvs else None))
+            failed.append(Failed(i, writes[i].key, _versioned(writes[i].key, kvs[0]) if kvs else None))
     return failed

@@ -10,27 +10,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
 
 from cni_calico.datastore.encoding import decode_document, prefix_end
+from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.errors import COMPACTED, DENIED, ELSEWHERE, LOGIN, LOST, error_for
-from cni_calico.datastore.etcd.link import CallFailed, stream_failure
+from cni_calico.datastore.etcd.link import CallFailed, EtcdLink, stream_failure
 from cni_calico.datastore.etcd.messages import pb
-from cni_calico.datastore.interface import Event
+from cni_calico.datastore.interface import Document, Event
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable, InternalError
-from cni_calico.model.keys import covers, etcd_prefix, parse_path
+from cni_calico.model.keys import Key, ListKey, covers, etcd_prefix, parse_path
 from cni_calico.survived import tell_survived
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
-    from typing import Any
-
-    from cni_calico.datastore.etcd.cluster import EtcdCluster
-    from cni_calico.datastore.etcd.link import EtcdLink
-    from cni_calico.datastore.interface import Document
-    from cni_calico.model.keys import Key, ListKey
 
 OPEN_S = 5.0
 LOGIN_S = 2.0
@@ -150,7 +143,7 @@ class EtcdWatch:
             self._cluster.round_trips.count("Watch")
             self._unfinished = []  # a new stream sends that commit again
             for response in stream:
-                self._take(response)
+                self._receive(response)
             return CallFailed(LOST, "the stream ended")
         except CallFailed as e:
             return e
@@ -176,7 +169,7 @@ class EtcdWatch:
         yield pb.WatchRequest(create_request=create)
         ended.wait()  # ending the requests would end the stream
 
-    def _take(self, response: Any) -> None:
+    def _receive(self, response: Any) -> None:
         """Raises CallFailed, Compacted."""
         if response.compact_revision:
             raise Compacted(

@@ -16,7 +16,7 @@ from cni_calico import faults
 from cni_calico.datastore.etcd import dns as etcd_dns
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdConfig, EtcdStore
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Reading, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
     Compacted,
@@ -437,7 +437,7 @@ def test_compaction_is_told(etcd_store, within_a_minute) -> None:
 
 
 def test_long_lists_come_in_pages_of_one_moment(etcd_store, within_a_minute, monkeypatch) -> None:
-    monkeypatch.setattr("cni_calico.datastore.etcd.reads.PAGE", 7)
+    monkeypatch.setattr("cni_calico.datastore.etcd.store.PAGE", 7)
     for start in (0, 25):
         etcd_store.commit(
             [Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(start, start + 25)], within_a_minute
@@ -458,6 +458,36 @@ def test_long_lists_come_in_pages_of_one_moment(etcd_store, within_a_minute, mon
     assert pages == [7] * 7 + [1]
     assert [v.value for v in listing.items] == [{"n": 1}] * 50
     assert {v.key for v in listing.items} == {HandleKey(f"net.{i:03}") for i in range(50)}
+
+
+def test_a_connection_that_breaks_within_a_list(undo, within_a_minute, plain, monkeypatch) -> None:
+    """The rest is read on another connection, as of the same moment."""
+    monkeypatch.setattr("cni_calico.datastore.etcd.store.PAGE", 7)
+    way = forwarder_to(plain)
+    undo.callback(way.close)
+    store, other = opened(undo, EtcdConfig((way.url,))), opened(undo, EtcdConfig((plain,)))
+    empty_etcd(other)
+    other.commit([Write.put(HandleKey(f"net.{i:03}"), {"n": 1}) for i in range(20)], within_a_minute)
+    ended: set[socket.socket] = set()
+
+    def break_it(found: Versioned) -> Versioned:
+        ended.update(way._open)
+        other.commit([Write.remove(HandleKey("net.019"))], within_a_minute)
+        way.drop()
+        return found
+
+    listing = store.list(HandleList(), within_a_minute, reading=Reading(each=break_it))
+    assert len(listing.items) == 20
+    assert len(ended) >= 4, "each page came on a connection, with two ends, of its own"
+
+
+def test_a_proxy_of_etcds_own(undo, within_a_minute, plain) -> None:
+    with etcd_process.grpc_proxy(plain) as url:
+        store, direct = opened(undo, EtcdConfig((url,))), opened(undo, EtcdConfig((plain,)))
+        empty_etcd(direct)
+        store.commit([Write.put(ONE, {"n": 1})], within_a_minute)
+        assert store.get(ONE, within_a_minute) == direct.get(ONE, within_a_minute)
+        assert store.list(HandleList(), within_a_minute) == direct.list(HandleList(), within_a_minute)
 
 
 def test_faults(etcd_store, within_a_minute, undo) -> None:

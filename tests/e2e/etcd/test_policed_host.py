@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.context.agent import Context
 from tests.deadlines import until
 from tests.e2e.host import EtcdNode
+from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import NODE, Lab, private_settings
 
 pytestmark = [pytest.mark.netns, pytest.mark.etcd]
@@ -45,12 +47,12 @@ def behind_host_endpoint(etcd_node: EtcdNode, tmp_path: Path) -> Iterator[Lab]:
         yield lab
 
 
-def forget_all(node: EtcdNode) -> None:
-    node.host.run("conntrack", "-F")
+def forget_all(host: Namespace) -> None:
+    host.run("conntrack", "-F")
 
 
-def workload_leaves(node: EtcdNode) -> None:
-    """One that has the host's own address: with it go the address's connections."""
+def workload_leaves(node: EtcdNode, wait: Callable[[], object] = lambda: None) -> None:
+    """One that has the host's own address; ``wait`` is called while it is there."""
     name = f"{NODE}-cni-c1-eth0"
     spec: dict[str, Any] = {
         "orchestrator": "cni",
@@ -64,10 +66,31 @@ def workload_leaves(node: EtcdNode) -> None:
     before = set(node.dump())
     node.apply("WorkloadEndpoint", name, spec, "default")
     [path] = set(node.dump()) - before
+    wait()
     node.put({path: None})
 
 
-@pytest.mark.parametrize("lose", [forget_all, workload_leaves])
+def tracked(node: EtcdNode) -> set[str]:
+    """The numbers of the host's TCP connections, by conntrack."""
+    listing = node.host.run("conntrack", "-L", "-p", "tcp", "-o", "id").stdout
+    return set(re.findall(r"ESTABLISHED .* id=(\d+)", listing))
+
+
+def test_a_workload_with_the_hosts_address_takes_none_of_its_connections_along(
+    etcd_node: EtcdNode, behind_host_endpoint: Lab
+) -> None:
+    etcd_node.apply("GlobalNetworkPolicy", "p1", POLICY)
+    behind_host_endpoint.until_in_force(policies=1)
+    before = tracked(etcd_node)
+    assert before, "the agent's connection to the datastore"
+    workload_leaves(etcd_node, lambda: behind_host_endpoint.until_in_force(endpoints=1))
+    behind_host_endpoint.until_in_force(endpoints=0)
+    etcd_node.apply("GlobalNetworkPolicy", "p2", POLICY)
+    behind_host_endpoint.until_in_force(policies=2)
+    assert tracked(etcd_node) >= before
+
+
+@pytest.mark.parametrize("lose", [lambda node: forget_all(node.host), workload_leaves], ids=["flush", "workload"])
 def test_it_hears_of_changes_on_connections_that_are_not_tracked(
     etcd_node: EtcdNode, behind_host_endpoint: Lab, lose: Callable[[EtcdNode], None]
 ) -> None:

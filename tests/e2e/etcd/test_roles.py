@@ -43,7 +43,9 @@ from tests.e2e.etcd.guarded import Guarded, GuardedRecords, printed
 from tests.e2e.etcd.servers import opened, tls_arguments
 from tests.e2e.host import etcd_in
 from tests.e2e.kubernetes.cluster import Cluster
-from tests.e2e.kubernetes.test_controllers import POLICY, controllers, rights
+from tests.e2e.kubernetes.programs import controllers
+from tests.e2e.kubernetes.records import POLICY
+from tests.e2e.kubernetes.roles import rights
 from tests.netns.namespaces import namespace
 from tests.netns.nodes import ROOT, Node, Pod
 from tests.netns.startups import add_card
