@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.due import DueTasks
 from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.log import Log
@@ -25,12 +27,27 @@ BATCH = 100
 LOOK_S = 0.5
 
 
-def work_while_leading(leads: Callable[[], bool], work: Callable[[], None], stopping: threading.Event) -> None:
-    """Run ``work`` whenever this process leads, until ``stopping``; ``work`` returns when it no longer leads."""
-    while not stopping.is_set():
-        if leads():
-            work()
-        stopping.wait(LOOK_S)
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """What a leader's loop works with. ``store`` is the datastore for the leader only, ``remaining_s`` returns how long
+    we certainly still lead, ``period_s`` after how long everything is looked at again.
+    """
+
+    store: Datastore
+    remaining_s: Callable[[], float]
+    period_s: Callable[[], float]
+    log: Log
+    numbers: LoopNumbers
+
+    def leads(self) -> bool:
+        return self.remaining_s() > 0
+
+    def work(self, work: Callable[[], None], stopping: threading.Event) -> None:
+        """Run ``work`` whenever this process leads, until ``stopping``; ``work`` returns when it no longer leads."""
+        while not stopping.is_set():
+            if self.leads():
+                work()
+            stopping.wait(LOOK_S)
 
 
 class Sight:

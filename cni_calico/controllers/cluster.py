@@ -6,13 +6,10 @@ Rule: it contains nothing specific to a node, so the same controllers run in an 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.log import Log
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from cni_calico.controllers.ipam_metrics import IpamNumbers, PoolOnNode
+from cni_calico.ipam.lost.leaks import kind_of
+from cni_calico.ipam.lost.reclaim import ReclaimOutcome
 from cni_calico.model.keys import ResourceKey
-
-if TYPE_CHECKING:
-    from cni_calico.controllers.ipam_metrics import IpamNumbers, PoolOnNode
-    from cni_calico.ipam.lost.reclaim import ReclaimOutcome
 
 
 @dataclass(slots=True)
@@ -43,8 +41,6 @@ class JanitorCounters:
     ipam: Callable[[], IpamNumbers] | None = None  # the leader's view of address management; for any thread
 
     def count(self, outcome: ReclaimOutcome) -> None:
-        from cni_calico.ipam.lost.leaks import kind_of
-
         self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
         self.released.update(kind_of(subject) for subject in outcome.released)
         self.kept += len(outcome.kept)

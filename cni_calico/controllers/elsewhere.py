@@ -6,6 +6,7 @@ from the records that we read; only custom resources of that group, or a Datasto
 from __future__ import annotations
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import API_GROUP
 
@@ -16,14 +17,14 @@ V3_SERVICE = f"/apis/apiregistration.k8s.io/v1/apiservices/v3.{V3_GROUP}"
 
 def read_why_refused(api: KubernetesAPI, deadline: Deadline) -> str:
     """Why the controllers must not run; "" if they may. Raises CalicoError."""
-    reply = api.request("GET", MIGRATIONS, deadline, "look for a migration", expect=(403, 404))
+    reply = api.send(ApiRequest("GET", MIGRATIONS, "look for a migration", expect=(403, 404)), deadline)
     names = [str((item.get("metadata") or {}).get("name")) for item in reply.document.get("items") or ()]
     if names:
         return (
             f"DatastoreMigration {', '.join(names)}: moving the records to {V3_GROUP}/v3 resources is not supported; "
             f"these controllers, and all nodes, keep them in {API_GROUP}. Delete it to go on"
         )
-    listed = api.request("GET", "/apis", deadline, "list the API groups")
+    listed = api.send(ApiRequest("GET", "/apis", "list the API groups"), deadline)
     groups = {str(group.get("name")) for group in listed.document.get("groups") or ()}
     if V3_GROUP not in groups or not _are_custom_resources(api, groups, deadline):
         return ""
@@ -38,7 +39,7 @@ def _are_custom_resources(api: KubernetesAPI, groups: set[str], deadline: Deadli
     """Whether the group consists of custom resources: an API that another server answers has a Service. Without the
     right to read that, assume what upstream assumes.
     """
-    reply = api.request("GET", V3_SERVICE, deadline, f"read the API service of {V3_GROUP}", expect=(403, 404))
+    reply = api.send(ApiRequest("GET", V3_SERVICE, f"read the API service of {V3_GROUP}", expect=(403, 404)), deadline)
     if reply.status == 403:
         return API_GROUP.partition("/")[0] not in groups
     return reply.status == 200 and not (reply.document.get("spec") or {}).get("service")

@@ -16,20 +16,22 @@ from typing import Any
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
+from cni_calico.controllers.attempts import Leading
 from cni_calico.controllers.cluster import Cluster
+from cni_calico.controllers.copies.loop import CopyLoop
+from cni_calico.controllers.copies.rules import COPY_RULES, NODES, CopyRule
 from cni_calico.controllers.counters import JanitorCounters, LoopNumbers
 from cni_calico.controllers.elsewhere import read_why_refused
-from cni_calico.controllers.follow.rules import FOLLOWINGS, NODES, Following
 from cni_calico.controllers.health import ROUND_S, Health, write_status
 from cni_calico.controllers.host_endpoints import run as host_endpoints
 from cni_calico.controllers.host_endpoints.rules import HostEndpointWish
 from cni_calico.controllers.host_endpoints.run import HostEndpointLoop
-from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
+from cni_calico.controllers.janitor.options import JanitorOptions
+from cni_calico.controllers.janitor.run import Janitor, make_election
 from cni_calico.controllers.leader import Leader, SharedElection, UpstreamsElection
 from cni_calico.controllers.loadbalancer import run as loadbalancer
 from cni_calico.controllers.loadbalancer.rules import ALL_SERVICES
 from cni_calico.controllers.loadbalancer.run import LoadBalancerLoop
-from cni_calico.controllers.loop import CopyLoop
 from cni_calico.controllers.metrics import render_metrics
 from cni_calico.controllers.parts import LEADER, ControllerParts
 from cni_calico.controllers.settings import (
@@ -55,6 +57,7 @@ from cni_calico.datastore.ensure import ensure_present, ensure_record
 from cni_calico.datastore.etcd.compaction import EtcdCompaction
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Document
+from cni_calico.datastore.remembered import Kept
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import LEVELS, Log, wants_json
@@ -102,8 +105,7 @@ class Controllers:
         end_in_time(self.stopping, END_S, lambda: int(self.failed), self._log.warning)
         settings: Cache[Document] = Cache(
             self._cluster.store,
-            ResourceList("KubeControllersConfiguration", "", "default"),
-            decode=lambda item: item.value,
+            Kept(ResourceList("KubeControllersConfiguration", "", "default"), lambda item: item.value),
         )
         try:
             while not self.stopping.wait(LOOK_S):
@@ -111,7 +113,7 @@ class Controllers:
                     break
                 if settings.synced:
                     found = settings.get(CONTROLLERS_DEFAULT)
-                    self._follow(settings.record(CONTROLLERS_DEFAULT), is_there=found is not None)
+                    self._use(settings.record(CONTROLLERS_DEFAULT), is_there=found is not None)
                 elif settings.error is not None:
                     hint = f" ({settings.error.details})" if settings.error.details else ""
                     self._said.once(f"waiting for the datastore: {settings.error}{hint}")
@@ -142,7 +144,7 @@ class Controllers:
 
     # -- the configuration --------------------------------------------------------------------------------------------
 
-    def _follow(self, found: Document | None, *, is_there: bool) -> None:
+    def _use(self, found: Document | None, *, is_there: bool) -> None:
         running = merge(self._settings, None if found is None else found.get("spec"))
         if running != self._running:
             self._running = running
@@ -204,35 +206,23 @@ class Controllers:
                     works[NODES.name] = self._copy_loop(NODES).run
             elif name == loadbalancer.NAME:
                 works[name] = self._load_balancer_loop().run
-            elif name in FOLLOWINGS and not cluster.is_kubernetes_datastore:
-                works[name] = self._copy_loop(FOLLOWINGS[name]).run
+            elif name in COPY_RULES and not cluster.is_kubernetes_datastore:
+                works[name] = self._copy_loop(COPY_RULES[name]).run
             else:
                 self._said.once(f"{name}: {NOT_ON_KUBERNETES}")
         if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
             works["compaction"] = self._compact
         return works
 
-    def _copy_loop(self, following: Following) -> CopyLoop:
+    def _copy_loop(self, rule: CopyRule) -> CopyLoop:
         kubernetes = self._cluster.kubernetes
         assert kubernetes is not None
-        return CopyLoop(
-            following,
-            kubernetes,
-            self._leader.fenced(self._cluster.store),
-            self._leader.leads,
-            lambda: self._period_s("node" if following is NODES else following.name),
-            self._log,
-            numbers=self.numbers.setdefault(following.name, LoopNumbers()),
-        )
+        return CopyLoop(rule, kubernetes, self._leading(rule.name, "node" if rule is NODES else rule.name))
 
     def _host_endpoint_loop(self) -> HostEndpointLoop:
         return HostEndpointLoop(
-            self._leader.fenced(self._cluster.store),
-            self._leader.leads,
+            self._leading(host_endpoints.NAME, "node"),
             lambda: HostEndpointWish() if self._running is None else self._running.host_endpoints,
-            lambda: self._period_s("node"),
-            self._log,
-            self.numbers.setdefault(host_endpoints.NAME, LoopNumbers()),
         )
 
     def _load_balancer_loop(self) -> LoadBalancerLoop:
@@ -240,12 +230,18 @@ class Controllers:
         assert kubernetes is not None
         return LoadBalancerLoop(
             kubernetes,
+            self._leading(loadbalancer.NAME, loadbalancer.NAME),
+            lambda: ALL_SERVICES if self._running is None else self._running.assign_ips,
+        )
+
+    def _leading(self, name: str, controller: str) -> Leading:
+        """``controller``: whose period in the settings counts."""
+        return Leading(
             self._leader.fenced(self._cluster.store),
             self._leader.remaining_s,
-            lambda: ALL_SERVICES if self._running is None else self._running.assign_ips,
-            lambda: self._period_s(loadbalancer.NAME),
+            lambda: self._period_s(controller),
             self._log,
-            self.numbers.setdefault(loadbalancer.NAME, LoopNumbers()),
+            self.numbers.setdefault(name, LoopNumbers()),
         )
 
     def _period_s(self, name: str) -> float:

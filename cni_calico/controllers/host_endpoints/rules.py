@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface, ip_network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
@@ -25,9 +26,6 @@ CREATED_BY, OURS = "projectcalico.org/created-by", "calico-kube-controllers"
 PROFILE = "projectcalico-default-allow"
 NAME_MAX = 253
 _SUFFIX = "-auto-hep"
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from operator import eq
 
-from cni_calico.controllers.attempts import CALL_S, LOOK_S, Sight, work_while_leading
-from cni_calico.controllers.counters import LoopNumbers
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, Leading, Sight
 from cni_calico.controllers.host_endpoints.rules import (
     KIND,
     HostEndpointWish,
@@ -26,9 +25,9 @@ from cni_calico.daemon.fresh import Fresh
 from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord
-from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_node
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 
@@ -123,49 +122,38 @@ class HostEndpoints:
 
 
 class HostEndpointLoop:
-    """``fenced`` is the datastore for the leader only; ``leads`` tells whether we lead now."""
+    """``wish``: which host endpoints there should be."""
 
-    def __init__(
-        self,
-        fenced: Datastore,
-        leads: Callable[[], bool],
-        wish: Callable[[], HostEndpointWish],
-        period_s: Callable[[], float],
-        log: Log,
-        numbers: LoopNumbers,
-    ) -> None:
-        self._store, self._leads, self._wish, self._period_s = fenced, leads, wish, period_s
-        self._log, self.numbers = log, numbers
-        self._said = Said(log)
-        self._sight = Sight(NAME, numbers, log)
+    def __init__(self, leading: Leading, wish: Callable[[], HostEndpointWish]) -> None:
+        self._leading, self._wish = leading, wish
+        self._store, self._log, self.numbers = leading.store, leading.log, leading.numbers
+        self._said = Said(leading.log)
+        self._sight = Sight(NAME, leading.numbers, leading.log)
 
     def run(self, stopping: threading.Event) -> None:
         """Work whenever we lead, until ``stopping``."""
-        work_while_leading(self._leads, lambda: self._lead(stopping), stopping)
+        self._leading.work(lambda: self._lead(stopping), stopping)
 
     def _lead(self, stopping: threading.Event) -> None:
         changed = threading.Event()
         nodes: Cache[Document] = Cache(
             self._store,
-            ResourceList("Node"),
-            decode=_node,
-            on_change=lambda keys: changed.set(),
-            keep_documents=False,
-            same=eq,
+            Kept(ResourceList("Node"), _node, keep_documents=False, same=eq),
+            Listeners(on_change=lambda keys: changed.set()),
         )
         endpoints: Cache[Document] = Cache(
-            self._store, ResourceList(KIND), decode=_endpoint, on_change=lambda keys: changed.set()
+            self._store, Kept(ResourceList(KIND), _endpoint), Listeners(on_change=lambda keys: changed.set())
         )
         work = HostEndpoints(self._store, Fresh(), lambda text: self._log.warning(f"{NAME}: {text}"))
         again_at, wish = 0.0, None
         try:
-            while not stopping.is_set() and self._leads():
+            while not stopping.is_set() and self._leading.leads():
                 if self._sight.is_clear((nodes, endpoints)):
                     if changed.is_set() or wish != self._wish() or time.monotonic() >= again_at:
                         changed.clear()
                         wish = self._wish()
                         done = self._try(work, wish, nodes, endpoints)
-                        again_at = time.monotonic() + (self._period_s() if done else AGAIN_S)
+                        again_at = time.monotonic() + (self._leading.period_s() if done else AGAIN_S)
                 changed.wait(LOOK_S)
                 stopping.wait(LOOK_S)  # handle a burst of changes in one go
         finally:

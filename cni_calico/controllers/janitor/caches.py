@@ -6,20 +6,19 @@ that ipam/lost/cached_state.py makes of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
 from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
+from cni_calico.ipam.lost.fresh_facts import Kubernetes
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
-    from cni_calico.ipam.lost.reclaim import Kubernetes
 
 _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
 
@@ -50,11 +49,13 @@ class JanitorCaches:
             )
         )
 
-        self._pools: Cache[IPPool] = Cache(store, ResourceList("IPPool"), decode=_pool, keep_documents=False)
+        self._pools: Cache[IPPool] = Cache(store, Kept(ResourceList("IPPool"), _pool, keep_documents=False))
         self._caches.append(self._pools)
 
     def _cache(self, store: Datastore, listing: ListKey) -> Cache[Any]:
-        cache: Cache[Any] = Cache(store, listing, decode=decode, on_change=self.changes.note, keep_documents=False)
+        cache: Cache[Any] = Cache(
+            store, Kept(listing, decode, keep_documents=False), Listeners(on_change=self.changes.note)
+        )
         self._caches.append(cache)
         return cache
 

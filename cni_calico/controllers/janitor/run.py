@@ -1,8 +1,7 @@
 """The janitor: one agent of the cluster releases what deleted nodes and pods have left behind in address management.
 
 Rule: the elected janitor keeps caches and works for as long as it certainly holds the lease; everybody else only checks
-from time to time whether there is a holder. The lease is renewed between any two steps of the work, and the work ends
-if that fails. Nothing here decides what is lost: ipam/lost/suspects.py and ipam/lost/reclaim.py do.
+from time to time whether there is a holder. What only the elected one does is in janitor/work.py.
 """
 
 from __future__ import annotations
@@ -10,46 +9,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.janitor.options import CALL_S, JanitorOptions
 from cni_calico.daemon.said import Said
-from cni_calico.daemon.settings_table import parse_duration_s
-from cni_calico.datastore.election import Election, Terms
+from cni_calico.datastore.election import Election, SoleElection, Terms
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, DatastoreDenied
-from cni_calico.model.documents.codec import decode_cluster_information
-from cni_calico.model.keys import CLUSTER, CONTROLLERS_DEFAULT
-
-if TYPE_CHECKING:
-    from cni_calico.controllers.ipam_metrics import IpamNumbers
-    from cni_calico.controllers.janitor.caches import JanitorCaches
-    from cni_calico.ipam.lost.leaks import Subject
-    from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
-    from cni_calico.ipam.lost.suspects import Suspects
-    from cni_calico.model.resources import IPPool
+from cni_calico.errors import CalicoError
 
 LEASE = "calico-janitor"
-CALL_S = 10.0
-LABELS_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class JanitorOptions:
-    """How the janitor works; a cluster can set only the grace period. ``calls_s``: longer than any CNI call takes."""
-
-    terms: Terms = field(default_factory=Terms)
-    grace_s: float = 900.0
-    per_second: float = 10.0  # checks and releases together
-    batch: int = 50
-    look_s: float = 5.0  # from round to round if nothing changes
-    settings_s: float = 10.0  # one request of one process in the cluster
-    labels_s: float = 300.0  # between searches for records of older versions
-    again_s: float = 300.0  # until a suspect that was kept is checked again
-    calls_s: float = 120.0
 
 
 def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
@@ -66,18 +38,7 @@ def make_election(cluster: Cluster, node: str, terms: Terms) -> Election:
 
         assert isinstance(cluster.store, EtcdStore)
         return EtcdElection(cluster.store, LEASE, holder, terms)
-    from cni_calico.datastore.election import SoleElection
-
     return SoleElection()
-
-
-def _needs_grace(subject: Subject) -> bool:
-    """Whether a subject can only be released after a grace period; without one, nothing of existing nodes is
-    released.
-    """
-    from cni_calico.ipam.lost.leaks import Holding, LostEndpoint, SurplusBlock
-
-    return isinstance(subject, SurplusBlock) or (isinstance(subject, Holding | LostEndpoint) and bool(subject.pod))
 
 
 class Janitor:
@@ -93,9 +54,6 @@ class Janitor:
         self.counters = counters
         self._said = Said(cluster.log)
         self._renew_at = 0.0
-        self._grace_s: float | None = self._options.grace_s
-        self._settings_at = 0.0
-        self._labels_at = 0.0
 
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``; then the lease is given up, so that another janitor continues at once."""
@@ -139,175 +97,12 @@ class Janitor:
         try:
             self._lead(stopping)
         except Exception as e:
-            import traceback
-
             self.counters.failures += 1
             self._log.error(f"the janitor failed: {e}\n" + "".join(traceback.format_exception(e)))
             self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
     def _lead(self, stopping: threading.Event) -> None:
-        from cni_calico.controllers.janitor.caches import JanitorCaches
-        from cni_calico.ipam.lost.suspects import Suspects
+        from cni_calico.controllers.janitor.work import JanitorWork
 
-        self._log.info("this agent is the janitor now: it releases addresses of deleted nodes and pods")
-        self.counters.is_leader = True
-        self._settings_at = self._labels_at = 0.0
-        caches = JanitorCaches(self._cluster)
-        try:
-            suspects = Suspects(caches.state)
-            self.counters.ipam = lambda: self._ipam_numbers(caches, suspects)
-            reclaimer = self._reclaimer(stopping)
-            while not stopping.is_set() and self._keep_lease():
-                self._said.say(
-                    "caches", [f"the janitor waits for the datastore: {caches.error}"] if caches.error else []
-                )
-                if caches.healthy and self._round(caches, suspects, reclaimer):
-                    continue  # there is more
-                self._pause(caches, stopping)
-        finally:
-            caches.stop()
-            self.counters.is_leader, self.counters.candidates, self.counters.ipam = False, {}, None
-            self._log.info("this agent is no longer the janitor, another one may be")
-
-    def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
-        from cni_calico.controllers.janitor.caches import open_objects
-        from cni_calico.ipam.lost.reclaim import Reclaimer
-
-        def pace() -> bool:
-            return not stopping.wait(1 / self._options.per_second) and self._keep_lease()
-
-        return Reclaimer(
-            self._election.fenced(self._cluster.store),
-            open_objects(self._cluster.kubernetes),
-            is_kubernetes=self._cluster.is_kubernetes_datastore,
-            pace=pace,
-            grace_s=lambda: self._options.grace_s if self._grace_s is None else self._grace_s,
-        )
-
-    def _pause(self, caches: JanitorCaches, stopping: threading.Event) -> None:
-        """Wait until something changes; a burst of changes is handled in one round."""
-        until = time.monotonic() + self._options.look_s
-        while not caches.changes.any.is_set() and not stopping.is_set() and time.monotonic() < until:
-            caches.changes.any.wait(min(0.5, self._options.look_s))
-        stopping.wait(min(1.0, self._options.look_s / 5))
-
-    def _round(self, caches: JanitorCaches, suspects: Suspects, reclaimer: Reclaimer) -> bool:
-        """Whether there is more to do at once."""
-        if not self._read_settings():
-            return False
-        self.label_old_affinities()
-        now = time.monotonic()
-        # at the first time these are all keys of a large cluster, and a set of them needs five times the memory
-        suspects.refresh(tuple(caches.changes.take()), now)
-        self.counters.candidates = suspects.counts()
-        grace_s = self._options.grace_s if self._grace_s is None else self._grace_s
-        due = suspects.due(now, grace_s, self._options.calls_s)
-        if self._grace_s is None:
-            due = [subject for subject in due if not _needs_grace(subject)]
-        batch = due[: self._options.batch]
-        if not batch or not self._try("see whether the datastore is locked", self._may_write):
-            return False
-        outcome = self._reclaim(reclaimer, batch)
-        self.counters.count(outcome)
-        self._count_addresses(outcome, caches.pools())
-        for subject, reason in outcome.confirmed:
-            if subject in outcome.released:
-                self._log.info(f"released {subject}: {reason}")
-        self._look_after_departed(suspects, outcome)
-        again = time.monotonic() + self._options.again_s
-        # the watch will report what has been removed
-        for subject in (*(subject for subject, _ in outcome.kept), *outcome.released):
-            suspects.put_off(subject, again)
-        if outcome.at is not None:  # the last attempt failed: other work must not wait for this
-            suspects.put_off(outcome.at, time.monotonic() + self._options.look_s)
-            return False
-        return len(due) > len(batch)
-
-    def _count_addresses(self, outcome: ReclaimOutcome, pools: tuple[IPPool, ...]) -> None:
-        from cni_calico.controllers.ipam_metrics import place_of
-        from cni_calico.ipam.lost.leaks import Holding
-
-        released = (subject for subject in outcome.released if isinstance(subject, Holding))
-        self.counters.reclaimed.update(place_of(holding, pools) for holding in released)
-
-    def _ipam_numbers(self, caches: JanitorCaches, suspects: Suspects) -> IpamNumbers:
-        from cni_calico.controllers.ipam_metrics import IpamNumbers
-
-        return IpamNumbers(suspects.blocks(), list(suspects.all), caches.pools(), dict(self.counters.reclaimed))
-
-    def label_old_affinities(self) -> None:
-        """Label block affinities that an older version writes while a cluster is upgraded, on all nodes."""
-        if time.monotonic() < self._labels_at or not self._cluster.is_kubernetes_datastore:
-            return
-        self._labels_at = time.monotonic() + self._options.labels_s
-        self._try("label block affinities of older versions", self._label_affinities)
-
-    def _label_affinities(self) -> None:
-        from cni_calico.datastore.kubernetes.unlabelled import label_affinities
-
-        assert self._cluster.kubernetes is not None
-        if not self._may_write():
-            return
-        fenced = self._election.fenced(self._cluster.store)
-        labelled = label_affinities(self._cluster.kubernetes, Deadline.after(LABELS_S), store=fenced)
-        if labelled:
-            self._log.info(f"{len(labelled)} block affinities of an older version have got their labels")
-
-    def _look_after_departed(self, suspects: Suspects, outcome: ReclaimOutcome) -> None:
-        """Note that departed nodes have been dealt with: this is done once each time a node leaves, whatever the
-        outcome.
-        """
-        from cni_calico.ipam.lost.leaks import DepartedNode
-
-        for subject in outcome.released:
-            if isinstance(subject, DepartedNode):
-                suspects.looked_after(subject)
-        for subject, why in outcome.kept:
-            if isinstance(subject, DepartedNode):
-                suspects.looked_after(subject)
-                if any(subject == confirmed for confirmed, _ in outcome.confirmed):
-                    self._log.warning(f"kept the {subject}: {why}")
-
-    def _may_write(self) -> bool:
-        """Not while the datastore is being migrated or upgraded."""
-        found = self._cluster.store.get(CLUSTER, Deadline.after(CALL_S))
-        return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
-
-    def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> ReclaimOutcome:
-        from cni_calico.ipam.lost.reclaim import ReclaimOutcome
-
-        outcome = ReclaimOutcome()
-        deadline = Deadline.after(max(30.0, 3 * len(batch) / self._options.per_second))
-        self._try("release what is lost", lambda: reclaimer.reclaim(batch, deadline, outcome))
-        return outcome
-
-    def _read_settings(self) -> bool:
-        """The grace period that the cluster sets for upstream's controllers; 0 there means that pods' addresses are
-        left alone.
-
-        Returns False as long as it is unknown: it may be 0. If reading it is not permitted, it counts as not set.
-        """
-        if time.monotonic() < self._settings_at:
-            return True
-        try:
-            found = self._cluster.store.get(CONTROLLERS_DEFAULT, Deadline.after(CALL_S))
-        except DatastoreDenied as e:
-            self._said.say("grace", [str(e)])
-            found = None
-        except CalicoError as e:
-            self._said.say("grace", [str(e)])
-            return self._settings_at > 0
-        self._settings_at = time.monotonic() + self._options.settings_s
-        self._grace_s = self._options.grace_s if found is None else parse_grace(found.value, self._options.grace_s)
-        return True
-
-
-def parse_grace(document: Mapping[str, Any], otherwise: float) -> float | None:
-    """PURE: spec.controllers.node.leakGracePeriod in seconds; None for 0, which switches it off."""
-    value: Any = document
-    for name in ("spec", "controllers", "node", "leakGracePeriod"):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    try:
-        return otherwise if not isinstance(value, str) else parse_duration_s(value) or None
-    except ValueError:
-        return otherwise
+        work = JanitorWork(self._cluster, self._election, self.counters, self._options, self._keep_lease, self._try)
+        work.run(stopping)

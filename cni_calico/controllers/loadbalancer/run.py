@@ -13,10 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import eq
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, Sight, work_while_leading
-from cni_calico.controllers.counters import LoopNumbers
+from cni_calico.controllers.attempts import CALL_S, LOOK_S, Attempts, Leading, Sight
 from cni_calico.controllers.loadbalancer.rules import (
     AddressWish,
     BadRequest,
@@ -31,21 +30,20 @@ from cni_calico.controllers.loadbalancer.rules import (
 )
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
-from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import CORE_ROOT, SERVICE, object_path_of_kind, quote
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, IPAMError, LeaseLost, TryAgain
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.virtual import VirtualAddresses
-from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.kubernetes.events import warning_event
 from cni_calico.model.resources import Address, IPPool
 from cni_calico.model.timestamps import rfc3339
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 NAME = "loadbalancer"
 REASON = "CalicoLoadBalancer"
@@ -80,8 +78,8 @@ class ServiceDoor:
         balancer["ingress"] = [known.get(text, {"ip": text}) for text in ingress]
         body = {**obj, "apiVersion": "v1", "kind": SERVICE, "status": {**status, "loadBalancer": balancer}}
         doing, path = f"write the status of Service {key.namespace}/{key.name}", f"{object_path_of_kind(key)}/status"
-        reply = self._kubernetes.api.request(
-            "PUT", path, self._while_ours(doing, deadline), doing, body=body, expect=(404, 409)
+        reply = self._kubernetes.api.send(
+            ApiRequest("PUT", path, doing, body=body, expect=(404, 409)), self._while_ours(doing, deadline)
         )
         if reply.status >= 400:
             raise TryAgain(f"cannot {doing}: it has just been changed or deleted")
@@ -92,8 +90,8 @@ class ServiceDoor:
         body = warning_event(subject, REASON, text, rfc3339(time.time()), "calico-kube-controllers")
         doing = f"tell Service {service.namespace}/{service.name} why it has no address"
         path = f"{CORE_ROOT}/namespaces/{quote(service.namespace)}/events"
-        self._kubernetes.api.request(
-            "POST", path, self._while_ours(doing, deadline), doing, body=body, expect=(404, 409)
+        self._kubernetes.api.send(
+            ApiRequest("POST", path, doing, body=body, expect=(404, 409)), self._while_ours(doing, deadline)
         )
 
     def _while_ours(self, doing: str, deadline: Deadline) -> Deadline:
@@ -180,12 +178,12 @@ class ServiceAddresses:
         unfit = held - kept
         # also covers an address that was assigned although the answer was lost
         self._handles.setdefault(key, set()).add(service.handle_id)
-        taken, problems = self._take(service, wish, kept, unfit, deadline)
+        assigned, problems = self._assign(service, wish, kept, unfit, deadline)
         if problems:
             self._tell(key, service, "; ".join(problems), deadline)
         else:
             self._told.pop(key, None)
-        writes, has = len(taken), kept | taken
+        writes, has = len(assigned), kept | assigned
         wanted = desired_ingress(wish, has)
         if wanted != service.ingress and (has or not problems or unfit):
             self._door.write_ingress(key, obj, wanted, deadline)
@@ -195,7 +193,7 @@ class ServiceAddresses:
             writes += 1
         return writes
 
-    def _take(
+    def _assign(
         self,
         service: LoadBalancerService,
         wish: AddressWish,
@@ -204,22 +202,24 @@ class ServiceAddresses:
         deadline: Deadline,
     ) -> tuple[set[Address], list[str]]:
         """The addresses that were assigned, and why any others were not."""
-        taken: set[Address] = set()
+        assigned: set[Address] = set()
         problems: list[str] = []
         for address in wish.addresses:
             if address not in kept:
                 try:
                     self._addresses.assign_address(address, service.handle_id, service.attributes, deadline)
-                    taken.add(address)
+                    assigned.add(address)
                 except IPAMError as e:
                     problems.append(e.message)
         for family in missing_families(wish, kept):
             try:
                 names = wish.pools_of(family)
-                taken.add(self._addresses.assign(service.handle_id, service.attributes, family, names, deadline, unfit))
+                assigned.add(
+                    self._addresses.assign(service.handle_id, service.attributes, family, names, deadline, unfit)
+                )
             except IPAMError as e:
                 problems.append(e.message)
-        return taken, problems
+        return assigned, problems
 
     def _tell(self, key: ResourceKey, service: LoadBalancerService, text: str, deadline: Deadline) -> None:
         """Create the Event, unless the last one said the same."""
@@ -234,49 +234,37 @@ class ServiceAddresses:
 
 
 class LoadBalancerLoop:
-    """``fenced`` is the datastore for the leader only; ``remaining_s`` returns how long we certainly still lead."""
+    """``assign_ips``: which Services get addresses."""
 
-    def __init__(
-        self,
-        kubernetes: KubernetesStore,
-        fenced: Datastore,
-        remaining_s: Callable[[], float],
-        assign_ips: Callable[[], str],
-        period_s: Callable[[], float],
-        log: Log,
-        numbers: LoopNumbers,
-    ) -> None:
-        self._kubernetes, self._store = kubernetes, fenced
-        self._remaining_s, self._assign_ips, self._period_s = remaining_s, assign_ips, period_s
-        self._log, self.numbers = log, numbers
-        self._sight = Sight(NAME, numbers, log)
-        self._attempts = Attempts(lambda key: f"{NAME}: {key.namespace}/{key.name}", self._leads, numbers, log)
+    def __init__(self, kubernetes: KubernetesStore, leading: Leading, assign_ips: Callable[[], str]) -> None:
+        self._kubernetes, self._leading, self._assign_ips = kubernetes, leading, assign_ips
+        self._log, self.numbers = leading.log, leading.numbers
+        self._sight = Sight(NAME, leading.numbers, leading.log)
+        self._attempts = Attempts(
+            lambda key: f"{NAME}: {key.namespace}/{key.name}", leading.leads, leading.numbers, leading.log
+        )
 
     def run(self, stopping: threading.Event) -> None:
         """Work whenever we lead, until ``stopping``."""
-        work_while_leading(self._leads, lambda: self._lead(stopping), stopping)
-
-    def _leads(self) -> bool:
-        return self._remaining_s() > 0
+        self._leading.work(lambda: self._lead(stopping), stopping)
 
     def _lead(self, stopping: threading.Event) -> None:
         services, pools = ChangedKeys(), ChangedKeys()
         caches: tuple[Cache[LoadBalancerService], Cache[IPPool]] = (
             Cache(
                 self._kubernetes,
-                ResourceList(SERVICE),
-                decode=lambda item: read_service(item.value),
-                on_change=services.note,
-                keep_documents=False,
-                same=eq,
+                Kept(ResourceList(SERVICE), lambda item: read_service(item.value), keep_documents=False, same=eq),
+                Listeners(on_change=services.note),
             ),
             Cache(
-                self._store, ResourceList("IPPool"), decode=_pool, on_change=pools.note, keep_documents=False, same=eq
+                self._leading.store,
+                Kept(ResourceList("IPPool"), _pool, keep_documents=False, same=eq),
+                Listeners(on_change=pools.note),
             ),
         )
         try:
-            addresses = VirtualAddresses(Allocator(self._store))
-            door = ServiceDoor(self._kubernetes, self._remaining_s)
+            addresses = VirtualAddresses(Allocator(self._leading.store))
+            door = ServiceDoor(self._kubernetes, self._leading.remaining_s)
             work = ServiceAddresses(addresses, door, lambda text: self._log.warning(f"{NAME}: {text}"))
             self._rounds(work, addresses, caches, services, pools, stopping)
         finally:
@@ -294,7 +282,7 @@ class LoadBalancerLoop:
     ) -> None:
         tasks = self._attempts.tasks
         everything_at, assign_ips = 0.0, ""
-        while not stopping.is_set() and self._leads():
+        while not stopping.is_set() and self._leading.leads():
             if not self._sight.is_clear(caches):
                 stopping.wait(LOOK_S)
                 continue
@@ -310,7 +298,7 @@ class LoadBalancerLoop:
                     pools.note((ResourceKey("IPPool", ""),))  # check again
                     stopping.wait(LOOK_S)
                 tasks.note(_services(caches[0].items()), now)
-                everything_at = now + self._period_s()
+                everything_at = now + self._leading.period_s()
             self._round(work, caches, assign_ips)
             if not tasks.due(time.monotonic(), 1) and not pools.any.is_set():
                 services.any.wait(LOOK_S)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from cni_calico.controllers.attempts import Attempts, Sight, work_while_leading
+from cni_calico.controllers.attempts import Attempts, Leading, Sight
 from cni_calico.controllers.counters import LoopNumbers
 from cni_calico.controllers.due import FIRST_PAUSE_S
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.keys import ResourceKey
+from tests.fakes.memory_store import MemoryStore
 from tests.fakes.notes import Notes
 
 GOOD, BAD = (ResourceKey("Profile", name) for name in ("good", "bad"))
@@ -68,13 +69,14 @@ def test_nothing_is_tried_without_the_lease_and_the_next_leader_begins_anew() ->
 def test_work_is_begun_only_while_we_lead() -> None:
     stopping, asked, worked = threading.Event(), list[bool](), list[int]()
 
-    def leads() -> bool:
+    def remaining_s() -> float:
         asked.append(len(asked) % 2 == 1)
         if len(asked) == 2:
             stopping.set()
-        return asked[-1]
+        return 1.0 if asked[-1] else 0.0
 
-    work_while_leading(leads, lambda: worked.append(len(asked)), stopping)
+    leading = Leading(MemoryStore(), remaining_s, lambda: 60.0, Notes(), LoopNumbers())
+    leading.work(lambda: worked.append(len(asked)), stopping)
     assert worked == [2]
 
 

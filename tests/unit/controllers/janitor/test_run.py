@@ -7,7 +7,9 @@ import pytest
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
-from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, parse_grace
+from cni_calico.controllers.janitor.options import JanitorOptions, parse_grace
+from cni_calico.controllers.janitor.run import Janitor
+from cni_calico.controllers.janitor.work import JanitorWork
 from cni_calico.datastore.election import FencedStore, SoleElection, Terms
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
@@ -150,7 +152,16 @@ class Waits(threading.Event):
 @pytest.mark.parametrize("per_second", [4.0, 10.0])
 def test_each_suspect_has_its_share_of_a_second(per_second):
     """Not more looks and releases in a second than the options allow."""
-    one = Field(options=replace(QUICK, per_second=per_second))
+    options = replace(QUICK, per_second=per_second)
+    one = Field(options=options)
+    work = JanitorWork(
+        Cluster(one.world.store, one.log),
+        one.election,
+        one.counters,
+        options,
+        keep_lease=lambda: True,
+        attempt=lambda doing, do: do(),
+    )
 
     def suspects():
         keys = [HandleKey(f"net.{number}") for number in range(6)]
@@ -159,7 +170,7 @@ def test_each_suspect_has_its_share_of_a_second(per_second):
         return [IdleHandle(key.handle_id, str(one.world.store.get(key, soon()).revision)) for key in keys]
 
     def reclaim(subjects, waits):
-        return one.janitor._reclaim(one.janitor._reclaimer(waits), subjects).released
+        return work._reclaim(work._reclaimer(waits), subjects).released
 
     waits, subjects = Waits(), suspects()
     assert reclaim(subjects, waits) == subjects and not one.world.handles()

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from cni_calico.controllers.copies.reconciler import CopySources, Reconciler
+from cni_calico.controllers.copies.rules import ENDPOINTS, NAMESPACES, NODES, POLICIES, SERVICE_ACCOUNTS
 from cni_calico.controllers.due import LONGEST_PAUSE_S, DueTasks
-from cni_calico.controllers.follow.reconciler import Reconciler
-from cni_calico.controllers.follow.rules import ENDPOINTS, NAMESPACES, NODES, POLICIES, SERVICE_ACCOUNTS
 from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.model.keys import ResourceKey, covers, parse_path
@@ -29,8 +29,8 @@ from tests.fakes.memory_store import MemoryStore
 EXAMPLES = int(os.environ.get("CALICO_MACHINE_EXAMPLES", "40"))
 NAMES = st.sampled_from(["a", "b"])
 LABELS = st.dictionaries(st.sampled_from(["x", "y"]), st.sampled_from(["", "1", "2"]))
-FOLLOWINGS = (NAMESPACES, SERVICE_ACCOUNTS, ENDPOINTS, POLICIES, NODES)
-WHICH = st.integers(0, len(FOLLOWINGS) - 1)
+COPY_RULES = (NAMESPACES, SERVICE_ACCOUNTS, ENDPOINTS, POLICIES, NODES)
+WHICH = st.integers(0, len(COPY_RULES) - 1)
 PORTS = st.lists(st.sampled_from([80, 443, None]), max_size=2)
 FOREIGN = [
     ResourceKey("Profile", "kns"),
@@ -109,14 +109,14 @@ class StaleShelf:
 
 
 class Worker:
-    """One leader's loop for one following, driven by hand; the clock is the machine's."""
+    """One leader's loop for one rule, driven by hand; the clock is the machine's."""
 
-    def __init__(self, following, kubernetes, store):
-        self.objects = StaleShelf(kubernetes, following.objects, following.read_object)
-        self.records = StaleShelf(store, following.records, following.read_record)
+    def __init__(self, rule, kubernetes, store):
+        self.objects = StaleShelf(kubernetes, rule.objects, rule.read_object)
+        self.records = StaleShelf(store, rule.records, rule.read_record)
         self.objects.refresh()
         self.records.refresh()
-        self.reconciler = Reconciler(following, self.objects, self.records, kubernetes, store)
+        self.reconciler = Reconciler(rule, CopySources(self.objects, self.records, kubernetes, store))
         self.tasks = DueTasks()
 
     def step(self, now):
@@ -136,7 +136,7 @@ def profile(name, labels):
     return ResourceKey("Profile", name), {"kind": "Profile", "metadata": {"name": name}, "spec": spec}
 
 
-class FollowMachine(RuleBasedStateMachine):
+class CopyMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.kubernetes, self.store = FakeKubernetes(), MemoryStore()
@@ -150,7 +150,7 @@ class FollowMachine(RuleBasedStateMachine):
         self.workers = [self.lead(), self.lead()]
 
     def lead(self):
-        return [Worker(following, self.kubernetes, self.store) for following in FOLLOWINGS]
+        return [Worker(rule, self.kubernetes, self.store) for rule in COPY_RULES]
 
     # -- what happens in the cluster ----------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class FollowMachine(RuleBasedStateMachine):
         assert self.store.revision == before, "what is as it should be is not written"
 
 
-TestFollowMachine = FollowMachine.TestCase
-TestFollowMachine.settings = settings(
+TestCopyMachine = CopyMachine.TestCase
+TestCopyMachine.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cni_calico.controllers.follow.rules import NOTHING, Content, Following
+from cni_calico.controllers.copies.rules import NOTHING, Content, CopyRule
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
@@ -29,23 +30,30 @@ class CacheView(Protocol):
     def items(self) -> Mapping[Key, Versioned]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class CopySources:
+    """The caches of objects and records, and where these are; ``store`` is fenced."""
+
+    objects: CacheView
+    records: CacheView
+    kubernetes: Datastore
+    store: Datastore
+
+
 class Reconciler:
-    """``store`` is fenced, ``objects`` and ``records`` are the caches. For one thread."""
+    """For one thread."""
 
     def __init__(
         self,
-        following: Following,
-        objects: CacheView,
-        records: CacheView,
-        kubernetes: Datastore,
-        store: Datastore,
+        rule: CopyRule,
+        sources: CopySources,
         *,
         fresh: Fresh | None = None,
         say: Callable[[ResourceKey, tuple[str, ...]], None] = lambda key, texts: None,
     ) -> None:
-        self.following = following
-        self._objects, self._records = objects, records
-        self._kubernetes, self._store = kubernetes, store
+        self.rule = rule
+        self._objects, self._records = sources.objects, sources.records
+        self._kubernetes, self._store = sources.kubernetes, sources.store
         self._fresh = fresh or Fresh()
         self._say = say
         self._records_of: defaultdict[ResourceKey, set[ResourceKey]] = defaultdict(set)
@@ -58,7 +66,7 @@ class Reconciler:
         for key in changed:
             assert isinstance(key, ResourceKey)
             found |= self._records_of.get(key, set())
-            record = self.following.record_of(key)
+            record = self.rule.record_of(key)
             if record is not None:
                 found.add(record)
         return found
@@ -75,7 +83,7 @@ class Reconciler:
         return found
 
     def _owner(self, key: ResourceKey) -> ResourceKey | None:
-        return self.following.object_of(key, self._records.record(key))
+        return self.rule.object_of(key, self._records.record(key))
 
     def _remember(self, key: ResourceKey, owner: ResourceKey | None) -> None:
         before = self._object_of.pop(key, None)
@@ -98,24 +106,24 @@ class Reconciler:
         if owner is None:
             return False
         if self._objects.get(owner) is None:
-            if self._records.get(key) is None or self.following.record_of(owner) != key:
+            if self._records.get(key) is None or self.rule.record_of(owner) != key:
                 return False
             return self._remove(key, owner, deadline)
         content = self._objects.record(owner)
         if content is None or content is NOTHING:
             return False
         if self._records.get(key) is None:
-            if self.following.record_of(owner) != key:
+            if self.rule.record_of(owner) != key:
                 return False
         elif self._is_up_to_date(content, self._records.record(key)):
             return False
         return self._ensure(key, owner, content, deadline)
 
     def _is_up_to_date(self, content: Content, found: Any) -> bool:
-        return found is not None and self.following.is_current(content.value, found)
+        return found is not None and self.rule.is_current(content.value, found)
 
     def _ensure(self, key: ResourceKey, owner: ResourceKey, content: Content, deadline: Deadline) -> bool:
-        makes = self.following.record_of(owner) == key
+        makes = self.rule.record_of(owner) == key
         wrote = False
 
         def change(current: Versioned | None) -> Document | None:
@@ -124,11 +132,11 @@ class Reconciler:
             if old is None and not makes:
                 return None
             if old is not None:
-                found = self.following.read_record(old)
-                if self.following.object_of(key, found) != owner or self.following.is_current(content.value, found):
+                found = self.rule.read_record(old)
+                if self.rule.object_of(key, found) != owner or self.rule.is_current(content.value, found):
                     return old
             wrote = True
-            return self._with_identity(self.following.render(key, content.value, old), old)
+            return self._with_identity(self.rule.render(key, content.value, old), old)
 
         update(self._store, key, change, deadline)
         self._say(key, content.left_out)
@@ -147,7 +155,7 @@ class Reconciler:
         try:
             return self._kubernetes.get(owner, deadline) is not None
         except DatastoreDenied:
-            listed = self._kubernetes.list(self.following.objects, deadline)
+            listed = self._kubernetes.list(self.rule.objects, deadline)
             return any(item.key == owner for item in listed.items)
 
     def _remove(self, key: ResourceKey, owner: ResourceKey, deadline: Deadline) -> bool:

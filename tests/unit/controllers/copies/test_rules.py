@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cni_calico.controllers.follow.rules import (
+from cni_calico.controllers.copies.rules import (
     ENDPOINTS,
     NAMESPACES,
     NODES,

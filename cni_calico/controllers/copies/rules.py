@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
@@ -20,9 +21,6 @@ from cni_calico.model.kubernetes.pods import endpoint_key
 from cni_calico.model.kubernetes.policies import NETWORK_POLICY, STORED_PREFIX, read_stored_network_policy
 from cni_calico.model.names import parse_endpoint_name
 from cni_calico.model.validation.defaults import with_defaults
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ NOTHING = Content(None)  # the object exists, but does not determine its records
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class CopyRule:
     """One controller's records: ``records`` in the datastore follow from ``objects`` in Kubernetes.
 
     ``object_of`` returns the object of a record, given the record's name and what was read of it (None: nothing); None
@@ -85,7 +83,7 @@ def new_document(key: ResourceKey, old: Document | None) -> dict[str, Any]:
 # -- profiles ---------------------------------------------------------------------------------------------------------
 
 
-def _profiles(name: str, prefix: str) -> Following:
+def _profiles(name: str, prefix: str) -> CopyRule:
     def own(key: ResourceKey, found: Any = None) -> ResourceKey | None:
         return key if key.name.startswith(prefix) else None
 
@@ -93,9 +91,7 @@ def _profiles(name: str, prefix: str) -> Following:
         return {**new_document(key, old), "spec": content}
 
     listing = ResourceList("Profile", "", prefix)
-    return Following(
-        name, listing, listing, own, own, lambda document: Content(_spec(document)), _spec, render, is_same
-    )
+    return CopyRule(name, listing, listing, own, own, lambda document: Content(_spec(document)), _spec, render, is_same)
 
 
 NAMESPACES = _profiles("namespace", "kns.")
@@ -124,7 +120,7 @@ def _render_policy(key: ResourceKey, content: Any, old: Document | None) -> dict
     return with_defaults({**new_document(key, old), "spec": content})
 
 
-POLICIES = Following(
+POLICIES = CopyRule(
     "policy",
     ResourceList(NETWORK_POLICY),
     ResourceList("NetworkPolicy"),
@@ -172,7 +168,7 @@ def _render_endpoint(key: ResourceKey, content: Any, old: Document | None) -> di
     return {**old, "metadata": {**old["metadata"], "labels": labels}, "spec": spec}
 
 
-ENDPOINTS = Following(
+ENDPOINTS = CopyRule(
     "workloadendpoint",
     ResourceList("WorkloadEndpoint"),
     ResourceList("WorkloadEndpoint"),
@@ -236,7 +232,7 @@ def _node_object(key: ResourceKey, found: NodeLabels | None) -> ResourceKey | No
     return ResourceKey("Node", found.node) if found is not None and found.node else None
 
 
-NODES = Following(
+NODES = CopyRule(
     "node labels",
     ResourceList("Node"),
     ResourceList("Node"),
@@ -248,18 +244,18 @@ NODES = Following(
     _has_labels,
 )
 
-FOLLOWINGS: Mapping[str, Following] = {one.name: one for one in (NAMESPACES, SERVICE_ACCOUNTS, POLICIES, ENDPOINTS)}
+COPY_RULES: Mapping[str, CopyRule] = {one.name: one for one in (NAMESPACES, SERVICE_ACCOUNTS, POLICIES, ENDPOINTS)}
 
 
 # -- what is to be done -----------------------------------------------------------------------------------------------
 
 
-def desired(following: Following, objects: Mapping[Key, Content]) -> dict[ResourceKey, Any]:
+def desired(rule: CopyRule, objects: Mapping[Key, Content]) -> dict[ResourceKey, Any]:
     """The content of every record that must exist because of ``objects``; the loop does the same key by key."""
     found = {}
     for key, content in objects.items():
         assert isinstance(key, ResourceKey)
-        record = following.record_of(key)
+        record = rule.record_of(key)
         if record is not None and content is not NOTHING:
             found[record] = content.value
     return found
