@@ -9,15 +9,12 @@ import os
 import select
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 from cni_calico import faults
 from cni_calico.errors import KernelError
 from cni_calico.kernel.process import spawn
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 START = faults.declare("child.start")
 SIGNAL = faults.declare("child.signal")

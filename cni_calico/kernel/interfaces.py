@@ -88,3 +88,9 @@ def read_source_address(target: str, family: int) -> Address | None:
         except OSError:
             continue
     return None
+
+
+def is_own_address(packed: bytes) -> bool:
+    """Whether the address is this host's, on whatever interface: a packet to it would have it as its source, too."""
+    address = ip_address(packed)
+    return read_source_address(str(address), address.version) == address

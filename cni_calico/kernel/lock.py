@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EAGAIN, EEXIST
 from fcntl import LOCK_EX, LOCK_NB, flock
 
 from cni_calico import faults
+from cni_calico.deadline import Deadline
 from cni_calico.errors import AttachmentBusy, KernelError
 from cni_calico.regular import make_directories, require_regular
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cni_calico.deadline import Deadline
 
 LOCK = faults.declare("file.lock")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02

@@ -1,6 +1,6 @@
-"""Gives memory of this process that is no longer used back to the kernel.
+"""Gives memory of this process that is no longer used back to the kernel, and keeps garbage collections short.
 
-Rule: call it after a large piece of work, not often: it walks through all objects.
+Rule: ``give_back_memory`` after a large piece of work, not often: it walks through all objects.
 """
 
 from __future__ import annotations
@@ -16,6 +16,27 @@ def give_back_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+    trim_memory()
+
+
+def spare_collections() -> None:
+    """Let later garbage collections skip what is alive now, during a large piece of work: with millions of objects
+    each would hold up all threads for seconds. It looks only at the newest objects. What nothing refers to is freed as
+    ever; older objects that only refer to each other are not, until ``collect_all`` or ``end_sparing``.
+    """
+    gc.collect(1)
+    gc.freeze()
+
+
+def end_sparing() -> None:
+    """Garbage collections look at all objects again."""
+    gc.unfreeze()
+
+
+def collect_all() -> None:
+    """Collect all garbage now, also what collections skip, and return free memory to the kernel."""
+    gc.unfreeze()
+    gc.collect()
     trim_memory()
 
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Iterable
 from errno import EAGAIN, ENOBUFS
 from select import POLLIN, poll
 
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_GROUP, listen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 # link, neighbours, IPv4 addresses, routes, IPv6 addresses, routes, settings of interfaces (netconf)
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
@@ -74,12 +71,12 @@ class Monitor:
 
     def drain(self) -> bool:
         """Read what has arrived; returns whether any of it matters."""
-        matters = self._drain(self._socket, {SETTINGS, NEIGHBOURS}, self._take)
+        matters = self._drain(self._socket, {SETTINGS, NEIGHBOURS}, self._receive)
         if self._rules is not None:
-            matters = self._drain(self._rules, {RULES}, self._take_rule) or matters
+            matters = self._drain(self._rules, {RULES}, self._receive_rule) or matters
         return matters
 
-    def _drain(self, source: socket.socket, everything: set[str], take: Callable[[wire.Message], bool]) -> bool:
+    def _drain(self, source: socket.socket, everything: set[str], receive: Callable[[wire.Message], bool]) -> bool:
         matters = False
         while True:
             try:
@@ -93,9 +90,9 @@ class Monitor:
                     return matters
                 raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
             for message in wire.split_messages(data):
-                matters = take(message) or matters
+                matters = receive(message) or matters
 
-    def _take(self, message: wire.Message) -> bool:
+    def _receive(self, message: wire.Message) -> bool:
         if not _matters(message):
             return False
         if message.kind in _LINKS and message.payload.startswith(self._names, _NAME_AT):
@@ -103,7 +100,7 @@ class Monitor:
         self._changed |= _CONCERNS.get(message.kind, frozenset())
         return True
 
-    def _take_rule(self, message: wire.Message) -> bool:
+    def _receive_rule(self, message: wire.Message) -> bool:
         if message.kind >> 8 != _NFTABLES:
             return False
         if not message.payload.startswith(self._table, _NFGENMSG_BYTES):

@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
+from typing import Any
 
 from cni_calico.errors import KernelError, NetnsGone
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
 
 CLONE_NEWNET = 0x40000000
 _NS_GET_NSTYPE = 0xB703

@@ -7,17 +7,13 @@ has any; the caller decides what it means.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
-    from cni_calico.deadline import Deadline
 
 _TEXT_MAX = 300
 

@@ -10,18 +10,14 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from errno import EAGAIN, EPIPE
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 from cni_calico import faults
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cni_calico.deadline import Deadline
 
 START = faults.declare("process.start")
 OUTPUT_LIMIT_BYTES = 1024 * 1024

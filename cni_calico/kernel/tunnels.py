@@ -7,9 +7,9 @@ without addresses counts as absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from errno import EADDRNOTAVAIL, EEXIST, ENODEV, ENOENT
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -18,10 +18,12 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.addresses import add_address, set_neighbour
-from cni_calico.kernel.netlink.links import IFLA_INFO_DATA, IFLA_LINKINFO, get_link, set_link
+from cni_calico.kernel.netlink.addresses import ADDR_ADD, IFA_F_NODAD, set_neighbour
+from cni_calico.kernel.netlink.links import IFLA_INFO_DATA, IFLA_LINKINFO, LINK_SET, get_link
+from cni_calico.kernel.netlink.pyroute import PyrouteSocket, iproute
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.model.host import ForwardingEntry, HostInterface, NeighbourEntry, TunnelDevice
+from cni_calico.model.resources import Address, Interface
 
 CREATE = faults.declare("netlink.tunnel-create")
 DELETE = faults.declare("netlink.tunnel-delete")
@@ -34,22 +36,6 @@ _IFINFOMSG_BYTES = 16
 _ID, _LINK, _LOCAL, _LEARNING, _PORT, _LOCAL6 = 1, 3, 4, 7, 15, 17  # linux/if_link.h, IFLA_VXLAN_*
 _NUD_PERMANENT = 0x80
 _NTF_SELF = 0x02
-
-
-@contextmanager
-def _opened(doing: str, tolerated: Iterable[int] = ()) -> Iterator[Any]:
-    """A pyroute2 socket in this namespace; its errors become KernelError naming what was being done."""
-    from pyroute2 import IPRoute
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    try:
-        with IPRoute() as ip:
-            yield ip
-    except NetlinkError as e:
-        if e.code not in tolerated:
-            raise KernelError(f"cannot {doing}: {e.args[-1] if e.args else e}", errno=e.code or 0) from e
-    except OSError as e:
-        raise KernelError(f"cannot {doing}: {e.strerror or e}", errno=e.errno or 0) from e
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------
@@ -72,7 +58,7 @@ def read_tunnels(names: Iterable[str], deadline: Deadline) -> dict[str, TunnelDe
 
 def _vxlan_data(index: int, deadline: Deadline) -> dict[int, bytes]:
     """A VXLAN device's settings, read without pyroute2: the agent does this after every event, and opening pyroute2's
-    sockets would take half of the time.
+    socket would take half of the time.
     """
     with Rtnl() as rtnl:
         found = wire.attributes(rtnl.one(get_link(index), deadline), _IFINFOMSG_BYTES)
@@ -116,10 +102,10 @@ def create_tunnel(device: TunnelDevice, deadline: Deadline) -> None:
             "vxlan_learning": False,
         }
     # the ipip driver creates tunl0 by itself when the request loads it, and then refuses the request
-    with _opened(f"make {device.name}", (EEXIST,) if device.kind == "ipip" else ()) as ip:
-        faults.before(CREATE)
-        ip.link("add", **arguments)
-        faults.after(CREATE)
+    tolerated = (EEXIST,) if device.kind == "ipip" else ()
+    with iproute() as kernel:
+        make = f"make {device.name}"
+        kernel.call(make, lambda ip: ip.link("add", **arguments), deadline, point=CREATE, tolerated=tolerated)
     change_tunnel(device, deadline)
 
 
@@ -129,45 +115,55 @@ def change_tunnel(device: TunnelDevice, deadline: Deadline) -> None:
     there = interfaces.get(device.name)
     if there is None:
         raise KernelError(f"cannot change {device.name}: it is gone", errno=ENODEV)
+    settings: dict[str, Any] = {} if there.up else {"state": "up"}
+    settings |= {"address": device.mac} if device.mac and device.mac != there.mac else {}
+    settings |= {"mtu": device.mtu} if device.mtu != there.mtu else {}
     wanted = device.address
-    with Rtnl() as rtnl:
-        mac = bytes.fromhex(device.mac.replace(":", "")) if device.mac and device.mac != there.mac else None
-        mtu = device.mtu if device.mtu != there.mtu else None
-        if mac is not None or mtu is not None or not there.up:
-            rtnl.one(set_link(there.index, device.name, up=True, mac=mac, mtu=mtu), deadline)
+    with iproute() as kernel:
+        if settings:
+            _set_link(kernel, there, settings, deadline)
         if wanted is not None and all(held.ip != wanted for held in there.addresses):
-            rtnl.one(add_address(there.index, device.name, wanted), deadline)
-    for held in there.addresses:
-        if held.ip != wanted and not held.ip.is_link_local:
-            _remove_address(there.index, device.name, str(held.ip), held.network.prefixlen)
+            _add_address(kernel, there, wanted, deadline)
+        for held in there.addresses:
+            if held.ip != wanted and not held.ip.is_link_local:
+                _remove_address(kernel, there, held, deadline)
 
 
-def _remove_address(index: int, name: str, address: str, length: int) -> None:
-    with _opened(f"remove address {address} from {name}", (EADDRNOTAVAIL, ENODEV)) as ip:
-        faults.before(ADDR_DELETE)
-        ip.addr("del", index=index, address=address, prefixlen=length)
-        faults.after(ADDR_DELETE)
+def _set_link(kernel: PyrouteSocket, there: HostInterface, settings: dict[str, Any], deadline: Deadline) -> None:
+    doing = f"set interface {there.name}"
+    kernel.call(doing, lambda ip: ip.link("set", index=there.index, **settings), deadline, point=LINK_SET)
+
+
+def _add_address(kernel: PyrouteSocket, there: HostInterface, address: Address, deadline: Deadline) -> None:
+    what = {"index": there.index, "address": str(address), "prefixlen": address.max_prefixlen}
+    flags = IFA_F_NODAD if address.version == 6 else 0  # otherwise it could not be used at once
+    doing = f"add address {address} to {there.name}"
+    kernel.call(doing, lambda ip: ip.addr("replace", **what, flags=flags), deadline, point=ADDR_ADD)
+
+
+def _remove_address(kernel: PyrouteSocket, there: HostInterface, held: Interface, deadline: Deadline) -> None:
+    kernel.call(
+        f"remove address {held.ip} from {there.name}",
+        lambda ip: ip.addr("del", index=there.index, address=str(held.ip), prefixlen=held.network.prefixlen),
+        deadline,
+        point=ADDR_DELETE,
+        tolerated=(EADDRNOTAVAIL, ENODEV),
+    )
 
 
 def remove_tunnel(name: str, deadline: Deadline) -> None:
     """Absent is success. Raises KernelError."""
-    for interface in read_interfaces(deadline):
-        if interface.name != name:
-            continue
-        if interface.kind == "ipip":
-            _silence(interface, deadline)
+    there = next((interface for interface in read_interfaces(deadline) if interface.name == name), None)
+    if there is None:
+        return
+    with iproute() as kernel:
+        if there.kind == "ipip":
+            for held in there.addresses:
+                _remove_address(kernel, there, held, deadline)
+            _set_link(kernel, there, {"state": "down"}, deadline)
             return
-        with _opened(f"remove {name}", (ENODEV,)) as ip:
-            faults.before(DELETE)
-            ip.link("del", index=interface.index)
-            faults.after(DELETE)
-
-
-def _silence(interface: HostInterface, deadline: Deadline) -> None:
-    for held in interface.addresses:
-        _remove_address(interface.index, interface.name, str(held.ip), held.network.prefixlen)
-    with Rtnl() as rtnl:
-        rtnl.one(set_link(interface.index, interface.name, up=False), deadline)
+        remove = f"remove {name}"
+        kernel.call(remove, lambda ip: ip.link("del", index=there.index), deadline, point=DELETE, tolerated=(ENODEV,))
 
 
 # -- neighbours and forwarding entries --------------------------------------------------------------------------------
@@ -180,18 +176,26 @@ def read_vteps(names: Iterable[str], deadline: Deadline) -> tuple[set[NeighbourE
     entries: set[ForwardingEntry] = set()
     if not indexes:
         return neighbours, entries
-    with _opened("read neighbours") as ip:
+    with iproute() as kernel:
         for index, name in indexes.items():
-            for message in ip.neigh("dump", ifindex=index):
+            for message in kernel.call("read neighbours", partial(_neighbours, index=index), deadline):
                 address, mac = message.get_attr("NDA_DST"), message.get_attr("NDA_LLADDR")
                 if message["ifindex"] == index and message["state"] & _NUD_PERMANENT and address and mac:
                     neighbours.add(NeighbourEntry(name, ip_address(address), mac))
-            for message in ip.fdb("dump", ifindex=index):
+            for message in kernel.call("read forwarding entries", partial(_entries, index=index), deadline):
                 remote, mac = message.get_attr("NDA_DST"), message.get_attr("NDA_LLADDR")
                 if message["ifindex"] == index and remote and mac:
                     entries.add(ForwardingEntry(name, mac, ip_address(remote)))
     # multicast groups that the kernel joins by itself appear as permanent neighbours
     return {entry for entry in neighbours if not entry.address.is_multicast}, entries
+
+
+def _neighbours(ip: Any, index: int) -> Any:
+    return ip.neigh("dump", ifindex=index)
+
+
+def _entries(ip: Any, index: int) -> Any:
+    return ip.fdb("dump", ifindex=index)
 
 
 def apply_vteps(
@@ -204,7 +208,7 @@ def apply_vteps(
     """
     failures: list[KernelError] = []
     indexes = {interface.name: interface.index for interface in read_interfaces(deadline)}
-    with Rtnl() as rtnl, _opened("open a netlink socket") as ip:
+    with Rtnl() as rtnl, iproute() as kernel:
         for change, items in (
             (_remove_entry, entries[1]),  # a MAC that has moved to another node is set again below
             (_remove_neighbour, neighbours[1]),
@@ -212,7 +216,10 @@ def apply_vteps(
         ):
             for item in items:
                 if item.device in indexes:
-                    _collect(failures, change, ip, indexes[item.device], item)
+                    try:
+                        change(kernel, indexes[item.device], item, deadline)
+                    except KernelError as e:
+                        failures.append(e)
         for neighbour in neighbours[0]:
             if neighbour.device in indexes:
                 mac = bytes.fromhex(neighbour.mac.replace(":", ""))
@@ -223,32 +230,24 @@ def apply_vteps(
     return failures
 
 
-def _collect(failures: list[KernelError], change: Callable[..., None], ip: Any, index: int, item: Any) -> None:
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    try:
-        change(ip, index, item)
-    except NetlinkError as e:
-        if change is _set_entry or e.code not in (ENOENT, ENODEV):
-            failures.append(KernelError(f"cannot change where {item.device} sends: {e}", errno=e.code or 0))
-    except OSError as e:
-        failures.append(KernelError(f"cannot change where {item.device} sends: {e}", errno=e.errno or 0))
-
-
-def _set_entry(ip: Any, index: int, entry: ForwardingEntry) -> None:
+def _set_entry(kernel: PyrouteSocket, index: int, entry: Any, deadline: Deadline) -> None:
     """Replaces the entry of that MAC."""
-    faults.before(FDB_SET)
-    ip.fdb("replace", ifindex=index, lladdr=entry.mac, dst=str(entry.remote), flags=_NTF_SELF, state=_NUD_PERMANENT)
-    faults.after(FDB_SET)
+    where = {"ifindex": index, "lladdr": entry.mac, "dst": str(entry.remote), "flags": _NTF_SELF}
+    kernel.call(
+        f"change where {entry.device} sends",
+        lambda ip: ip.fdb("replace", **where, state=_NUD_PERMANENT),
+        deadline,
+        point=FDB_SET,
+    )
 
 
-def _remove_entry(ip: Any, index: int, entry: ForwardingEntry) -> None:
-    faults.before(FDB_DEL)
-    ip.fdb("del", ifindex=index, lladdr=entry.mac, dst=str(entry.remote), flags=_NTF_SELF)
-    faults.after(FDB_DEL)
+def _remove_entry(kernel: PyrouteSocket, index: int, entry: Any, deadline: Deadline) -> None:
+    where = {"ifindex": index, "lladdr": entry.mac, "dst": str(entry.remote), "flags": _NTF_SELF}
+    doing = f"change where {entry.device} sends"
+    kernel.call(doing, lambda ip: ip.fdb("del", **where), deadline, point=FDB_DEL, tolerated=(ENOENT, ENODEV))
 
 
-def _remove_neighbour(ip: Any, index: int, entry: NeighbourEntry) -> None:
-    faults.before(NEIGH_DEL)
-    ip.neigh("del", dst=str(entry.address), ifindex=index)
-    faults.after(NEIGH_DEL)
+def _remove_neighbour(kernel: PyrouteSocket, index: int, entry: Any, deadline: Deadline) -> None:
+    where = {"ifindex": index, "dst": str(entry.address)}
+    doing = f"change where {entry.device} sends"
+    kernel.call(doing, lambda ip: ip.neigh("del", **where), deadline, point=NEIGH_DEL, tolerated=(ENOENT, ENODEV))

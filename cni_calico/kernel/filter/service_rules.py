@@ -16,9 +16,10 @@ from itertools import islice
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.iptables import find_iptables, in_use
+from cni_calico.kernel.filter.nf_tables.reader import PieceReader
 from cni_calico.kernel.filter.programs import run_program
-from cni_calico.kernel.netlink.nft_pieces import PieceReader
-from cni_calico.model.netfilter import Bitwise, Compare, Immediate, NftRule, PayloadLoad, TableId
+from cni_calico.netfilter.rules import Bitwise, Compare, Immediate, NftRule, PayloadLoad
+from cni_calico.netfilter.tables import TableId
 
 _TABLES = (
     ("kube-proxy", ("service-",), "mark-for-masquerade"),

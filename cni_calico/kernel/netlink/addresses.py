@@ -7,18 +7,12 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
+from typing import NamedTuple
 
 from cni_calico import faults
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, Request, attribute
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NamedTuple
-
-    from cni_calico.model.resources import Address
-else:
-    from cni_calico.tuples import NamedTuple
+from cni_calico.model.resources import Address
 
 ADDR_ADD = faults.declare("netlink.addr-add")
 ADDR_DEL = faults.declare("netlink.addr-del")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from errno import EAGAIN, ENOBUFS
@@ -87,28 +88,31 @@ class FilterMonitor:
             self._addresses = self._join(socket.NETLINK_ROUTE, _ADDRESS_GROUPS)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether anything happened within that time: a notification, or ``wake``."""
-        events = self._poller.poll(max(0.0, timeout_s) * 1000)
-        for fd, _ in events:
-            if fd == self._wake:
+        """Whether anything happened within that time: a notification, or ``wake``. Changes of rules count only if they
+        are another program's, and of our tables. Raises KernelError.
+        """
+        end = time.monotonic() + timeout_s
+        while True:
+            fds = [fd for fd, _ in self._poller.poll(max(0.0, end - time.monotonic()) * 1000)]
+            if self._wake in fds:
                 os.eventfd_read(self._wake)
-        return bool(events)
+            if self._rules is None or fds != [self._rules.fileno()]:
+                return bool(fds)
+            self._read_rules(self._rules)
+            if self._happened.touched_by or time.monotonic() >= end:
+                return bool(self._happened.touched_by)
 
     def take(self) -> Happened:
         """The events since the last call. Raises KernelError."""
-        for data in self._read(self._rules) if self._rules is not None else ():
-            if data is None:
-                self._happened.touched_by.add("?")
-                self._pending = False
-            else:
-                self._take_rules(data)
+        if self._rules is not None:
+            self._read_rules(self._rules)
         for _ in self._read(self._addresses) if self._addresses is not None else ():
             self._happened.addresses = True
         for data in self._read(self._links):
             if data is None:
                 self._happened.links = None
             else:
-                self._take_links(data)
+                self._receive_links(data)
         happened, self._happened = self._happened, Happened()
         return happened
 
@@ -144,7 +148,18 @@ class FilterMonitor:
                     raise KernelError(f"cannot read kernel notifications: {e.strerror}", errno=e.errno or 0) from e
                 yield None
 
-    def _take_rules(self, data: bytes) -> None:
+    def _read_rules(self, source: socket.socket) -> None:
+        for data in self._read(source):
+            if data is None:
+                self._happened.touched_by.add("?")
+                self._pending = False
+            else:
+                self._receive_rules(data)
+
+    def _receive_rules(self, data: bytes) -> None:
+        """The messages of a datagram are of one transaction, so our own are recognised by the first."""
+        if wire.port_of(data) == self._own_port:
+            return
         for message, port in wire.split_messages_of(data):
             if message.kind >> 8 != NFTABLES or port == self._own_port:
                 continue
@@ -155,7 +170,7 @@ class FilterMonitor:
                 name = wire.attributes(message.payload, GENERAL_BYTES).get(_PROCESS_NAME)
                 self._happened.touched_by.add(wire.name(name) or "?")
 
-    def _take_links(self, data: bytes) -> None:
+    def _receive_links(self, data: bytes) -> None:
         links = self._happened.links
         if links is None:
             return

@@ -7,16 +7,11 @@ those of pyroute2, which is too slow to import on the call path. Layouts: linux/
 from __future__ import annotations
 
 from struct import Struct
+from typing import NamedTuple
 
 from cni_calico import faults
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Request, attribute, nested, text, u32
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NamedTuple
-else:
-    from cni_calico.tuples import NamedTuple
 
 LINK_CREATE = faults.declare("netlink.link-create")
 LINK_SET = faults.declare("netlink.link-set")

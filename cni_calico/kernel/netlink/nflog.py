@@ -1,29 +1,19 @@
-"""Packets that rules report to a group (nfnetlink_log), and the counters of rules.
+"""Packets that rules report to a group (nfnetlink_log).
 
 Rule: nothing here waits for packets: what has arrived is taken. The room for reports is small, and only so many are
-taken at once, so that a flood of packets costs the reader little; what does not fit is lost, and only the counters are
-complete.
+taken at once, so that a flood of packets costs the reader little; what does not fit is lost, and only rules' counters
+(kernel/filter/nf_tables/counters.py) are complete.
 """
 
 from __future__ import annotations
 
 import _socket
 from dataclasses import dataclass
-from errno import ENOBUFS, ENOENT
+from errno import ENOBUFS
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.expressions import list_elements
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
-from cni_calico.kernel.netlink.nft_objects import (
-    GETRULE,
-    RULE_CHAIN,
-    RULE_EXPRESSIONS,
-    TABLE_NAME,
-    decode_rule,
-)
-from cni_calico.model.netfilter import TableId
 
 _ULOG = 4  # the subsystem
 _PACKET, _CONFIG = _ULOG << 8, _ULOG << 8 | 1
@@ -32,7 +22,6 @@ _META_ONLY = b"\0\0\0\0\1\0"  # copy range, copy mode, padding
 _INDEV, _OUTDEV, _PREFIX = 4, 5, 10
 _ROOM = 1 << 16
 _AT_ONCE = 64  # messages of the kernel, each with as many packets as it had room for
-_NAME, _DATA, _PACKETS = 1, 2, 2  # of an expression, of a counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +59,3 @@ class PacketReports(Nfnetlink):
                     indexes = (int.from_bytes(a.get(kind, b""), "big") for kind in (_INDEV, _OUTDEV))
                     found.append(ReportedPacket(wire.name(a.get(_PREFIX)), *indexes))
         return found
-
-
-def read_counters(netlink: Nfnetlink, table: TableId, chain: str, deadline: Deadline) -> dict[str, int]:
-    """The packets that the rules of a chain have counted, by the rules' comments; nothing if there is no such chain.
-    Raises KernelError, DeadlineExceeded.
-    """
-    body = general(table.family) + wire.text(TABLE_NAME, table.name) + wire.text(RULE_CHAIN, chain)
-    try:
-        replies = netlink.dump(GETRULE, body, f"read the counters of {chain}", deadline)
-    except KernelError as e:
-        if e.errno == ENOENT:
-            return {}
-        raise
-    found: dict[str, int] = {}
-    for payload in replies:
-        a = wire.attributes(payload, GENERAL_BYTES)
-        if wire.name(a.get(TABLE_NAME)) != table.name or wire.name(a.get(RULE_CHAIN)) != chain:
-            continue  # a kernel that does not choose
-        for element in list_elements(a.get(RULE_EXPRESSIONS, b"")):
-            expression = wire.attributes(element)
-            if wire.name(expression.get(_NAME)) == "counter":
-                counted = wire.attributes(expression.get(_DATA, b"")).get(_PACKETS, b"")
-                comment = decode_rule(a).comment
-                found[comment] = found.get(comment, 0) + int.from_bytes(counted, "big")
-    return found

@@ -172,16 +172,18 @@ class Nfnetlink(NetlinkSocket):
                 return replies
         raise KernelError(f"cannot {doing}: it kept changing while it was read", errno=EINTR)
 
-    def dump_each(self, kind: int, body: bytes, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> None:
-        """Call ``take`` for each payload of a list as it arrives, keeping none of them. Raises KernelError.
+    def dump_each(
+        self, kind: int, body: bytes, receive: Callable[[bytes], None], doing: str, deadline: Deadline
+    ) -> None:
+        """Call ``receive`` for each payload of a list as it arrives, keeping none of them. Raises KernelError.
 
-        EINTR: the list changed while it was read, and what was taken may not be all of it.
+        EINTR: the list changed while it was read, and what was received may not be all of it.
         """
         deadline.require(doing)
         self._drain()
         seq = self._reserve(1)
         self._send(_framed(kind, NLM_F_REQUEST | NLM_F_DUMP, seq, body), doing)
-        if not self._take_list(seq, take, doing, deadline):
+        if not self._receive_list(seq, receive, doing, deadline):
             raise KernelError(f"cannot {doing}: it changed while it was read", errno=EINTR)
 
     def dump_in_parts(self, kind: int, body: bytes, doing: str, deadline: Deadline) -> Iterator[list[bytes]]:
@@ -229,22 +231,22 @@ class Nfnetlink(NetlinkSocket):
         replies: list[bytes] = []
         left = float("inf") if most_bytes is None else most_bytes
 
-        def take(payload: bytes) -> None:
+        def receive(payload: bytes) -> None:
             nonlocal left
             left -= len(payload)
             if left < 0:
                 raise KernelError(f"cannot {doing}: there is far more in it than there should be", errno=EFBIG)
             replies.append(payload)
 
-        return replies if self._take_list(seq, take, doing, deadline) else None
+        return replies if self._receive_list(seq, receive, doing, deadline) else None
 
-    def _take_list(self, seq: int, take: Callable[[bytes], None], doing: str, deadline: Deadline) -> bool:
+    def _receive_list(self, seq: int, receive: Callable[[bytes], None], doing: str, deadline: Deadline) -> bool:
         """Whether the list is consistent in itself."""
         whole = True
         for message in self._answers(seq, seq, doing, deadline):
             whole = whole and not message.flags & NLM_F_DUMP_INTR
             if message.kind not in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
-                take(message.payload)
+                receive(message.payload)
                 continue
             errno, text = wire.parse_acknowledgement(message)
             if errno == EINTR:

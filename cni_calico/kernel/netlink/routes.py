@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
 from struct import Struct
+from typing import NamedTuple
 
 from cni_calico import faults
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, parse_packed
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Request, attribute, u32
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NamedTuple
-
-    from cni_calico.model.resources import Address, Network
-else:
-    from cni_calico.tuples import NamedTuple
+from cni_calico.model.resources import Address, Network
 
 ROUTE_ADD = faults.declare("netlink.route-add")
 ROUTE_DEL = faults.declare("netlink.route-del")

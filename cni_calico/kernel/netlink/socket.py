@@ -12,22 +12,15 @@ from __future__ import annotations
 
 import _socket
 import os
+from collections.abc import Iterator, Sequence
 from errno import EAGAIN, EINTR, ENOBUFS, ENODEV
+from typing import NamedTuple, Self
 
 from cni_calico import faults
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError, LinkGone
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, Request
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import NamedTuple, Self
-
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.netlink.wire import Message
-else:
-    from cni_calico.tuples import NamedTuple
+from cni_calico.kernel.netlink.wire import HEADER, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_REQUEST, Message, Request
 
 _SOL_NETLINK = 270
 NETLINK_CAP_ACK, NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12

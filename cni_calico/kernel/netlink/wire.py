@@ -5,16 +5,12 @@ Rule: bytes in, values out; malformed bytes raise KernelError and nothing else. 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from struct import Struct
+from typing import NamedTuple
 
 from cni_calico.errors import KernelError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import NamedTuple
-else:
-    from cni_calico.tuples import NamedTuple
 
 NLM_F_REQUEST = 0x1
 NLM_F_ACK = 0x4
@@ -82,6 +78,11 @@ def text(kind: int, value: str) -> bytes:
 def split_messages(data: bytes) -> Iterator[Message]:
     """The messages of one datagram. Raises KernelError if a length points outside of it."""
     return (message for message, _ in split_messages_of(data))
+
+
+def port_of(data: bytes) -> int | None:
+    """The port of the socket that caused the first message of a datagram; None: there is none."""
+    return HEADER.unpack_from(data)[4] if len(data) >= HEADER.size else None
 
 
 def split_messages_of(data: bytes) -> Iterator[tuple[Message, int]]:
@@ -154,3 +155,15 @@ def parse_acknowledgement(message: Message) -> tuple[int, str]:
 
 def malformed(what: str, why: str) -> KernelError:
     return KernelError(f"cannot decode {what}: {why}")
+
+
+def list_elements(payload: bytes) -> list[bytes]:
+    """The elements of a list attribute, which all have the same type. Raises KernelError."""
+    found, at, end = [], 0, len(payload)
+    while end - at >= 4:
+        size = int.from_bytes(payload[at : at + 2], sys.byteorder)
+        if size < 4 or size > end - at:
+            raise KernelError(f"cannot decode a netlink list: length {size} with {end - at} bytes left")
+        found.append(payload[at + 4 : at + size])
+        at += size + 3 & ~3
+    return found

@@ -7,13 +7,11 @@ kernel contains. What changes while a list is read may or may not be included; t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.expressions import list_elements, number_of
-from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
-from cni_calico.kernel.netlink.nft_objects import (
+from cni_calico.kernel.filter.interface import Atom
+from cni_calico.kernel.filter.nf_tables.attributes import number_of
+from cni_calico.kernel.filter.nf_tables.objects import (
     CHAIN_NAME,
     ELEM_LIST,
     ELEM_SET,
@@ -32,27 +30,11 @@ from cni_calico.kernel.netlink.nft_objects import (
     is_dormant,
     key_of,
 )
-from cni_calico.kernel.netlink.wire import text
-from cni_calico.model.netfilter import Immediate, NftChain, NftRule, NftSet, TableId
-
-# an element: of a map, with its verdict; of an interval set, the key of one end, and whether it is the end
-Atom = bytes | tuple[bytes, Immediate] | tuple[bytes, bool]
-
-
-class TableReader(Protocol):
-    """Each method lists one kind of thing, until exhausted or ``reset``. All raise KernelError, DeadlineExceeded."""
-
-    def sets(self, table: TableId, deadline: Deadline) -> Iterator[list[NftSet]]: ...
-
-    def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
-        """List chains without their rules."""
-
-    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]: ...
-
-    def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]: ...
-
-    def reset(self) -> None:
-        """Abandon a list that was not read to its end."""
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from cni_calico.kernel.netlink.wire import list_elements, text
+from cni_calico.netfilter.rules import NftRule
+from cni_calico.netfilter.tables import NftChain, NftSet, TableId
 
 
 class PieceReader:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from cni_calico.kernel.filter.nf_tables.attributes import be32, decode_expression, decode_verdict, number_of
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.expressions import be32, decode_expression, decode_verdict, list_elements, number_of
-from cni_calico.model.netfilter import BaseHook, Immediate, NftRule, NftSet
+from cni_calico.kernel.netlink.wire import list_elements
+from cni_calico.netfilter.rules import Immediate, NftRule
+from cni_calico.netfilter.tables import BaseHook, NftSet
 
 _SUBSYSTEM = 10  # nf_tables among nfnetlink's
 (

@@ -78,12 +78,12 @@ def _table_names(family: int) -> str:
         raise KernelError(f"cannot read {_NAMES[family]}: {e.strerror}", errno=e.errno or 0) from e
 
 
-def read_tables(family: int, deadline: Deadline) -> str:
+def read_tables(family: int, deadline: Deadline, *, counters: bool = False) -> str:
     """The output of iptables-save for the tables that exist; nothing is loaded. Raises KernelError."""
     if not _table_names(family):
         return ""
     program = find_iptables(family, "legacy", "-save")
-    return _run([program], b"", deadline).stdout.decode("utf-8", "surrogateescape")
+    return _run([program, *(("-c",) if counters else ())], b"", deadline).stdout.decode("utf-8", "surrogateescape")
 
 
 def read_sets(deadline: Deadline) -> str:

@@ -1,27 +1,16 @@
-"""nf_tables without the nft program: operations in one transaction, a table read back as values.
+"""Operations of a packet filter as messages of nf_tables.
 
 Rule: everything is addressed by name, never by handle, so a change needs no reading first. What ``nft list ruleset``
-needs to show our tables (byte order of keys, comments) is in the user data of sets and rules; the user data of others'
-objects is never looked at.
+needs to show our tables (byte order of keys, comments) is in the user data of sets and rules.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
-from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
-from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.expressions import (
-    be32,
-    encode_expression,
-    encode_verdict,
-    number_of,
-)
-from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, FilterMessage, Nfnetlink, general
-from cni_calico.kernel.netlink.nft_objects import (
+from cni_calico.kernel.filter.nf_tables.attributes import be32, encode_expression, encode_verdict
+from cni_calico.kernel.filter.nf_tables.objects import (
     ARP_HOOKS,
     CHAIN_HOOK,
     CHAIN_NAME,
@@ -37,8 +26,6 @@ from cni_calico.kernel.netlink.nft_objects import (
     ELEM_LIST,
     ELEM_SET,
     ELEM_TABLE,
-    GENERATION,
-    GETGEN,
     HOOK_NUMBER,
     HOOK_PRIORITY,
     HOOKS,
@@ -73,11 +60,10 @@ from cni_calico.kernel.netlink.nft_objects import (
     VALUE,
     VERDICT_TYPE,
 )
-from cni_calico.kernel.netlink.nft_pieces import PieceReader, TableReader
-from cni_calico.kernel.netlink.table_reading import ask_for, read_bounded
+from cni_calico.kernel.netlink.nfnetlink import FilterMessage, general
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, attribute, nested, text
-from cni_calico.model.netfilter import (
-    COMMENT_CHARACTERS,
+from cni_calico.netfilter.rules import COMMENT_CHARACTERS
+from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
     AddRules,
@@ -90,95 +76,11 @@ from cni_calico.model.netfilter import (
     DropTable,
     FlushChain,
     NftSet,
-    NftTable,
     Operation,
     TableId,
 )
 
 _ATTRIBUTE_ROOM = 60000  # below the 64 KiB that an attribute can hold
-
-
-class PacketFilter(Protocol):
-    """What the policy engine needs from a kernel; the tests' fake is another implementation.
-
-    ``at_once``: a packet sees all of a transaction's changes or none. In nf_tables it may have begun before them.
-    """
-
-    at_once: bool
-
-    def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        """Apply all operations or none. Raises RulesRefused (``index``: the operation), RulesUnknown,
-        DeadlineExceeded.
-        """
-
-    def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        """Whether ``apply`` would be accepted; nothing is changed. Raises the same errors."""
-
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        """The table with everything in it, None if there is none. Raises KernelError (EFBIG: there is
-        much more in it than in ``like``, or reading it takes too long), DeadlineExceeded.
-
-        ``like``: what is probably there, also for a packet filter whose rules can only be recognised.
-        """
-
-    def generation(self, deadline: Deadline) -> int:
-        """A number that grows with every transaction by anybody. Raises KernelError."""
-
-    @property
-    def reader(self) -> TableReader:
-        """A reader of the same tables, piece by piece."""
-
-
-class NfTables:
-    """The kernel's packet filter, in the network namespace of the thread that created this object."""
-
-    at_once = False
-
-    def __init__(self) -> None:
-        self._netlink = Nfnetlink()
-        self._reader = PieceReader()
-
-    @property
-    def reader(self) -> TableReader:
-        return self._reader
-
-    @property
-    def port(self) -> int:
-        """The socket's port, which notifications give as the cause of a change."""
-        return self._netlink.port
-
-    def close(self) -> None:
-        self._netlink.close()
-        self._reader.close()
-
-    def __enter__(self) -> NfTables:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        self._netlink.transact(encode_operations(operations), "change the packet filter's rules", deadline)
-
-    def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
-        messages = encode_operations(operations)
-        self._netlink.transact(messages, "check the packet filter's rules", deadline, commit=False)
-
-    def generation(self, deadline: Deadline) -> int:
-        replies = self._netlink.request(GETGEN, 0, general(""), "read the packet filter's generation", deadline)
-        for reply in replies:
-            return number_of(wire.attributes(reply, GENERAL_BYTES).get(GENERATION))
-        raise KernelError("cannot read the packet filter's generation: the kernel's answer does not contain it")
-
-    def has_table(self, table: TableId, deadline: Deadline) -> bool:
-        """Raises KernelError."""
-        return bool(ask_for(self._netlink, table, f"look for the packet filter's table {table}", deadline))
-
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        return read_bounded(table, deadline, like)
-
-
-# -- operations as messages -------------------------------------------------------------------------------------------
 
 
 def encode_operations(operations: Sequence[Operation]) -> list[FilterMessage]:

@@ -1,7 +1,7 @@
-"""PURE: packet filter objects of the kernel (nf_tables) as values: expressions, rules, chains, sets, operations.
+"""PURE: a packet filter's rules as values: the kernel's expressions (nf_tables), and what a rule does.
 
-Rule: two values are equal exactly if the kernel would do the same with them; they contain names, never handles, so that
-a value can be written to the kernel without reading from it first. kernel/netlink/ turns them into messages and back.
+Rule: two values are equal exactly if the kernel would do the same with them. kernel/filter/ turns them into messages
+and lines of legacy iptables, and back.
 
 Byte strings are in the order in which the kernel compares them: network order for headers, the host's for marks and
 connection tracking words (``host32``).
@@ -10,10 +10,10 @@ connection tracking words (``host32``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 IPV4, IPV6, ARP = "ip", "ip6", "arp"
+MULTIPORT = 15  # ports in one match of iptables; a range counts twice
 ANY_REGISTER = 1  # the 16-byte register that everything except concatenations uses
 
 
@@ -207,7 +207,7 @@ def jump(chain: str) -> Immediate:
     return Immediate("jump", chain)
 
 
-# -- objects ----------------------------------------------------------------------------------------------------------
+# -- rules ------------------------------------------------------------------------------------------------------------
 
 
 COMMENT_CHARACTERS = 120  # the longest comment in ASCII that a rule can have
@@ -219,170 +219,3 @@ class NftRule:
 
     expressions: tuple[Expression, ...]
     comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BaseHook:
-    """The place of a base chain: ``kind`` filter or route; ``hook`` prerouting, input, forward, output, postrouting.
-
-    The policy of a base chain is always accept: dropped packets are dropped by a rule.
-    """
-
-    hook: str
-    priority: int
-    kind: str = "filter"
-
-
-@dataclass(frozen=True, slots=True)
-class NftChain:
-    name: str
-    rules: tuple[NftRule, ...] = ()
-    hook: BaseHook | None = None
-
-
-# the possible parts of a set's key, as nft calls them, and their lengths
-KEY_BYTES = {"ipv4_addr": 4, "ipv6_addr": 16, "inet_proto": 1, "inet_service": 2, "ifname": 16}
-
-
-@dataclass(frozen=True, slots=True)
-class NftSet:
-    """A set, or a map to verdicts; its elements are separate.
-
-    ``key``: one of KEY_BYTES, or several (a concatenation: each part padded to four bytes). An element is its key's
-    bytes; with ``interval`` the first and the last key of a range, both included, one after the other.
-    """
-
-    name: str
-    key: tuple[str, ...]
-    interval: bool = False
-    verdicts: bool = False
-
-    @property
-    def key_bytes(self) -> int:
-        if len(self.key) == 1:
-            return KEY_BYTES[self.key[0]]
-        return sum(KEY_BYTES[part] + 3 & ~3 for part in self.key)
-
-
-@dataclass(slots=True)
-class NftTable:
-    """One table as it was read. ``elements`` and ``verdicts`` are by the set's name; a set has one of the two."""
-
-    family: str
-    name: str
-    chains: dict[str, NftChain] = field(default_factory=dict)
-    sets: dict[str, NftSet] = field(default_factory=dict)
-    elements: dict[str, set[bytes]] = field(default_factory=dict)
-    verdicts: dict[str, dict[bytes, Immediate]] = field(default_factory=dict)
-
-
-# -- operations: a transaction is a sequence of them, done completely or not at all -----------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TableId:
-    family: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.family} {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class AddTable:
-    table: TableId
-
-
-@dataclass(frozen=True, slots=True)
-class DropTable:
-    """Drop the table with everything in it. It must exist."""
-
-    table: TableId
-
-
-@dataclass(frozen=True, slots=True)
-class AddChain:
-    """The chain itself, empty if it is new; AddRules adds its rules."""
-
-    table: TableId
-    name: str
-    hook: BaseHook | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FlushChain:
-    table: TableId
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class DropChain:
-    """Refused while a rule or a map refers to it."""
-
-    table: TableId
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddRules:
-    """Add the rules after the existing ones."""
-
-    table: TableId
-    chain: str
-    rules: tuple[NftRule, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AddSet:
-    table: TableId
-    spec: NftSet
-
-
-@dataclass(frozen=True, slots=True)
-class DropSet:
-    """Refused while a rule uses it."""
-
-    table: TableId
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddElements:
-    """Add to a set; elements that exist already are not an error."""
-
-    table: TableId
-    spec: NftSet
-    elements: frozenset[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class DropElements:
-    """Remove from a set or a map; refused if an element does not exist."""
-
-    table: TableId
-    spec: NftSet
-    elements: frozenset[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class AddVerdicts:
-    """Add to a map; refused if the key exists with another verdict."""
-
-    table: TableId
-    spec: NftSet
-    verdicts: Mapping[bytes, Immediate]
-
-
-Operation = (
-    AddTable
-    | DropTable
-    | AddChain
-    | FlushChain
-    | DropChain
-    | AddRules
-    | AddSet
-    | DropSet
-    | AddElements
-    | DropElements
-    | AddVerdicts
-)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cni_calico.kernel.netlink.expressions import decode_expression, encode_expression, forget_cached, list_elements
-from cni_calico.model.netfilter import jump
+from cni_calico.kernel.filter.nf_tables.attributes import decode_expression, encode_expression, forget_cached
+from cni_calico.kernel.netlink.wire import list_elements
+from cni_calico.netfilter.rules import jump
 
 
 def test_little_is_kept_of_chains_whose_names_do_not_come_again() -> None:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 
-from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
-from cni_calico.model.netfilter import (
+from cni_calico.netfilter.rules import (
     Bitwise,
     Compare,
     CompareRange,
@@ -336,18 +335,6 @@ def decode_expression(payload: bytes) -> Expression:
         return _DECODERS[name](wire.attributes(data))
     except (_Strange, KeyError, IndexError):
         return UnknownExpression(name, data)
-
-
-def list_elements(payload: bytes) -> list[bytes]:
-    """The elements of a list attribute, which all have the same type. Raises KernelError."""
-    found, at, end = [], 0, len(payload)
-    while end - at >= 4:
-        size = int.from_bytes(payload[at : at + 2], _ORDER)
-        if size < 4 or size > end - at:
-            raise KernelError(f"cannot decode a netlink list: length {size} with {end - at} bytes left")
-        found.append(payload[at + 4 : at + size])
-        at += size + 3 & ~3
-    return found
 
 
 def forget_cached() -> None:

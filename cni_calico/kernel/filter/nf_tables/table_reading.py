@@ -12,10 +12,7 @@ from errno import EFBIG, ENOENT
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError
-from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.expressions import list_elements
-from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
-from cni_calico.kernel.netlink.nft_objects import (
+from cni_calico.kernel.filter.nf_tables.objects import (
     CHAIN_NAME,
     ELEM_LIST,
     ELEM_SET,
@@ -34,8 +31,11 @@ from cni_calico.kernel.netlink.nft_objects import (
     join_intervals,
     key_of,
 )
-from cni_calico.kernel.netlink.wire import text
-from cni_calico.model.netfilter import NftChain, NftRule, NftSet, NftTable, TableId
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from cni_calico.kernel.netlink.wire import list_elements, text
+from cni_calico.netfilter.rules import NftRule
+from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId
 
 READ_S = 20.0  # for one table
 READ_BYTES = 12 << 20  # of a table that should be empty: some 30,000 rules, about a second
