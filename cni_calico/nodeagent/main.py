@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from cni_calico import directories
+from cni_calico.daemon.supervisor import ChildService
 from cni_calico.nodeagent.flags import COMMANDS, PROBES, SERVICES, UsageError, parse_flags, render_usage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cni_calico.daemon.supervisor import ChildService
 
 USAGE = 2
 SV_USAGE = 100  # as runit's sv

@@ -15,7 +15,8 @@ from functools import partial
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
-from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
+from cni_calico.controllers.janitor.options import JanitorOptions
+from cni_calico.controllers.janitor.run import Janitor, make_election
 from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.orphans import VARIABLE
@@ -32,14 +33,16 @@ from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
+from cni_calico.nodeagent.keepers.oldest import oldest_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.policing.engine import PolicyEngine
-from cni_calico.nodeagent.policing.parameters import select_tunnels
+from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
+from cni_calico.nodeagent.status.alone import tell_alone
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.pages import health_pages
@@ -71,7 +74,7 @@ class Parts:
             self.node,
             opened.environ,
             self._numbers,
-            on_snapshot=self._follow,
+            on_snapshot=self._use,
             policing=lambda: self._policy.standing,
             policing_stalled_s=self._policy.stalled_s,
         )
@@ -124,11 +127,15 @@ class Parts:
                 works["service-sources"] = lambda: service_sources.keeper.run(stopping)
             if self.context.settings.janitor:
                 works["janitor"] = self._keep_clean
+                works["oldest"] = lambda: oldest_keeper(self.context, self.node).run(stopping)
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
-            works["follower"] = lambda: follow(self.context.followed, self.node, self._follow_only, stopping)
+            works["follower"] = lambda: follow(self.context.followed, self.node, self._use_only, stopping)
         if "confd" in self._chosen:
             self._metrics.bird = self._bgp.controller
             works["confd"] = lambda: self._bgp.run(stopping)
+            if "felix" not in self._chosen:
+                run_dir, log = self.context.settings.run_dir, self._log
+                works["confd-status"] = lambda: tell_alone(run_dir, self._agent.facts, log, stopping)
         if "allocate-tunnel-addrs" in self._chosen:
             works["tunnel-addrs"] = lambda: self._tunnels.keeper.run(stopping)
         if "monitor-addresses" in self._chosen:
@@ -150,19 +157,20 @@ class Parts:
         self.failed = True
         self.stopping.set()
 
-    def _follow(self, snapshot: Snapshot, felix: FelixSettings) -> None:
-        """Take the agent's newest view; called in the agent's thread."""
+    def _use(self, snapshot: Snapshot, felix: FelixSettings) -> None:
+        """Hand the agent's newest view to the parts; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
         if self._agent.tunnels is not None:
-            tunnels = select_tunnels(snapshot, felix, settings.backend, self._agent.tunnels)
-            self._policy.follow(felix, tunnels)
+            ports = self._agent.ports.values()
+            tunnels = select_tunnels(snapshot, felix, settings.backend, self._agent.tunnels, ports)
+            self._policy.use(felix, tunnels)
         if self._host_status is not None:
-            self._host_status.follow(felix)
+            self._host_status.use(felix)
         if self._service_sources is not None:
-            self._service_sources.follow(snapshot)
-        self._tunnels.follow(snapshot)
-        self._bgp.follow(snapshot)
+            self._service_sources.use(snapshot)
+        self._tunnels.use(snapshot)
+        self._bgp.use(snapshot)
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
             self._bgp.tunnel_made()
@@ -194,9 +202,9 @@ class Parts:
             tell = partial(_note, self.context.troubles, "the CNI plugin's token")
             keep_token(kubernetes.api, target, self.context.files, self._log, wait=self.stopping.wait, tell=tell)
 
-    def _follow_only(self, snapshot: Snapshot) -> None:
-        self._tunnels.follow(snapshot)
-        self._bgp.follow(snapshot)
+    def _use_only(self, snapshot: Snapshot) -> None:
+        self._tunnels.use(snapshot)
+        self._bgp.use(snapshot)
 
     def _doubt(self, doubts: tuple[Doubt, ...]) -> None:
         for doubt in doubts:

@@ -15,17 +15,15 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico import directories
+from cni_calico.daemon.supervisor import ChildService
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.nodeagent.flags import UsageError
 from cni_calico.nodeagent.status.file import since_boot
 from cni_calico.regular import make_directories
-
-if TYPE_CHECKING:
-    from cni_calico.daemon.supervisor import ChildService
 
 FILE = "services.json"
 AGENT, BIRD, CNI = "the agent", "BIRD", "the CNI server"
@@ -41,6 +39,7 @@ AGENTS = (
 SERVICES = {**dict.fromkeys(AGENTS, AGENT), "bird": BIRD, "bird6": BIRD, "cni": CNI}
 WAIT_S = 7.0  # other commands of sv
 _LOOK_S = 0.1
+_STARTED_S = 5.0  # between the start of a process and when that was noted
 _USAGE = "usage: sv status|restart|hup|up|start SERVICE..., SERVICE being one of " + ", ".join(SERVICES)
 _COMMANDS = {"s": "status", "t": "restart", "term": "restart", "h": "hup", "reload": "hup", "u": "up", "start": "up"}
 
@@ -128,25 +127,42 @@ def _find(name: str, run_dir: str) -> RunningService | None:
         with open(f"{run_dir}/{FILE}") as file:
             entry: Any = json.load(file)[process]
         pid, since = int(entry["pid"]), float(entry["since"])
-        os.kill(pid, 0)
+        if not since - _STARTED_S <= _started_at(pid) <= since + _STARTED_S:
+            return None  # the number is another process's now
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return RunningService(pid, since)
 
 
 def _find_bird(run_dir: str) -> RunningService | None:
-    """Ours, or the one that another service runs. Raises OSError, ValueError."""
+    """Ours, or the one that another service runs: what a crash left in the file may be another process's number.
+    Raises OSError, ValueError.
+    """
+    from cni_calico.nodeagent.bgp.bird.adoption import is_bird, process_at
+
     path = f"{run_dir}/{directories.BIRD_PID}"
     if os.path.exists(path):
         with open(path) as file:
-            pid, since = int(file.read()), since_boot() - (time.time() - os.stat(path).st_mtime)
-        os.kill(pid, 0)
-        return RunningService(pid, since)
-    from cni_calico.nodeagent.bgp.bird.adoption import process_at
+            pid = int(file.read())
+        if is_bird(_words(pid)):
+            return RunningService(pid, _started_at(pid))
 
     pid = process_at(f"{run_dir}/{directories.BIRD_SOCKET}")
     if not pid:
         return None
+    return RunningService(pid, _started_at(pid))
+
+
+def _started_at(pid: int) -> float:
+    """In seconds since boot. Raises OSError."""
     with open(f"/proc/{pid}/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
-    return RunningService(pid, ticks / os.sysconf("SC_CLK_TCK"))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[:-1]
+    except OSError:
+        return []

@@ -7,6 +7,7 @@ not computed, unless it asks to be kept on every node.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
@@ -19,6 +20,7 @@ from cni_calico.policy.wanted import PolicyId, WantedClass, WantedHostClass
 Local = LabelSet[ResourceKey, PolicyId]
 ClassType = TypeVar("ClassType", WantedClass, WantedHostClass)
 HOSTS = "hosts"  # the group of host endpoints
+MANY = 128  # policies of a label set
 
 
 class Counted:
@@ -49,6 +51,7 @@ class UsedClasses(Generic[ClassType]):
         self.of: dict[Local, str] = {}
         self._in_force = in_force
         self._users: dict[str, int] = {}  # label sets by class
+        self._named: dict[str, frozenset[PolicyId]] = {}  # policies and profiles by class
         self._touched: dict[str, ClassType | None] = {}  # as they were at the last flush
 
     def give(self, label_set: Local, wanted: ClassType | None) -> bool:
@@ -56,34 +59,67 @@ class UsedClasses(Generic[ClassType]):
         before = self.of.get(label_set)
         if wanted is not None and wanted.id == before:
             return False
+        more = less = frozenset[PolicyId]()
         if wanted is None:
             self.of.pop(label_set, None)
         else:
             self.of[label_set] = wanted.id
-            self._use(wanted)
+            more = self._use(wanted)
         if before is not None:
-            self._leave(before)
+            less = self._leave(before)
+        self._in_force.add(more - less, 1)
+        self._in_force.add(less - more, -1)
         return True
 
-    def _use(self, wanted: ClassType) -> None:
+    def _use(self, wanted: ClassType) -> frozenset[PolicyId]:
+        """Returns what is named now, and was not."""
         self._touched.setdefault(wanted.id, self.all.get(wanted.id))
         count = self._users.get(wanted.id, 0)
         self._users[wanted.id] = count + 1
-        if not count:
-            self.all[wanted.id] = wanted
-            self._in_force.add(wanted.policy_ids(), 1)
+        if count:
+            return frozenset()
+        self.all[wanted.id] = wanted
+        self._named[wanted.id] = wanted.policy_ids()
+        return self._named[wanted.id]
 
-    def _leave(self, name: str) -> None:
+    def _leave(self, name: str) -> frozenset[PolicyId]:
+        """Returns what is not named any more."""
         self._touched.setdefault(name, self.all[name])
         self._users[name] -= 1
-        if not self._users[name]:
-            del self._users[name]
-            self._in_force.add(self.all.pop(name).policy_ids(), -1)
+        if self._users[name]:
+            return frozenset()
+        del self._users[name], self.all[name]
+        return self._named.pop(name)
 
     def flush(self) -> Mapping[str, ClassType | None]:
         """Classes made or removed since the last flush."""
         touched, self._touched = self._touched, {}
         return {name: self.all.get(name) for name, was in touched.items() if (was is None) != (name not in self.all)}
+
+
+class _InOrder:
+    """The policies of a label set by their rank: kept up to date, because sorting thousands again takes long."""
+
+    __slots__ = ("_all", "_ranks", "names")
+
+    def __init__(self) -> None:
+        self.names: list[PolicyId] = []
+        self._ranks: list[tuple[float, str]] = []
+        self._all: set[PolicyId] = set()
+
+    def follow(self, names: set[PolicyId], records: Mapping[PolicyId, PolicyRecord], replaced: set[PolicyId]) -> None:
+        """``replaced``: those whose records have changed."""
+        gone = self._all - names | (self._all & replaced)
+        if gone:
+            kept = [i for i, name in enumerate(self.names) if name not in gone]
+            self.names = [self.names[i] for i in kept]
+            self._ranks = [self._ranks[i] for i in kept]
+        for name in (names - self._all) | (names & gone):
+            rank = records[name].rank
+            place = bisect_left(self._ranks, rank)
+            self.names.insert(place, name)
+            self._ranks.insert(place, rank)
+        self._all = set(names)
 
 
 class ActivePolicies:
@@ -102,6 +138,8 @@ class ActivePolicies:
         self._of_tier: dict[str, set[PolicyId]] = {}
         self._matched: dict[PolicyId, set[Local]] = {}
         self._unsettled: set[Local] = set()
+        self._in_order: dict[Local, _InOrder] = {}  # of label sets with many policies
+        self._replaced: set[PolicyId] = set()  # policies whose records have changed since the last flush
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -128,6 +166,7 @@ class ActivePolicies:
     def set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
         before = self.policies.pop(name, None)
         if before is not None:
+            self._replaced.add(name)
             self._of_tier[before.wanted.tier].discard(name)
             if not self._of_tier[before.wanted.tier]:
                 del self._of_tier[before.wanted.tier]
@@ -179,18 +218,39 @@ class ActivePolicies:
     def flush(self) -> set[ResourceKey]:
         """The endpoints whose class may have changed since the last flush; ``classes`` has the changed classes."""
         endpoints: set[ResourceKey] = set()
+        alike: list[tuple[Local, WantedClass]] = []
         for label_set in self._unsettled:
-            policies = (self.policies[name] for name in label_set.matches)
             if label_set.group == HOSTS:
+                policies = map(self.policies.__getitem__, label_set.matches)
                 wanted = select_host_class(policies, self.tiers, self._profiles(label_set)) if label_set.items else None
                 changed = self.host_classes.give(label_set, wanted)
             else:
-                selected = select_class(policies, self.tiers, self._profiles(label_set)) if label_set.items else None
+                selected = self._select(label_set, alike) if label_set.items else None
                 changed = self.classes.give(label_set, selected)
+                if selected is None:
+                    self._in_order.pop(label_set, None)
             if changed:
                 endpoints |= label_set.items
         self._unsettled.clear()
+        self._replaced.clear()
         return endpoints
+
+    def _select(self, label_set: Local, alike: list[tuple[Local, WantedClass]]) -> WantedClass:
+        """``alike``: what was selected in this flush for label sets with many policies."""
+        profiles = self._profiles(label_set)
+        if len(label_set.matches) < MANY:
+            self._in_order.pop(label_set, None)
+            return select_class(map(self.policies.__getitem__, label_set.matches), self.tiers, profiles)
+        for other, selected in alike:
+            if other.profiles == label_set.profiles and other.matches == label_set.matches:
+                self._in_order.pop(label_set, None)
+                return selected
+        ordered = self._in_order.setdefault(label_set, _InOrder())
+        ordered.follow(label_set.matches, self.policies, self._replaced)
+        policies = map(self.policies.__getitem__, ordered.names)
+        found = select_class(policies, self.tiers, profiles, in_order=True)
+        alike.append((label_set, found))
+        return found
 
     def _profiles(self, label_set: Local) -> list[PolicyId]:
         profiles: list[PolicyId] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cni_calico.policy.wanted import WantedPolicy, WantedRule, WantedSide
+from cni_calico.policy.wanted import ANY_SIDE, WantedPolicy, WantedRule, WantedSide
 
 DEFAULT = 65536
 SETTING = "FELIX_POLICYRULEBUDGET"
@@ -21,8 +21,11 @@ def count_rules(policy: WantedPolicy) -> int:
     """
     found, sets = {4: 0, 6: 0}, set[str]()
     for rule in policy.rules():
-        sets.update(rule.set_ids())
-        needed = count_alternatives(rule)
+        needed = 1
+        for side in (rule.source, rule.destination):
+            if side is not ANY_SIDE:
+                sets.update(side.set_ids())
+                needed *= _alternatives(side)
         for family in rule.families:
             found[family] += needed
     return max(found.values()) + len(sets)
@@ -35,6 +38,8 @@ def count_alternatives(rule: WantedRule) -> int:
 
 def _alternatives(side: WantedSide) -> int:
     """Numbers or names of ports; for each set of a selector its addresses or its networks."""
+    if not (side.sets or side.port_sets):
+        return 1
     ports = bool(side.ports) + len(side.port_sets)
     selectors = sum(not name.startswith("s-service-") for name in side.sets)
     return int(max(1, ports) * 2**selectors)

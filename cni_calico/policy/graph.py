@@ -24,6 +24,7 @@ from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.budget import count_rules, denied
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.endpoints import Dispute, LocalEndpoints, PresentInterface
+from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget
 from cni_calico.policy.hosts import HostRecord, LocalHosts, parse_host
 from cni_calico.policy.records import (
     POLICY_KINDS,
@@ -41,7 +42,7 @@ from cni_calico.policy.records import (
     require_interface,
 )
 from cni_calico.policy.sets import Sets
-from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
+from cni_calico.policy.sources import ServiceSource, SetSource
 from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
@@ -58,6 +59,7 @@ GraphRecord = (
 )
 NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
 SLICE, _WORKLOADS = "EndpointSlice", "WorkloadEndpoint"
+_NAMING_PROFILES = (_WORKLOADS, "HostEndpoint")
 
 
 class Graph:
@@ -88,6 +90,10 @@ class Graph:
         self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
         self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
+        self.governing = 0  # of them, those that are no profiles
+        self._warnings: dict[PolicyId, tuple[str, ...]] = {}  # of them
+        self.facts = GraphFacts()  # as of the last flush
+        self._profiles_moved = False  # since then: profiles, or who names them
         self._ahead: dict[PolicyId, list[str]] = {}  # sets needed by what is made ahead
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
@@ -113,6 +119,7 @@ class Graph:
         self._problems[key] = why
 
     def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
+        self._profiles_moved = self._profiles_moved or key.kind in _NAMING_PROFILES
         if isinstance(record, Labelled):
             self._endpoints.put(key, None)
             self._claimed.pop(key, None)
@@ -166,6 +173,7 @@ class Graph:
         self._sets.set_profile(name, None if profile is None else profile.labels)
         self._active.set_profile(name, profile)
         self._changed_rules.add(PolicyId("Profile", name))
+        self._profiles_moved = True
 
     def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
         if policy is None:
@@ -183,8 +191,35 @@ class Graph:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def flush(self, most_removed: int | None = None) -> WantedChanges:
-        """What changed since the last flush. ``most_removed``: of sets that nothing names any more."""
+    def flush(self, most_removed: int | None = None) -> Flushed:
+        """What changed since the last flush, and what is to be known about the whole. ``most_removed``: of sets that
+        nothing names any more.
+        """
+        changes, before = self._flush(most_removed), self.facts
+        needs, warnings = before.needs, before.warnings
+        if changes.policies:
+            needs, warnings = OtherNeeds(self.selectors > 0, self.services > 0), dict(self._warnings)
+        missing, missing_host = before.missing_profiles, before.missing_host_profiles
+        if self._profiles_moved:
+            missing, missing_host = self.missing_profiles(), self.missing_host_profiles()
+            self._profiles_moved = False
+        versions = ((key, self.last_valid(key)) for key in self._problems)
+        self.facts = GraphFacts(
+            needs,
+            warnings,
+            self.selectors,
+            dict(self._problems),
+            {key: version for key, version in versions if version is not None},
+            OverBudget(self.budget, dict(self.over_budget), dict(self.spared)),
+            self.disputes(),
+            self.governing,
+            missing,
+            missing_host,
+            self._sets.is_behind,
+        )
+        return Flushed(changes, self.facts)
+
+    def _flush(self, most_removed: int | None) -> WantedChanges:
         moved = self._active.flush()
         classes, host_classes = self._active.classes.flush(), self._active.host_classes.flush()
         in_force = self._active.in_force
@@ -193,6 +228,7 @@ class Graph:
             before = self._policies.get(name)
             self.over_budget.pop(name, None)
             wanted, sources = self._rules(name) if name in in_force.counts else (None, {})
+            self._note_in_force(name, before, wanted)
             if wanted == before:
                 continue
             policies[name] = wanted
@@ -214,6 +250,13 @@ class Graph:
         self._hosts.changed.clear()
         sets = self._sets.flush(most_removed)
         return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints, host_classes, hosts)
+
+    def _note_in_force(self, name: PolicyId, before: WantedPolicy | None, wanted: WantedPolicy | None) -> None:
+        self._warnings.pop(name, None)
+        if name.kind != "Profile":
+            self.governing += (wanted is not None) - (before is not None)
+            if wanted is not None and (warnings := self._active.policies[name].warnings):
+                self._warnings[name] = warnings
 
     def _rules(self, name: PolicyId) -> tuple[WantedPolicy | None, Mapping[str, SetSource]]:
         if name.kind == "Profile":
@@ -276,11 +319,6 @@ class Graph:
         for set_id in self._ahead.pop(policy, ()):
             self._sets.release(set_id)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the last flush has left something to the next."""
-        return self._sets.is_behind
-
     # -- about it -----------------------------------------------------------------------------------------------------
 
     @property
@@ -302,11 +340,6 @@ class Graph:
             return self._active.tiers.get(key.name)
         return self._claimed.get(key) or self._endpoints.record(key) or self._hosts.record(key) or self._sets.held(key)
 
-    def warnings(self) -> dict[PolicyId, tuple[str, ...]]:
-        """The parts of the policies in force that are not enforced."""
-        found = {name: self._active.policies[name].warnings for name in self._policies if name.kind != "Profile"}
-        return {name: warnings for name, warnings in found.items() if warnings}
-
     def select_governing(self, host: Labelled) -> tuple[str, ...]:
         """The policies that select a host endpoint."""
         labels = dict(host.labels)
@@ -316,13 +349,15 @@ class Graph:
         policies = ((name, policy) for name, policy in self._active.policies.items() if name.kind != "Profile")
         return tuple(str(name) for name, policy in policies if not name.namespace and policy.selector.matches(labels))
 
-    def services(self) -> frozenset[tuple[str, str]]:
-        """(namespace, name) of the services whose EndpointSlices are needed. As of the last flush."""
-        return self._sets.services()
+    @property
+    def services(self) -> int:
+        """How many sets in force need EndpointSlices. As of the last flush."""
+        return self._sets.services
 
-    def selector_sources(self) -> tuple[SelectorSource | PortSource, ...]:
-        """The selectors in force that choose from the endpoints of all nodes. As of the last flush."""
-        return tuple(self._sets.selectors())
+    @property
+    def selectors(self) -> int:
+        """How many sets in force choose from the endpoints of all nodes. As of the last flush."""
+        return self._sets.selectors
 
     def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:
         """The sets in force whose members come from records of these kinds: WorkloadEndpoint, EndpointSlice."""

@@ -22,12 +22,37 @@ def tier_rank(name: str, tiers: Mapping[str, TierRecord]) -> tuple[bool, float, 
 
 
 def select_class(
-    policies: Iterable[PolicyRecord], tiers: Mapping[str, TierRecord], profiles: Iterable[PolicyId]
+    policies: Iterable[PolicyRecord],
+    tiers: Mapping[str, TierRecord],
+    profiles: Iterable[PolicyId],
+    *,
+    in_order: bool = False,
 ) -> WantedClass:
-    """``policies`` apply to the endpoint; ``profiles`` are its own, in order, up to the first that is missing."""
-    ingress, egress = _tiers((policy for policy in policies if policy.wanted.reach in _BOTH), tiers)
+    """``policies`` apply to the endpoint; ``profiles`` are its own, in order, up to the first that is missing.
+    ``in_order``: those of a tier come by their rank already.
+    """
+    both = (policy for policy in policies if policy.wanted.reach in _BOTH)
+    ingress, egress = _tiers(both, tiers, in_order=in_order)
     its = tuple(profiles)
-    return WantedClass(f"c-{digest(*map(repr, (ingress, egress, its)))}", ingress, egress, its)
+    return WantedClass(f"c-{digest(_shown(ingress), _shown(egress), repr(its))}", ingress, egress, its)
+
+
+def _shown(direction: tuple[WantedTier, ...]) -> str:
+    """What ``repr`` gives, from which chains have their names, written down: of thousands of policies that is slow."""
+    tiers = [
+        f"WantedTier(name={tier.name!r}, policies={_tuple(map(_policy, tier.policies))}, end={tier.end!r})"
+        for tier in direction
+    ]
+    return _tuple(tiers)
+
+
+def _policy(one: PolicyId) -> str:
+    return f"PolicyId(kind={one.kind!r}, name={one.name!r}, namespace={one.namespace!r})"
+
+
+def _tuple(shown: Iterable[str]) -> str:
+    items = list(shown)
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def select_host_class(
@@ -46,7 +71,13 @@ def select_host_class(
     return WantedHostClass(f"h-{digest(*map(repr, (*stages, its)))}", *stages, its)
 
 
-def _tiers(policies: Iterable[PolicyRecord], tiers: Mapping[str, TierRecord], *, no_ends: bool = False) -> Directions:
+def _tiers(
+    policies: Iterable[PolicyRecord],
+    tiers: Mapping[str, TierRecord],
+    *,
+    no_ends: bool = False,
+    in_order: bool = False,
+) -> Directions:
     by_tier: dict[str, list[PolicyRecord]] = {}
     for policy in policies:
         by_tier.setdefault(policy.wanted.tier, []).append(policy)
@@ -54,7 +85,7 @@ def _tiers(policies: Iterable[PolicyRecord], tiers: Mapping[str, TierRecord], *,
     egress: list[WantedTier] = []
     for name in sorted(by_tier, key=lambda name: tier_rank(name, tiers)):
         end: EndAction = tiers[name].end if name in tiers else "Deny"
-        ranked = sorted(by_tier[name], key=lambda policy: policy.rank)
+        ranked = by_tier[name] if in_order else sorted(by_tier[name], key=lambda policy: policy.rank)
         for direction, ids in (
             (ingress, tuple(policy.id for policy in ranked if policy.wanted.ingress is not None)),
             (egress, tuple(policy.id for policy in ranked if policy.wanted.egress is not None)),

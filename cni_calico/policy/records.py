@@ -25,7 +25,7 @@ from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
 from cni_calico.model.selectors import InvalidSelector, Selector
 from cni_calico.policy.rules import PROTOCOLS, SetSources, parse_nets, parse_rules, parsing_rules
-from cni_calico.policy.sources import ACCOUNT_PREFIX, NAMESPACE_PREFIX, SetSource, policy_selector
+from cni_calico.policy.sources import ACCOUNT_PREFIX, NAMESPACE_PREFIX, SetSource, policy_selecting
 from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import (
     UNLIMITED,
@@ -159,7 +159,7 @@ def parsing_policy(key: ResourceKey, resource: Resource) -> Steps[PolicyRecord]:
         for name in ("tier", "selector", "namespaceSelector", "serviceAccountSelector")
     }
     try:
-        selector = policy_selector(
+        selector = yield from policy_selecting(
             texts["selector"], texts["namespaceSelector"], texts["serviceAccountSelector"], key.namespace
         )
     except InvalidSelector as e:

@@ -26,7 +26,7 @@ from cni_calico.model.selectors import InvalidSelector, Selector
 from cni_calico.policy.ports import PortLists
 from cni_calico.policy.sources import (
     SetSource,
-    peer_selector,
+    peer_selecting,
     port_source,
     selector_source,
     service_source,
@@ -82,18 +82,19 @@ def parse_rules(raw: Any, at: str, namespace: str, direction: Direction, sources
 def parsing_rules(
     raw: Any, at: str, namespace: str, direction: Direction, sources: SetSources
 ) -> Steps[tuple[WantedRule, ...]]:
-    """As ``parse_rules``, a rule at each step."""
+    """As ``parse_rules``, a rule at each step, or a part of a long selector."""
     lists, found = PortLists(), list[WantedRule]()
     for i, item in enumerate(() if raw is None else parse_list(raw, at)):
         where = f"{at}[{i}]"
-        found.append(parse_rule(parse_object(item, where), where, namespace, direction, sources, lists))
+        rule = _parsing_rule(parse_object(item, where), where, namespace, direction, sources, lists)
+        found.append((yield from rule))
         yield
     return tuple(found)
 
 
-def parse_rule(
+def _parsing_rule(
     raw: JSON, at: str, namespace: str, direction: Direction, sources: SetSources, lists: PortLists
-) -> WantedRule:
+) -> Steps[WantedRule]:
     _refuse_unknown(raw, _RULE_FIELDS, at)
     action = raw.get("action")
     if action not in _ACTIONS:
@@ -101,10 +102,10 @@ def parse_rule(
     protocol = parse_protocol(raw.get("protocol"), f"{at}.protocol")
     not_protocol = parse_protocol(raw.get("notProtocol"), f"{at}.notProtocol")
     peers = [_object(raw.get(field), f"{at}.{field}") for field in ("source", "destination")]
-    sides = [
-        _parse_side(peer, f"{at}.{field}", namespace, protocol, field == "destination", sources, lists)
-        for peer, field in zip(peers, ("source", "destination"), strict=True)
-    ]
+    sides: list[WantedSide] = []
+    for peer, field in zip(peers, ("source", "destination"), strict=True):
+        where, is_destination = f"{at}.{field}", field == "destination"
+        sides.append((yield from _parsing_side(peer, where, namespace, protocol, is_destination, sources, lists)))
     icmp = _parse_icmp(raw.get("icmp"), f"{at}.icmp", protocol)
     not_icmp = _parse_icmp(raw.get("notICMP"), f"{at}.notICMP", protocol)
     metadata = _object(raw.get("metadata"), f"{at}.metadata")
@@ -211,7 +212,7 @@ def _shared(side: WantedSide) -> WantedSide:
     return side
 
 
-def _parse_side(
+def _parsing_side(
     raw: JSON,
     at: str,
     namespace: str,
@@ -219,11 +220,11 @@ def _parse_side(
     is_destination: bool,
     sources: SetSources,
     lists: PortLists,
-) -> WantedSide:
+) -> Steps[WantedSide]:
     if not raw:
         return WantedSide()
     _refuse_unknown(raw, _PEER_FIELDS, at)
-    selected, excluded = _parse_selectors(raw, at, namespace)
+    selected, excluded = yield from _parsing_selectors(raw, at, namespace)
     ranges, names = lists.parse(raw.get("ports"), f"{at}.ports", protocol)
     not_ranges, not_names = lists.parse(raw.get("notPorts"), f"{at}.notPorts", protocol)
     port_sets = [port_source(selected, names, protocol)] if names else []
@@ -256,7 +257,7 @@ def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:
     return tuple(source.id for source in sources)
 
 
-def _parse_selectors(raw: JSON, at: str, namespace: str) -> tuple[Selector | None, Selector | None]:
+def _parsing_selectors(raw: JSON, at: str, namespace: str) -> Steps[tuple[Selector | None, Selector | None]]:
     """The selectors of what is selected and, where nothing is, of what is excluded."""
     texts = {
         field: parse_text(raw.get(field) or "", f"{at}.{field}")
@@ -266,11 +267,11 @@ def _parse_selectors(raw: JSON, at: str, namespace: str) -> tuple[Selector | Non
     names = parse_texts(accounts.get("names") or (), f"{at}.serviceAccounts.names")
     wanted = parse_text(accounts.get("selector") or "", f"{at}.serviceAccounts.selector")
     try:
-        selected = peer_selector(
+        selected = yield from peer_selecting(
             texts["selector"], texts["notSelector"], texts["namespaceSelector"], names, wanted, namespace
         )
         only_excluded = selected is None and texts["notSelector"]
-        excluded = peer_selector(texts["notSelector"], "", "", (), "", "") if only_excluded else None
+        excluded = (yield from peer_selecting(texts["notSelector"], "", "", (), "", "")) if only_excluded else None
     except InvalidSelector as e:
         raise Wrong(at, f"selectors that can be read ({e})", dict(raw)) from e
     return selected, excluded

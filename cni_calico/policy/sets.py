@@ -6,14 +6,15 @@ difference since the last flush. Nothing is computed for a set that no rule in f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.cover import Cover, minimal_cover
 from cni_calico.policy.labels import LabelIndex, LabelSet
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import Labelled, ServiceMembers
-from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource, SetSource
+from cni_calico.policy.sources import PortSource, ServiceSource, SetSource
 from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import Members, PackedNet, PackedPort, SetChange
 
@@ -38,7 +39,7 @@ class _CountedSet:
     is_new: bool = True
     counts: dict[Member, int] = field(default_factory=dict)
     touched: dict[Member, bool] = field(default_factory=dict)
-    cover: frozenset[PackedNet] = frozenset()  # the networks, as reported at the last flush
+    cover: Cover | None = None  # of the networks, as reported at the last flush
 
     def add(self, members: Iterable[Member]) -> None:
         for member in members:
@@ -67,9 +68,8 @@ class _CountedSet:
         more_nets: frozenset[PackedNet] = frozenset()
         fewer_nets: frozenset[PackedNet] = frozenset()
         if added.nets or removed.nets:
-            cover = minimal_cover(_split(self.counts).nets)
-            more_nets, fewer_nets = cover - self.cover, self.cover - cover
-            self.cover = cover
+            self.cover = self.cover or Cover()
+            more_nets, fewer_nets = self.cover.change(added.nets, removed.nets)
         self.touched.clear()
         return SetChange(
             Members(added.addresses, more_nets, added.ports), Members(removed.addresses, fewer_nets, removed.ports)
@@ -88,39 +88,12 @@ def _split(members: Iterable[Member]) -> Members:
     return Members(frozenset(addresses), frozenset(nets), frozenset(ports))
 
 
-def minimal_cover(nets: Iterable[PackedNet]) -> frozenset[PackedNet]:
-    """As few disjoint networks as possible that contain the same addresses.
-
-    Uses integers, not ``ipaddress``: the cover of a set of 100,000 networks is computed again whenever one of them
-    changes.
-    """
-    found: list[PackedNet] = []
-    by_size: dict[int, list[tuple[int, int]]] = {}
-    for address, length in nets:
-        by_size.setdefault(len(address), []).append((int.from_bytes(address, "big"), length))
-    for size, listed in by_size.items():
-        found += [(start.to_bytes(size, "big"), length) for start, length in _covered(sorted(listed), size * 8)]
-    return frozenset(found)
-
-
-def _covered(nets: list[tuple[int, int]], bits: int) -> list[tuple[int, int]]:
-    """``nets`` are (first address, prefix length), sorted: a network comes before those that it contains."""
-    kept: list[tuple[int, int]] = []
-    for start, length in nets:
-        if kept and (start ^ kept[-1][0]) >> (bits - kept[-1][1]) == 0:
-            continue
-        kept.append((start, length))
-        while len(kept) > 1 and kept[-1][1] == kept[-2][1] and kept[-1][0] ^ kept[-2][0] == 1 << (bits - kept[-1][1]):
-            kept.pop()  # two halves
-            kept[-1] = kept[-1][0], kept[-1][1] - 1
-    return kept
-
-
 class Sets:
     """``need`` and ``release`` count the rules that name a set; the other methods note what may be a member."""
 
     def __init__(self) -> None:
         self._needs: dict[str, int] = {}
+        self._services = 0  # of them, those of services
         self._sources: dict[str, SetSource] = {}
         self._unsettled: dict[str, None] = {}  # ids whose need began or ended, and nothing has followed from it yet
         self._making: dict[str, Steps[None]] = {}  # sets that do not have all their members yet: the steps left
@@ -139,12 +112,14 @@ class Sets:
         self._needs[source.id] = count + 1
         if not count:
             self._sources[source.id] = source
+            self._services += isinstance(source, ServiceSource)
             self._unsettled[source.id] = None
 
     def release(self, set_id: str) -> None:
         self._needs[set_id] -= 1
         if not self._needs[set_id]:
             del self._needs[set_id]
+            self._services -= isinstance(self._sources[set_id], ServiceSource)
             self._unsettled[set_id] = None
 
     def making(self, set_id: str) -> Steps[None]:
@@ -166,17 +141,15 @@ class Sets:
         """Whether the last flush has left something to the next."""
         return bool(self._unsettled)
 
-    def services(self) -> frozenset[tuple[str, str]]:
-        """(namespace, name) of the services that rules in force name."""
-        found = (self._sources[set_id] for set_id in self._needs)
-        return frozenset((one.namespace, one.name) for one in found if isinstance(one, ServiceSource))
+    @property
+    def services(self) -> int:
+        """How many sources in force have their members from services."""
+        return self._services
 
-    def selectors(self) -> Iterator[SelectorSource | PortSource]:
-        """The sources in force that select endpoints and network sets by their labels."""
-        for set_id in self._needs:
-            source = self._sources[set_id]
-            if not isinstance(source, ServiceSource):
-                yield source
+    @property
+    def selectors(self) -> int:
+        """How many sources in force select endpoints and network sets by their labels."""
+        return len(self._needs) - self._services
 
     # -- who may be a member ------------------------------------------------------------------------------------------
 
@@ -321,15 +294,16 @@ def _labels(item: Labelled) -> tuple[object, ...]:
 
 
 def _members(source: SetSource, item: Labelled) -> Iterable[Member]:
+    """Each once: a port may have two names, and what is exchanged is compared as a set."""
     if isinstance(source, PortSource):
-        return [
-            (address, port.protocol, port.port)
-            for port in dict.fromkeys(item.ports)
+        ports = (
+            (port.protocol, port.port)
+            for port in item.ports
             if port.name in source.ports
             and (port.protocol in WITH_PORTS if source.protocol is None else port.protocol == source.protocol)
-            for address in item.addresses
-        ]
-    return (*item.addresses, *item.nets)
+        )
+        return [(address, *port) for port in dict.fromkeys(ports) for address in dict.fromkeys(item.addresses)]
+    return dict.fromkeys((*item.addresses, *item.nets))
 
 
 def _service_members(source: SetSource, members: ServiceMembers) -> Iterable[Member]:

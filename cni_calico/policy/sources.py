@@ -18,13 +18,14 @@ from cni_calico.model.selector_forms import (
     equals,
     negation,
     normalized,
-    parse_tree,
     read_specially,
     require_for_all,
     with_prefix,
 )
 from cni_calico.model.selectors import ALL, Selector, Tree
+from cni_calico.policy.long_selectors import LONG, normalizing, parsing_tree
 from cni_calico.policy.ports import PortNames
+from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import PORT_SET
 
 NAMESPACE_PREFIX = "pcns."
@@ -122,38 +123,57 @@ def peer_selector(
     notSelector excludes is excluded as an endpoint or network set, by its labels: its addresses still match if another
     one that is selected has them. Raises InvalidSelector.
     """
+    return finish(_peer_selecting(selector, not_selector, namespace_selector, names, accounts, namespace))
+
+
+def peer_selecting(
+    selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
+) -> Steps[Selector | None]:
+    """As ``peer_selector``, in steps where the selectors are long."""
+    if max(map(len, (selector, not_selector, namespace_selector, accounts))) < LONG:
+        return peer_selector(selector, not_selector, namespace_selector, names, accounts, namespace)
+    return (yield from _peer_selecting(selector, not_selector, namespace_selector, names, accounts, namespace))
+
+
+def _peer_selecting(
+    selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
+) -> Steps[Selector | None]:
     parts: list[Tree] = []
     if accounts:
-        parts.append(with_prefix(parse_tree(accounts), ACCOUNT_PREFIX))
+        parts.append(with_prefix((yield from parsing_tree(accounts)), ACCOUNT_PREFIX))
     if names:
         parts.append(equals(SERVICE_ACCOUNT, *names))
     if selector:
-        parts.append(parse_tree(selector))
+        parts.append((yield from parsing_tree(selector)))
     if namespace_selector:
-        parts.append(read_specially(with_prefix(parse_tree(namespace_selector), NAMESPACE_PREFIX), NAMESPACE))
+        parts.append(_namespace_tree((yield from parsing_tree(namespace_selector))))
     elif namespace and (parts or not_selector):
         parts.append(equals(NAMESPACE, namespace))
     if not parts:
         return None
     if not_selector:
-        parts.append(negation(parse_tree(not_selector)))
-    return normalized(conjunction(*parts))
+        parts.append(negation((yield from parsing_tree(not_selector))))
+    return (yield from normalizing(conjunction(*parts)))
 
 
-def policy_selector(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Selector:
+def _namespace_tree(tree: Tree) -> Tree:
+    return read_specially(with_prefix(tree, NAMESPACE_PREFIX), NAMESPACE)
+
+
+def policy_selecting(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Steps[Selector]:
     """Which endpoints a policy applies to; ``namespace`` is the policy's, "" if it is global. Raises InvalidSelector.
 
     In a global policy every all(), also that of ``selector``, means "in a namespace" as soon as ``namespace_selector``
     is given, else "with a service account" if ``accounts`` is; it does not include host endpoints then. In a namespaced
     policy all() is what it says. Source: upstream's conversion of both kinds for its agent.
     """
-    parts = [parse_tree(selector)] if selector.strip() else []
+    parts = [(yield from parsing_tree(selector))] if selector.strip() else []
     if namespace:
         parts.append(equals(NAMESPACE, namespace))
     if namespace_selector:
-        parts.append(read_specially(with_prefix(parse_tree(namespace_selector), NAMESPACE_PREFIX), NAMESPACE))
+        parts.append(_namespace_tree((yield from parsing_tree(namespace_selector))))
         parts = parts if namespace else [require_for_all(part, NAMESPACE) for part in parts]
     if accounts:
-        parts.append(with_prefix(parse_tree(accounts), ACCOUNT_PREFIX))
+        parts.append(with_prefix((yield from parsing_tree(accounts)), ACCOUNT_PREFIX))
         parts = parts if namespace else [require_for_all(part, SERVICE_ACCOUNT) for part in parts]
-    return normalized(conjunction(*parts)) if parts else EVERYTHING
+    return (yield from normalizing(conjunction(*parts))) if parts else EVERYTHING

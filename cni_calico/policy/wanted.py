@@ -196,8 +196,7 @@ class WantedClass:
     profiles: tuple[PolicyId, ...]
 
     def policy_ids(self) -> frozenset[PolicyId]:
-        tiered = (policy for tier in self.ingress + self.egress for policy in tier.policies)
-        return frozenset((*tiered, *self.profiles))
+        return frozenset(self.profiles).union(*(tier.policies for tier in self.ingress + self.egress))
 
 
 @dataclass(frozen=True, slots=True)

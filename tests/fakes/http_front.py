@@ -20,6 +20,7 @@ from typing import Any
 from tests.fakes.tcp import TcpFake, end_connection
 
 Rule = Callable[[str, str], Any]
+TOO_MANY = {"kind": "Status", "reason": "TooManyRequests", "message": "too many requests", "code": 429}
 _HOP_BY_HOP = ("transfer-encoding", "content-length", "connection", "date")
 
 

@@ -1,4 +1,4 @@
-"""A kernel with legacy iptables and IP sets, behind the functions of kernel/filter/legacy.py.
+"""A kernel with legacy iptables and IP sets, behind the functions of kernel/filter/legacy/programs.py.
 
 It refuses what the real one refuses (a chain or set that is not there, one in use, a name that is too long), and
 carries out a script table by table: what was committed before the refused one stays.
@@ -16,7 +16,7 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RulesRefused
-from cni_calico.kernel.filter import legacy
+from cni_calico.kernel.filter.legacy import programs
 
 BUILT_IN = {
     "raw": ("PREROUTING", "OUTPUT"),
@@ -42,8 +42,8 @@ class FakeLegacy:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("restore", "restore_sets", "read_tables", "read_sets", "has_ipv6"):
-            monkeypatch.setattr(legacy, name, getattr(self, name))
-        monkeypatch.setattr(legacy, "RuleCounts", lambda family: FakeCounts(self.tables[family]))
+            monkeypatch.setattr(programs, name, getattr(self, name))
+        monkeypatch.setattr(programs, "RuleCounts", lambda family: FakeCounts(self.tables[family]))
 
     def has_ipv6(self) -> bool:
         return self.ipv6

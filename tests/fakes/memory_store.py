@@ -120,7 +120,7 @@ class MemoryStore:
                     except CorruptRecord as e:
                         unreadable.append((key, str(e)))
                         self.corrupt(key, str(e))
-            return Listing([reading.take(item) for item in items if item is not None], at, unreadable)
+            return Listing([reading.receive(item) for item in items if item is not None], at, unreadable)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         plan_commit(writes, self.max_commit)

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
-from cni_calico.kernel.netlink.nft_pieces import Atom, TableReader
-from cni_calico.kernel.netlink.nftables import cut_comment
-from cni_calico.model.netfilter import (
+from cni_calico.kernel.filter.interface import Atom, TableReader
+from cni_calico.kernel.filter.nf_tables.messages import cut_comment
+from cni_calico.netfilter.rules import Immediate, NftRule, SetLookup
+from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
     AddRules,
@@ -28,13 +29,10 @@ from cni_calico.model.netfilter import (
     DropSet,
     DropTable,
     FlushChain,
-    Immediate,
     NftChain,
-    NftRule,
     NftSet,
     NftTable,
     Operation,
-    SetLookup,
     TableId,
 )
 
@@ -120,6 +118,9 @@ class FakePacketFilter:
     @property
     def reader(self) -> TableReader:
         return _PieceReader(self)
+
+    def forget_cached(self) -> None:
+        """Nothing is cached."""
 
     def flush_ruleset(self) -> None:
         """As an administrator's ``nft flush ruleset``."""

@@ -40,6 +40,7 @@ from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
+from cni_calico.nodeagent.view.sources import Sources
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
@@ -86,7 +87,7 @@ class BgpKeeper:
         self._rendered = False  # the configuration in force was made by this process, from records that it could read
         self._feed = BgpFeed(context, node, self._wake.set)
 
-    def follow(self, snapshot: Snapshot) -> None:
+    def use(self, snapshot: Snapshot) -> None:
         """Take the agent's newest view; called from the agent's thread."""
         before = self._snapshot
         self._snapshot = snapshot
@@ -132,8 +133,6 @@ class BgpKeeper:
         """Render the configuration and put it into force once, leaving BIRD running; returns whether BIRD runs with it
         now. Raises DatastoreError.
         """
-        from cni_calico.nodeagent.view.sources import Sources
-
         sources = Sources(self._context.store, self._node, lambda: None)
         try:
             sources.wait_synced(deadline)

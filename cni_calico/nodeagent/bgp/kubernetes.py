@@ -10,12 +10,14 @@ from binascii import Error, a2b_base64
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from operator import eq
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, SERVICE, secret_path
 from cni_calico.datastore.kubernetes.login import NAMESPACE
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied, DatastoreUnsupported
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
@@ -23,9 +25,6 @@ from cni_calico.nodeagent.bgp.config.findings import BgpProblem
 from cni_calico.nodeagent.bgp.config.services import Service, parse_service
 from cni_calico.nodeagent.bgp.config.values import SecretRef
 from cni_calico.policy.kubernetes import SERVICE_LABEL
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 READ_AGAIN_S = 30.0
 SYNC_S = 10.0
@@ -140,7 +139,9 @@ class AnnouncedServices:
     def _follow(self, kind: str, decode: Callable[[Versioned], Mapping[str, Any]]) -> Cache[Mapping[str, Any]]:
         assert self._store is not None
         listing = ResourceList(kind)
-        return Cache(self._store, listing, decode=decode, on_change=self._changed, keep_documents=False, same=eq)
+        return Cache(
+            self._store, Kept(listing, decode, keep_documents=False, same=eq), Listeners(on_change=self._changed)
+        )
 
     def _changed(self, keys: frozenset[Key]) -> None:
         self._parsed = None

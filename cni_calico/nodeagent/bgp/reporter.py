@@ -17,6 +17,7 @@ from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.remembered import Kept
 from cni_calico.deadline import Deadline
 from cni_calico.directories import BIRD_SOCKET
 from cni_calico.errors import CalicoError
@@ -53,7 +54,7 @@ class Reporter:
         self._said = Said(self.context.log)
 
     def run(self, stopping: threading.Event) -> None:
-        cache = Cache(self.context.store, ResourceList("CalicoNodeStatus"), decode=_decode, keep_documents=False)
+        cache = Cache(self.context.store, Kept(ResourceList("CalicoNodeStatus"), _decode, keep_documents=False))
         try:
             while not stopping.wait(_LOOK_S):
                 why = [f"cannot look for CalicoNodeStatus resources: {cache.error}"] if cache.error else []

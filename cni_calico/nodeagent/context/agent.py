@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from cni_calico.daemon.fresh import Fresh
 from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.kubernetes import KubernetesNode
 from cni_calico.nodeagent.context.settings import NodeSettings
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 STEP_S = 30.0
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from cni_calico.daemon.fresh import Fresh
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, NodeNotSetUp
 from cni_calico.model.resources import Address, Network
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
 _CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps/"
 _PATCH = "application/strategic-merge-patch+json"
@@ -90,13 +89,15 @@ class ApiNode:
             "lastTransitionTime": now,
             "lastHeartbeatTime": now,
         }
-        self.api.request(
-            "PATCH",
-            f"/api/v1/nodes/{quote(self._name)}/status",
+        self.api.send(
+            ApiRequest(
+                "PATCH",
+                f"/api/v1/nodes/{quote(self._name)}/status",
+                f"set condition NetworkUnavailable of Kubernetes node {self._name}",
+                body={"status": {"conditions": [condition]}},
+                content_type=_PATCH,
+            ),
             deadline,
-            f"set condition NetworkUnavailable of Kubernetes node {self._name}",
-            body={"status": {"conditions": [condition]}},
-            content_type=_PATCH,
         )
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.daemon.said import Said
 from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.kernel.files import Files
 from cni_calico.log import LEVELS, Log
@@ -30,11 +32,6 @@ from cni_calico.nodeagent.context.settings import (
     with_kubernetes_access,
     without_effect,
 )
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Datastore
-    from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 
 @dataclass(frozen=True, slots=True)

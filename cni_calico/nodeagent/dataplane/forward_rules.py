@@ -15,8 +15,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from cni_calico.nodeagent.dataplane.policy.legacy.names import CHAINS as OURS
-from cni_calico.nodeagent.dataplane.policy.legacy.names import SETS as OUR_SETS
+from cni_calico.kernel.filter.legacy.names import CHAINS as OURS
+from cni_calico.kernel.filter.legacy.names import SETS as OUR_SETS
 
 COMMENT = "cni-calico: forward workload packets"
 UPSTREAM = "cali-"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cni_calico.backoff import Backoff
@@ -21,7 +21,9 @@ from cni_calico.kernel import memory
 from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.monitor import Monitor
+from cni_calico.kernel.tunnels import read_tunnels
 from cni_calico.log import LEVELS, Log
+from cni_calico.model.access import describe_config
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
@@ -89,6 +91,7 @@ class DataplaneLoop:
         self._unmet: tuple[str, ...] = ()
         self._resident = 0
         self.tunnels: frozenset[str] | None = None  # our tunnel devices that are there or are to be; None: unknown yet
+        self.ports: Mapping[str, int] = {}  # the UDP ports of those that are VXLAN devices and there
         self._desired = Desired()
         self._held = HeldDevices()
         self._monitor: Monitor | None = None
@@ -163,8 +166,10 @@ class DataplaneLoop:
             up = {interface.name for interface in interfaces if interface.up}
             there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.tunnels = frozenset((*self._desired.devices, *there.intersection(DEVICES)))
-            self._desired, waiting = self._held.select(self._desired, up, self._policing(), begun)
+            self.ports = self._read_ports(self._desired, there, deadline)
+            self._desired, waiting = self._held.select(self._desired, up, self.ports, self._policing(), begun)
             done = applier.apply(self._desired, felix, deadline, full=full)
+            self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
             done.pending += waiting
         except CalicoError as e:
             done = Pass(failed=[str(e)])
@@ -178,6 +183,16 @@ class DataplaneLoop:
         self._on_snapshot(snapshot, felix)
         if full:
             self._shrink()
+
+    def _read_ports(self, desired: Desired, there: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+        """The ports that VXLAN devices have; read only if one that is ``there`` is not known to have the wanted one."""
+        held = {name: port for name, port in self.ports.items() if name in there}
+        wanted = {name: device.port for name, device in desired.devices.items() if device.port and name in there}
+        if held | wanted == held:
+            return held
+        read = read_tunnels(wanted, deadline)
+        others = {name: port for name, port in held.items() if name not in wanted}
+        return others | {name: device.port for name, device in read.items() if device.port}
 
     def _shrink(self) -> None:
         """Return free memory to the kernel: the C library would keep what a burst of changes needed."""
@@ -247,6 +262,7 @@ class DataplaneLoop:
         self.facts["policing"] = self._policing().fields()
         fields = {
             "node": self.node,
+            "datastore": describe_config(self._context.config),
             "synced": self._synced,
             "datastore_error": error,
             "failed": failed,

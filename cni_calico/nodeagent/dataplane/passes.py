@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
-
-if TYPE_CHECKING:
-    from cni_calico.deadline import Deadline
 
 
 @dataclass(slots=True)

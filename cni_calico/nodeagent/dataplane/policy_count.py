@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.context.agent import Context
@@ -83,13 +84,13 @@ def render_unread(count: int) -> tuple[str, ...]:
 
 def _served(api: KubernetesAPI, deadline: Deadline, doing: str) -> Iterator[str]:
     """The collections of cluster-wide policies, each in one of the versions in which it is served."""
-    group = api.request("GET", CLUSTER_WIDE, deadline, doing, expect=(404,))
+    group = api.send(ApiRequest("GET", CLUSTER_WIDE, doing, expect=(404,)), deadline)
     if group.status == 404:
         return
     left = set(CLUSTER_WIDE_KINDS)
     for version in group.document.get("versions") or ():
         path = f"/apis/{version['groupVersion']}"
-        listed = api.request("GET", path, deadline, doing, expect=(404,))
+        listed = api.send(ApiRequest("GET", path, doing, expect=(404,)), deadline)
         for name in sorted(left & {resource.get("name") for resource in listed.document.get("resources") or ()}):
             left.discard(name)
             yield f"{path}/{name}"

@@ -30,7 +30,7 @@ class HostStatus:
         self._interval_s, self._lasts_s = 0.0, 0.0
         self.keeper = Keeper("the host's status in etcd", self.write, OFF_S, context.log, context.troubles)
 
-    def follow(self, felix: FelixSettings) -> None:
+    def use(self, felix: FelixSettings) -> None:
         """Take the newest parameters; may be called from any thread."""
         wanted = (felix.reporting_interval_s, felix.reporting_ttl_s)
         if wanted != (self._interval_s, self._lasts_s):

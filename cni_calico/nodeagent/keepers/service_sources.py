@@ -34,7 +34,7 @@ class ServiceSourcesLook:
         self._looks = 0
         self.keeper = Keeper("kube-proxy", self.look, SOON_S, context.log, context.troubles)
 
-    def follow(self, snapshot: Snapshot) -> None:
+    def use(self, snapshot: Snapshot) -> None:
         """Take the newest pools; may be called from any thread."""
         pools = tuple(snapshot.pools)
         if pools != self._pools:

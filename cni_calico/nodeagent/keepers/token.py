@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import backoff_s
 from cni_calico.datastore.kubernetes.login import read_login
 from cni_calico.datastore.kubernetes.token import (
     LIFETIME_S,

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, CorruptRecord, IPAMError
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.ipam.assign import AssignRequest
 from cni_calico.model.documents.codec import decode_node, decode_pool, encode_node
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Address, IPPool, Network, Node
@@ -23,10 +25,6 @@ from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.node_record import key_of
 from cni_calico.nodeagent.view.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from cni_calico.ipam.allocator import Allocator
-
 
 TUNNELS_S = 300.0
 
@@ -79,8 +77,6 @@ def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequenc
     ``pod_cidrs`` are the node's, if addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
     failure of a kind after all were tried.
     """
-    from cni_calico.ipam.allocator import Allocator
-
     allocator = Allocator(context.store)
     pools = _read_pools(context)
     changed: list[str] = []
@@ -147,7 +143,7 @@ def _bring_in_order(
     if good:
         return _tell(context, kind, name, good[0])
     changed = _give_back(context, allocator, kind, name, told, held)
-    address = _take(allocator, kind, name, told, usable, deadline)
+    address = _assign(allocator, kind, name, told, usable, deadline)
     context.log.info(f"the node's {kind.name} tunnel address is {address}")
     return changed + _tell(context, kind, name, address)
 
@@ -167,14 +163,12 @@ def _in_pools(address: Address, pools: Sequence[IPPool]) -> bool:
     return any(address.version == pool.cidr.version and address in pool.cidr for pool in pools)
 
 
-def _take(
+def _assign(
     allocator: Allocator, kind: TunnelKind, node: str, told: Address | None, pools: Sequence[IPPool], deadline: Deadline
 ) -> Address:
     """Allocate the address that the Node has already, if nobody holds it (IPAM may have been restored without it), else
     any.
     """
-    from cni_calico.ipam.allocator import AssignRequest
-
     handle, attributes = kind.handle_of(node), {"node": node, "type": kind.type}
     if told is not None and _in_pools(told, pools):
         try:
@@ -225,7 +219,7 @@ class TunnelKeeper:
             return
         allocate_tunnel_addresses(self.context, self.node, pod_cidrs=read_pod_cidrs(self.context))
 
-    def follow(self, snapshot: Snapshot) -> None:
+    def use(self, snapshot: Snapshot) -> None:
         own = snapshot.own
         told = None if own is None else (own.ipv4_ipip_tunnel, own.ipv4_vxlan_tunnel, own.ipv6_vxlan_tunnel)
         labels = {} if own is None else own.metadata.labels

@@ -10,23 +10,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from cni_calico.errors import CalicoError, RulesRefused
+from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
-from cni_calico.kernel.netlink.nftables import NfTables
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane.policy.tables import NAME
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.dataplanes import DataPlane, NoPacketFilter, look, opened, remove_other
-from cni_calico.nodeagent.policing.drops import DroppedPackets
-from cni_calico.nodeagent.policing.early import EarlyGuard
-from cni_calico.nodeagent.policing.feed import RecordFeed
-from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
-from cni_calico.nodeagent.policing.memory import MemoryGuard
+from cni_calico.nodeagent.policing.enforce.early import EarlyGuard
+from cni_calico.nodeagent.policing.enforce.filters import (
+    DataPlane,
+    NoPacketFilter,
+    count_dropped,
+    look,
+    opened,
+    remove_other,
+)
+from cni_calico.nodeagent.policing.feed.memory import MemoryGuard
+from cni_calico.nodeagent.policing.feed.records import RecordFeed
+from cni_calico.nodeagent.policing.feed.turns import Turns
+from cni_calico.nodeagent.policing.report.drops import DroppedPackets
 from cni_calico.nodeagent.policing.rounds import Rounds
-from cni_calico.nodeagent.policing.turns import Turns
+from cni_calico.nodeagent.policing.tables.touched import NAME
+from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 
 KERNEL_AGAIN_S = 30.0
@@ -66,8 +74,8 @@ class PolicyEngine:
         self._configured = threading.Event()
         self._monitor: FilterMonitor | None = None
 
-    def follow(self, felix: FelixSettings, tunnels: Tunnels) -> None:
-        """Take the parameters and tunnels, from any thread; nothing is done before they are known."""
+    def use(self, felix: FelixSettings, tunnels: Tunnels) -> None:
+        """Use these parameters and tunnels, from any thread; nothing is done before they are known."""
         if (felix, tunnels) != self._told:
             self._told = felix, tunnels
             self._configured.set()
@@ -132,23 +140,30 @@ class PolicyEngine:
         told = self._told
         assert told is not None
         legacy = kernel if isinstance(kernel, LegacyFilter) else None
-        in_force = False
+        in_force = is_ready = False
         context = self._context
+
+        def tell(standing: Standing) -> None:
+            nonlocal is_ready
+            is_ready = standing.ready
+            self._tell(standing)
+
         rounds = Rounds(
             context,
             self._node,
             told[0],
             kernel,
             conntrack,
-            self._tell,
+            tell,
             (lambda: None) if legacy else monitor.watch_rules,
             self.figures,
             watch_addresses=monitor.watch_addresses,
             dataplane=plane,
         )
         rounds.guard.keeps = self._keeps
-        rounds.follow_tunnels(told[1])
-        drops = DroppedPackets(plane.report_group, context.log, self.figures)
+        rounds.use_tunnels(told[1])
+        count = partial(count_dropped, plane)
+        drops = DroppedPackets(plane.report_group, context.log, self.figures, count, by_iptables=legacy is not None)
         memory = MemoryGuard(told[0].policy_memory_mib)
         feed = RecordFeed(context.followed, self._node, monitor.wake, context.followed_kubernetes, memory.judge)
         news, unread_since, turns = True, 0.0, Turns(memory)
@@ -161,21 +176,32 @@ class PolicyEngine:
                     told, news = self._told, True
                     rounds.configure(told[0])
                     memory.configure(told[0].policy_memory_mib)
-                    rounds.follow_tunnels(told[1])
+                    rounds.use_tunnels(told[1])
                 happened = monitor.take()
                 if legacy is not None and rounds.guard.stands and legacy.touched():
                     happened.touched_by.add("?")
                 rounds.notice(happened)
-                drops.look()
+                if rounds.guard.has_rules:
+                    drops.look()
+                else:
+                    drops.close()
                 synced = feed.synced  # asked first: what was read until then is taken below
-                taken = turns.take(feed, rounds.ahead, everything=not rounds.in_force)
+                taken = turns.take(
+                    feed,
+                    rounds.intake.ahead,
+                    everything=not rounds.in_force,
+                    starting=not (rounds.in_force or is_ready),
+                    synced=synced,
+                    chains=rounds.guard.chains,
+                )
                 self.figures.waiting_for_memory = memory.waiting()
                 if (due := memory.next_due()) is not None:
                     feed.read_again(due)
-                rounds.take(taken.changes, taken.since)
+                rounds.receive(taken.changes, taken.since)
                 if synced or rounds.in_force:
-                    rounds.follow()
-                    synced = feed.need(endpoints=rounds.needs_endpoints, services=rounds.needs_services) and synced
+                    rounds.calculate()
+                    needs = rounds.intake.facts.needs
+                    synced = feed.need(endpoints=needs.endpoints, services=needs.services) and synced
                 now = time.monotonic()
                 unread_since = 0.0 if synced else unread_since or now
                 if synced or (rounds.in_force and now - unread_since >= UNREAD_LAST_S):
@@ -185,7 +211,7 @@ class PolicyEngine:
                             feed.unread,
                             feed.unread_kinds,
                             everybody=synced and feed.follows_all,
-                            waiting=memory.problems(),
+                            waiting=memory.problems() + turns.problems(),
                         )
                     turns.charge(taken)
                     patience_s = 0.0 if turns else min(LOOK_S, rounds.patience_s())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_interface
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import HostInterface
@@ -124,8 +124,6 @@ def select_holder(address: Address, interfaces: Iterable[HostInterface]) -> Choi
 
 def single(address: Address) -> Interface:
     """The address as a /32 or /128."""
-    from ipaddress import ip_interface
-
     return ip_interface((address, address.max_prefixlen))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico import UPSTREAM_VERSION
+from cni_calico.datastore.interface import Document
 from cni_calico.model.documents.codec import (
     decode_cluster_information,
     decode_resource,
@@ -24,9 +25,6 @@ from cni_calico.model.resources import ClusterInformation, Resource
 # The version of the data model: upstream's tools refuse to work on a cluster of a different version, so a version that
 # is stored already is never changed.
 DATA_VERSION = UPSTREAM_VERSION
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Document
 
 
 def merge_types(stored: str, wanted: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """The agent's status, in a file that probes, ``calicoctl node status`` and metrics read.
 
-If start-up, which runs before the agent, fails, it writes its reason into a second file.
+If start-up, which runs before the agent, fails, it writes its reason into a second file. BIRD's part, if it runs
+without the agent (as a service of its own), writes what it has to say into a third.
 
 Rule: imports almost nothing, because probes are started often and have one second. Times are seconds since boot, which
 all processes of the host share. A file that is missing, old or unreadable means: not running.
@@ -11,14 +12,13 @@ from __future__ import annotations
 import json
 import os
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from collections.abc import Mapping
+from typing import Any
 
 NAME = "agent-status.json"
 STARTUP_NAME = "startup-error"
+CONFD_NAME = "confd-status.json"
+CONFD_TOPICS = ("bgp", "bgp_problems", "bgp_unmet", "bird")
 HEARTBEAT_S = 5.0
 STALE_S = 60.0  # a full resync of a large node, on a busy host
 POLICING_STALE_S = 120.0  # twice as long as the policy engine waits for the kernel
@@ -34,7 +34,23 @@ def path_in(run_dir: str) -> str:
 
 def write_status(run_dir: str, fields: Mapping[str, Any]) -> None:
     """Replace the file; a crash in between leaves the old one. Raises OSError."""
-    _replace(path_in(run_dir), json.dumps({**fields, "pid": os.getpid(), "updated": since_boot()}).encode())
+    _write(path_in(run_dir), fields)
+
+
+def write_confd_status(run_dir: str, fields: Mapping[str, Any]) -> None:
+    """``fields``: those of CONFD_TOPICS that there are. Raises OSError."""
+    _write(f"{run_dir}/{CONFD_NAME}", fields)
+
+
+def forget_confd_status(run_dir: str) -> None:
+    """Raises OSError."""
+    target = f"{run_dir}/{CONFD_NAME}"
+    if os.path.exists(target):
+        os.unlink(target)
+
+
+def _write(target: str, fields: Mapping[str, Any]) -> None:
+    _replace(target, json.dumps({**fields, "pid": os.getpid(), "updated": since_boot()}).encode())
 
 
 def forget_status(run_dir: str) -> None:
@@ -63,13 +79,24 @@ def _replace(target: str, data: bytes) -> None:
 
 
 def read_status(run_dir: str) -> dict[str, Any]:
-    """The fields, {} if there are none; "startup_error" is why start-up failed the last time."""
-    try:
-        fields = json.loads(_read(path_in(run_dir)))
-    except (ValueError, RecursionError):
-        fields = {}
+    """The fields, {} if there are none; "startup_error" is why start-up failed the last time. BIRD's part, while it
+    runs without the agent, adds what it says.
+    """
+    fields = _parse(_read(path_in(run_dir)))
+    confd = _parse(_read(f"{run_dir}/{CONFD_NAME}"))
+    if -1 <= since_boot() - _number(confd.get("updated")) < STALE_S:
+        fields = {**{topic: confd[topic] for topic in CONFD_TOPICS if topic in confd}, **fields}
     failing = _read(f"{run_dir}/{STARTUP_NAME}").decode(errors="replace")
-    return {**(fields if isinstance(fields, dict) else {}), **({"startup_error": failing} if failing else {})}
+    return {**fields, **({"startup_error": failing} if failing else {})}
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """{} for what is no object."""
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _read(path: str) -> bytes:

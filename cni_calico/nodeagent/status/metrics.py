@@ -9,7 +9,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico import BUILD, __version__
 from cni_calico.controllers.counters import JanitorCounters
@@ -18,6 +18,7 @@ from cni_calico.directories import CNI_SOCKET, OWED_RELEASES
 from cni_calico.errors import CalicoError
 from cni_calico.ipam.pools import pool_of
 from cni_calico.log import Log
+from cni_calico.nodeagent.bgp.bird.controller import BirdController
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
@@ -25,9 +26,6 @@ from cni_calico.nodeagent.status.policy_metrics import collect_policing
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.client import receive_exactly
-
-if TYPE_CHECKING:
-    from cni_calico.nodeagent.bgp.bird.controller import BirdController
 
 ANSWER_S = 1.0
 MAIN_TABLE = 254

@@ -22,8 +22,9 @@ class Standing:
     removed. ``lost``: in words, what upstream enforces here and this agent would not. ``problems``: records and
     policies that are not in force as written; ``warnings``: parts of policies that are ignored.
     ``by``: the packet filter, "nftables" or "iptables". ``guarded``: tunnel devices that only nodes' packets can enter,
-    or that need not be guarded; ``unguardable``: why the packet filter refuses their rules where no policy is to be
-    enforced, "" while it does not, or while that is not known.
+    or that need not be guarded; ``vxlan_ports``: the UDP ports for which that holds, None if it holds for any;
+    ``unguardable``: why the packet filter refuses their rules where no policy is to be enforced, "" while it does not,
+    or while that is not known.
     """
 
     decided: bool = False
@@ -39,6 +40,7 @@ class Standing:
     repairs: int = 0
     by: str = "nftables"
     guarded: frozenset[str] = frozenset()
+    vxlan_ports: frozenset[int] | None = None
     unguardable: str = ""
 
     def fields(self) -> dict[str, object]:

@@ -6,12 +6,10 @@ known what to check, and no wait is longer than a fraction of that second.
 
 from __future__ import annotations
 
-from cni_calico import directories
+from collections.abc import Mapping
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from cni_calico import directories
 
 CNI_ANSWER_S = 0.5
 _WITHOUT_BIRD = frozenset(("vxlan", "none"))

@@ -12,8 +12,8 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.engine import PolicyEngine
+from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     context = Context(settings, store, Log("warning"), lambda _: True)
     engine = PolicyEngine(context, os.environ["NODE"])
     environ = {"FELIX_ENDPOINTSTATUSPATHPREFIX": os.environ["STATUS"], "FELIX_IPV6SUPPORT": "false"}
-    engine.follow(parse_felix(environ).settings, Tunnels())
+    engine.use(parse_felix(environ).settings, Tunnels())
     engine.run(stopping)
 
 

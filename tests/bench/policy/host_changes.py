@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How soon changes are in force on a host that is policed itself, while connection tracking forgets its connections.
 
-    host_changes.py [--changes 60]
+    host_changes.py [--changes 60] [--kubernetes]
 
-An engine on etcd, both behind host endpoint ``*``, which allows only failsafe ports. Before each change of a policy
-the entries of connection tracking are removed, in turns by a flush and by a workload that leaves and had the host's
-address, or stay. Printed is the time from etcd's answer to the write until the engine says that the change is in force:
-median, 90th percentile and the longest, in milliseconds. Needs root, nft, conntrack and etcd (tests/setup/lab.sh).
+An engine on etcd, both behind host endpoint ``*``, which allows only failsafe ports; or on a real API server, which it
+reaches by a relay behind that host endpoint. Before each change of a policy the entries of connection tracking are
+removed, in turns by a flush and, on etcd, by a workload that leaves and had the host's address, or stay. Printed is the
+time from the server's answer to the write until the engine says that the change is in force: median, 90th percentile
+and the longest, in milliseconds. Needs root, nft, conntrack, etcd and kube-apiserver (tests/setup/lab.sh).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,14 +31,15 @@ from tests.deadlines import until
 from tests.e2e.etcd.test_policed_host import POLICY, forget_all, workload_leaves
 from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, etcd_in
+from tests.e2e.kubernetes.agents.test_policed_host import behind_relay, put_policy
+from tests.e2e.kubernetes.cluster import shared_cluster
 from tests.netns.namespaces import host_namespace
 from tests.netns.policing.lab import NODE, Lab, private_settings
 
-LOSSES = {"nothing lost": None, "flushed": forget_all, "a workload left": workload_leaves}
+Losses = Mapping[str, Callable[[], object]]
 
 
-def measure(changes: int, stack: ExitStack) -> dict[str, list[float]]:
-    root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cct-host-changes-")))
+def on_etcd(stack: ExitStack, root: Path, changes: int) -> dict[str, list[float]]:
     host = stack.enter_context(host_namespace())
     etcd = stack.enter_context(etcd_in(host, root))
     node = EtcdNode(host, root, DatastoreConfig("etcdv3", etcd_endpoints=(etcd.client_url,)), etcd=etcd)
@@ -56,14 +59,30 @@ def measure(changes: int, stack: ExitStack) -> dict[str, list[float]]:
     until(lab.standing, "the engine has decided", 60)
     node.forks = stack.enter_context(forks_in(host))
     node.apply("HostEndpoint", "all", {"node": NODE, "interfaceName": "*"})
+    losses = {
+        "nothing lost": lambda: None,
+        "flushed": lambda: forget_all(host),
+        "a workload left": lambda: workload_leaves(node),
+    }
+    return measure(lab, losses, lambda name: node.apply("GlobalNetworkPolicy", name, POLICY), changes)
+
+
+def on_kubernetes(stack: ExitStack, root: Path, changes: int) -> dict[str, list[float]]:
+    kube = shared_cluster()
+    kube.empty()
+    host = stack.enter_context(host_namespace())
+    lab = stack.enter_context(behind_relay(kube, host, root))
+    losses = {"nothing lost": lambda: None, "flushed": lambda: forget_all(host)}
+    return measure(lab, losses, lambda name: put_policy(kube, name), changes)
+
+
+def measure(lab: Lab, losses: Losses, put: Callable[[str], object], changes: int) -> dict[str, list[float]]:
     lab.until_in_force(hosts=1)
-    found: dict[str, list[float]] = {name: [] for name in LOSSES}
+    found: dict[str, list[float]] = {name: [] for name in losses}
     for number in range(changes):
-        name = list(LOSSES)[number % len(LOSSES)]
-        lose = LOSSES[name]
-        if lose is not None:
-            lose(node)
-        node.apply("GlobalNetworkPolicy", f"p{number}", POLICY)
+        name = list(losses)[number % len(losses)]
+        losses[name]()
+        put(f"p{number}")
         begun = time.perf_counter()
         count = number + 1
         until(lambda count=count: lab.standing().get("counts", {}).get("policies") == count, name, 120, pause_s=0.005)
@@ -74,10 +93,13 @@ def measure(changes: int, stack: ExitStack) -> dict[str, list[float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--changes", type=int, default=60)
+    parser.add_argument("--kubernetes", action="store_true")
     chosen = parser.parse_args()
+    on = on_kubernetes if chosen.kubernetes else on_etcd
     print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
     with ExitStack() as stack:
-        for name, times in measure(chosen.changes, stack).items():
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cct-host-changes-")))
+        for name, times in on(stack, root, chosen.changes).items():
             tenths = statistics.quantiles(times, n=10)
             print(f"{name:16} {statistics.median(times):8.0f} {tenths[-1]:8.0f} {max(times):8.0f} ms")
     return 0

@@ -35,12 +35,12 @@ class Node:
     """The worker's: one node's policies in this process's network."""
 
     def __init__(self, policies: int) -> None:
+        from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+        from cni_calico.kernel.filter.legacy.matches import Marks
         from cni_calico.log import Log
-        from cni_calico.nodeagent.dataplane.policy.goal import Goal
-        from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
-        from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-        from cni_calico.nodeagent.policing.enforcer import Enforcer
-        from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
+        from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+        from cni_calico.nodeagent.policing.tables.goal import Goal
+        from cni_calico.nodeagent.policing.tables.settings import FilterSettings
         from cni_calico.policy.graph import Graph
         from tests.bench.policy import cluster
 
@@ -57,7 +57,7 @@ class Node:
         own, theirs, begun = _cpu(RUSAGE_SELF), _cpu(RUSAGE_CHILDREN), time.perf_counter()
         for key, record in changed:
             self.graph.put(key, record)
-        self.enforcer.goal.update(self.graph.flush())
+        self.enforcer.goal.update(self.graph.flush().changes)
         self.enforcer.bring_about(Deadline.after(300))
         return (
             1000 * (time.perf_counter() - begun),

@@ -19,13 +19,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import Log
-from cni_calico.model.netfilter import DROP, AddChain, AddRules, AddTable, NftRule
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.dataplane.policy.tables import FILTER
-from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.netfilter.rules import DROP, NftRule
+from cni_calico.netfilter.tables import AddChain, AddRules, AddTable
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.touched import FILTER
 from tests.netns.namespaces import host_namespace
 
 AT_ONCE = 50000

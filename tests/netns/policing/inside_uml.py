@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from tests.netns.policing.lab import Lab
 from tests.netns.policing.test_legacy import DENY_B, legacy_lab
 from tests.netns.test_host_verdicts import check_hosts, open_hosts

@@ -32,8 +32,8 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
 from cni_calico.nodeagent.policing.engine import PolicyEngine
+from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, host_namespace, namespace
 
@@ -333,7 +333,7 @@ def _run(
         felix = parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}).settings
         engine = PolicyEngine(context, NODE, tell, felix)
         if tunnels is not None:
-            engine.follow(felix, tunnels)
+            engine.use(felix, tunnels)
         install_from_environment(environ)
         engine.run(stopping)
         code = 0

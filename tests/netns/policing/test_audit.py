@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import SILENT
-from cni_calico.model.netfilter import FlushChain
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.dataplane.policy.tables import FILTER
-from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.netfilter.tables import FlushChain
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.touched import FILTER
 from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon
 from tests.netns.namespaces import namespace
-from tests.unit.nodeagent.dataplane.policy.worlds import difference, random_wanted
+from tests.unit.nodeagent.policing.tables.worlds import difference, random_wanted
 
 pytestmark = pytest.mark.netns
 

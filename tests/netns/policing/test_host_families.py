@@ -9,7 +9,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
+from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import socket_in
 from tests.netns.policing.uplinked import DENY_ALL, DHCP, DNS, HOST, OTHER, POD, Uplinked, start

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+from cni_calico.kernel.filter.legacy.matches import Marks
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import parse_felix
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
-from cni_calico.nodeagent.dataplane.policy.optional import OptionalFeature
-from cni_calico.nodeagent.policing.enforcer import Enforcer
-from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
-from cni_calico.nodeagent.policing.parameters import filter_settings
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.optional import OptionalFeature
+from cni_calico.nodeagent.policing.tables.settings import filter_settings
 from cni_calico.policy.graph import Graph
 from tests.netns.namespaces import namespace
-from tests.unit.nodeagent.dataplane.policy.worlds import goal_of
+from tests.unit.nodeagent.policing.tables.worlds import goal_of
 from tests.unit.policy.cluster import put
 
 pytestmark = pytest.mark.netns

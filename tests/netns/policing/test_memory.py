@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,18 @@ def _policy(name: str, number: int, rules: list[dict[str, Any]]) -> Write:
 
 
 @contextmanager
-def small_host(root: Path, limit_mib: int, tenants: int) -> Iterator[tuple[Lab, Path]]:
-    """a and b may talk; c is tenant 0's."""
+def small_host(
+    root: Path, limit_mib: int, tenants: int, before: Callable[[int], list[Write]] = lambda number: []
+) -> Iterator[tuple[Lab, Path]]:
+    """a and b may talk; c is tenant 0's. ``before``: what each tenant has written before the start."""
     with memory_group(limit_mib << 20) as group, two_pods(root) as made:
         made.group, made.limit_s = group, 1200
         made.put_profile("kns.t0")
         made.add("c", "10.65.0.3", namespace_name="t0", app="a")
         made.write([endpoint(number) for number in range(1, tenants)])
+        for number in range(tenants):
+            for one in before(number):  # single ones: a commit has a limit
+                made.write([one])
         made.start()
         made.until_in_force(endpoints=3 + tenants - 1)
         try:
@@ -114,6 +119,31 @@ def test_what_is_in_force_stays_while_a_larger_version_waits(tmp_path: Path) -> 
         assert not made.passes("a", "c", 80)
 
 
+def of_selectors(number: int, selectors: int) -> Write:
+    """Each rule but the first, which allows port 80, asks a set of its own."""
+    listed = [{"action": "Allow", "source": {"selector": f"app == 'x{i}'"}} for i in range(selectors)]
+    first = {"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}
+    return _policy("selectors", number, [first, *listed])
+
+
+def made_ready(made: Lab) -> bool:
+    return not any("being made ready" in one for one in made.standing()["problems"])
+
+
+def test_a_start_does_not_wait_for_many_sets(tmp_path: Path) -> None:
+    """Sets of more selectors than the first round takes; the namespaces that need most have to wait, and open nothing
+    until then. When the agent comes again, what was in force stays.
+    """
+    with small_host(tmp_path, 1000, 4, lambda number: [of_selectors(number, 1300 - number)]) as (made, _):
+        assert "1 large policies of namespace t0 are still being made ready (NetworkPolicy selectors)" in made.log()
+        assert "of namespace t2 are" not in made.log() and "of namespace t3 are" not in made.log()
+        made.until_passes("a", "c", 80)
+        until(lambda: made_ready(made), "nothing has a stand-in")
+        assert not made.passes("a", "c", 81)
+        made.until_in_force(policies=5)
+        assert made.standing()["counts"]["sets"] > 4 * 1290
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_fifty_times_the_largest_policies_and_300_megabytes(tmp_path: Path) -> None:
@@ -131,4 +161,27 @@ def test_fifty_times_the_largest_policies_and_300_megabytes(tmp_path: Path) -> N
         for deny in (True, False, True):
             unrelated(made, deny=deny)
             made.until_passes("a", "b", 80, not deny)
+        assert not made.passes("a", "c", 81)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_start_beside_fifty_tenants_and_300_megabytes(tmp_path: Path) -> None:
+    """All of them are there before the agent is. What the unrelated policy says comes into force, and the agent, once
+    ended, comes into force again.
+    """
+
+    def all_four(number: int) -> list[Write]:
+        large = of_alternatives(number, 4095), large_policy(number, 16384)
+        return [of_names(number), of_ports_and_peers(number), *large]
+
+    with small_host(tmp_path, 300, TENANTS, all_four) as (made, _):
+        for deny in (True, False, True):
+            unrelated(made, deny=deny)
+            made.until_passes("a", "b", 80, not deny)
+        made.stop()
+        unrelated(made, deny=False)
+        made.start()
+        made.until_in_force()
+        made.until_passes("a", "b", 80)
         assert not made.passes("a", "c", 81)

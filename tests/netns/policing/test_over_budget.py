@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.nodeagent.policing.spared import FILE
+from cni_calico.nodeagent.policing.feed.spared import FILE
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.status.policy_metrics import collect_policing
 from tests.deadlines import until

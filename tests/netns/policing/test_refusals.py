@@ -14,37 +14,35 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RulesRefused
-from cni_calico.kernel.netlink.nft_pieces import TableReader
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.filter.interface import TableReader
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import Log
-from cni_calico.model.netfilter import (
-    DROP,
+from cni_calico.netfilter.rules import DROP, NftRule, jump
+from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
     AddRules,
     AddSet,
     AddVerdicts,
     BaseHook,
-    NftRule,
     NftTable,
     Operation,
     TableId,
-    jump,
 )
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.matches import NETWORKS
-from cni_calico.nodeagent.dataplane.policy.naming import class_chain, policy_chain
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.dataplane.policy.stages import FROM, TO, interface_key
-from cni_calico.nodeagent.dataplane.policy.tables import TABLES
-from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.matches import NETWORKS
+from cni_calico.nodeagent.policing.tables.naming import class_chain, policy_chain
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.stages import FROM, TO, interface_key
+from cni_calico.nodeagent.policing.tables.touched import TABLES
 from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon, until
 from tests.netns.namespaces import namespace
 from tests.netns.policing.lab import Lab, lab
 from tests.netns.policing.uplinked import DHCP, start, uplinked_lab
-from tests.unit.nodeagent.dataplane.policy.worlds import difference, goal_of
-from tests.unit.nodeagent.policing.test_faultfinder import a_world, require_closed_or_right
+from tests.unit.nodeagent.policing.enforce.test_faultfinder import a_world, require_closed_or_right
+from tests.unit.nodeagent.policing.tables.worlds import difference, goal_of
 
 pytestmark = pytest.mark.netns
 NOWHERE = NftRule((jump("nowhere"),))
@@ -75,6 +73,9 @@ class Door:
     @property
     def reader(self) -> TableReader:
         return self.kernel.reader
+
+    def forget_cached(self) -> None:
+        self.kernel.forget_cached()
 
 
 WORLD = a_world()

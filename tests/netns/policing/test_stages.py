@@ -16,8 +16,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink, general
 from cni_calico.model.documents.codec import encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.parameters import select_tunnels
+from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
+from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore

@@ -8,14 +8,17 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from cni_calico.log import SILENT
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.drops import DroppedPackets
+from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, NFTABLES, DataPlane, count_dropped
+from cni_calico.nodeagent.policing.report.drops import DroppedPackets
+from cni_calico.nodeagent.policing.tables.stages import SPOOFED
+from cni_calico.nodeagent.policing.tables.tunnels import UNKNOWN_VXLAN, Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures
 from tests.deadlines import until
 from tests.netns.policing.lab import Lab, Workload, socket_in
@@ -326,17 +329,18 @@ def test_a_host_that_is_no_node_may_be_named(guarded_node: Uplinked) -> None:
     assert guarded_node.into_host(VXLAN)
 
 
-def counted() -> dict[str, int]:
+def counted(*, by_iptables: bool) -> dict[str, int]:
     """What the agent's thread makes of the counters, in this namespace."""
     figures = PolicyFigures()
-    drops = DroppedPackets(61789, SILENT, figures)
+    count = partial(count_dropped, DataPlane(IPTABLES if by_iptables else NFTABLES))
+    drops = DroppedPackets(0 if by_iptables else 61789, SILENT, figures, count, by_iptables=by_iptables)
     drops.look()
     drops.close()
     return dict(figures.dropped)
 
 
 def test_what_is_dropped_is_counted_and_told_once_for_each_interface(guarded_node: Uplinked) -> None:
-    """With what allows it. Legacy iptables only counts, and shows that itself."""
+    """With what allows it. Legacy iptables does not say which interface, and tells each reason once."""
     lab = guarded_node.lab
     for name, of in (("forger", "a"), ("second", "b")):
         alias(lab, name, of, "203.0.113.5")
@@ -344,20 +348,41 @@ def test_what_is_dropped_is_counted_and_told_once_for_each_interface(guarded_nod
     until_standing(lab)
     assert not lab.passes("forger", "b", 80) and not lab.passes("second", "a", 80)
     assert not lab.passes("a", "b", VXLAN) and not guarded_node.into_host(VXLAN)
-    if lab.always.get("FELIX_NFTABLESMODE"):
-        listed = guarded_node.host.run("iptables-legacy", "-t", "raw", "-nvxL", "cali-p-spoofing").stdout
-        (rule,) = [line.split() for line in listed.splitlines() if "rpfilter" in line]
-        assert int(rule[0]) == 2
-        return
-    hints = ("calia: a source", "calib: a source", "VXLANPACKETSFROMWORKLOADS", "eth0: VXLAN", "EXTERNALNODES")
-    until(lambda: all(hint in lab.log() for hint in hints), "everything is told")
+    by_iptables = bool(lab.always.get("FELIX_NFTABLESMODE"))
+    where = ("",) * 3 if by_iptables else (" that came in by calia", " that came in by calib", " that came in by eth0")
+    reasons = (
+        f"{where[0]}: {SPOOFED}",
+        f"{where[1]}: {SPOOFED}",
+        "VXLANPACKETSFROMWORKLOADS",
+        f"{where[2]}: {UNKNOWN_VXLAN}",
+    )
+    until(lambda: all(reason in lab.log() for reason in (*reasons, "EXTERNALNODES")), "everything is told")
     assert not lab.passes("forger", "b", 80)
-    marked = lab.log().count("dropped a packet")
-    assert marked == 4 and "FELIX_WORKLOADSOURCESPOOFING=Any" in lab.log()
+    told = lab.log().count("dropped packets: " if by_iptables else "dropped a packet")
+    assert told == (3 if by_iptables else 4) and "FELIX_WORKLOADSOURCESPOOFING=Any" in lab.log()
     lab.stop()
-    found = guarded_node.host.call(counted)
+    found = guarded_node.host.call(partial(counted, by_iptables=by_iptables))
     assert {name: count for name, count in found.items() if count} == {
         "spoofed-source": 3,
         "vxlan-from-workload": 1,
         "vxlan-from-unknown-node": 1,
     }
+
+
+def listens(node: Uplinked) -> bool:
+    """Whether anybody listens to what the rules report."""
+    listed = Path(f"/proc/{node.lab.pid}/net/netfilter/nfnetlink_log").read_text()
+    return any(line.split()[0] == "61789" for line in listed.splitlines())
+
+
+def test_nobody_listens_where_no_rule_stands(uplinked: Uplinked) -> None:
+    until_standing(uplinked.lab)
+    until(lambda: listens(uplinked), "reports are taken")
+    uplinked.lab.stop()
+    uplinked.lab.start(FELIX_STANDINGRULES="Disabled")
+    until(lambda: "spoofing" not in uplinked.lab.ruleset() and uplinked.lab.standing().get("ready"), "they are gone")
+    uplinked.lab.put("NetworkPolicy", "other", {"selector": "app == 'b'", "types": ["Ingress"]}, "default")
+    uplinked.lab.until_in_force()
+    until(lambda: listens(uplinked), "with policies they stand")
+    uplinked.lab.remove("NetworkPolicy", "other", "default")
+    until(lambda: not uplinked.lab.standing()["in_force"] and not listens(uplinked), "nobody listens any more")

@@ -9,25 +9,15 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesUnknown
-from cni_calico.kernel.netlink import table_reading
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.filter.nf_tables import table_reading
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import Log
-from cni_calico.model.netfilter import (
-    DROP,
-    AddChain,
-    AddElements,
-    AddRules,
-    AddSet,
-    AddTable,
-    DropTable,
-    NftRule,
-    NftSet,
-    Operation,
-)
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.dataplane.policy.tables import FILTER, TABLES
-from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.netfilter.rules import DROP, NftRule
+from cni_calico.netfilter.tables import AddChain, AddElements, AddRules, AddSet, AddTable, DropTable, NftSet, Operation
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
 from tests.deadlines import soon
 from tests.netns.namespaces import Namespace, namespace
 

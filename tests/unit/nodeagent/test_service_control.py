@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,3 +88,15 @@ def test_services_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelError, match=r"^cannot write .*/services\.json: Not a directory"):
         write_services(str(tmp_path / "file" / "run"), [])
+
+
+def test_a_number_that_is_another_processes_now(tmp_path: Path) -> None:
+    """After a crash the files stay, and this test's process may have got the numbers."""
+    before = time.clock_gettime(time.CLOCK_BOOTTIME) - 100_000
+    (tmp_path / "services.json").write_text(json.dumps({"the agent": {"pid": os.getpid(), "since": before}}))
+    (tmp_path / "bird.pid").write_text(f"{os.getpid()}\n")
+    for service in ("felix", "bird"):
+        assert sv(tmp_path, "status", service) == (
+            0,
+            f"down: /etc/service/enabled/{service}: 0s, normally up, want up\n",
+        )

@@ -48,7 +48,7 @@ def test_above_the_budget_a_policy_denies_until_it_is_smaller_or_the_budget_larg
     before = graph.wanted()
     (name,) = (one for one in before.policies if one.kind != "Profile")
     graph.set_budget(30)
-    changes = graph.flush()
+    changes = graph.flush().changes
     assert graph.over_budget == {name: 31} and len(changes.sets_removed) == 10
     (deny,) = changes.policies[name].ingress
     assert deny.action == "Deny" and not deny.set_ids()

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import decide, decide_host
+from cni_calico.policy.flushed import OtherNeeds
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.wanted import Wanted
 from tests.unit.policy.cluster import NODE, PACKETS, as_packet, documents_for, graph_of, keys, put
@@ -72,13 +73,17 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self):
-        changes = self.graph.flush()
+        flushed = self.graph.flush()
+        changes, facts = flushed.changes, flushed.facts
+        assert facts.missing_profiles == self.graph.missing_profiles()
+        assert facts.missing_host_profiles == self.graph.missing_host_profiles()
+        assert facts.needs == OtherNeeds(self.graph.selectors > 0, self.graph.services > 0)
         before = self.told
         self.told = with_changes(before, changes)
         assert self.told == self.graph.wanted()
         self.check_difference(before, changes)
         scratch = graph_of(dict(sorted(self.documents.items(), key=repr, reverse=True)))
-        first = scratch.flush()
+        first = scratch.flush().changes
         assert with_changes(Wanted(), first) == scratch.wanted() == self.told
         self.check_references()
         self.check_verdicts()

@@ -142,8 +142,8 @@ def walk(states, *, split):
         for key, value in steps(before, after).items():
             put(graph, key, value)
             if split:
-                told = with_changes(told, graph.flush())
-        told = with_changes(told, graph.flush())
+                told = with_changes(told, graph.flush().changes)
+        told = with_changes(told, graph.flush().changes)
         assert told == graph.wanted() == wanted_of(after)
 
 
@@ -162,7 +162,7 @@ def test_states_passed_by_leave_nothing_behind():
     for before, after in pairwise([{}, *FORWARDS, {}]):
         for key, value in steps(before, after).items():
             put(graph, key, value)
-    assert not graph.flush()
+    assert not graph.flush().changes
     assert graph.wanted() == Wanted()
 
 

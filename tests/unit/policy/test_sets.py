@@ -1,28 +1,34 @@
-"""Networks of a set as a minimal cover, against the standard library's."""
+"""The members of sets that rules name."""
 
-from ipaddress import collapse_addresses, ip_network
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from cni_calico.policy.sets import minimal_cover
+from tests.unit.policy.cluster import NODE, document, graph_of, put
 
 
-@st.composite
-def networks(draw):
-    """Close to one another, so that they overlap and join; of both families."""
-    bits, base = draw(st.sampled_from([(32, 10 << 24), (128, 0xFD << 120)]))
-    length = draw(st.one_of(st.integers(bits - 6, bits), st.integers(0, bits)))
-    number = (base + draw(st.integers(0, 127))) >> (bits - length) << (bits - length)
-    return ip_network((number.to_bytes(bits // 8, "big"), length))
+def test_a_port_with_two_names_goes_with_its_endpoint():
+    """It gets a second name, then the endpoint goes: the member goes, too."""
+    rule = {"action": "Allow", "protocol": "TCP", "destination": {"selector": "app == 'b'", "ports": ["dns", "web"]}}
+    graph = graph_of({("GlobalNetworkPolicy", "", "p"): document({"ingress": [rule], "types": ["Ingress"]})})
+    put(graph, ("WorkloadEndpoint", "a", "l1"), endpoint("l1", NODE, []))
+
+    def members(*names):
+        ports = [{"name": name, "protocol": "TCP", "port": 80} for name in names]
+        put(graph, ("WorkloadEndpoint", "a", "r1"), endpoint("r1", "there", ports) if names else None)
+        graph.flush()
+        assert graph.problems == {}
+        return {member for one in graph.wanted().sets.values() for member in one.ports}
+
+    one = {(bytes((10, 0, 0, 2)), 6, 80)}
+    assert members("web") == members("dns", "web") == one
+    assert members() == set()
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.lists(networks(), max_size=12))
-def test_minimal_cover(nets):
-    expected = {
-        (net.network_address.packed, net.prefixlen)
-        for version in (4, 6)
-        for net in collapse_addresses(net for net in nets if net.version == version)
+def endpoint(name, node, ports):
+    spec = {
+        "orchestrator": "k8s",
+        "node": node,
+        "pod": name,
+        "endpoint": "eth0",
+        "interfaceName": f"cali{name}",
+        "ipNetworks": ["10.0.0.2/32"],
+        "ports": ports,
     }
-    assert minimal_cover((net.network_address.packed, net.prefixlen) for net in nets) == expected
+    return document(spec, {"app": "b"} if node != NODE else {})

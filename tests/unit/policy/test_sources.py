@@ -2,7 +2,8 @@
 
 import pytest
 
-from cni_calico.policy.sources import peer_selector, policy_selector
+from cni_calico.policy.sources import peer_selector, policy_selecting
+from cni_calico.policy.steps import finish
 
 HOST = {"role": "edge"}
 POD = {"projectcalico.org/namespace": "a", "pcns.team": "x"}
@@ -30,13 +31,13 @@ POD_OF_ACCOUNT = {**POD, "projectcalico.org/serviceaccount": "s", "pcsa.team": "
     ],
 )
 def test_who_is_governed(selector, spaces, accounts, namespace, expected):
-    found = policy_selector(selector, spaces, accounts, namespace)
+    found = finish(policy_selecting(selector, spaces, accounts, namespace))
     assert [labels for labels in (HOST, POD, POD_OF_ACCOUNT) if found.matches(labels)] == expected
 
 
 def test_all_of_accounts_beside_namespaces():
     """The second replacement concerns the added part, in which all() still stands."""
-    found = policy_selector("", "all()", "all()", "")
+    found = finish(policy_selecting("", "all()", "all()", ""))
     assert found.matches(POD_OF_ACCOUNT) and not found.matches(POD)
 
 

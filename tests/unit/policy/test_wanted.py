@@ -8,13 +8,7 @@ from ipaddress import ip_address
 
 from cni_calico.policy.explain import Packet, matches
 from cni_calico.policy.wanted import Members, Wanted
-from tests.unit.nodeagent.dataplane.policy.worlds import (
-    ADDRESS_SETS,
-    PORT_SETS,
-    random_members,
-    random_rule,
-    v4,
-)
+from tests.unit.nodeagent.policing.tables.worlds import ADDRESS_SETS, PORT_SETS, random_members, random_rule, v4
 
 
 def test_a_rule_whose_sets_lack_members() -> None:

@@ -153,13 +153,26 @@ def _words(pid: int) -> list[bytes]:
 
 
 def _config_file(words: list[bytes], pid: int) -> str:
-    """Of "-c FILE" or "-cFILE"; without it the built-in one, if it is there."""
+    """Of "-c FILE" or "-cFILE"; without it the built-in one, if it is there. "" if its directory is another one here,
+    because the process sees other mounts: like any BIRD of another container it is configured where ours would be.
+    """
     texts = [os.fsdecode(word) for word in words]
     for at, word in enumerate(texts[1:], 1):
         name = texts[at + 1] if word == "-c" and at + 1 < len(texts) else word[2:] if word.startswith("-c") else ""
         if name:
-            return os.path.join(_directory_of(pid), name)
-    return BUILT_IN if words and os.path.exists(BUILT_IN) else ""
+            file = os.path.join(_directory_of(pid), name)
+            return file if _is_seen_here(os.path.dirname(file), pid) else ""
+    return BUILT_IN if words and os.path.exists(BUILT_IN) and _is_seen_here(os.path.dirname(BUILT_IN), pid) else ""
+
+
+def _is_seen_here(directory: str, pid: int) -> bool:
+    """Whether this is the directory that the process has there."""
+    try:
+        if not pid or os.path.samefile(_PROC / str(pid) / "ns" / "mnt", _PROC / "self" / "ns" / "mnt"):
+            return True
+        return os.path.samefile(f"{_PROC}/{pid}/root{directory}", directory)
+    except OSError:
+        return False
 
 
 def may_write(file: str, user: int) -> bool:

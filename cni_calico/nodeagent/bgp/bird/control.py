@@ -8,7 +8,8 @@ reply).
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from cni_calico import faults
@@ -59,14 +60,14 @@ class ReplyReader:
             raise BirdUnavailable(f"cannot read BIRD's reply: more than {_REPLY_MAX_BYTES} bytes")
         *complete, self.pending = (self.pending + data).split(b"\n")
         for i, raw in enumerate(complete):
-            if self._take(raw.decode("utf-8", "replace")):
+            if self._receive(raw.decode("utf-8", "replace")):
                 self.pending = b"\n".join([*complete[i + 1 :], self.pending])
                 reply = BirdReply(tuple(self.lines))
                 self.lines, self.code, self.size = [], 0, len(self.pending)
                 return reply
         return None
 
-    def _take(self, line: str) -> bool:
+    def _receive(self, line: str) -> bool:
         """True for the last line of a reply."""
         if line.startswith("+"):
             return False
@@ -156,8 +157,6 @@ def _quoted(path: str) -> str:
 
 def read_status(path: str, deadline: Deadline) -> BirdStatus:
     """Daemon and sessions. Raises BirdUnavailable, BirdRefused."""
-    from dataclasses import replace
-
     with BirdControl(path, deadline) as control:
         status = parse_status(control.tell("show status", deadline).lines)
         return replace(status, peers=parse_peers(control.tell("show protocols all", deadline).lines))
@@ -179,8 +178,6 @@ def apply_config(control: BirdControl, file: str, deadline: Deadline) -> None:
 
 def withdraw_and_end(control: BirdControl, deadline: Deadline) -> None:
     """Remove BIRD's routes from the kernel, which would otherwise keep them (``persist``), then end BIRD."""
-    import time
-
     for pattern in _OUR_PROTOCOLS:
         control.ask(f'disable "{pattern}"', deadline)  # it refuses a pattern that matches nothing
     soon = deadline.sooner(_WITHDRAW_S)

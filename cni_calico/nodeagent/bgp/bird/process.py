@@ -18,6 +18,8 @@ from cni_calico.backoff import Backoff
 from cni_calico.deadline import Deadline
 from cni_calico.errors import BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.child import Child
+from cni_calico.kernel.netlink.routes import decode_route, list_routes
+from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.process import run
 from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.bgp.bird.adoption import AUTO, EXTERNAL, OWN, AdoptedBird, answers, find_adopted
@@ -80,9 +82,6 @@ def require_version(binary: str, deadline: Deadline) -> tuple[int, ...]:
 
 def has_bird_routes(deadline: Deadline) -> bool:
     """Whether the kernel (of this thread's namespace) holds routes from a BIRD."""
-    from cni_calico.kernel.netlink.routes import decode_route, list_routes
-    from cni_calico.kernel.netlink.socket import Rtnl
-
     with Rtnl() as rtnl:
         return any(
             decode_route(payload).protocol == RTPROT_BIRD

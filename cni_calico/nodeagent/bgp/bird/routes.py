@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.nodeagent.bgp.bird.status import Line
+from cni_calico.nodeagent.bgp.bird.status import Line
 
 _ROUTE = 1007
 

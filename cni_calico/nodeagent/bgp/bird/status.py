@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Line = tuple[int, str]  # code and text of a reply's line
+Line = tuple[int, str]  # code and text of a reply's line
 
 ESTABLISHED = "Established"
 _PREFIXES = {"Mesh_": "node-to-node mesh", "Global_": "global", "Node_": "node specific"}

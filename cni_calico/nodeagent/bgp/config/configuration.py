@@ -7,6 +7,7 @@ resource overrides the listen port, the log severity and the prefix advertisemen
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cni_calico.model.documents.fields import JSON, Wrong, parse_bool, parse_network, parse_object, parse_text
 from cni_calico.model.resources import Network, Resource
@@ -25,10 +26,6 @@ from cni_calico.nodeagent.bgp.config.values import (
     parse_restart_time,
     parse_secret_ref,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 AS_NUMBER = 64512
 NORMAL_PRIORITY = 1024

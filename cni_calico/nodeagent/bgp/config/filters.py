@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cni_calico.model.documents.fields import Wrong, parse_list, parse_network, parse_object
 from cni_calico.model.resources import Network, Resource
@@ -22,10 +23,6 @@ from cni_calico.nodeagent.bgp.config.values import (
     parse_in,
     parse_interface_pattern,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PREFERENCE, PREFERENCE_RAISED = 100, 200  # of BGP routes; one with 200 replaces a route of this node
 LOCAL_PREF_TOP = 2147483647  # a route's local preference is this number less its priority

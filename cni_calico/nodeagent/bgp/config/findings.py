@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from cni_calico.model.documents.fields import Wrong, parse_list
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    ParsedField = TypeVar("ParsedField")
-    DefaultValue = TypeVar("DefaultValue")
+ParsedField = TypeVar("ParsedField")
+DefaultValue = TypeVar("DefaultValue")
 
 ERROR = "error"  # something configured is not in effect
 WARNING = "warning"  # it is in effect, but probably not as intended

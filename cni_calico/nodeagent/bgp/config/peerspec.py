@@ -7,6 +7,7 @@ its filters) would be worse than none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.fields import Wrong, parse_bool, parse_text, parse_texts
@@ -25,10 +26,6 @@ from cni_calico.nodeagent.bgp.config.values import (
     parse_restart_time,
     parse_secret_ref,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 BFD = "cni-calico.io/bfd"  # an annotation of the BGPPeer
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 from cni_calico.model.documents.fields import (
     Wrong,
@@ -24,10 +25,6 @@ from cni_calico.model.documents.fields import (
 from cni_calico.model.resources import Address, Network
 from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 EXCLUDE_LABEL = "node.kubernetes.io/exclude-from-external-load-balancers"
 _TYPES = ("ClusterIP", "NodePort", "LoadBalancer")

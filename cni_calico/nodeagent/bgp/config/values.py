@@ -7,18 +7,15 @@ unchanged: numbers in range, addresses, names of a fixed alphabet.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from ipaddress import IPv4Address, ip_address
+from typing import Any
 
 from cni_calico.model.documents.fields import Wrong, parse_int, parse_network, parse_object, parse_text, without_zone
 from cni_calico.model.documents.kinds import parse_as_number
 from cni_calico.model.resources import Address, Network
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 U16, U32 = (1 << 16) - 1, (1 << 32) - 1
 RESTART_TIME_MAX_S = 4095

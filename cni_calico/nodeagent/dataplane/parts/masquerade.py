@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.filter import iptables, nftables
+from cni_calico.kernel.filter import iptables
+from cni_calico.kernel.filter import nft as nftables
 from cni_calico.kernel.monitor import RULES
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings

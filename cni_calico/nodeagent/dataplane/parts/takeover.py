@@ -16,7 +16,8 @@ from typing import ClassVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.filter import ipsets, iptables, nftables
+from cni_calico.kernel.filter import ipsets, iptables
+from cni_calico.kernel.filter import nft as nftables
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
@@ -59,7 +60,7 @@ class Takeover:
             self._remove_chains(felix, deadline, done)
             self.chains_gone = True
         if self.kept is None or (self.kept and full):
-            self._remove_sets(done)
+            self._remove_sets(deadline, done)
 
     @property
     def done(self) -> bool:
@@ -79,15 +80,15 @@ class Takeover:
             nftables.apply_script(f"add table {table}\ndelete table {table}\n", deadline)
             done.changed.append(f"removed table {table} of upstream's agent")
 
-    def _remove_sets(self, done: Pass) -> None:
+    def _remove_sets(self, deadline: Deadline, done: Pass) -> None:
         kept, removed = [], 0
         try:
-            names = select_upstream_sets(ipsets.read_ipsets())
+            names = select_upstream_sets(ipsets.read_ipsets(deadline))
         except KernelError as e:
             names, kept = [], [f"{e}; those of upstream's agent may still be there: ipset list -n"]
         for name in names:
             try:
-                ipsets.remove_ipset(name)
+                ipsets.remove_ipset(name, deadline)
                 removed += 1
             except KernelError as e:
                 kept.append(f"{e}; it is upstream's: ipset destroy {name}")

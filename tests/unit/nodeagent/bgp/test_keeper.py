@@ -71,7 +71,7 @@ class World:
         self.keeper._feed.wait_synced(Deadline.after(10))
 
     def look(self):
-        self.keeper.follow(self.sources.snapshot())
+        self.keeper.use(self.sources.snapshot())
         return self.keeper._apply()
 
     def stop(self):

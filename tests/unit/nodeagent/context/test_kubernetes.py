@@ -34,8 +34,8 @@ class Api:
             raise found
         return found
 
-    def request(self, method, path, deadline, doing, *, body=None, content_type="", expect=()):
-        self.requests.append((method, path, body, content_type))
+    def send(self, request, deadline):
+        self.requests.append((request.method, request.path, request.body, request.content_type))
 
 
 def facts(**objects):

@@ -9,7 +9,7 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.files import Files
-from cni_calico.kernel.filter import nftables
+from cni_calico.kernel.filter import nft as nftables
 from cni_calico.kernel.monitor import NEIGHBOURS, RULES, SETTINGS
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.context.felix import FelixSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from errno import ENOENT, ENOMEM, EPERM
@@ -13,16 +14,17 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink.filter_events import Happened
-from cni_calico.log import SILENT
+from cni_calico.log import SILENT, Log
 from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
-from cni_calico.model.netfilter import AddRules, NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource
+from cni_calico.netfilter.tables import AddRules, AddTable, NftTable, Operation, TableId
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
-from cni_calico.nodeagent.dataplane.policy.tables import FILTER
-from cni_calico.nodeagent.dataplane.policy.tunnels import Tunnels
-from cni_calico.nodeagent.policing.changes import FedRecord, Refusal
-from cni_calico.nodeagent.policing.rounds import RETRY_FIRST_S, Rounds
+from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal
+from cni_calico.nodeagent.policing.rounds import Rounds
+from cni_calico.nodeagent.policing.schedule import RETRY_FIRST_S
+from cni_calico.nodeagent.policing.tables.touched import FILTER
+from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.decode import reduce_record
 from cni_calico.policy.hosts import HostRecord
@@ -69,8 +71,10 @@ class Host:
     kernel: Unreadable = field(default_factory=Unreadable)
     told: list[Standing] = field(default_factory=list)
 
-    def rounds(self, figures: PolicyFigures | None = None) -> Rounds:
-        context = Context(private_settings(self.directory), MemoryStore(), SILENT, lambda _: True)
+    def rounds(
+        self, figures: PolicyFigures | None = None, log: Log = SILENT, watch: Callable[[], None] = lambda: None
+    ) -> Rounds:
+        context = Context(private_settings(self.directory), MemoryStore(), log, lambda _: True)
         context.kubernetes = OnKubernetes() if self.kubernetes else None
         felix = replace(
             FELIX,
@@ -78,7 +82,7 @@ class Host:
             endpoint_status_prefix=str(self.directory),
             nftables_refresh_s=90,
         )
-        return Rounds(context, "n1", felix, self.kernel, None, self.told.append, figures=figures, now=lambda: self.time)
+        return Rounds(context, "n1", felix, self.kernel, None, self.told.append, watch, figures, lambda: self.time)
 
 
 def policed(host: Host) -> bool:
@@ -96,16 +100,16 @@ def test_what_upstream_left_may_go_where_nothing_is_policed_though_the_kernel_ca
 def test_a_policy_that_cannot_be_read_is_one(tmp_path: Path) -> None:
     host = Host(tmp_path)
     rounds = host.rounds()
-    rounds.take({POLICY: Refusal("no")})
+    rounds.receive({POLICY: Refusal("no")})
     rounds.once()
     assert not host.told[-1].upstream_goes
     host.kernel.broken = False
     rounds.once()
     assert host.told[-1].in_force and host.kernel.tables
-    rounds.take({POLICY: None})
+    rounds.receive({POLICY: None})
     rounds.once()
     assert not host.told[-1].in_force and not policed(host)
-    rounds.take({POLICY: Refusal("no")})
+    rounds.receive({POLICY: Refusal("no")})
     rounds.once()
     assert host.told[-1].in_force and host.kernel.tables
 
@@ -142,8 +146,8 @@ def test_what_only_upstream_enforces_on_hosts_is_told(
         told = Host(tmp_path, kubernetes=True, enforcement=enforcement)
         told.kernel.broken = False
         rounds = told.rounds()
-        rounds.take({ResourceKey("HostEndpoint", "eth0"): host, POLICY: _policy(selector)})
-        rounds.follow()
+        rounds.receive({ResourceKey("HostEndpoint", "eth0"): host, POLICY: _policy(selector)})
+        rounds.calculate()
         rounds.once()
         assert told.told[-1].lost == (lost if enforcement == "Disabled" else ())
 
@@ -153,8 +157,8 @@ def test_a_host_endpoint_is_a_reason_to_enforce(tmp_path: Path) -> None:
     told.kernel.broken = False
     rounds = told.rounds()
     for host, is_policed in ((_host("n2"), False), (_host("n1"), True), (None, False)):
-        rounds.take({ResourceKey("HostEndpoint", "eth0"): host})
-        rounds.follow()
+        rounds.receive({ResourceKey("HostEndpoint", "eth0"): host})
+        rounds.calculate()
         rounds.once()
         assert told.told[-1].in_force is is_policed
         assert bool(told.kernel.tables and "host-in" in told.kernel.tables[FILTER[4]].chains) is is_policed
@@ -163,7 +167,7 @@ def test_a_host_endpoint_is_a_reason_to_enforce(tmp_path: Path) -> None:
 def test_policies_that_are_switched_off_are_told(tmp_path: Path) -> None:
     told = Host(tmp_path, enforcement="Disabled")
     rounds = told.rounds()
-    rounds.take({ResourceKey("NetworkPolicy", f"p{i}", "a"): Refusal("no") for i in range(7)})
+    rounds.receive({ResourceKey("NetworkPolicy", f"p{i}", "a"): Refusal("no") for i in range(7)})
     rounds.once()
     assert told.told[-1].lost == (
         "7 policies (NetworkPolicy a/p0, NetworkPolicy a/p1, NetworkPolicy a/p2, NetworkPolicy a/p3, NetworkPolicy a/p4"
@@ -174,7 +178,7 @@ def test_policies_that_are_switched_off_are_told(tmp_path: Path) -> None:
 def test_a_failure_is_waited_after(tmp_path: Path) -> None:
     host = Host(tmp_path)
     rounds = host.rounds()
-    rounds.take({POLICY: Refusal("no")})
+    rounds.receive({POLICY: Refusal("no")})
     assert not rounds.waits_to_retry and rounds.patience_s() == 0
     rounds.once()
     assert rounds.waits_to_retry and rounds.patience_s() > RETRY_FIRST_S / 2
@@ -189,7 +193,7 @@ def test_what_is_not_read_yet_keeps_nothing_back(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.kernel.broken = False
     rounds = host.rounds()
-    rounds.take({POLICY: Refusal("no")})
+    rounds.receive({POLICY: Refusal("no")})
     rounds.once((), "EndpointSlice not read yet")
     assert host.told[-1].in_force and host.told[-1].failing == "EndpointSlice not read yet"
     assert not rounds.waits_to_retry
@@ -209,22 +213,22 @@ def test_the_gate_opens_once_every_profile_that_workloads_here_name_is_there(tmp
     host.kernel.broken = False
     rounds = host.rounds()
     endpoint = replace(workload("a", "calia", "10.65.0.1/32"), profiles=("kns.b", "ksa.b.default"))
-    rounds.take({WORKLOAD: endpoint})
+    rounds.receive({WORKLOAD: endpoint})
 
     def decided() -> Standing:
-        rounds.follow()
+        rounds.calculate()
         rounds.once()
         return host.told[-1]
 
     assert not decided().ready and "kns.b, ksa.b.default" in host.told[-1].sentence
-    rounds.take(profile("kns.a"))  # another namespace's, which was enough once
+    rounds.receive(profile("kns.a"))  # another namespace's, which was enough once
     assert not decided().in_force and not policed(host)
-    rounds.take(profile("kns.b"))
+    rounds.receive(profile("kns.b"))
     said = decided()
     assert not said.in_force and not said.ready and "(ksa.b.default)" in said.sentence
-    rounds.take(profile("ksa.b.default"))
+    rounds.receive(profile("ksa.b.default"))
     assert decided().in_force and policed(host)
-    rounds.take({ResourceKey("Profile", "kns.b"): None})  # later it is policy, and drops
+    rounds.receive({ResourceKey("Profile", "kns.b"): None})  # later it is policy, and drops
     assert decided().in_force
 
 
@@ -233,7 +237,7 @@ def test_the_gate_opens_once_every_profile_that_workloads_here_name_is_there(tmp
 
 def test_status_files_where_nothing_is_policed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is to come that an ADD could wait for; where the node is only not ready, something is."""
-    monkeypatch.setattr("cni_calico.nodeagent.policing.interfaces.read_interfaces", lambda deadline: INTERFACES)
+    monkeypatch.setattr("cni_calico.nodeagent.policing.feed.interfaces.read_interfaces", lambda deadline: INTERFACES)
     for host, there in ((Host(tmp_path / "off", enforcement="Disabled"), True), (Host(tmp_path / "host"), True)):
         host.kernel.broken = False
         _with_endpoint(host)
@@ -245,7 +249,7 @@ def test_status_files_where_nothing_is_policed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_removed_status_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cni_calico.nodeagent.policing.interfaces.read_interfaces", lambda deadline: INTERFACES)
+    monkeypatch.setattr("cni_calico.nodeagent.policing.feed.interfaces.read_interfaces", lambda deadline: INTERFACES)
     host = Host(tmp_path / "host")
     host.kernel.broken = False
     rounds = _with_endpoint(host)
@@ -261,8 +265,8 @@ def test_removed_status_files_are_written_again(tmp_path: Path, monkeypatch: pyt
 
 def _with_endpoint(host: Host) -> Rounds:
     rounds = host.rounds()
-    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
-    rounds.follow()
+    rounds.receive({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.calculate()
     rounds.once()
     return rounds
 
@@ -277,14 +281,15 @@ def _files(host: Host) -> list[Path]:
 def test_figures(tmp_path: Path) -> None:
     host, figures = Host(tmp_path), PolicyFigures()
     rounds = host.rounds(figures)
-    rounds.take(
+    rounds.receive(
         {POLICY: Refusal("no"), ResourceKey("Tier", "default"): Resource("Tier", Metadata("default"), {})}, 990.0
     )
     rounds.once()
     assert figures.failures == 1 and figures.change.count == 0
     host.kernel.broken = False
+    host.time += 1.0
     rounds.once()
-    assert figures.change.count == figures.apply.count == 1 and figures.change.last_s[0] == 10.0
+    assert figures.change.count == figures.apply.count == 1 and figures.change.last_s[0] == 11.0
     assert figures.records == {"Tier": 1, "Profile": 0, "HostEndpoint": 0, "Policy": 1}
     table = host.kernel.tables[FILTER[4]]
     assert figures.in_kernel["4"]["chains"] == len(table.chains) > 0
@@ -292,24 +297,41 @@ def test_figures(tmp_path: Path) -> None:
     assert figures.change.count == 1
 
 
+def test_the_kernels_content_is_counted_once_a_second(tmp_path: Path) -> None:
+    """It takes as long as there are chains, and each change would pay for it."""
+    host, figures = Host(tmp_path), PolicyFigures()
+    host.kernel.broken = False
+    rounds = host.rounds(figures)
+    rounds.receive({POLICY: Refusal("no")})
+    rounds.calculate()
+    rounds.once()
+    before = figures.in_kernel["4"]["chains"]
+    rounds.receive({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    for passes_s, grows in ((0.0, False), (0.9, False), (0.2, True)):
+        host.time += passes_s
+        rounds.calculate()
+        rounds.once()
+        assert (figures.in_kernel["4"]["chains"] > before) == grows
+
+
 def test_calculation_and_workloads_are_counted_where_they_are_known(tmp_path: Path) -> None:
     host, figures = Host(tmp_path), PolicyFigures()
     host.kernel.broken = False
     rounds = host.rounds(figures)
-    rounds.take({})
-    rounds.follow()
+    rounds.receive({})
+    rounds.calculate()
     assert figures.calculation.count == 0
-    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
-    rounds.take({ResourceKey("Tier", "default"): Resource("Tier", Metadata("default"), {})})
+    rounds.receive({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.receive({ResourceKey("Tier", "default"): Resource("Tier", Metadata("default"), {})})
     host.time += 100  # not spent on calculating
-    rounds.follow()
-    rounds.follow()
+    rounds.calculate()
+    rounds.calculate()
     assert (figures.calculation.count, figures.calculation.total_s) == (1, 0.0)
     rounds.once()
     assert figures.workload_endpoints is None
     rounds.once(everybody=True)
     assert figures.workload_endpoints == 1
-    rounds.take({WORKLOAD: None})
+    rounds.receive({WORKLOAD: None})
     rounds.once(everybody=True)
     assert figures.workload_endpoints == 0
 
@@ -331,18 +353,18 @@ def test_what_a_spared_policy_needs_is_read_before_it_is_in_force(tmp_path: Path
     (tmp_path / "state" / "spared-policies.json").write_text('[["GlobalNetworkPolicy", "", "x", 99]]')
     rounds = host.rounds()
     rounds.configure(replace(FELIX, policy_rule_budget=1, endpoint_status_prefix=str(tmp_path)))
-    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
-    rounds.take(
+    rounds.receive({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.receive(
         {
             ResourceKey("GlobalNetworkPolicy", "x"): reduce_record(
                 ResourceKey("GlobalNetworkPolicy", "x"), selecting("Deny")
             )
         }
     )
-    rounds.follow()
-    assert not rounds.needs_endpoints
+    rounds.calculate()
+    assert not rounds.intake.facts.needs.endpoints
     rounds.once()
-    assert rounds.needs_endpoints and not policed(host)
+    assert rounds.intake.facts.needs.endpoints and not policed(host)
     rounds.once()
     assert len(host.kernel.tables[FILTER[4]].chains["pi-gnp/x"].rules) == 2
 
@@ -353,13 +375,13 @@ def test_a_rule_that_could_open_without_a_listing_denies_until_it_is_read(tmp_pa
     host.kernel.broken = False
     rounds = host.rounds()
     deny, allow = ResourceKey("GlobalNetworkPolicy", "no"), ResourceKey("GlobalNetworkPolicy", "yes")
-    rounds.take({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
-    rounds.take({deny: reduce_record(deny, selecting("Deny")), allow: reduce_record(allow, selecting("Allow"))})
+    rounds.receive({WORKLOAD: workload("a", "calia", "10.65.0.1/32")})
+    rounds.receive({deny: reduce_record(deny, selecting("Deny")), allow: reduce_record(allow, selecting("Allow"))})
 
     def rules_of(name: str) -> int:
         return len(host.kernel.tables[FILTER[4]].chains[f"pi-gnp/{name}"].rules)
 
-    rounds.follow()
+    rounds.calculate()
     rounds.once((), "WorkloadEndpoint not read yet", frozenset({"WorkloadEndpoint"}))
     (problem,) = host.told[-1].problems
     assert problem == "GlobalNetworkPolicy no: its rules need what is not known: WorkloadEndpoint not read yet"
@@ -373,7 +395,7 @@ def test_what_policies_depend_on_is_tried_again_soon(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.kernel.broken = False
     rounds = host.rounds()
-    rounds.take({POLICY: Refusal("no")})
+    rounds.receive({POLICY: Refusal("no")})
     rounds.once()
     assert host.told[-1].in_force
     host.kernel.flush_ruleset()
@@ -387,6 +409,22 @@ def test_what_policies_depend_on_is_tried_again_soon(tmp_path: Path) -> None:
     assert not host.told[-1].failing and "from-workloads" in host.kernel.tables[FILTER[4]].chains
 
 
+def test_standing_rules_that_failed_are_tried_when_they_are_wanted_again(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    host.kernel.refuse = lambda operation: ENOMEM if isinstance(operation, AddTable) else 0
+    rounds = host.rounds()
+    rounds.once()
+    assert host.told[-1].problems
+    host.kernel.refuse = lambda operation: 0
+    wanted = rounds._felix
+    rounds.configure(replace(wanted, standing_rules="Disabled"))
+    rounds.once()
+    rounds.configure(wanted)
+    rounds.once()
+    assert rounds.guard.stands and not host.told[-1].problems
+
+
 def test_which_tunnels_are_guarded(tmp_path: Path) -> None:
     """Without a policy, and whether or not the kernel takes the rule; the node is ready in any case."""
     for refused, guarded in ((False, {"vxlan.calico", "tunl0"}), (True, set())):
@@ -395,7 +433,7 @@ def test_which_tunnels_are_guarded(tmp_path: Path) -> None:
         if refused:
             host.kernel.refuse = lambda o: EPERM if isinstance(o, AddRules) and o.chain == "tunnels" else 0
         rounds = host.rounds()
-        rounds.follow_tunnels(Tunnels(frozenset((4,)), True, frozenset()))
+        rounds.use_tunnels(Tunnels(frozenset((4,)), True, frozenset()))
         rounds.once()
         said = host.told[-1]
         assert said.guarded == guarded and said.ready and not said.in_force
@@ -403,17 +441,45 @@ def test_which_tunnels_are_guarded(tmp_path: Path) -> None:
         assert bool(said.unguardable) is refused
 
 
+def test_standing_rules_that_fail_are_tried_less_and_less_often(tmp_path: Path) -> None:
+    """Where no policy is enforced; other tunnels are tried at once."""
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    tries: list[float] = []
+
+    def refuse(operation: Operation) -> int:
+        if isinstance(operation, AddTable):
+            tries.append(host.time)
+            return ENOMEM
+        return 0
+
+    host.kernel.refuse = refuse
+    rounds = host.rounds()
+    for _ in range(200):
+        rounds.once()
+        host.time += 1
+    when = sorted(set(tries))
+    assert 7 <= len(when) <= 12 and when[-1] - when[-2] == 30
+    rounds.use_tunnels(Tunnels(frozenset((4,))))
+    rounds.once()
+    assert tries[-1] == host.time and host.told[-1].problems
+    host.kernel.refuse = lambda operation: 0
+    host.time += 31
+    rounds.once()
+    assert not host.told[-1].problems and rounds.guard.stands and rounds.patience_s() > 60
+
+
 def test_before_every_listing_has_been_read(tmp_path: Path) -> None:
     """A listing may be refused for ever: what needs none of them stands, and tunnels come up with it."""
     host = Host(tmp_path)
     host.kernel.broken = False
     rounds = host.rounds()
-    rounds.follow_tunnels(Tunnels(frozenset((4,))))
+    rounds.use_tunnels(Tunnels(frozenset((4,))))
     rounds.wait_for("")
     assert host.told[-1].guarded == {"vxlan.calico"} and host.told[-1].warnings and not host.told[-1].decided
     early = set(host.kernel.tables[FILTER[4]].chains)
     assert early == {"tunnels", "loopback-in", "loopback-out", "from-encapsulated", "to-host-encapsulated"}
-    rounds.follow_tunnels(Tunnels(frozenset((4,)), True))
+    rounds.use_tunnels(Tunnels(frozenset((4,)), True))
     rounds.wait_for("no right to list")
     said = host.told[-1]
     assert said.guarded == {"vxlan.calico", "tunl0"} and said.decided and said.failing == "no right to list"
@@ -429,13 +495,13 @@ def test_policies_in_force_stay_while_a_listing_is_read_that_a_new_rule_needs(tm
     host = Host(tmp_path)
     host.kernel.broken = False
     rounds = host.rounds()
-    rounds.follow_tunnels(Tunnels(vxlan=frozenset({4})))
+    rounds.use_tunnels(Tunnels(vxlan=frozenset({4})))
     rounds.wait_for("")
-    rounds.take({POLICY: Refusal("no")})
-    rounds.follow()
+    rounds.receive({POLICY: Refusal("no")})
+    rounds.calculate()
     rounds.once()
     assert policed(host) and host.told[-1].in_force
-    rounds.follow_tunnels(Tunnels(vxlan=frozenset({4, 6})))  # a node joined
+    rounds.use_tunnels(Tunnels(vxlan=frozenset({4, 6})))  # a node joined
     rounds.wait_for("")
     assert policed(host) and host.told[-1].in_force and not host.told[-1].warnings
 
@@ -444,13 +510,13 @@ def test_rules_of_an_earlier_run_stay_until_everything_has_been_read(tmp_path: P
     host = Host(tmp_path)
     host.kernel.broken = False
     first = host.rounds()
-    first.take({POLICY: Refusal("no")})
+    first.receive({POLICY: Refusal("no")})
     first.once()
     assert policed(host)
     first.stop()
     before = deepcopy(host.kernel.tables)
     again = host.rounds()
-    again.follow_tunnels(Tunnels(frozenset((4,))))
+    again.use_tunnels(Tunnels(frozenset((4,))))
     again.wait_for("")
     assert host.kernel.tables == before and not host.told[-1].guarded
 
@@ -460,20 +526,31 @@ def test_a_tunnel_is_not_guarded_by_the_rules_of_another(tmp_path: Path) -> None
     host = Host(tmp_path)
     host.kernel.broken = False
     rounds = host.rounds()
-    rounds.follow_tunnels(Tunnels(frozenset((4,))))
+    rounds.use_tunnels(Tunnels(frozenset((4,))))
     rounds.once()
     assert host.told[-1].guarded == {"vxlan.calico"}
     host.kernel.refuse = lambda _: ENOMEM
-    rounds.follow_tunnels(Tunnels(frozenset((4,)), True))
+    rounds.use_tunnels(Tunnels(frozenset((4,)), True))
     rounds.once()
     assert "tunl0" not in host.told[-1].guarded
+
+
+def test_for_which_ports_tunnels_are_guarded(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds()
+    rounds.use_tunnels(Tunnels(frozenset((4,)), other_ports=frozenset((4790,))))
+    rounds.once()
+    assert host.told[-1].vxlan_ports == {4789, 4790} and host.told[-1].guarded == {"vxlan.calico"}
 
 
 def test_services_networks_that_can_be_read_again_are_no_problem(tmp_path: Path) -> None:
     rounds = Host(tmp_path).rounds()
     spec = {"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}]}
-    rounds.take({BGP_DEFAULT: Resource("BGPConfiguration", Metadata("default"), spec)})
-    rounds.take({BGP_DEFAULT: Refusal("it is no object")})
-    assert BGP_DEFAULT in rounds._graph.problems and rounds._service_networks
-    rounds.take({BGP_DEFAULT: Resource("BGPConfiguration", Metadata("default"), spec)})
-    assert not rounds._graph.problems
+    rounds.receive({BGP_DEFAULT: Resource("BGPConfiguration", Metadata("default"), spec)})
+    rounds.receive({BGP_DEFAULT: Refusal("it is no object")})
+    rounds.calculate()
+    assert BGP_DEFAULT in rounds.intake.facts.problems and rounds.intake.service_networks
+    rounds.receive({BGP_DEFAULT: Resource("BGPConfiguration", Metadata("default"), spec)})
+    rounds.calculate()
+    assert not rounds.intake.facts.problems

@@ -162,15 +162,16 @@ HEAVY = {
 
 
 @pytest.mark.parametrize(("flags", "most"), [(["-felix-live"], 32), (["-felix-live", "-felix-ready"], 37), (["-v"], 8)])
-def test_probes_import_little(tmp_path, flags, most):
+def test_probes_import_little(tmp_path, expanded_tree, flags, most):
     status.write_status(str(tmp_path), GOOD)
     program = (
         "import sys, os; before = set(sys.modules); sys.argv[1:] = {!r}\n"
         "from cni_calico.nodeagent.main import main; main()\n"
         "sys.stdout.write('\\n' + ' '.join(set(sys.modules) - before))"
     )
+    path = f"import sys; sys.path.insert(0, {str(expanded_tree)!r}); "
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); " + program.format(flags)],
+        [sys.executable, "-I", "-S", "-c", path + program.format(flags)],
         capture_output=True,
         text=True,
         env={"CALICO_RUN_DIR": str(tmp_path)},

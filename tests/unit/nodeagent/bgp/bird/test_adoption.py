@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from cni_calico.kernel.files import Files
-from cni_calico.nodeagent.bgp.bird.adoption import KEPT_SUFFIX, MARK, is_bird, keep_first, may_write
+from cni_calico.nodeagent.bgp.bird.adoption import (
+    KEPT_SUFFIX,
+    MARK,
+    _config_file,
+    is_bird,
+    keep_first,
+    may_write,
+    parse_greeting,
+)
 
 USER = 4711
 
@@ -72,3 +81,32 @@ def test_what_was_there_is_kept_once_and_not_through_a_link(tmp_path: Path) -> N
 )
 def test_whoever_speaks_to_a_bird_is_none(words: list[bytes], expected: bool) -> None:
     assert is_bird(words) == expected
+
+
+def test_a_file_behind_other_mounts_is_not_the_one_here(rooted: Path) -> None:
+    """A BIRD of another container: the same path is another file there, unless the directory is shared."""
+    theirs = rooted / "theirs"
+    shared = rooted / "shared"
+    shared.mkdir()
+    script = f"mount -t tmpfs none {theirs} && echo ready && exec sleep 1000"
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE, text=True) as bird:
+        try:
+            assert bird.stdout is not None and bird.stdout.readline() == "ready\n"
+            for directory, pid, seen in (
+                (theirs, bird.pid, False),
+                (shared, bird.pid, True),
+                (theirs, os.getpid(), True),
+            ):
+                file = str(directory / "bird.conf")
+                for words in ([b"bird", b"-c", file.encode()], [b"bird", b"-c" + file.encode()]):
+                    assert _config_file(words, pid) == (file if seen else "")
+        finally:
+            bird.kill()
+            for made in (theirs, shared, rooted):
+                made.rmdir()
+
+
+@pytest.mark.parametrize("text", ["BIRD 1.6.8 ready.", "BIRD v0.3.3+birdv1.6.8 ready."])
+def test_the_greetings_of_the_old_kind(text: str) -> None:
+    """Debian's, as its bird and bird6 say it, and upstream's."""
+    assert parse_greeting(text) == (1, 6, 8)

@@ -1,0 +1,191 @@
+"""Which packet filter enforces policies: nf_tables, or legacy iptables with IP sets where the kernel has no nf_tables.
+
+Rule: NFTablesMode Disabled chooses iptables only if iptables can be used here; the mode never leaves policies without
+enforcement. While iptables is used, a warning says what it lacks. What the other packet filter left is removed only
+after this one's rules are in force: for a moment a packet meets both, but never neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, KernelError
+from cni_calico.kernel.filter.legacy import programs
+from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+from cni_calico.kernel.filter.legacy.matches import Marks
+from cni_calico.kernel.filter.legacy.script import parse_dropped
+from cni_calico.kernel.filter.nf_tables.counters import read_counters
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.netfilter.rules import LogPacket, NftRule
+from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, DropTable, TableId
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings, Networks, filter_settings
+from cni_calico.nodeagent.policing.tables.touched import FILTER, NAME, TABLES
+
+NFTABLES, IPTABLES = "nftables", "iptables"
+_LOOK_S, _REMOVE_S = 60.0, 60.0
+_MARKS = 4
+_REPORTS = 61789  # a number that nobody else uses, as far as is known
+_PROBE = TableId(FILTER[4].family, f"{NAME}-probe")
+_ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
+_DISABLED = "NFTablesMode is Disabled"
+_LIMITS = (
+    "Changes take longer the more rules there are, rules that others change are noticed within a second, members of "
+    "sets only every IptablesRefreshInterval, and proxy ARP's answers are not checked"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """``name``: NFTABLES or IPTABLES. ``warning``: what its users have to know, "" for nothing. ``report_group``:
+    to which its rules can report what they drop, 0 if they cannot.
+    """
+
+    name: str = NFTABLES
+    warning: str = ""
+    report_group: int = 0
+
+    def settings(self, felix: FelixSettings, service_networks: Networks) -> FilterSettings:
+        """What the rules depend on."""
+        return filter_settings(felix, service_networks, self.name, self.report_group)
+
+    def refresh_s(self, felix: FelixSettings) -> float:
+        """How often everything is compared with the kernel."""
+        return felix.iptables_refresh_s if self.name == IPTABLES else felix.nftables_refresh_s
+
+
+DEFAULT = DataPlane()
+
+
+class NoPacketFilter(KernelError):
+    """A kernel without any that can be used: nothing can be filtered."""
+
+
+def choose(mode: str, no_nftables: str, no_iptables: str) -> DataPlane:
+    """``mode``: NFTablesMode. ``no_nftables``, ``no_iptables``: why that cannot be used, "" if it can.
+
+    Raises NoPacketFilter if neither can.
+    """
+    if mode == "Disabled" and not no_iptables:
+        return DataPlane(IPTABLES, f"{_DISABLED}: policies are enforced with legacy iptables and IP sets. {_LIMITS}")
+    if not no_nftables:
+        if mode != "Disabled":
+            return DataPlane()
+        why = f"{_DISABLED}, but policies are enforced with nftables all the same, because {no_iptables}"
+        return DataPlane(NFTABLES, f"{why}; iptables' rules of other programs are not affected")
+    if no_iptables:
+        raise NoPacketFilter(
+            f"there is no packet filter for policies: {no_nftables}; and {no_iptables}. Boot a kernel that has "
+            "nf_tables (CONFIG_NF_TABLES), or make iptables-legacy and ipset work here"
+        )
+    return DataPlane(
+        IPTABLES, f"{no_nftables}: policies are enforced with legacy iptables and IP sets instead. {_LIMITS}"
+    )
+
+
+def marks_of(mask: int) -> Marks | None:
+    """The third and fourth bit of the mask (nf_tables uses the first two); None if it has fewer."""
+    bits = [1 << i for i in range(32) if mask >> i & 1]
+    return Marks(*bits[2:_MARKS]) if len(bits) >= _MARKS else None
+
+
+def look(felix: FelixSettings) -> DataPlane:
+    """What this kernel has, in the namespace of the calling thread. Raises CalicoError if that is nothing."""
+    no_nftables = _no_nftables()
+    no_iptables = "" if felix.nftables_mode != "Disabled" and not no_nftables else _no_iptables(felix)
+    plane = choose(felix.nftables_mode, no_nftables, no_iptables)
+    return replace(plane, report_group=_REPORTS) if plane.name == NFTABLES and _can_report() else plane
+
+
+def _can_report() -> bool:
+    """Whether rules of nf_tables can report packets: the kernel may lack nfnetlink_log."""
+    rule = NftRule((LogPacket("probe", group=_REPORTS),))
+    try:
+        with NfTables() as kernel:
+            probe = (AddTable(_PROBE), AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (rule,)))
+            kernel.check(probe, Deadline.after(_LOOK_S))
+    except CalicoError:
+        return False
+    return True
+
+
+def _no_nftables() -> str:
+    """Why nf_tables cannot be used, "" if it can. Raises CalicoError if that is unknown: a failure that passes must not
+    change the packet filter.
+    """
+    try:
+        with NfTables() as kernel:
+            # a kernel built without IPv4's tables would still answer a question
+            kernel.check([AddTable(_PROBE)], Deadline.after(_LOOK_S))
+    except KernelError as e:
+        if e.errno not in _ABSENT:
+            raise  # it may be there
+        return f"this kernel has no nf_tables ({e})"
+    return ""
+
+
+def _no_iptables(felix: FelixSettings) -> str:
+    missing = programs.missing_programs()
+    if missing:
+        return f"legacy iptables cannot be used: install {missing}"
+    if marks_of(felix.mark_mask) is None:
+        return f"legacy iptables cannot be used: NftablesMarkMask needs {_MARKS} bits for it"
+    try:
+        programs.probe(Deadline.after(_LOOK_S), felix.iptables_lock_s)
+    except CalicoError as e:
+        return f"legacy iptables cannot be used: {e}"
+    return ""
+
+
+@contextmanager
+def opened(plane: DataPlane, felix: FelixSettings) -> Iterator[tuple[NfTables | LegacyFilter, int]]:
+    """The packet filter, and the port of its socket (0: it has none)."""
+    if plane.name == IPTABLES:
+        marks = marks_of(felix.mark_mask)
+        assert marks is not None  # or it would not have been chosen
+        with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
+            yield filtering, 0
+    else:
+        with NfTables() as kernel:
+            yield kernel, kernel.port
+
+
+def count_dropped(plane: DataPlane, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+    """The packets that our rules that drop have counted, by the rules' comments, and maybe others' counts. ``chains``:
+    where such rules are; iptables is read as a whole. Raises KernelError, DeadlineExceeded.
+    """
+    counts: Counter[str] = Counter()
+    if plane.name == IPTABLES:
+        for family in FILTER:
+            counts += parse_dropped(programs.read_tables(family, deadline, counters=True))
+        return counts
+    with Nfnetlink() as netlink:
+        for table in FILTER.values():
+            for chain in chains:
+                counts.update(read_counters(netlink, table, chain, deadline))
+    return counts
+
+
+def remove_other(plane: DataPlane, felix: FelixSettings) -> str:
+    """Remove what the other packet filter has of ours; returns what is in the way, "" if it is gone."""
+    deadline = Deadline.after(_REMOVE_S)
+    try:
+        if plane.name == NFTABLES:
+            marks = marks_of(felix.mark_mask)
+            if marks is not None and not programs.missing_programs() and programs.is_in_use():
+                with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
+                    filtering.remove(FILTER.values(), deadline)
+        elif not _no_nftables():
+            with NfTables() as kernel:
+                there = [table for table in TABLES if kernel.has_table(table, deadline)]
+                if there:
+                    kernel.apply([DropTable(table) for table in there], deadline)
+    except CalicoError as e:
+        return f"the policies that the other packet filter enforced are still in force there, too: {e}"
+    return ""

@@ -1,0 +1,49 @@
+"""PURE: for the status: which policies are not in force as their records say and why, and the counts of what is in
+force.
+"""
+
+from __future__ import annotations
+
+from cni_calico.nodeagent.policing.report.unenforced import named
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.policy.budget import describe_size
+from cni_calico.policy.flushed import GraphFacts, OverBudget
+
+
+def describe_problems(facts: GraphFacts, goal: Goal) -> tuple[str, ...]:
+    """Sentences, sorted."""
+    found = goal.left_out()
+    for key, why in facts.problems.items():
+        fate = "its last valid version stays in force" if key in facts.last_valid else "it counts as absent"
+        found.append(f"{named(key)}: {why}; {fate}")
+    for policy, count in facts.over.denied.items():
+        found.append(f"{policy} denies what it governs: {describe_size(count, facts.over.budget or 0)}")
+    found += map(str, facts.disputes)
+    found += [f"{policy}: {why}" for policy, why in goal.problems.items()]
+    found += [f"{feature.value} is not in force: {why}" for feature, why in goal.lacking.items()]
+    return tuple(sorted(found))
+
+
+def count_goal(goal: Goal, facts: GraphFacts, records: int) -> dict[str, int]:
+    """The counts for the status. ``records``: how many policy records there are."""
+    return {
+        "records": records,
+        "policies": facts.governing,
+        "over_budget": len(facts.over.denied),
+        "disputed": len(facts.disputes),
+        "profiles": len(goal.policies) - facts.governing,
+        "endpoints": len(goal.endpoints.all),
+        "hosts": len(goal.hosts.all),
+        "classes": len(goal.classes),
+        "sets": sum(len(table.elements) for table in goal.tables.of.values() if table.family == "ip"),
+    }
+
+
+def describe_spared(over: OverBudget) -> tuple[str, ...]:
+    """The policies above the budget that are in force because they were before the agent started."""
+    return tuple(
+        f"{policy} is above the budget of {over.budget} rules, and in force because it was when the agent started; "
+        f"it may not need more than {count}"
+        for policy, count in sorted(over.spared.items(), key=str)
+        if policy not in over.denied
+    )

@@ -1,0 +1,255 @@
+"""PURE: renders policies and classes of endpoints as chains of one family's table.
+
+Rule: no verdict marks. Allow is ``accept``, which ends the base chain only, and the next stage is a base chain of its
+own (stages.py); Deny is ``drop``. The one mark bit says "passed on to the next tier": set by a policy, it skips the
+rest of the tier, at whose end it is cleared. Mark tests would not be needed if each tier's chain jumped to the next
+tier's; but the kernel follows at most 16 jumps, and there may be more tiers.
+
+    to-CLASS     invalid? drop. tier after tier: jump to each policy, end of tier. profiles. drop
+    from-CLASS   the same, but tunnels' packets are dropped before the tiers
+    pi-, po-     one policy, ingress and egress
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from cni_calico.netfilter.rules import (
+    ACCEPT,
+    COMMENT_CHARACTERS,
+    DROP,
+    RETURN,
+    Bitwise,
+    Compare,
+    CtLoad,
+    Expression,
+    Immediate,
+    LogPacket,
+    MetaLoad,
+    MetaStore,
+    NftRule,
+    NoTrack,
+    PacketCounter,
+    PayloadLoad,
+    RateLimit,
+    RejectPacket,
+    host32,
+    jump,
+)
+from cni_calico.netfilter.tables import NftChain
+from cni_calico.nodeagent.policing.tables.matches import HasNetworks, ListSet, protocol, render_match
+from cni_calico.nodeagent.policing.tables.naming import class_chain, log_prefix, policy_chain, quoted
+from cni_calico.nodeagent.policing.tables.parts import RenderedRules
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, WantedRule, WantedTier
+
+AskedPolicies = tuple[Immediate, bool]  # what asks one or more policies; whether they may pass a packet on
+_UDP, _IPIP = 17, 4
+UNREACHABLE = {4: 3, 6: 4}
+_INVALID, TRACKED = 1, 6
+NOTHING_ALLOWED = "no policy or profile allowed it"
+ZERO = host32(0)
+
+
+def ct_state(bits: int) -> tuple[Expression, ...]:
+    return (CtLoad("state"), Bitwise(host32(bits), ZERO), Compare("neq", ZERO))
+
+
+ESTABLISHED = NftRule((*ct_state(TRACKED), ACCEPT))
+INVALID = NftRule((*ct_state(_INVALID), DROP), "invalid")
+
+
+def deny(family: int, settings: FilterSettings) -> Expression:
+    """What Deny does; the caller knows whether rejecting is possible at its hook."""
+    return RejectPacket(UNREACHABLE[family]) if settings.reject else DROP
+
+
+def drop_and_tell(settings: FilterSettings, reason: str) -> tuple[Expression, ...]:
+    """Count the packet, report it if that is possible, and drop it; ``reason`` is the comment of its rule, too."""
+    told = (LogPacket(reason, group=settings.report_group),) if settings.report_group else ()
+    return (PacketCounter(), *told, DROP)
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
+    """Whether a tier has to check the mark after this policy."""
+    rules = policy.ingress if ingress else policy.egress
+    return bool(policy.tier) and any(rule.action == "Pass" for rule in rules or ())
+
+
+def set_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), host32(bit)), MetaStore("mark"))
+
+
+def clear_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), ZERO), MetaStore("mark"))
+
+
+def has_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("neq", ZERO))
+
+
+def _no_mark(bit: int) -> tuple[Expression, ...]:
+    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("eq", ZERO))
+
+
+def _action(
+    rule: WantedRule, policy: WantedPolicy, family: int, settings: FilterSettings, drops: bool
+) -> tuple[Expression, ...]:
+    if rule.action == "Allow":
+        return (*_decided(policy, settings), ACCEPT)
+    if rule.action == "Deny":
+        return (DROP if drops or policy.reach in ("beforeNat", "raw") else deny(family, settings),)
+    if rule.action == "Pass":
+        return (*set_mark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
+    rate = settings.log_rate
+    limit = () if rate is None else (RateLimit(rate.count, rate.per_s, rate.burst),)
+    return (*limit, LogPacket(log_prefix(settings.log_prefix, policy.tier, policy.id)))
+
+
+def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[Expression, ...]:
+    """What Allow means in addition for doNotTrack and preDNAT policies: later stages of hosts are skipped."""
+    if policy.reach in ("own", "forward"):
+        return ()
+    return (*set_mark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
+
+
+def render_rules(
+    policy: WantedPolicy,
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    has_networks: HasNetworks,
+    *,
+    drops: bool = False,
+) -> Iterator[RenderedRules]:
+    """The rules of one direction, rule by rule. Raises CannotRender."""
+    for rule in (policy.ingress if ingress else policy.egress) or ():
+        rendered = render_match(rule, family, has_networks, by_iptables=settings.by_iptables)
+        if rendered.matches:
+            action = _action(rule, policy, family, settings, drops)
+            comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
+            yield RenderedRules([NftRule((*match, *action), comment) for match in rendered.matches], rendered.lists)
+
+
+def render_policy(
+    policy: WantedPolicy,
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    has_networks: HasNetworks,
+    *,
+    drops: bool = False,
+) -> tuple[NftChain, dict[str, ListSet]]:
+    """Its chain in one direction, and the lists that its rules look up. Raises CannotRender."""
+    rendered = tuple(render_rules(policy, ingress, family, settings, has_networks, drops=drops))
+    rules = tuple(rule for one in rendered for rule in one.rules)
+    lists = {name: listed for one in rendered for name, listed in one.lists.items()}
+    return NftChain(policy_chain(policy.id, ingress, drops=drops), rules), lists
+
+
+def render_denied(policy: PolicyId, ingress: bool, why: str, *, drops: bool = False) -> NftChain:
+    """Replaces a policy that cannot be rendered: packets that reach it are dropped."""
+    return NftChain(policy_chain(policy, ingress, drops=drops), (NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS]),))
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+
+def render_class(
+    wanted: WantedClass,
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    passes: Callable[[PolicyId], bool],
+    grouped: Callable[[WantedTier], Iterable[AskedPolicies] | None] = lambda _: None,
+) -> NftChain:
+    """The chain of a class in one direction. ``grouped``: for a tier whose policies are asked in groups, what asks
+    these.
+    """
+    tiers = wanted.ingress if ingress else wanted.egress
+    asked = [grouped(tier) or _ask_each(tier, ingress, passes) for tier in tiers]
+    rules = [
+        *_before_tiers(ingress, settings),
+        *_ask_tiers(tiers, asked, settings, deny(family, settings)),
+        *(NftRule((jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles),
+        NftRule((deny(family, settings),), NOTHING_ALLOWED),
+    ]
+    return NftChain(class_chain(wanted.id, ingress), tuple(rules))
+
+
+def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
+    if settings.drop_invalid:
+        yield INVALID
+    if not ingress:
+        yield from encapsulated_from_workload(settings)
+
+
+def encapsulated_from_workload(settings: FilterSettings) -> Iterator[NftRule]:
+    """Drop tunnels' packets; the caller sees to it that only workloads' packets come here."""
+    if not settings.allow_vxlan:
+        port = settings.vxlan_port.to_bytes(2, "big")
+        match = (*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port))
+        yield NftRule((*match, DROP), "VXLAN from a workload")
+    if not settings.allow_ipip:
+        yield NftRule((*protocol(_IPIP), DROP), "IPIP from a workload")
+
+
+def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops: bool = False) -> Immediate:
+    """Continue in the policy's chain. A policy in ``denied`` has no chain, and packets that would reach it are
+    dropped.
+    """
+    return DROP if policy in denied else jump(policy_chain(policy, ingress, drops=drops))
+
+
+def render_tiers(
+    tiers: Sequence[WantedTier],
+    ingress: bool,
+    family: int,
+    settings: FilterSettings,
+    passes: Callable[[PolicyId], bool],
+    *,
+    drops: bool = False,
+    denied: Collection[PolicyId] = (),
+) -> Iterator[NftRule]:
+    """``drops``: at a hook where nothing can be rejected (egress only). ``denied``: policies that have no chain."""
+    asked = [_ask_each(tier, ingress, passes, denied, drops=drops) for tier in tiers]
+    yield from _ask_tiers(tiers, asked, settings, DROP if drops else deny(family, settings))
+
+
+def _ask_each(
+    tier: WantedTier,
+    ingress: bool,
+    passes: Callable[[PolicyId], bool],
+    denied: Collection[PolicyId] = (),
+    *,
+    drops: bool = False,
+) -> Iterable[AskedPolicies]:
+    return [(ask(policy, ingress, denied, drops=drops), passes(policy)) for policy in tier.policies]
+
+
+def _ask_tiers(
+    tiers: Sequence[WantedTier], asked: Iterable[Iterable[AskedPolicies]], settings: FilterSettings, ends: Expression
+) -> Iterator[NftRule]:
+    found = [tuple(one) for one in asked]
+    if any(may_pass for one in found for _, may_pass in one):
+        yield NftRule(clear_mark(settings.pass_mark))
+    for tier, its in zip(tiers, found, strict=True):
+        yield from ask_in_turn(its, settings)
+        not_passed = _no_mark(settings.pass_mark) if any(may_pass for _, may_pass in its) else ()
+        if tier.end == "Deny":
+            comment = f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS]
+            yield NftRule((*not_passed, ends), comment)
+        if not_passed:
+            yield NftRule(clear_mark(settings.pass_mark), "passed")
+
+
+def ask_in_turn(asked: Iterable[AskedPolicies], settings: FilterSettings) -> Iterator[NftRule]:
+    """The rules that ask them; no mark test is needed until one may have set the mark."""
+    not_passed: tuple[Expression, ...] = ()
+    for verdict, may_pass in asked:
+        yield NftRule((*not_passed, verdict))
+        if may_pass:
+            not_passed = _no_mark(settings.pass_mark)

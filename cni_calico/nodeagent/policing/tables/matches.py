@@ -1,0 +1,345 @@
+"""PURE: one rule of a policy as rules of the packet filter, in one family.
+
+Rule: a packet that the rule describes matches exactly one of them if the action is Log, otherwise at least one, and no
+other packet matches any. Cheap tests come first: protocol, ports, networks, then sets.
+
+What nf_tables cannot express in one rule (a port in a list OR in a set; an address in a set of addresses OR in a
+network) becomes alternatives: one rule for each combination, MOST at most. The calculation sees to that: the named
+ports of a side are one set, so no part has more than two alternatives, and at most four parts have two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import collapse_addresses
+from itertools import product
+from math import prod
+from typing import Any
+
+from cni_calico.model.resources import Network
+from cni_calico.netfilter.rules import (
+    MULTIPORT,
+    Bitwise,
+    Compare,
+    CompareRange,
+    Expression,
+    MetaLoad,
+    PayloadLoad,
+    PortChoice,
+    SetLookup,
+)
+from cni_calico.netfilter.tables import NftSet
+from cni_calico.nodeagent.policing.tables.naming import digest
+from cni_calico.policy.wanted import WantedRule, WantedSide
+
+Match = tuple[Expression, ...]
+NETWORKS = "/n"  # appended to a set's name: the name of the set of its networks
+MOST = 16  # rules of the packet filter for one rule of a policy, in one family
+_FEW_PORTS = 64  # up to this number, a list is kept port by port, in a set with direct lookup
+ICMP = {4: 1, 6: 58}
+ADDRESS_TYPE = {4: "ipv4_addr", 6: "ipv6_addr"}
+_ADDRESS_BYTES = {4: 4, 6: 16}
+_ADDRESS_AT = {(4, True): 12, (4, False): 16, (6, True): 8, (6, False): 24}  # (family, source)
+# after an address in register 1: the protocol's register and the port's, each on the next four bytes
+_PORT_REGISTERS = {4: (9, 10), 6: (2, 13)}
+L4PROTO = MetaLoad("l4proto")
+
+
+class CannotRender(Exception):
+    """The rule asks for something that cannot be expressed; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListSet:
+    """A set of the values that one or several rules list; its name is derived from its content, which never changes."""
+
+    spec: NftSet
+    elements: frozenset[bytes]
+
+
+@dataclass(slots=True)
+class Rendered:
+    """The matches of one rule, and the sets that they look up, by set name."""
+
+    matches: list[Match]
+    lists: dict[str, ListSet] = field(default_factory=dict)
+
+
+HasNetworks = Callable[[str], bool]
+
+
+def render_match(rule: WantedRule, family: int, has_networks: HasNetworks, *, by_iptables: bool = False) -> Rendered:
+    """``has_networks``: whether a set (by its id) has networks of this family besides single addresses.
+    ``by_iptables``: for legacy iptables, which needs rules before a rule for what it tests twice, and several for a
+    long list of ports.
+
+    No matches: the rule does not exist in this family. Raises CannotRender.
+    """
+    if family not in rule.families:
+        return Rendered([])
+    done = Rendered([])
+    parts: list[list[Match]] = [_protocol(rule), _icmp(rule, family), _not_icmp(rule, family)]
+    try:
+        for side, is_source in ((rule.source, True), (rule.destination, False)):
+            if by_iptables and _is_one_test(rule, side):
+                parts.append([_port_choice(side, is_source, done)])
+            else:
+                parts.append(_ports(side, is_source, family, done))
+            parts.append(_not_ports(side, is_source, family, done))
+        for side, is_source in ((rule.source, True), (rule.destination, False)):
+            parts.append(_nets(side.nets, family, is_source, done, inside=True))
+            parts.append(_nets(side.not_nets, family, is_source, done, inside=False))
+        for side, is_source in ((rule.source, True), (rule.destination, False)):
+            parts += _sets(side, is_source, family, has_networks)
+    except _Nothing:
+        return Rendered([])
+    parts = [part for part in parts if part != [()]]
+    parts.sort(key=len)  # alternatives last: combinations differ at their end only
+    needed = prod(map(len, parts))
+    if needed > MOST:
+        raise CannotRender(f"one of its rules would need {needed} rules of the packet filter")
+    if rule.action == "Log":
+        parts = [_disjoint(part) for part in parts]
+    done.matches = [tuple(e for match in combination for e in match) for combination in product(*parts)]
+    return done
+
+
+class _Nothing(Exception):
+    """No packet of this family can match."""
+
+
+ALWAYS: list[Match] = [()]
+
+
+# -- protocol ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def protocol(number: int, op: str = "eq") -> Match:
+    return (L4PROTO, Compare(op, bytes((number,))))
+
+
+def _protocol(rule: WantedRule) -> list[Match]:
+    match: Match = ()
+    if rule.protocol is not None:
+        match += protocol(rule.protocol)
+    if rule.not_protocol is not None:
+        match += protocol(rule.not_protocol, "neq")
+    return [match]
+
+
+def _icmp_header(type_and_code: tuple[int, int | None], op: str) -> Match:
+    kind, code = type_and_code
+    if code is None:
+        return (PayloadLoad("transport", 0, 1), Compare(op, bytes((kind,))))
+    return (PayloadLoad("transport", 0, 2), Compare(op, bytes((kind, code))))
+
+
+def _icmp(rule: WantedRule, family: int) -> list[Match]:
+    if rule.icmp is None:
+        return ALWAYS
+    said = () if rule.protocol is not None else protocol(ICMP[family])
+    return [said + _icmp_header(rule.icmp, "eq")]
+
+
+def _not_icmp(rule: WantedRule, family: int) -> list[Match]:
+    """Everything except these packets, including other protocols if the rule does not name one."""
+    if rule.not_icmp is None:
+        return ALWAYS
+    if rule.protocol is not None:
+        return [_icmp_header(rule.not_icmp, "neq")] if rule.protocol == ICMP[family] else ALWAYS
+    number = ICMP[family]
+    return [protocol(number, "neq"), protocol(number) + _icmp_header(rule.not_icmp, "neq")]
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
+
+
+def _port_bytes(number: int) -> bytes:
+    return number.to_bytes(2, "big")
+
+
+@lru_cache(maxsize=256)
+def _port(is_source: bool) -> PayloadLoad:
+    return PayloadLoad("transport", 0 if is_source else 2, 2)
+
+
+@lru_cache(maxsize=4096)
+def _merged(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(high, out[-1][1]))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _port_list(listed: tuple[tuple[int, int], ...]) -> ListSet:
+    """``listed`` is as the rule has it: rules that share a list find its set by a hash that is known."""
+    ranges = _merged(listed)
+    shown = ".".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    name = f"ports-{shown}" if len(shown) <= 40 else f"ports-{shown[:24]}_{digest(ranges)}"
+    if sum(high - low + 1 for low, high in ranges) <= _FEW_PORTS:
+        single = (port for low, high in ranges for port in range(low, high + 1))
+        return ListSet(NftSet(name, ("inet_service",)), frozenset(map(_port_bytes, single)))
+    spans = frozenset(_port_bytes(low) + _port_bytes(high) for low, high in ranges)
+    return ListSet(NftSet(name, ("inet_service",), interval=True), spans)
+
+
+def _numbers(numbers: tuple[tuple[int, int], ...], is_source: bool, done: Rendered, *, inside: bool) -> Match:
+    ranges = _merged(numbers)
+    load = _port(is_source)
+    if len(ranges) > 1:
+        listed = _port_list(numbers)
+        done.lists[listed.spec.name] = listed
+        return (load, SetLookup(listed.spec.name, invert=not inside))
+    low, high = ranges[0]
+    if low == high:
+        return (load, Compare("eq" if inside else "neq", _port_bytes(low)))
+    if inside:
+        return (load, Compare("gte", _port_bytes(low)), Compare("lte", _port_bytes(high)))
+    return (load, CompareRange("neq", _port_bytes(low), _port_bytes(high)))
+
+
+def _in_port_set(name: str, is_source: bool, family: int, *, invert: bool = False) -> Match:
+    """(address, protocol, port) of that side in a concatenated set."""
+    proto, port = _PORT_REGISTERS[family]
+    at = 0 if is_source else 2
+    lookup = SetLookup(name, invert=invert)
+    return (address(family, is_source), MetaLoad("l4proto", proto), PayloadLoad("transport", at, 2, port), lookup)
+
+
+def _ports(side: WantedSide, is_source: bool, family: int, done: Rendered) -> list[Match]:
+    matches: list[Match] = []
+    if side.ports:
+        matches.append(_numbers(side.ports, is_source, done, inside=True))
+    matches += [_in_port_set(name, is_source, family) for name in side.port_sets]
+    return matches or ALWAYS
+
+
+def _mixes(side: WantedSide) -> bool:
+    return bool(side.ports and side.port_sets)
+
+
+def _is_one_test(rule: WantedRule, side: WantedSide) -> bool:
+    """Whether iptables tests numbers and names in a chain of their own, so that they are no alternatives."""
+    is_long = sum(1 if low == high else 2 for low, high in _merged(side.ports)) > MULTIPORT
+    return _mixes(side) and len(side.port_sets) == 1 and (is_long or (_mixes(rule.source) and _mixes(rule.destination)))
+
+
+def _port_choice(side: WantedSide, is_source: bool, done: Rendered) -> Match:
+    listed = _port_list(side.ports)
+    done.lists[listed.spec.name] = listed
+    return (PortChoice(listed.spec.name, side.port_sets[0], is_source),)
+
+
+def _not_ports(side: WantedSide, is_source: bool, family: int, done: Rendered) -> list[Match]:
+    match: Match = ()
+    if side.not_ports:
+        match += _numbers(side.not_ports, is_source, done, inside=False)
+    for name in side.not_port_sets:
+        match += _in_port_set(name, is_source, family, invert=True)
+    return [match]
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def address(family: int, is_source: bool) -> PayloadLoad:
+    return PayloadLoad("network", _ADDRESS_AT[family, is_source], _ADDRESS_BYTES[family])
+
+
+@lru_cache(maxsize=4096)
+def in_network(network: Network, is_source: bool, op: str = "eq") -> Match:
+    """Whether an address of the packet is in (``neq``: outside of) one network; () for the network of all addresses."""
+    load, length = address(network.version, is_source), network.prefixlen
+    packed = network.network_address.packed
+    if length == 0:
+        return ()
+    if length == 8 * len(packed):
+        return (load, Compare(op, packed))
+    if length % 8 == 0:
+        return (PayloadLoad("network", load.offset, length // 8), Compare(op, packed[: length // 8]))
+    return (load, Bitwise(network.netmask.packed, bytes(len(packed))), Compare(op, packed))
+
+
+@lru_cache(maxsize=4096)
+def network_list(networks: tuple[Network, ...]) -> ListSet:
+    """``networks`` of one family, disjoint."""
+    family = networks[0].version
+    name = f"nets{family}-{digest(*networks)}"
+    elements = frozenset(network.network_address.packed + network.broadcast_address.packed for network in networks)
+    return ListSet(NftSet(name, (ADDRESS_TYPE[family],), interval=True), elements)
+
+
+def collapsed(networks: Sequence[Network], family: int) -> tuple[Network, ...]:
+    same: Any = [network for network in networks if network.version == family]
+    return tuple(sorted(collapse_addresses(same)))
+
+
+def _nets(networks: tuple[Network, ...], family: int, is_source: bool, done: Rendered, *, inside: bool) -> list[Match]:
+    if not networks:
+        return ALWAYS
+    mine = collapsed(networks, family)
+    if not mine:
+        if inside:
+            raise _Nothing
+        return ALWAYS
+    if mine[0].prefixlen == 0:
+        if not inside:
+            raise _Nothing
+        return ALWAYS
+    if len(mine) == 1:
+        return [in_network(mine[0], is_source, "eq" if inside else "neq")]
+    listed = network_list(mine)
+    done.lists[listed.spec.name] = listed
+    return [(address(family, is_source), SetLookup(listed.spec.name, invert=not inside))]
+
+
+def _sets(side: WantedSide, is_source: bool, family: int, has_networks: HasNetworks) -> list[list[Match]]:
+    load = address(family, is_source)
+    parts: list[list[Match]] = [[_in_port_set(name, is_source, family)] for name in side.service_sets]
+    for name in side.sets:
+        alternatives: list[Match] = [(load, SetLookup(name))]
+        if has_networks(name):
+            alternatives.append((load, SetLookup(name + NETWORKS)))
+        parts.append(alternatives)
+    for name in side.not_sets:
+        match: Match = (load, SetLookup(name, invert=True))
+        if has_networks(name):
+            match += (load, SetLookup(name + NETWORKS, invert=True))
+        parts.append([match])
+    return parts
+
+
+# -- alternatives that exclude each other -----------------------------------------------------------------------------
+
+
+def _disjoint(alternatives: list[Match]) -> list[Match]:
+    """Each excludes those before it, so that a packet matches only one of them."""
+    out: list[Match] = []
+    before: Match = ()
+    for match in alternatives:
+        out.append(before + match)
+        if match is not alternatives[-1]:
+            before += _opposite(match)
+    return out
+
+
+def _opposite(match: Match) -> Match:
+    """The opposite of one alternative: loads, followed by one comparison (or a range's two)."""
+    *loads, last = match
+    if isinstance(last, SetLookup):
+        return (*loads, SetLookup(last.name, not last.invert, last.verdict, last.register))
+    if isinstance(last, Compare) and last.op == "lte":
+        low = loads[-1]
+        assert isinstance(low, Compare)
+        return (*loads[:-1], CompareRange("neq", low.data, last.data))
+    if isinstance(last, Compare) and last.op in ("eq", "neq"):
+        return (*loads, Compare("neq" if last.op == "eq" else "eq", last.data, last.register))
+    raise CannotRender("alternatives that cannot be told apart")

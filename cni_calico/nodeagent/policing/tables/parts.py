@@ -1,0 +1,109 @@
+"""PURE: long chains in parts, so that they can be written piece by piece before anything leads to them.
+
+Rule: a part's name is derived from its content, so a part never changes, and an equal chain has equal parts after a
+restart, too. The chain itself only leads through its parts, in order: replacing it is one small transaction. Where a
+part may pass a packet on to the next tier, the chain looks at the mark behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cni_calico.netfilter.rules import RETURN, Immediate, NftRule, jump
+from cni_calico.netfilter.tables import NftChain, NftTable
+from cni_calico.nodeagent.policing.tables.matches import ListSet
+
+PART_RULES = 500
+_BETWEEN = "//"  # no other name of ours contains it
+_DIGEST_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedRules:
+    """Rules that belong together, and the lists that they look up."""
+
+    rules: Sequence[NftRule]
+    lists: Mapping[str, ListSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPart:
+    """``lists``: what its rules look up."""
+
+    chain: NftChain
+    lists: Mapping[str, ListSet]
+
+
+@dataclass(frozen=True, slots=True)
+class PartedChain:
+    """``lists``: what the chain's own rules look up. A short chain has no parts."""
+
+    chain: NftChain
+    parts: tuple[ChainPart, ...] = ()
+    lists: Mapping[str, ListSet] = field(default_factory=dict)
+
+
+def whole_name(chain: str) -> str:
+    """The name of the chain that a part belongs to; of any other chain its own."""
+    return chain.partition(_BETWEEN)[0]
+
+
+def _part_name(chain: str, rules: Iterable[NftRule]) -> str:
+    shown: dict[int, str] = {}  # most expressions are the same objects in all rules
+    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for rule in rules:
+        for expression in rule.expressions:
+            text = shown.get(id(expression))
+            if text is None:
+                text = shown[id(expression)] = repr(expression)
+            found.update(text.encode("utf-8", "surrogatepass"))
+        found.update(b"\0" + rule.comment.encode("utf-8", "surrogatepass") + b"\0")
+    return f"{chain}{_BETWEEN}{found.hexdigest()}"
+
+
+def split(name: str, rendered: Iterable[RenderedRules]) -> Iterator[ChainPart]:
+    """The parts of a long chain; the last one is yielded even if it is short. One of its rules is not divided."""
+    rules: list[NftRule] = []
+    lists: dict[str, ListSet] = {}
+    for one in rendered:
+        rules += one.rules
+        lists.update(one.lists)
+        if len(rules) >= PART_RULES:
+            yield _part(name, rules, lists)
+            rules, lists = [], {}
+    if rules:
+        yield _part(name, rules, lists)
+
+
+def named_part(name: str, rules: Sequence[NftRule]) -> ChainPart:
+    """A part that looks up no lists."""
+    return _part(name, rules, {})
+
+
+def _part(name: str, rules: Sequence[NftRule], lists: Mapping[str, ListSet]) -> ChainPart:
+    return ChainPart(NftChain(_part_name(name, rules), tuple(rules)), lists)
+
+
+def join(name: str, parts: Sequence[ChainPart], passed: NftRule | None = None) -> PartedChain:
+    """The chain with these parts; ``passed`` comes after each part that may return early."""
+    if len(parts) == 1:
+        return PartedChain(NftChain(name, parts[0].chain.rules), (), parts[0].lists)
+    rules: list[NftRule] = []
+    for part in parts:
+        rules.append(NftRule((jump(part.chain.name),)))
+        if passed is not None and any(RETURN in rule.expressions for rule in part.chain.rules):
+            rules.append(passed)
+    unique = {part.chain.name: part for part in parts}  # equal parts are one chain
+    return PartedChain(NftChain(name, tuple(rules)), tuple(unique.values()))
+
+
+def count_rules_of(table: NftTable, name: str) -> int:
+    """The rules of a chain with those of its parts; -1 if there is no such chain."""
+    chain = table.chains.get(name)
+    if chain is None:
+        return -1
+    targets = [e.chain for rule in chain.rules for e in rule.expressions if isinstance(e, Immediate)]
+    parts = {target for target in targets if whole_name(target) == name and target in table.chains}
+    return sum(len(table.chains[part].rules) for part in parts) if parts else len(chain.rules)

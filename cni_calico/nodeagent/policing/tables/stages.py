@@ -1,0 +1,252 @@
+"""PURE: the base chains of one family's table, and their contents for single endpoints.
+
+Rule: each stage is a base chain of its own on its hook, so that ``accept`` in one leads to the next; one exists only
+while something needs it. Interfaces lead to their chains by maps that say ``jump``, and whatever comes back is dropped.
+
+    forward     0     qos-forward         limits of single endpoints, established packets too
+                2     from-workloads      established? accept. incoming interface -> from-CLASS. others of ours: drop
+                3     to-workloads        the same for the outgoing interface -> to-CLASS; from 127.0.0.0/8: drop
+                5     service-loops       to a service's address that nobody translated: drop
+    input       0     qos-input           limits
+                1     workloads-to-host   ICMPv6 that a link needs, then as from-workloads
+                2     end-of-to-host      what policies let through to the host: DefaultEndpointToHostAction
+    prerouting  -300  spoofing            to 127.0.0.0/8, or a source not routed to the interface it came by: drop
+    output      1     host-loopback       from 127.0.0.0/8 to a workload, and nobody translated the destination: drop
+
+Apart from that, host -> its own workload (OUTPUT) is never filtered: the kubelet's probes come that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from cni_calico.model.resources import Network
+from cni_calico.netfilter.rules import (
+    ACCEPT,
+    DROP,
+    RETURN,
+    Bitwise,
+    Compare,
+    ConnectionLimit,
+    CtLoad,
+    Expression,
+    FibSourceInterface,
+    MetaLoad,
+    NftRule,
+    PayloadLoad,
+    RateLimit,
+    RejectPacket,
+    SetLookup,
+    host32,
+)
+from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet
+from cni_calico.nodeagent.policing.tables.chains import ESTABLISHED, TRACKED, UNREACHABLE, ZERO, ct_state, drop_and_tell
+from cni_calico.nodeagent.policing.tables.matches import ListSet, address, collapsed, in_network, network_list, protocol
+from cni_calico.nodeagent.policing.tables.naming import interface_chain
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.policy.wanted import PacketLimits
+
+FROM, TO = NftSet("from-workloads", ("ifname",), verdicts=True), NftSet("to-workloads", ("ifname",), verdicts=True)
+LIMITED_FROM = NftSet("limited-from", ("ifname",), verdicts=True)
+LIMITED_TO = NftSet("limited-to", ("ifname",), verdicts=True)
+MAY_SPOOF = NftSet("may-spoof", ("ifname",), verdicts=True)
+MAPS = (FROM, TO, LIMITED_FROM, LIMITED_TO, MAY_SPOOF)
+SPOOFING = "spoofing"
+SERVICE_LOOPS = "service-loops"
+HOST_LOOPBACK = "host-loopback"
+# comments of rules
+SPOOFED = "a source that is not the workload's"
+FROM_LOOPBACK, TO_LOOPBACK = "127.0.0.0/8 from a workload", "127.0.0.0/8 to a workload"
+LIMITS = ("qos-forward", "qos-input")
+OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
+
+LOOPBACK = ip_network("127.0.0.0/8")
+_IPV6_LINK = (130, 131, 132, 133, 135, 136)  # multicast listeners, router solicitation, neighbours
+_NEIGHBOURS = (133, 134, 135, 136)
+_TCP, _ICMPV6 = 6, 58
+_DNAT = 1 << 5  # of a connection's status
+_ARP_REPLY = b"\0\2"
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Which stages have something to do besides the policies.
+
+    ``spoofing``: there are exceptions from the check of sources. ``check_sources``: this kernel can check them.
+    """
+
+    limits: bool = False
+    spoofing: bool = False
+    check_sources: bool = True
+
+
+def interface_key(name: str) -> bytes:
+    """An interface's name as an element of a map."""
+    return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
+
+
+def begins_with(direction: str, prefix: str) -> tuple[Expression, ...]:
+    """``direction``: iifname, oifname."""
+    return (MetaLoad(direction), Compare("eq", prefix.encode("utf-8", "surrogateescape")[:15]))
+
+
+def through(direction: str, to: NftSet) -> NftRule:
+    return NftRule((MetaLoad(direction), SetLookup(to.name, verdict=True)))
+
+
+def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tuple[list[NftChain], dict[str, ListSet]]:
+    """The base chains, and the lists that they look up."""
+    if family == 6 and not settings.ipv6:
+        return list(_without_ipv6(settings)), {}
+    lists: dict[str, ListSet] = {}
+    chains = [
+        NftChain("from-workloads", tuple(_dispatch("iifname", FROM, settings)), BaseHook("forward", 2)),
+        NftChain("to-workloads", tuple(_to_workloads(family, settings)), BaseHook("forward", 3)),
+        NftChain("workloads-to-host", tuple(_to_host(family, settings)), BaseHook("input", 1)),
+    ]
+    if family == 4:
+        local = tuple(_from_loopback(family, settings, unless_translated=True))
+        chains.append(NftChain(HOST_LOOPBACK, local, BaseHook("output", 1)))
+    if needed.check_sources:
+        chains.append(NftChain(SPOOFING, tuple(_spoofing(family, settings, needed)), BaseHook("prerouting", -300)))
+    if needed.limits:
+        both = (through("iifname", LIMITED_FROM), through("oifname", LIMITED_TO))
+        chains.append(NftChain(LIMITS[0], both, BaseHook("forward", 0)))
+        chains.append(NftChain(LIMITS[1], both[:1], BaseHook("input", 0)))
+    if settings.to_host == "DROP":
+        chains.append(NftChain("end-of-to-host", tuple(_end_of_to_host(family, settings)), BaseHook("input", 2)))
+    networks = collapsed(settings.service_networks, family)
+    if networks and settings.service_action != "Disabled":
+        loops = _service_loops(networks, family, settings, lists)
+        chains.append(NftChain(SERVICE_LOOPS, (loops,), BaseHook("forward", 5)))
+    return chains, lists
+
+
+def _dispatch(direction: str, to: NftSet, settings: FilterSettings) -> Iterator[NftRule]:
+    yield ESTABLISHED
+    yield through(direction, to)
+    yield from _drop_all(direction, settings, "no endpoint")
+
+
+def _to_workloads(family: int, settings: FilterSettings) -> Iterator[NftRule]:
+    established, *others = _dispatch("oifname", TO, settings)
+    yield from (established, *_from_loopback(family, settings), *others)
+
+
+def _drop_all(direction: str, settings: FilterSettings, why: str) -> Iterator[NftRule]:
+    for prefix in settings.prefixes:
+        yield NftRule((*begins_with(direction, prefix), DROP), why)
+
+
+def _accept_icmpv6(direction: str, kinds: Sequence[int], settings: FilterSettings) -> Iterator[NftRule]:
+    for kind in kinds:
+        match = (*protocol(_ICMPV6), PayloadLoad("transport", 0, 1), Compare("eq", bytes((kind,))))
+        for prefix in settings.prefixes:
+            yield NftRule((*begins_with(direction, prefix), *match, ACCEPT))
+
+
+def _to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
+    if family == 6:
+        yield from _accept_icmpv6("iifname", _IPV6_LINK, settings)
+    yield from _dispatch("iifname", FROM, settings)
+
+
+def _end_of_to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
+    """A separate chain, because what the endpoint's policies accept leaves the previous one."""
+    yield ESTABLISHED
+    if family == 6:
+        yield from _accept_icmpv6("iifname", _IPV6_LINK, settings)
+    yield from _drop_all("iifname", settings, "DefaultEndpointToHostAction")
+
+
+def drop_loopback(settings: FilterSettings, *, is_source: bool) -> Iterator[NftRule]:
+    """127.0.0.0/8 from a workload, as source or as destination. The byte of the address is tested first: it is the
+    cheapest test, and no other packet goes on.
+    """
+    for prefix in settings.prefixes:
+        match = (*in_network(LOOPBACK, is_source), *begins_with("iifname", prefix))
+        yield NftRule((*match, *drop_and_tell(settings, FROM_LOOPBACK)), FROM_LOOPBACK)
+
+
+def _from_loopback(family: int, settings: FilterSettings, *, unless_translated: bool = False) -> Iterator[NftRule]:
+    """127.0.0.0/8 to a workload. A hook behind source translation would tell it at once, but all forwarded packets
+    would pay for it. Instead: nothing that is forwarded has such a source; what the host sends to 127.0.0.1:hostPort
+    has, until its source is translated, too.
+    """
+    local = (CtLoad("status"), Bitwise(host32(_DNAT), ZERO), Compare("eq", ZERO)) if unless_translated else ()
+    for prefix in settings.prefixes if family == 4 else ():
+        match = (*in_network(LOOPBACK, True), *begins_with("oifname", prefix), *local)
+        yield NftRule((*match, *drop_and_tell(settings, TO_LOOPBACK)), TO_LOOPBACK)
+
+
+def _spoofing(family: int, settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
+    """As a source 127.0.0.0/8 is routed to the host itself, so that it is dropped like any other forged one."""
+    if family == 4:
+        yield from drop_loopback(settings, is_source=False)
+    if needed.spoofing:
+        yield through("iifname", MAY_SPOOF)
+    for prefix in settings.prefixes:
+        unrouted = (FibSourceInterface(), Compare("eq", ZERO))
+        yield NftRule((*begins_with("iifname", prefix), *unrouted, *drop_and_tell(settings, SPOOFED)), SPOOFED)
+
+
+def _service_loops(
+    networks: Sequence[Network], family: int, settings: FilterSettings, lists: dict[str, ListSet]
+) -> NftRule:
+    match: tuple[Expression, ...] = in_network(networks[0], False)
+    if len(networks) > 1:
+        listed = network_list(tuple(networks))
+        lists[listed.spec.name] = listed
+        match = (address(family, False), SetLookup(listed.spec.name))
+    action = RejectPacket(UNREACHABLE[family]) if settings.service_action == "Reject" else DROP
+    return NftRule((*match, action), "service loop")
+
+
+def _without_ipv6(settings: FilterSettings) -> Iterator[NftChain]:
+    """Nothing from, to or through workloads' interfaces, except what finds neighbours on a link."""
+    why = "Ipv6Support is off"
+    through = (*_drop_all("iifname", settings, why), *_drop_all("oifname", settings, why))
+    yield NftChain("from-workloads", through, BaseHook("forward", 2))
+    for name, hook, direction in (
+        ("workloads-to-host", "input", "iifname"),
+        ("host-to-workloads", "output", "oifname"),
+    ):
+        rules = (*_accept_icmpv6(direction, _NEIGHBOURS, settings), *_drop_all(direction, settings, why))
+        yield NftChain(name, rules, BaseHook(hook, 1))
+
+
+# -- single endpoints -------------------------------------------------------------------------------------------------
+
+
+def render_limits(beginning: str, interface: str, limits: PacketLimits) -> NftChain:
+    """Over the rate: every packet is dropped; over the number of connections: a new connection is reset."""
+    rules: list[NftRule] = []
+    if limits.packet_rate is not None:
+        burst = 5 if limits.packet_burst is None else limits.packet_burst
+        rules.append(NftRule((RateLimit(limits.packet_rate, 1, burst, over=True), DROP), "over the packet rate"))
+    if limits.max_connections is not None:
+        rules.append(NftRule((*ct_state(TRACKED), RETURN)))
+        count = (*protocol(_TCP), ConnectionLimit(limits.max_connections))
+        rules.append(NftRule((*count, RejectPacket()), "over the number of connections"))
+    return NftChain(interface_chain(beginning, interface), tuple(rules))
+
+
+def render_may_spoof(interface: str, networks: Sequence[Network], family: int) -> NftChain:
+    """The sources that this interface may use besides its own addresses, which are never 127.0.0.0/8."""
+    allowed = collapsed(networks, family)
+    overlaps = [network for network in allowed if family == 4 and network.overlaps(LOOPBACK)]
+    inside = [network for network in overlaps if network.prefixlen >= LOOPBACK.prefixlen]
+    rules = [NftRule((*in_network(network, True), ACCEPT)) for network in allowed if network not in inside]
+    if overlaps != inside:
+        rules.insert(0, NftRule((*in_network(LOOPBACK, True), DROP), "127.0.0.0/8 from a workload"))
+    return NftChain(interface_chain("spoof", interface), tuple(rules))
+
+
+def render_arp() -> NftChain:
+    """With proxy ARP the host answers for everything, but never for a workload's own address on its own interface."""
+    operation = (PayloadLoad("network", 6, 2), Compare("eq", _ARP_REPLY))
+    sender = (MetaLoad("oifname"), PayloadLoad("network", 14, 4, 2), SetLookup(OWN_ADDRESSES.name))
+    rule = NftRule((*operation, *sender, DROP), "the workload's own address")
+    return NftChain("replies", (rule,), BaseHook("output", 0))

@@ -1,0 +1,104 @@
+"""PURE: tunnels' packets between nodes: accepted only from known nodes, and kept out of connection tracking.
+
+Rule: only if this node has such a tunnel. An unknown node is cut off.
+
+    input        2     tunnels       VXLAN and IPIP from an address that is no node's: drop
+    prerouting  -299   notrack-in    VXLAN from a node: not tracked
+    output      -300   notrack-out   VXLAN to a node: not tracked
+
+The packets that carry pods' packets would otherwise be tracked too: an entry for each pair of nodes and flow hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cni_calico.model.resources import Network
+from cni_calico.netfilter.rules import Compare, Expression, NftRule, NoTrack, PayloadLoad, SetLookup
+from cni_calico.netfilter.tables import BaseHook, NftChain
+from cni_calico.nodeagent.policing.tables.chains import drop_and_tell
+from cni_calico.nodeagent.policing.tables.matches import NETWORKS, address, protocol
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.policy.cover import minimal_cover
+from cni_calico.policy.wanted import Members, SetChange
+
+NODES = "tunnel-nodes"
+KNOWN_NODES = "tunnels"
+NOTRACK = ("notrack-in", "notrack-out")
+TUNNEL_CHAINS = (KNOWN_NODES, *NOTRACK)
+UNKNOWN_VXLAN, UNKNOWN_IPIP = "VXLAN from an unknown node", "IPIP from an unknown node"  # comments of rules
+_UDP, _IPIP = 17, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnels:
+    """``vxlan``: the families in which this node has VXLAN. ``nodes``: the addresses and networks of all nodes.
+
+    ``other_ports``: UDP ports that VXLAN devices still have, besides the one that is to be.
+    """
+
+    vxlan: frozenset[int] = frozenset()
+    ipip: bool = False
+    nodes: frozenset[Network] = field(default_factory=frozenset)
+    other_ports: frozenset[int] = frozenset()
+
+    def members(self) -> Members:
+        """``nodes`` as the members of a set."""
+        single = frozenset(net.network_address.packed for net in self.nodes if net.prefixlen == net.max_prefixlen)
+        wide = ((net.network_address.packed, net.prefixlen) for net in self.nodes if net.prefixlen < net.max_prefixlen)
+        return Members(single, minimal_cover(wide))
+
+
+def change_of_nodes(before: Tunnels, after: Tunnels) -> SetChange:
+    """The change of the set of nodes."""
+    old, new = before.members(), after.members()
+    added = Members(new.addresses - old.addresses, new.nets - old.nets)
+    return SetChange(added, Members(old.addresses - new.addresses, old.nets - new.nets))
+
+
+def render_tunnels(
+    family: int, tunnels: Tunnels, settings: FilterSettings, *, has_networks: bool, can_notrack: bool
+) -> list[NftChain]:
+    """``has_networks``: there are networks among the nodes of this family, in a separate set."""
+    rules = tuple(_unknown(family, tunnels, settings, has_networks))
+    chains = [NftChain(KNOWN_NODES, rules, BaseHook("input", 2))] if rules else []
+    if can_notrack and family in tunnels.vxlan:
+        into, out = (
+            tuple(
+                NftRule((*one, address(family, is_source), SetLookup(NODES), NoTrack()))
+                for one in _vxlan(settings, tunnels)
+            )
+            for is_source in (True, False)
+        )
+        chains.append(NftChain(NOTRACK[0], into, BaseHook("prerouting", -299)))
+        chains.append(NftChain(NOTRACK[1], out, BaseHook("output", -300)))
+    return chains
+
+
+def between_nodes(
+    family: int, tunnels: Tunnels, settings: FilterSettings, *, is_source: bool, has_networks: bool
+) -> Iterator[tuple[Expression, ...]]:
+    """Matches of packets of this node's tunnels from (``is_source``) or to another node."""
+    kinds = _vxlan(settings, tunnels) if family in tunnels.vxlan else []
+    kinds += [protocol(_IPIP)] if family == 4 and tunnels.ipip else []
+    for kind in kinds:
+        for name in (NODES, *((NODES + NETWORKS,) if has_networks else ())):
+            yield (*kind, address(family, is_source), SetLookup(name))
+
+
+def _vxlan(settings: FilterSettings, tunnels: Tunnels) -> list[tuple[Expression, ...]]:
+    """One match for each port: while it changes, a device has the old one until the rules for the new one stand."""
+    ports = (settings.vxlan_port, *sorted(tunnels.other_ports - {settings.vxlan_port}))
+    return [(*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port.to_bytes(2, "big"))) for port in ports]
+
+
+def _unknown(family: int, tunnels: Tunnels, settings: FilterSettings, has_networks: bool) -> Iterator[NftRule]:
+    unknown: tuple[Expression, ...] = (address(family, True), SetLookup(NODES, invert=True))
+    if has_networks:
+        unknown += (SetLookup(NODES + NETWORKS, invert=True),)
+    if family in tunnels.vxlan:
+        for one in _vxlan(settings, tunnels):
+            yield NftRule((*one, *unknown, *drop_and_tell(settings, UNKNOWN_VXLAN)), UNKNOWN_VXLAN)
+    if family == 4 and tunnels.ipip:
+        yield NftRule((*protocol(_IPIP), *unknown, *drop_and_tell(settings, UNKNOWN_IPIP)), UNKNOWN_IPIP)
