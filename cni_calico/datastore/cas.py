@@ -8,19 +8,15 @@ recognise its own effect in its input, so make it idempotent ("this address is m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cni_calico.datastore.encoding import decode_document, encode_document
-from cni_calico.datastore.interface import CommitConflict, Write
+from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
+from cni_calico.model.keys import Key
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cni_calico.datastore.interface import Datastore, Document, Versioned
-    from cni_calico.deadline import Deadline
-    from cni_calico.model.keys import Key
-
-    Change = Callable[[Versioned | None], Document | None]
+Change = Callable[[Versioned | None], Document | None]
 
 
 def update(store: Datastore, key: Key, change: Change, deadline: Deadline) -> Versioned | None:

@@ -12,17 +12,14 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from cni_calico.deadline import Deadline
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Resolved = list[tuple[Any, ...]]  # in getaddrinfo's format
-    Resolve = Callable[[str, int], Resolved]
-    Question = tuple[int, str, int]
+Resolved = list[tuple[Any, ...]]  # in getaddrinfo's format
+Resolve = Callable[[str, int], Resolved]
+Question = tuple[int, str, int]
 
 LOOKUP_TIMEOUT_S = 15.0  # if a name server is down, the resolver waits 5 s before it asks the next one
 SLOW_S = 1.0

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from json import JSONDecoder, JSONEncoder
+from typing import Any
 
 from cni_calico.datastore.interface import Document, Write
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.keys import NAMESPACED_KINDS, AffinityKey, HandleKey, Key, ResourceKey, etcd_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 WRITING = ("create", "update", "put")
 OPERATIONS = (*WRITING, "delete", "remove", "expect")

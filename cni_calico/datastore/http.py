@@ -12,15 +12,12 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from ssl import SSLContext
+from typing import Any
 
 from cni_calico.datastore.dial import connect
 from cni_calico.deadline import Deadline
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from ssl import SSLContext
-    from typing import Any
 
 CONNECT_TIMEOUT_S = 4.0
 HEAD_LIMIT = 64 * 1024
@@ -235,7 +232,7 @@ class Connection:
 
 
 class ConnectionPool:
-    """Idle connections to one server; the last one returned is the first one taken."""
+    """Idle connections to one server; the last one given back is the first one borrowed."""
 
     def __init__(self, server: Server, *, limit: int = 32) -> None:
         self.server = server
@@ -244,7 +241,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._closed = False
 
-    def take(self, deadline: Deadline) -> Connection:
+    def borrow(self, deadline: Deadline) -> Connection:
         """Raises NotSent."""
         while True:
             with self._lock:
@@ -257,7 +254,7 @@ class ConnectionPool:
                 return connection
             connection.close()
 
-    def give(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
         with self._lock:
             if connection.reusable and not self._closed and len(self._idle) < self._limit:
                 self._idle.append(connection)
@@ -268,7 +265,7 @@ class ConnectionPool:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
     ) -> HttpAnswer:
         """One request and its whole answer. Raises NotSent, Lost."""
-        connection = self.take(deadline)
+        connection = self.borrow(deadline)
         try:
             connection.send(render_head(self.server, method, path, headers, len(body)), body, deadline)
             status, answer_headers = connection.read_head(deadline)
@@ -276,7 +273,7 @@ class ConnectionPool:
         except BaseException:
             connection.close()
             raise
-        self.give(connection)
+        self.give_back(connection)
         return HttpAnswer(status, answer_headers, data)
 
     def close(self) -> None:

@@ -11,23 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError
 from cni_calico.model.keys import Key, ListKey
-
-if TYPE_CHECKING:
-    from cni_calico.deadline import Deadline
-
-    DocumentFields = dict[str, Any]
-else:
-    DocumentFields = dict
 
 Document = Mapping[str, Any]
 Revision = int | str  # opaque: numbers on etcd and the embedded store, texts on Kubernetes
 
 
-class PodDocument(DocumentFields):
+class PodDocument(dict[str, Any]):
     """An endpoint's document that keeps the pod it was read from, so that a caller needing both asks the
     server once.
     """
@@ -80,7 +74,7 @@ class Reading:
     cached: bool = False
     ordered: bool = True
 
-    def take(self, versioned: Versioned) -> Versioned:
+    def receive(self, versioned: Versioned) -> Versioned:
         return versioned if self.each is None else self.each(versioned)
 
 
@@ -253,7 +247,7 @@ def has_transactions(store: Datastore) -> bool:
     return store.max_commit > 1
 
 
-CommitEach = Callable[[Sequence[Write], "Deadline"], Sequence["Committed | CalicoError"]]
+CommitEach = Callable[[Sequence[Write], Deadline], Sequence[Committed | CalicoError]]
 
 
 @dataclass(slots=True)

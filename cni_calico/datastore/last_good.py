@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import eq
 from typing import Any, Protocol
 
-from cni_calico.datastore.cache import Cache, CachedRecord, stop_caches
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.remembered import CachedRecord, Kept, Listeners
 from cni_calico.datastore.unreadable import Unreadable, listen
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import describe
@@ -93,12 +94,8 @@ class LastGoodCaches:
 
         cache = Cache(
             self._store,
-            listing,
-            decode=decode_again,
-            on_change=self._changed,
-            corrupt=self._note,
-            keep_documents=False,
-            same=same,
+            Kept(listing, decode_again, keep_documents=False, same=same),
+            Listeners(on_change=self._changed, corrupt=self._note),
             delay=delay,
             cached=True,
         )

@@ -48,7 +48,7 @@ class RehearsedStore(ForwardingStore):
         found = self.store.list(listing, deadline, revision=revision, reading=reading)
         mine = {key: item for key, item in self.written.items() if covers(listing, key)}
         items = [item for item in found.items if item.key not in mine]
-        items += [reading.take(item) for item in mine.values() if item is not None]
+        items += [reading.receive(item) for item in mine.values() if item is not None]
         return Listing(sorted(items, key=lambda item: etcd_path(item.key)), found.revision, found.unreadable)
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:

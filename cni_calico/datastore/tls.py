@@ -6,10 +6,7 @@ Rule: keys are passed to OpenSSL through memory that no other process can open, 
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ssl import SSLContext
+from ssl import SSLContext
 
 
 def client_context(

@@ -14,7 +14,7 @@ from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.ipam import explicit, release
-from cni_calico.ipam.assign import Assignment, AssignRequest, Companion, held_addresses
+from cni_calico.ipam.assign import Assigning, AssignRequest, Companion, held_addresses
 from cni_calico.ipam.batch import Assigned
 from cni_calico.ipam.block import Release
 from cni_calico.ipam.claims import release_block
@@ -72,7 +72,7 @@ class Allocator:
         ledger, facts = self._begin(request.node, request.handle_id, deadline)
         held = self._held_before(ledger, request.handle_id)
         try:
-            return Assignment(ledger, request, facts, self.clock()).run()
+            return Assigning(ledger, request, facts, self.clock()).run()
         except CalicoError as e:
             self._undo(ledger, request.handle_id, held, e, request.share)
             raise

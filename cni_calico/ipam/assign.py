@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.errors import BlockLimit, NoPool, PoolExhausted
-from cni_calico.ipam.batch import Assigned, Step, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Assignment, Step, plan_batch
 from cni_calico.ipam.block import addresses_of, count_free, reserved_ordinals
 from cni_calico.ipam.candidates import is_borrowable
 from cni_calico.ipam.ledger import Ledger
@@ -24,9 +24,6 @@ from cni_calico.ipam.view import Facts
 from cni_calico.model.keys import IPAMConfigKey
 from cni_calico.model.resources import Address, IPAMConfig, IPPool, Network
 from cni_calico.model.timestamps import stamped
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Versioned, Write
 
 FAMILIES = (4, 6)
 DEFAULT_CONFIG = IPAMConfig(auto_allocate_blocks=True, extra={"kubeVirtVMAddressPersistence": "Enabled"})
@@ -108,7 +105,7 @@ def read_config(ledger: Ledger, facts: Facts) -> IPAMConfig:
     return config
 
 
-class Assignment:
+class Assigning:
     """An AssignRequest under way; call ``run`` once."""
 
     def __init__(self, ledger: Ledger, request: AssignRequest, facts: Facts, now_ns: int) -> None:
@@ -137,7 +134,7 @@ class Assignment:
             self._open_searches(missing)
             for family, count in missing.items():
                 self._find(family, count, len(held[family]))
-            self._take(missing)
+            self._assign(missing)
 
     def _held(self) -> dict[int, list[Assigned]]:
         handle = self._ledger.handle(self._request.handle_id)
@@ -145,9 +142,9 @@ class Assignment:
         found = _held_in(self._ledger, self._request.handle_id, cidrs, self._request.share)
         return {family: [item for item in found if item.block.version == family] for family in FAMILIES}
 
-    def _take(self, missing: Mapping[int, int]) -> None:
+    def _assign(self, missing: Mapping[int, int]) -> None:
         request = self._request
-        take = Take(
+        assignment = Assignment(
             request.handle_id,
             stamped(request.attributes, self._now_ns),
             num4=missing.get(4, 0),
@@ -161,7 +158,7 @@ class Assignment:
         plan = plan_batch(
             {cidr: self._ledger.block(cidr) for cidr in withheld},
             {request.handle_id: handle},
-            (take,),
+            (assignment,),
             withheld,
         )
         assert plan.outcomes[0] is not None, "the sources were chosen to have enough"

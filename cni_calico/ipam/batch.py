@@ -3,7 +3,7 @@
 Rule: the caller passes every block and handle that the requests involve. Each handle's counts are set to what the
 blocks hold afterwards, so the next request of a handle corrects a count that a crash left wrong. The steps are ordered
 so that no address is ever without its handle, even if they are written one at a time and the writer dies in between:
-handles that gain addresses, blocks, handles that lose addresses. Requests that take come before requests that release,
+handles that gain addresses, blocks, handles that lose addresses. Assignments come before requests that release,
 so a released address is never assigned again in the same write. A block in which a handle is counted and does not hold
 that much is written again before the handle: whoever counted it there may have died with the block's write on its way,
 and that write must not be carried out any more.
@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Assignment:
     """A request for a number of addresses of each family, and for the named ones; all or none. ``attributes`` are
     stored unchanged.
     """
@@ -81,7 +81,7 @@ class GiveAddresses:
     recount: AbstractSet[str] = frozenset()
 
 
-BatchRequest = Take | Give | GiveAddresses
+BatchRequest = Assignment | Give | GiveAddresses
 BatchOutcome = tuple[Assigned, ...] | IPAMError | None
 
 
@@ -105,10 +105,10 @@ def plan_batch(
     """
     work = _Work(blocks, handles, reserved or {})
     outcomes: list[BatchOutcome] = [None] * len(requests)
-    for i in sorted(range(len(requests)), key=lambda i: not isinstance(requests[i], Take)):
+    for i in sorted(range(len(requests)), key=lambda i: not isinstance(requests[i], Assignment)):
         request = requests[i]
-        if isinstance(request, Take):
-            outcomes[i] = work.take(request)
+        if isinstance(request, Assignment):
+            outcomes[i] = work.assign(request)
         elif isinstance(request, Give):
             outcomes[i] = work.give(request)
         else:
@@ -130,15 +130,15 @@ class _Work:
         self.gaining: set[str] = set()
         self.losing: set[str] = set()
 
-    def take(self, request: Take) -> BatchOutcome:
+    def assign(self, request: Assignment) -> BatchOutcome:
         before = dict(self.blocks)
         try:
-            given = self._take_explicit(request)
+            given = self._assign_explicit(request)
         except IPAMError as e:
             self.blocks = before
             return e
         for family, count in ((4, request.num4), (6, request.num6)):
-            found = self._take_any(family, count, request)
+            found = self._assign_any(family, count, request)
             if found is None:
                 self.blocks = before
                 return None
@@ -146,7 +146,7 @@ class _Work:
         self.gaining.add(request.handle_id)
         return tuple(given)
 
-    def _take_explicit(self, request: Take) -> list[Assigned]:
+    def _assign_explicit(self, request: Assignment) -> list[Assigned]:
         given = []
         for address in request.addresses:
             for cidr, block in self.blocks.items():
@@ -158,7 +158,7 @@ class _Work:
                 raise ValueError(f"{address} is in none of the blocks of this batch")
         return given
 
-    def _take_any(self, family: int, count: int, request: Take) -> list[Assigned] | None:
+    def _assign_any(self, family: int, count: int, request: Assignment) -> list[Assigned] | None:
         given: list[Assigned] = []
         for cidr, block in self.blocks.items():
             if len(given) == count:

@@ -133,7 +133,7 @@ def allocate(
         chosen = tuple(o for o in block.unallocated if o not in reserved)[:count]
     if not chosen:
         return block, ()
-    return _take(block, chosen, handle_id, attributes), tuple(block.cidr[ordinal] for ordinal in chosen)
+    return _assign(block, chosen, handle_id, attributes), tuple(block.cidr[ordinal] for ordinal in chosen)
 
 
 def allocate_address(block: Block, address: Address, handle_id: str, attributes: Mapping[str, str]) -> Block:
@@ -144,10 +144,10 @@ def allocate_address(block: Block, address: Address, handle_id: str, attributes:
             f"cannot assign {address}: Address already assigned in block {block.cidr}",
             details=f"it is held under {holder.handle_id or 'no handle'} {dict(holder.secondary)}",
         )
-    return _take(block, (ordinal_of(block.cidr, address),), handle_id, attributes)
+    return _assign(block, (ordinal_of(block.cidr, address),), handle_id, attributes)
 
 
-def _take(block: Block, ordinals: tuple[int, ...], handle_id: str, attributes: Mapping[str, str]) -> Block:
+def _assign(block: Block, ordinals: tuple[int, ...], handle_id: str, attributes: Mapping[str, str]) -> Block:
     index = _index_of(block.attributes, handle_id, attributes)
     known = block.attributes
     if index == len(known):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 
 from cni_calico.ipam.block import holdings
 from cni_calico.ipam.pools import pool_of
@@ -112,8 +113,6 @@ def tunnel_addresses(node: Node) -> Iterator[tuple[Address, str]]:
 
 
 def _parse_address(text: object) -> Address | None:
-    from ipaddress import ip_address
-
     try:
         return ip_address(text) if isinstance(text, str) else None
     except ValueError:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from cni_calico.errors import AddressOutsidePools, BlockLimit, IPAMError
 from cni_calico.ipam.assign import read_config
-from cni_calico.ipam.batch import Assigned, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Assignment, plan_batch
 from cni_calico.ipam.block import holder_of, new_block
 from cni_calico.ipam.candidates import block_of, count_blocks, is_borrowable
 from cni_calico.ipam.claims import secure_block
@@ -33,13 +33,13 @@ def assign_address(
     now_ns: int,
     share: Share | None = None,
 ) -> Assigned:
-    """Take this address for a handle; if the handle, or one interface of it, holds it already, that is success.
+    """Assign this address for a handle; if the handle, or one interface of it, holds it already, that is success.
 
     Raises AddressOutsidePools, AddressInUse, BlockLimit, IPAMError, DatastoreError.
     """
     pool = _pool_with(facts, address)
     cidr = block_of(pool, address)
-    take = Take(handle_id, stamped(attributes, now_ns), addresses=(address,))
+    assignment = Assignment(handle_id, stamped(attributes, now_ns), addresses=(address,))
     config = read_config(ledger, facts)
     scope = Scope(facts.node.name, address.version, (pool,), config, (), now_ns)
     held = True
@@ -54,7 +54,7 @@ def assign_address(
         if holder is not None and holder.handle_id == handle_id and not _is_others(address, holder, share):
             return Assigned(address, cidr, held)
         _require_allowed(block, scope, address)
-        plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (take,))
+        plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (assignment,))
         outcome = plan.outcomes[0]
         if isinstance(outcome, IPAMError):
             raise outcome

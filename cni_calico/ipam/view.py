@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cni_calico.datastore.interface import Datastore, Listing, Versioned, has_transactions
 from cni_calico.deadline import Deadline
@@ -29,12 +30,6 @@ from cni_calico.model.keys import (
     ResourceList,
 )
 from cni_calico.model.resources import Affinity, IPAMConfig, IPPool, IPReservation, Network, Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object  # typing takes milliseconds to import on the call path
 
 
 @dataclass(frozen=True, slots=True)

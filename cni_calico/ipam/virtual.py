@@ -14,7 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressOutsidePools, IPAMError, NoPool, PoolExhausted
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import held_addresses
-from cni_calico.ipam.batch import Take, plan_batch
+from cni_calico.ipam.batch import Assignment, plan_batch
 from cni_calico.ipam.block import count_free, holder_of, reserved_ordinals
 from cni_calico.ipam.candidates import block_of, chunked, count_blocks, walk_pool
 from cni_calico.ipam.claims import VIRTUAL, release_block, secure_block
@@ -92,7 +92,7 @@ class VirtualAddresses:
             view.pools(deadline), family=family, node=NodeFacts(OWNER), explicit=pools, use=LOAD_BALANCER
         )
         reserved = reserved_networks(view.reservations(deadline))
-        take = Take(
+        assignment = Assignment(
             handle_id,
             {**attributes, "timestamp": allocation_time(now_ns)},
             num4=int(family == 4),
@@ -105,7 +105,9 @@ class VirtualAddresses:
                 return of_family[0]
             cidr = self._with_space(ledger, usable, family, reserved, now_ns)
             withheld = {cidr: reserved_ordinals(cidr, reserved)}
-            plan = plan_batch({cidr: ledger.block(cidr)}, {handle_id: ledger.handle(handle_id)}, (take,), withheld)
+            plan = plan_batch(
+                {cidr: ledger.block(cidr)}, {handle_id: ledger.handle(handle_id)}, (assignment,), withheld
+            )
             if plan.outcomes[0] is not None:
                 ledger.apply(plan.steps)
 
@@ -126,7 +128,7 @@ class VirtualAddresses:
                 details="an enabled IPPool with allowedUses LoadBalancer must contain it",
             )
         cidr = block_of(pool, address)
-        take = Take(handle_id, {**attributes, "timestamp": allocation_time(now_ns)}, addresses=(address,))
+        assignment = Assignment(handle_id, {**attributes, "timestamp": allocation_time(now_ns)}, addresses=(address,))
         while True:
             block = ledger.block(cidr)
             if block is None or block.affinity == AFFINITY:
@@ -140,7 +142,7 @@ class VirtualAddresses:
             holder = holder_of(block, address)
             if holder is not None and holder.handle_id == handle_id:
                 return
-            plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (take,))
+            plan = plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (assignment,))
             if isinstance(plan.outcomes[0], IPAMError):
                 raise plan.outcomes[0]
             ledger.apply(plan.steps)

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.cni.result import Result, ResultInterface, ResultIP, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
+from cni_calico.ipam.allocator import Allocator, Share
+from cni_calico.ipam.assign import Companion
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, WorkloadEndpoint
 from cni_calico.model.timestamps import rfc3339
@@ -48,10 +50,6 @@ from cni_calico.plugin.network.ownership import plan_digests
 from cni_calico.plugin.network.plan import PodPlan, random_mac
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 from cni_calico.plugin.second_network import is_second_network, join_network
-
-if TYPE_CHECKING:
-    from cni_calico.ipam.allocator import Allocator, Share
-    from cni_calico.ipam.assign import Companion
 
 
 def add(task: Task) -> Mapping[str, Any]:
@@ -116,7 +114,7 @@ class _Addition:
         self.facts = read_facts(task, attachment, recorded.stored)
         if self.facts.endpoint is None and is_second_network(recorded, attachment, task.conf):
             result = join_network(task, attachment, recorded)
-            owed.take_back(task.services.files, task.services.state_dir, attachment)
+            owed.cancel(task.services.files, task.services.state_dir, attachment)
             return result
         self.mtu = read_mtu(task, attachment.node)
         return self._set_up()
@@ -124,25 +122,25 @@ class _Addition:
     def _set_up(self) -> Result:
         services = self.task.services
         with ExitStack() as undo:
-            given = self._take_addresses(undo)
+            given = self._assign_addresses(undo)
             network = self._make_links if self.task.conf.dataplane is None else self._make_external_network
             plan, mac = network(given, undo)
             self._store_endpoint(plan, mac, undo)
             services.require_caller()
-            owed.take_back(services.files, services.state_dir, self.attachment)
+            owed.cancel(services.files, services.state_dir, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)
 
     # -- addresses ----------------------------------------------------------------------------------------------------
 
-    def _take_addresses(self, undo: ExitStack) -> Addresses:
+    def _assign_addresses(self, undo: ExitStack) -> Addresses:
         if self.facts.request.addresses_no_ipam:
             return Addresses(self.facts.request.addresses_no_ipam, (), self.task.conf.dns)
         if self.task.conf.ipam.is_calico:
-            return self._take_calico_addresses(undo)
-        return self._take_delegated_addresses(undo)
+            return self._assign_calico_addresses(undo)
+        return self._assign_delegated_addresses(undo)
 
-    def _take_calico_addresses(self, undo: ExitStack) -> Addresses:
+    def _assign_calico_addresses(self, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
         task.datastore.before_addresses(self.attachment.node, task.deadline)
         handle_id = self._handle(allocator)
@@ -207,7 +205,7 @@ class _Addition:
         except OSError as e:
             services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
 
-    def _take_delegated_addresses(self, undo: ExitStack) -> Addresses:
+    def _assign_delegated_addresses(self, undo: ExitStack) -> Addresses:
         from cni_calico.plugin.delegate import assign_delegated, configured_routes
 
         own = self.recorded.own
@@ -264,32 +262,29 @@ class _Addition:
 
     def _make_links(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:
         """Create the links. Returns the plan as it was carried out, and the MAC of the pod's side."""
-        from cni_calico.plugin.network.setup import apply_addresses, create_links
+        from cni_calico.plugin.network.host import Borrowed, Site
+        from cni_calico.plugin.network.setup import Existing, apply_addresses, create_links
 
         services, deadline, plan = self.task.services, self.task.deadline, self._plan(given)
-        known = self.is_stored or self.recorded.is_ours(self.attachment)
-        try:
-            links = create_links(
-                plan,
-                self.netns,
-                undo,
-                deadline,
-                may_replace=self.is_stored,
-                may_keep=known,
-                named_after_pod=self.attachment.orchestrator == KUBERNETES,
-                rivals=lambda: read_rivals(self.task.fresh_store, self.attachment, deadline),
-                log=services.log,
-                host=services.host,
-            )
-        except LinkConflict as e:
-            if self.is_stored:
-                raise
-            # something of that name exists: its owner must be known for certain before it is changed
-            raise _MustReadFirst from e
-        self.alone = links.created
-        # without IPAM nothing confirms who has an address: a route to it that is not ours stays
-        ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
-        apply_addresses(plan, links, self.netns, deadline, owned=lambda _: ours, log=services.log, host=services.host)
+        existing = Existing(
+            may_replace=self.is_stored,
+            may_keep=self.is_stored or self.recorded.is_ours(self.attachment),
+            named_after_pod=self.attachment.orchestrator == KUBERNETES,
+            rivals=lambda: read_rivals(self.task.fresh_store, self.attachment, deadline),
+        )
+        with Borrowed(services.host) as host:
+            site = Site(host, self.netns, services.log)
+            try:
+                links = create_links(plan, site, undo, deadline, existing)
+            except LinkConflict as e:
+                if self.is_stored:
+                    raise
+                # something of that name exists: its owner must be known for certain before it is changed
+                raise _MustReadFirst from e
+            self.alone = links.created
+            # without IPAM nothing confirms who has an address: a route to it that is not ours stays
+            ours = self.task.conf.ipam.is_calico and not self.facts.request.addresses_no_ipam
+            apply_addresses(plan, links, site, deadline, owned=lambda _: ours)
         return plan, links.mac
 
     def _make_external_network(self, given: Addresses, undo: ExitStack) -> tuple[PodPlan, str]:

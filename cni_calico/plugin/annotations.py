@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, TypeVar
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import FeatureDisabled, InvalidAnnotation
@@ -17,11 +18,7 @@ from cni_calico.model.documents.fields import brief
 from cni_calico.model.qos import parse_qos
 from cni_calico.model.resources import Address, Network
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    ParsedAnnotation = TypeVar("ParsedAnnotation")
+ParsedAnnotation = TypeVar("ParsedAnnotation")
 
 PREFIX = "cni.projectcalico.org/"
 _SHOWN_MAX = 120

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultRoute, parse_result
 from cni_calico.errors import DelegateFailed, InvalidConfig
+from cni_calico.kernel.plugin_calls import PluginAnswer
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
-
-if TYPE_CHECKING:
-    from cni_calico.kernel.plugin_calls import PluginAnswer
 
 
 def find_executable(task: Task, name: str) -> str:

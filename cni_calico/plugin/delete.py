@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cni_calico.cni.result import parse_result
 from cni_calico.deadline import Deadline
@@ -29,6 +29,8 @@ from cni_calico.errors import (
     TeardownIncomplete,
     TryAgain,
 )
+from cni_calico.ipam.allocator import Allocator, Release
+from cni_calico.kernel.netlink.links import Link
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.names import valid_ifname
 from cni_calico.model.resources import Address, WorkloadEndpoint
@@ -39,14 +41,7 @@ from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from cni_calico.ipam.allocator import Allocator, Release
-    from cni_calico.kernel.netlink.links import Link
-    from cni_calico.plugin.network.ownership import Claim
-
+from cni_calico.plugin.network.ownership import Claim
 
 DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the datastore is down
 
@@ -265,14 +260,16 @@ class Removal:
 
             remove_interface(self.task)
             return
-        from cni_calico.plugin.network.teardown import LinkRemoval, remove_pod_network
+        from cni_calico.plugin.network.host import Borrowed
+        from cni_calico.plugin.network.teardown import LinkRemoval, PodEnds, remove_pod_network
 
         services, deadline = self.task.services, self.task.deadline
         for name in self._host_ifnames(recorded):
             if name and services.remove_link is not None:
                 services.remove_link(LinkRemoval(name, claim), deadline)
                 name = ""  # the host's end is gone; whatever is left of the pod's end is removed below
-            remove_pod_network(name, netns, self.task.call.ifname, deadline, claim, host=services.host)
+            with Borrowed(services.host) as host:
+                remove_pod_network(host, PodEnds(name, self.task.call.ifname, netns), deadline, claim)
 
     def _host_ifnames(self, recorded: Recorded) -> tuple[str, ...]:
         """The names of the host interfaces to remove: the recorded name; without a record every possible name that no

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write, pod_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, OutcomeUnknown, TryAgain
+from cni_calico.ipam.assign import Companion
+from cni_calico.ipam.share import Share
 from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
 from cni_calico.model.resources import Address, Resource, WorkloadEndpoint
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, plan_share
-
-if TYPE_CHECKING:
-    from cni_calico.ipam.assign import Companion
-    from cni_calico.ipam.share import Share
-    from cni_calico.model.resources import Address
 
 _ATTEMPTS = 5
 

@@ -7,18 +7,16 @@ The data plane's answer is validated before it is used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cni_calico.cni.dataplane import ExternalDataplane
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NOT_AVAILABLE, CalicoError, DataplaneFailed, NotReady
 from cni_calico.model.names import valid_ifname
+from cni_calico.model.resources import Address, WorkloadEndpoint
+from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import UNDO_TIMEOUT_S
 from cni_calico.plugin.network.plan import DEFAULT_V4, DEFAULT_V6, PodPlan
-
-if TYPE_CHECKING:
-    from cni_calico.cni.dataplane import ExternalDataplane
-    from cni_calico.model.resources import Address, WorkloadEndpoint
-    from cni_calico.plugin.call.task import Task
 
 
 def add_interface(task: Task, fields: Mapping[str, Any]) -> tuple[str, str]:

@@ -17,7 +17,15 @@ from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.delete import Removal
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME
-from cni_calico.plugin.ipam.gc import Orphan, find_orphans, read_endpoints, require_none, require_valid_list
+from cni_calico.plugin.ipam.gc import (
+    Orphan,
+    find_orphans,
+    pods_of,
+    read_endpoints,
+    release_orphan,
+    require_none,
+    require_valid_list,
+)
 
 
 def collect_garbage(task: Task) -> None:
@@ -86,11 +94,16 @@ class _GarbageCollection:
     ) -> None:
         """Remove what interrupted ADDs left: addresses, and perhaps an interface, but no endpoint."""
         known = {*valid, *recorded}
-        orphans, unreadable = find_orphans(self.task.fresh_store, self.network, node, known, self.task.deadline)
+        orphans, unreadable = find_orphans(
+            self.task.fresh_store, self.network, node, known, self.task.deadline, pods_of(self.task)
+        )
         self.failures += unreadable
         containers = {container for container, _ in recorded}
         unrecorded = {container[:SAME_VETH] for container, _ in valid if container not in containers}
         for orphan in orphans:
+            if orphan.is_bare and orphan.pod:
+                self.attempt(orphan.handle_id, release_orphan, orphan, self.task)
+                continue
             if not orphan.pod and orphan.container_id[:SAME_VETH] in unrecorded:
                 self.task.log.warning(f"kept {orphan.handle_id}: its interface may be a valid attachment's")
                 continue

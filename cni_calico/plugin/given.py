@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cni_calico.cni.result import ResultRoute
-from cni_calico.model.resources import Address, Network
-
-if TYPE_CHECKING:
-    from cni_calico.cni.result import Result
-    from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.cni.result import Result, ResultRoute
+from cni_calico.model.resources import Address, Network, WorkloadEndpoint
 
 
 @dataclass(frozen=True, slots=True)

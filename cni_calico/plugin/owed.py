@@ -11,17 +11,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.directories import OWED_RELEASES
 from cni_calico.errors import CalicoError, DecodeFailure, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from cni_calico.model.names import parse_endpoint_name, sha1_hex
+from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment
-
-if TYPE_CHECKING:
-    from cni_calico.model.resources import Address
 
 FORMAT = 1
 
@@ -99,7 +97,7 @@ def is_first_report(files: Files, state_dir: str, name: str) -> bool:
     return True
 
 
-def take_back(files: Files, state_dir: str, attachment: Attachment) -> None:
+def cancel(files: Files, state_dir: str, attachment: Attachment) -> None:
     """Cancel what an earlier DEL of this attachment still owes. Raises KernelError."""
     name = file_name(attachment)
     try:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
+from typing import Any
 
 from cni_calico.errors import InvalidConfig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _WORDS = {"usepodcidr": 4, "usepodcidripv6": 6}
 

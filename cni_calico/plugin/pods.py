@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
-from cni_calico.datastore.interface import pod_of
+from cni_calico.datastore.interface import Versioned, pod_of
 from cni_calico.errors import CorruptRecord, InvalidAnnotation, TryAgain
+from cni_calico.ipam.assign import AssignRequest
 from cni_calico.model.resources import IPNAT, Address, WorkloadEndpoint
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.addresses import read_namespace, read_namespace_labels
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Versioned
-    from cni_calico.ipam.assign import AssignRequest
-
 
 NO_REQUEST = PodRequest()
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.relay.answers import Answers
@@ -174,7 +175,9 @@ class TokenReviews:
         """Why the API server's answer is no. Raises CalicoError if there is none."""
         spec = {"token": asked.token, **({"audiences": list(asked.audiences)} if asked.audiences else {})}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-        reply = self._api.request("POST", REVIEWS, Deadline.after(REVIEW_S), "review a client's token", body=body)
+        reply = self._api.send(
+            ApiRequest("POST", REVIEWS, "review a client's token", body=body), Deadline.after(REVIEW_S)
+        )
         status = reply.document.get("status") or {}
         user = str((status.get("user") or {}).get("username") or "")
         if not status.get("authenticated"):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.datastore.kubernetes.relayed.targets import SLICES_OF
 from cni_calico.deadline import Deadline
@@ -29,7 +30,7 @@ def fair_share(nodes: int, relays: int, settings: RelaySettings) -> int:
 def count_relays(api: KubernetesAPI, namespace: str, service: str) -> int:
     """The ready endpoints of the relays' Service. Raises DatastoreError, DeadlineExceeded."""
     path = SLICES_OF.format(quote(namespace), quote(service))
-    reply = api.request("GET", path, Deadline.after(COUNT_S), f"count the relays: list endpoints of {service}")
+    reply = api.send(ApiRequest("GET", path, f"count the relays: list endpoints of {service}"), Deadline.after(COUNT_S))
     found: set[str] = set()
     for listed in reply.document.get("items") or ():
         for endpoint in listed.get("endpoints") or ():

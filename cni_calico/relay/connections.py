@@ -49,28 +49,38 @@ class Limits:
     watch_review_s: float = 180.0
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """What listens, and for whom. ``certificate_names``: a client's certificate must have this common name or URI;
+    ("", ""): none is accepted.
+    """
+
+    socket: socket.socket
+    tls: ssl.SSLContext
+    certificate_names: tuple[str, str] = ("", "")
+    limits: Limits = Limits()
+
+
 class ClientSockets:
     """``on_drop(client)`` is called before a connection is closed, ``on_wake()`` when ``wake_fd`` becomes readable."""
 
     def __init__(
         self,
-        listener: socket.socket,
-        tls: ssl.SSLContext,
+        listening: Listening,
         wake_fd: int,
         log: Log,
-        limits: Limits,
         numbers: ServerNumbers,
         on_drop: Callable[[Client], None],
         on_wake: Callable[[], None],
     ) -> None:
-        self.tls = tls
+        self.tls = listening.tls
         self.all: dict[int, Client] = {}
         self.unknown: dict[int, Client] = {}  # in the order of their arrival
         self._unknown_of: Counter[str] = Counter()  # how many of them each peer has
-        self._listener = listener
+        self._listener = listener = listening.socket
         self._wake_fd = wake_fd
         self._log = log
-        self._limits = limits
+        self._limits = listening.limits
         self._numbers = numbers
         self._on_drop = on_drop
         self._on_wake = on_wake

@@ -16,6 +16,7 @@ from typing import Any
 from cni_calico.backoff import Backoff
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import Collection
 from cni_calico.datastore.kubernetes.relayed.served import SERVED, order_of_version
 from cni_calico.datastore.kubernetes.watch import Stream
@@ -71,14 +72,14 @@ class CollectionFollower:
         patience = ProgressDeadline(LIST_S)
         listed = self._cache.begin_list(self.path)
 
-        def take(obj: Mapping[str, Any]) -> None:
+        def receive(obj: Mapping[str, Any]) -> None:
             patience.renew()
             if not isinstance(obj.get("metadata"), dict):
                 raise DatastoreUnavailable(f"cannot list {self.path}: an object has no metadata")
-            listed.take(obj)
+            listed.receive(obj)
 
         url = self._collection.url(resourceVersion="0" if first else "")
-        rest = self._api.items(url, patience, f"list {self.path}", take)
+        rest = self._api.items(ApiRequest("GET", url, f"list {self.path}"), patience, receive)
         version = order_of_version((rest.get("metadata") or {}).get("resourceVersion"))
         listed.finish(version)
         self._position = version

@@ -5,6 +5,7 @@ Rule: one thread writes a counter, any may read it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cni_calico.daemon.recent_times import RecentTimes
@@ -50,3 +51,21 @@ class ServerNumbers:
 
     def request(self, kind: str) -> None:
         self.requests[kind] = self.requests.get(kind, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class RelayNumbers:
+    """All of a relay's numbers. ``sizes``: objects by collection; ``older``: how often changes from before this relay's
+    start were read, by outcome.
+    """
+
+    server: ServerNumbers
+    cache: WatchCacheNumbers
+    connections: int = 0
+    streaming: int = 0
+    share: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    raw_bytes: Mapping[str, int] = field(default_factory=dict)
+    compressed_bytes: Mapping[str, int] = field(default_factory=dict)
+    older: Mapping[str, int] = field(default_factory=dict)
+    troubles: int = 0

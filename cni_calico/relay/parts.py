@@ -8,7 +8,6 @@ alone are of no use.
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from cni_calico.datastore.kubernetes.relayed.served import SERVED
 from cni_calico.errors import CalicoError, Compacted
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
-from cni_calico.relay.connections import Limits
+from cni_calico.relay.connections import Listening
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.follower import CollectionFollower, order_of_start
 from cni_calico.relay.replay import read_changes
-from cni_calico.relay.server import RelayServer
+from cni_calico.relay.server import Offered, RelayServer
 from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache
@@ -38,16 +37,12 @@ class Relay:
     def __init__(
         self,
         api: KubernetesAPI,
-        listener: socket.socket,
-        tls: ssl.SSLContext,
+        listening: Listening,
         log: Log,
         *,
         accepted: Accepted | None = None,
-        certificate_names: tuple[str, str] = ("", ""),
-        limits: Limits | None = None,
     ) -> None:
-        limits = limits or Limits()
-        self.cut_off = CutOff(limits.cut_off_s)
+        self.cut_off = CutOff(listening.limits.cut_off_s)
         self._was_cut_off = False
         self.older = {"read": 0, "gone": 0, "failed": 0}  # older changes asked of the API server, by outcome
         self._api = api
@@ -57,18 +52,8 @@ class Relay:
         self.cache = WatchCache(self._wake, self._fetch_older)
         self.snapshots = RenderedLists(self.cache, self._wake)
         self.reviews = TokenReviews(api, accepted or Accepted(), self._wake)
-        self.server = RelayServer(
-            self.cache,
-            self.snapshots,
-            self.reviews,
-            listener,
-            tls,
-            self._wake_fd,
-            log,
-            self.cut_off,
-            certificate_names=certificate_names,
-            limits=limits,
-        )
+        offered = Offered(self.cache, self.snapshots, self.reviews, self.cut_off)
+        self.server = RelayServer(offered, listening, self._wake_fd, log)
         self._ending = Stopping()
         self._threads: list[threading.Thread] = []
 

@@ -14,7 +14,6 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
@@ -28,8 +27,9 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import Log, wants_json
 from cni_calico.relay.balance import Balance
-from cni_calico.relay.connections import Limits
+from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.metrics import render_relay_metrics
+from cni_calico.relay.numbers import RelayNumbers
 from cni_calico.relay.parts import Relay, server_context
 from cni_calico.relay.settings import accepted_of, parse_relay_settings
 from cni_calico.server.descriptors import raise_limit
@@ -58,17 +58,18 @@ class RelayProcess:
         settings = self.settings
         self.relay = Relay(
             self.api,
-            open_listener(settings.server_host, settings.server_port or PORT),
-            self._context(),
+            Listening(
+                open_listener(settings.server_host, settings.server_port or PORT),
+                self._context(),
+                (settings.client_cn, settings.client_uri),
+                Limits(
+                    connections=settings.upper_limit,
+                    behind_s=settings.behind_s,
+                    handshake_s=settings.handshake_s,
+                ),
+            ),
             self.log,
             accepted=accepted_of(settings),
-            certificate_names=(settings.client_cn, settings.client_uri),
-            limits=replace(
-                Limits(),
-                connections=settings.upper_limit,
-                behind_s=settings.behind_s,
-                handshake_s=settings.handshake_s,
-            ),
         )
         self.balance = Balance(self.relay.server, settings, lambda: self.relay.cache.sizes().get(NODES, 0))
         self._http_servers = HttpServers(self.log)
@@ -167,7 +168,7 @@ class RelayProcess:
 
     def _metrics_page(self) -> tuple[int, str, bytes]:
         relay = self.relay
-        text = render_relay_metrics(
+        numbers = RelayNumbers(
             relay.server.numbers,
             relay.cache.numbers,
             connections=len(relay.server.connections.all),
@@ -179,6 +180,7 @@ class RelayProcess:
             older=dict(relay.older),
             troubles=len(relay.cut_off.troubles),
         )
+        text = render_relay_metrics(numbers)
         process = Exposition()
         add_process_metrics(process)
         return 200, "text/plain; version=0.0.4; charset=utf-8", (text + process.render()).encode()

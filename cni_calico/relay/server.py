@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import select
-import socket
-import ssl
 import time
+from dataclasses import dataclass
 
 from cni_calico.datastore.http import names_peer
 from cni_calico.log import Log
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State
-from cni_calico.relay.connections import ClientSockets, Limits
+from cni_calico.relay.connections import ClientSockets, Listening
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.numbers import ServerNumbers
 from cni_calico.relay.requests import (
@@ -46,37 +45,32 @@ LOOK_S = 0.5
 BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have reached
 
 
-class RelayServer:
-    """``certificate_names``: a client's certificate must have this common name or URI; ("", ""): none is accepted."""
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What clients get, after which reviews, and whether the API server is heard of."""
 
-    def __init__(
-        self,
-        cache: WatchCache,
-        snapshots: RenderedLists,
-        reviews: TokenReviews,
-        listener: socket.socket,
-        tls: ssl.SSLContext,
-        wake_fd: int,
-        log: Log,
-        cut_off: CutOff,
-        *,
-        certificate_names: tuple[str, str] = ("", ""),
-        limits: Limits | None = None,
-    ) -> None:
+    cache: WatchCache
+    snapshots: RenderedLists
+    reviews: TokenReviews
+    cut_off: CutOff
+
+
+class RelayServer:
+    """``wake_fd`` becomes readable when there is news."""
+
+    def __init__(self, offered: Offered, listening: Listening, wake_fd: int, log: Log) -> None:
         self.numbers = ServerNumbers()
-        self._limits = limits or Limits()
-        self._cut_off = cut_off
-        self._cache = cache
-        self._snapshots = snapshots
-        self._reviews = reviews
-        self._watch_reviews = WatchReviews(reviews, self._limits.watch_review_s)
+        self._limits = listening.limits
+        self._cut_off = offered.cut_off
+        self._cache = offered.cache
+        self._snapshots = offered.snapshots
+        self._reviews = offered.reviews
+        self._watch_reviews = WatchReviews(offered.reviews, self._limits.watch_review_s)
         self._log = log
-        self._names = certificate_names
+        self._names = listening.certificate_names
         self._waiting: dict[int, Client] = {}
         self._streams: dict[int, Client] = {}
-        self.connections = ClientSockets(
-            listener, tls, wake_fd, log, self._limits, self.numbers, self._forget, self._note_news
-        )
+        self.connections = ClientSockets(listening, wake_fd, log, self.numbers, self._forget, self._note_news)
         self._dirty_since = self._flushed_at = self._looked_at = self._bookmarked_at = 0.0
         # when waiting clients are next checked; when they were last checked, and how long that took
         self._serve_at, self._served_at, self._serve_s = float("inf"), 0.0, 0.0
@@ -129,7 +123,7 @@ class RelayServer:
                 if not client.sending:
                     self._sent(client)
             if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
-                self._take(client)
+                self._receive(client)
         except Gone as e:
             self.connections.drop(client, "handshake" if client.state is State.HANDSHAKE else "closed")
             self._log.debug(f"{client.peer}: {e}")
@@ -140,7 +134,7 @@ class RelayServer:
         client.has_certificate = names_peer(client.socket.getpeercert(), *self._names)
         client.enter(State.REQUEST, time.monotonic())
 
-    def _take(self, client: Client) -> None:
+    def _receive(self, client: Client) -> None:
         """Read a request; a client that sends anything else is dropped."""
         if client.state in (State.HANDSHAKE, State.CLOSED):
             return
@@ -151,7 +145,7 @@ class RelayServer:
             client.head += data
             if b"\r\n\r\n" in client.head:
                 head, _, client.head = client.head.partition(b"\r\n\r\n")
-                self._take_request(client, head)
+                self._receive_request(client, head)
             elif len(client.head) > HEAD_BYTES:
                 self._refuse(client, RequestRefused(431, "the request's head is too long"))
             elif len(client.head) >= 8 and not client.head.startswith(b"GET ") and b"\n" not in client.head:
@@ -169,7 +163,7 @@ class RelayServer:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def _take_request(self, client: Client, head: bytes) -> None:
+    def _receive_request(self, client: Client, head: bytes) -> None:
         try:
             client.request = parse_request(head)
         except RequestRefused as e:

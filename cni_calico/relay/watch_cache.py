@@ -75,7 +75,7 @@ class WatchCache:
     # -- what the API server says -------------------------------------------------------------------------------------
 
     def begin_list(self, path: str) -> Listed:
-        """Begin to take a whole list of a collection."""
+        """Begin to receive a whole list of a collection."""
         return Listed(self, path, self._histories[path])
 
     def replace(self, path: str, listed: Sequence[Mapping[str, HeldObject]], version: int) -> None:
@@ -316,7 +316,7 @@ class Listed:
         self._histories = histories
         self._found: list[dict[str, HeldObject]] = [{} for _ in histories]
 
-    def take(self, obj: Mapping[str, Any]) -> None:
+    def receive(self, obj: Mapping[str, Any]) -> None:
         for history, into in zip(self._histories, self._found, strict=True):
             if (found := history.hold(obj)) is not None:
                 into[found[0]] = found[1]

@@ -168,7 +168,7 @@ class Backends:
         A datastore that takes long to open holds up only the calls that need it, each until its own deadline. Raises
         InvalidConfig, DatastoreError, DeadlineExceeded.
         """
-        found = self._take(key)
+        found = self._borrow(key)
         if found is not None:
             return found
         doing = f"open the {key.config.type} datastore"
@@ -177,7 +177,7 @@ class Backends:
         if not opening.acquire(timeout=deadline.require(doing)):
             raise DeadlineExceeded(f"cannot {doing}: another call is still doing it")
         try:
-            return self._take(key) or self._open(key, files)
+            return self._borrow(key) or self._open(key, files)
         finally:
             opening.release()
             with self._guard:
@@ -199,7 +199,7 @@ class Backends:
             extra.close()
         return made
 
-    def _take(self, key: BackendKey) -> Backend | None:
+    def _borrow(self, key: BackendKey) -> Backend | None:
         with self._guard:
             found = self._backends.get(key)
             if found is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Datastore, Document, Versioned
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.datastore.unreadable import Unreadable
 from cni_calico.ipam.pools import NodeFacts
 from cni_calico.ipam.view import Facts
@@ -50,7 +51,7 @@ class ClusterCaches:
 
         def follow(listing: ListKey) -> Cache[Any]:
             cache: Cache[Any] = Cache(
-                store, listing, decode=_decode, on_change=self._changed, corrupt=self._unreadable.note
+                store, Kept(listing, _decode), Listeners(on_change=self._changed, corrupt=self._unreadable.note)
             )
             made.append(cache)
             return cache

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from cni_calico.datastore.cache import order_of
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import (
     WHOLE,
@@ -26,6 +25,7 @@ from cni_calico.datastore.interface import (
     Write,
     has_transactions,
 )
+from cni_calico.datastore.remembered import order_of
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.names import escape, parse_endpoint_name

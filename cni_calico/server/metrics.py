@@ -13,10 +13,7 @@ from collections.abc import Callable, Sequence
 from cni_calico import BUILD, __version__
 from cni_calico.cni.answer import Answer
 from cni_calico.daemon.exposition import Exposition
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.server.backends import Backend
+from cni_calico.server.backends import Backend
 
 BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 

@@ -27,6 +27,7 @@ from cni_calico.datastore.interface import (
 from cni_calico.datastore.kubernetes.layout import NAMESPACE, pod_of_prefix
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects, is_pod
 from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.kubernetes.pods import endpoint_key
@@ -45,9 +46,11 @@ class KubernetesCaches(KubernetesObjects):
         self._node = node
         escaped = escape(node)
         self.pods: Cache[Versioned] = Cache(
-            store, ResourceList("WorkloadEndpoint", "", f"{escaped}-k8s-"), decode=_as_it_is, corrupt=corrupt
+            store, Kept(ResourceList("WorkloadEndpoint", "", f"{escaped}-k8s-"), _as_it_is), Listeners(corrupt=corrupt)
         )
-        self.namespaces: Cache[Versioned] = Cache(store, ResourceList(NAMESPACE), decode=_as_it_is, corrupt=corrupt)
+        self.namespaces: Cache[Versioned] = Cache(
+            store, Kept(ResourceList(NAMESPACE), _as_it_is), Listeners(corrupt=corrupt)
+        )
 
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None:
         found = self.pods.get(endpoint_key(namespace, name, self._node))

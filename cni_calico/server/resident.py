@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from cni_calico.batching import Batcher
 from cni_calico.cni.netconf import NetConf
@@ -33,7 +32,7 @@ from cni_calico.model.keys import CLUSTER, Key
 from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.node_name import read_nodename
 from cni_calico.plugin.call.serve import CALL_TIMEOUT_S, Declined
-from cni_calico.plugin.call.services import Services
+from cni_calico.plugin.call.services import ActResult, Services
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together
 from cni_calico.server import descriptors
@@ -42,9 +41,6 @@ from cni_calico.server.connections import CallRequest
 from cni_calico.server.exhaustion import Exhaustion
 from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
 from cni_calico.shortage import shortage_of
-
-if TYPE_CHECKING:
-    from cni_calico.plugin.call.services import ActResult
 
 LINKS_AT_ONCE = 64
 DESCRIPTORS_LEFT = 24  # what a call needs while it runs, and some more for others that are running

@@ -5,8 +5,11 @@ own sentence, which names user, verb and resource.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from cni_calico.datastore.http import HttpAnswer
 from cni_calico.errors import (
     Compacted,
     DatastoreDenied,
@@ -16,13 +19,6 @@ from cni_calico.errors import (
     DatastoreUnsupported,
     RecordRefused,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from cni_calico.datastore.http import HttpAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,13 @@ them alone: the rest of a pod or node changes all the time.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
-from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.interface import Document, Revision, Versioned
+from cni_calico.datastore.kubernetes.answers import ApiReply
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.custom import conflict
 from cni_calico.datastore.kubernetes.layout import (
     namespace_path,
@@ -21,21 +25,13 @@ from cni_calico.datastore.kubernetes.layout import (
     service_account_path,
 )
 from cni_calico.datastore.kubernetes.revision import node_state, pod_state, render_revision, state_of
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreUnsupported, OutcomeUnknown, RecordRefused, TryAgain
 from cni_calico.model.documents.codec import describe
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes import nodes as crd_nodes
 from cni_calico.model.kubernetes import pods as crd_pods
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from cni_calico.datastore.interface import Document, Revision
-    from cni_calico.datastore.kubernetes.answers import ApiReply
-    from cni_calico.deadline import Deadline
-    from cni_calico.model.documents.fields import JSON
 
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
@@ -130,14 +126,9 @@ class PodRecords:
     ) -> Versioned:
         path = pod_path(key.namespace, pod_of(key)[1])
         body = plan_pod_patch(uid, state, annotations)
-        reply = self._api.request(
-            "PATCH",
-            f"{path}/status",
+        reply = self._api.send(
+            ApiRequest("PATCH", f"{path}/status", doing, body=body, content_type=_JSON_PATCH, expect=(404, 409, 422)),
             deadline,
-            doing,
-            body=body,
-            content_type=_JSON_PATCH,
-            expect=(404, 409, 422),
         )
         if reply.status < 400:
             stored = self._versioned(key, reply.document)
@@ -208,14 +199,16 @@ class NodeRecords:
         changes: dict[str, str | None] = {name: text for name, text in new.items() if old.get(name) != text}
         changes.update({name: None for name in old if name not in new})
         metadata = {"resourceVersion": obj["metadata"]["resourceVersion"], "annotations": changes}
-        return self._api.request(
-            "PATCH",
-            f"{node_path(key.name)}/status",
+        return self._api.send(
+            ApiRequest(
+                "PATCH",
+                f"{node_path(key.name)}/status",
+                doing,
+                body={"metadata": metadata},
+                content_type=_MERGE_PATCH,
+                expect=(404, 409),
+            ),
             deadline,
-            doing,
-            body={"metadata": metadata},
-            content_type=_MERGE_PATCH,
-            expect=(404, 409),
         )
 
     def _versioned(self, key: ResourceKey, obj: JSON) -> Versioned:

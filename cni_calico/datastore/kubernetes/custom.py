@@ -8,10 +8,14 @@ whose definitions are older), a write of the record leaves it as it was, and a s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from cni_calico.datastore.encoding import corrupt_record
-from cni_calico.datastore.interface import CommitConflict, Failed, Versioned
-from cni_calico.datastore.kubernetes.answers import missing_type, require_known_type
+from cni_calico.datastore.interface import CommitConflict, Document, Failed, Revision, Versioned
+from cni_calico.datastore.kubernetes.answers import ApiReply, missing_type, require_known_type
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import collection_path, marks_deleted, object_path
 from cni_calico.datastore.kubernetes.revision import render_revision, resource_version
 from cni_calico.deadline import Deadline
@@ -22,17 +26,9 @@ from cni_calico.errors import (
     TryAgain,
 )
 from cni_calico.model.documents.codec import describe
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import HandleKey, Key, ResourceKey
 from cni_calico.model.kubernetes.custom import object_of, read_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from cni_calico.datastore.interface import Document, Revision
-    from cni_calico.datastore.kubernetes.answers import ApiReply
-    from cni_calico.model.documents.fields import JSON
 
 _ATTEMPTS = 5
 FINISHED_PER_LIST = 50
@@ -76,7 +72,7 @@ class CustomRecords:
         doing, path = f"create {describe(key)}", collection_path(key)
         for _ in range(_ATTEMPTS):
             wanted = object_of(key, value)
-            reply = self._api.request("POST", path, deadline, doing, body=wanted, expect=(404, 409))
+            reply = self._api.send(ApiRequest("POST", path, doing, body=wanted, expect=(404, 409)), deadline)
             if reply.status < 400:
                 return versioned(key, self._set_status(key, wanted, reply.document, deadline, doing))
             if reply.status == 404:
@@ -155,7 +151,7 @@ class CustomRecords:
 
     def _replace(self, key: Key, obj: JSON, deadline: Deadline, doing: str, subresource: str = "") -> Mapping[str, Any]:
         path = object_path(key) + subresource
-        reply = self._api.request("PUT", path, deadline, doing, body=obj, expect=(404, 409))
+        reply = self._api.send(ApiRequest("PUT", path, doing, body=obj, expect=(404, 409)), deadline)
         if reply.status == 404:
             require_known_type(reply, path, doing)
             raise self._contradiction(reply, key, None, doing)
@@ -175,7 +171,7 @@ class CustomRecords:
     def _delete(self, key: Key, uid: str, version: str, deadline: Deadline, doing: str) -> ApiReply:
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        return self._api.request("DELETE", object_path(key), deadline, doing, body=body, expect=(404, 409))
+        return self._api.send(ApiRequest("DELETE", object_path(key), doing, body=body, expect=(404, 409)), deadline)
 
     def _contradiction(self, reply: ApiReply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
         """The error for a failed comparison: after a repeated request the stored record may be our own write."""

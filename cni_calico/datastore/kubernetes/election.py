@@ -13,6 +13,7 @@ from typing import Any
 from cni_calico.datastore.election import Clock, FencedStore, Held, Terms
 from cni_calico.datastore.interface import Datastore
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.deadline import Deadline
 from cni_calico.model.timestamps import micro_time
@@ -59,7 +60,7 @@ class KubernetesElection:
         annotations = (lease.get("metadata") or {}).get("annotations") or {}
         if not self._terms.priority and self._leaves(lease, str(annotations.get(ASKED) or ""), deadline):
             return False
-        if not self._may_take(lease.get("spec") or {}, asked_at):
+        if not self._may_win(lease.get("spec") or {}, asked_at):
             self._held.give_up()
             if self._terms.priority and not annotations.get(PRIORITY) and not annotations.get(ASKED):
                 self._ask(lease, deadline)
@@ -88,7 +89,9 @@ class KubernetesElection:
         metadata = lease.get("metadata") or {}
         annotations = {**(metadata.get("annotations") or {}), ASKED: self._holder}
         body = {**lease, "metadata": {**metadata, "annotations": annotations}}
-        self._api.request("PUT", self._path, deadline, f"ask for lease {self._name}", body=body, expect=(404, 409))
+        self._api.send(
+            ApiRequest("PUT", self._path, f"ask for lease {self._name}", body=body, expect=(404, 409)), deadline
+        )
 
     def resign(self, deadline: Deadline) -> None:
         """Clear the lease's holder, if it is still us."""
@@ -98,9 +101,9 @@ class KubernetesElection:
             return
         spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         doing = f"give up lease {self._name}"
-        self._api.request("PUT", self._path, deadline, doing, body={**lease, "spec": spec}, expect=(404, 409))
+        self._api.send(ApiRequest("PUT", self._path, doing, body={**lease, "spec": spec}, expect=(404, 409)), deadline)
 
-    def _may_take(self, spec: Mapping[str, Any], now: float) -> bool:
+    def _may_win(self, spec: Mapping[str, Any], now: float) -> bool:
         """Whether the lease is ours, free, or has not been renewed for its duration."""
         holder = spec.get("holderIdentity") or ""
         seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
@@ -132,7 +135,9 @@ class KubernetesElection:
         # the lease was another candidate's and is gone; but if it cannot be created because its namespace is missing,
         # that is an error
         expect = (409,) if method == "POST" else (404, 409)
-        reply = self._api.request(method, path, deadline, f"write lease {self._name}", body=lease, expect=expect)
+        reply = self._api.send(
+            ApiRequest(method, path, f"write lease {self._name}", body=lease, expect=expect), deadline
+        )
         if reply.status >= 400:  # another candidate has taken it; the next look shows which
             self._held.give_up()
             return False

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, IPAMConfigKey, Key, ResourceKey
 from cni_calico.model.kubernetes import pods as crd_pods
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.model.documents.fields import JSON
-    from cni_calico.model.resources import Network
+from cni_calico.model.resources import Network
 
 
 def guess_key(obj: JSON, plural: str) -> Key:

@@ -9,11 +9,8 @@ from __future__ import annotations
 import codecs
 import json
 import zlib
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 _BEGIN, _MEMBERS, _ITEMS, _END = range(4)
 _BLANK = " \t\r\n"

@@ -7,13 +7,16 @@ are not stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cni_calico.datastore.interface import PodDocument
 from cni_calico.datastore.kubernetes.revision import no_state, node_state, pod_state
 from cni_calico.errors import DatastoreUnsupported
 from cni_calico.model.access import CRD_ROOT
 from cni_calico.model.documents.codec import describe
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import (
     CLUSTER_KINDS,
     NAMESPACED_KINDS,
@@ -36,14 +39,7 @@ from cni_calico.model.kubernetes import nodes as crd_nodes
 from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.names import DEFAULT_PREFIX, parse_endpoint_name
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from cni_calico.model.documents.fields import JSON
-
-    DecodedObject = tuple[Key, dict[str, Any]] | None
+DecodedObject = tuple[Key, dict[str, Any]] | None
 
 CORE_ROOT = "/api/v1"
 # the Kubernetes Namespace itself, which no other backend has: its annotations decide what its pods get

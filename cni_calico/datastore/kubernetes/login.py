@@ -8,24 +8,20 @@ The official client is not used: it takes 190 ms to import. Source: Kubernetes' 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml, require_size
+from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.redaction import shown_url
 from cni_calico.regular import read_regular
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from cni_calico.deadline import Deadline
-
-    Read = Callable[[str], bytes]
-    Environ = Mapping[str, str]
+Read = Callable[[str], bytes]
+Environ = Mapping[str, str]
 
 NAMESPACE = "kube-system"  # upstream's usual one
 NO_LOGIN = "set kubernetes.kubeconfig in the network configuration, or KUBECONFIG"

@@ -6,15 +6,13 @@ are only counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import namespace_path, node_path, pod_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from cni_calico.deadline import Deadline
+from cni_calico.deadline import Deadline
 
 MIRROR = "kubernetes.io/config.mirror"
 
@@ -40,7 +38,7 @@ def count_objects(api: KubernetesAPI, path: str, deadline: Deadline, doing: str)
     """The number of objects in a collection, counted by fetching only one of them. Raises DatastoreError,
     DeadlineExceeded.
     """
-    reply = api.request("GET", f"{path}?limit=1", deadline, doing)
+    reply = api.send(ApiRequest("GET", f"{path}?limit=1", doing), deadline)
     metadata = reply.document.get("metadata") or {}
     return len(reply.document.get("items") or ()) + int(metadata.get("remainingItemCount") or 0)
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import json
 from binascii import Error, a2b_base64
+from typing import Any
 
 from cni_calico.errors import DatastoreDenied
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MARGIN_S = 10  # as Kubernetes' clients
 _USE_EXEC = "use a credential program (exec), a certificate or a token"

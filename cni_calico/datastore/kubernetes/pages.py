@@ -7,23 +7,20 @@ answer, whatever limit is requested; such an answer is parsed while it arrives.
 
 from __future__ import annotations
 
-from cni_calico.datastore.interface import Versioned
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cni_calico.datastore.interface import Reading, Versioned
 from cni_calico.datastore.kubernetes.answers import missing_type
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.custom import FINISHED_PER_LIST, CustomRecords, is_marked
 from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.layout import Collection
 from cni_calico.datastore.kubernetes.revision import render_revision
+from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnsupported
 from cni_calico.model.keys import Key, ListKey, ResourceKey, covers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from cni_calico.datastore.interface import Reading
-    from cni_calico.datastore.kubernetes.layout import Collection
-    from cni_calico.deadline import Deadline
 
 PAGE = 500
 
@@ -107,29 +104,30 @@ class Pages:
             parameters = {"limit": str(PAGE), "continue": str(metadata["continue"])}
 
     def _read_page(self, url: str, deadline: Deadline, doing: str) -> Mapping[str, Any]:
-        """Take its items; returns the document, perhaps without them."""
+        """Receive its items; returns the document, perhaps without them."""
         if self._reading.each is not None:
             return self._read_items(url, deadline, doing)
         accept, path = self._collection.accept_list, self._collection.path
-        reply = self._api.request("GET", url, deadline, doing, expect=(404,), accept=accept)
+        reply = self._api.send(ApiRequest("GET", url, doing, expect=(404,), accept=accept), deadline)
         if reply.status == 404:
             raise missing_type(path, doing)
         for obj in reply.document.get("items") or ():
-            self._take(obj, deadline)
+            self._receive(obj, deadline)
         return reply.document
 
     def _read_items(self, url: str, deadline: Deadline, doing: str, *, packed: bool = False) -> Mapping[str, Any]:
-        """Take the items while they arrive; returns the rest of the document."""
+        """Receive the items while they arrive; returns the rest of the document."""
 
-        def take(obj: Mapping[str, Any]) -> None:
-            self._take(obj, deadline)
+        def receive(obj: Mapping[str, Any]) -> None:
+            self._receive(obj, deadline)
 
+        request = ApiRequest("GET", url, doing, accept=self._collection.accept_list, packed=packed)
         try:
-            return self._api.items(url, deadline, doing, take, accept=self._collection.accept_list, packed=packed)
+            return self._api.items(request, deadline, receive)
         except DatastoreUnsupported as e:
             raise missing_type(self._collection.path, doing) from e
 
-    def _take(self, obj: Mapping[str, Any], deadline: Deadline) -> None:
+    def _receive(self, obj: Mapping[str, Any], deadline: Deadline) -> None:
         collection = self._collection
         try:
             found = collection.read(obj)
@@ -148,4 +146,4 @@ class Pages:
             return
         uid = str(obj["metadata"].get("uid") or "")
         read = Versioned(found[0], found[1], render_revision(obj, collection.state(obj)), uid)
-        self.items.append(self._reading.take(read))
+        self.items.append(self._reading.receive(read))

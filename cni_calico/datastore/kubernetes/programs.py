@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, KernelError
 from cni_calico.kernel.process import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from cni_calico.deadline import Deadline
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 

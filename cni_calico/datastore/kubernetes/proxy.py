@@ -8,10 +8,7 @@ given. Source: Go's golang.org/x/net/http/httpproxy, which client-go uses.
 from __future__ import annotations
 
 from cni_calico.errors import DatastoreDenied
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.model.resources import Address
+from cni_calico.model.resources import Address
 
 _HINT = "http://[USER:PASSWORD@]HOST[:PORT] is what HTTPS_PROXY, or proxy-url in a kubeconfig, may be"
 

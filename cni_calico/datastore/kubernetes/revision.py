@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import json
 
+from cni_calico.datastore.interface import Revision
+from cni_calico.model.documents.fields import JSON
 from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.names import sha1_hex
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Revision
-    from cni_calico.model.documents.fields import JSON
 
 
 def resource_version(revision: Revision | None) -> str:

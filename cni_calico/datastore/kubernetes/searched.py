@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import CORE_ROOT, namespace_path
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.deadline import Deadline
@@ -36,7 +37,7 @@ class SearchedObjects(KubernetesObjects):
         except DatastoreDenied as refused:
             url = f"{path}?fieldSelector=metadata.name%3D{quote(name, safe='')}"
             try:
-                reply = self.api.request("GET", url, deadline, f"look for {name} in {path}")
+                reply = self.api.send(ApiRequest("GET", url, f"look for {name} in {path}"), deadline)
             except DatastoreDenied:
                 raise refused from None  # it names the right that the manifests grant
             items: list[Object] = list(reply.document.get("items") or ())

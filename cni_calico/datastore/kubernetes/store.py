@@ -6,8 +6,21 @@ Rule: one record per commit, with compare-and-swap by the API server. Documents 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from cni_calico.datastore.encoding import plan_commit
-from cni_calico.datastore.interface import WHOLE, CommitConflict, Committed, Listing, Versioned
+from cni_calico.datastore.interface import (
+    WHOLE,
+    CommitConflict,
+    Committed,
+    Document,
+    Listing,
+    Reading,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Write,
+)
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.borrowed import NodeRecords, PodRecords, ProfileRecords
 from cni_calico.datastore.kubernetes.custom import CustomRecords, conflict
@@ -19,23 +32,16 @@ from cni_calico.datastore.kubernetes.layout import (
     select_collections,
     unlabelled_affinities,
 )
-from cni_calico.datastore.kubernetes.login import read_file
+from cni_calico.datastore.kubernetes.login import Read, read_file
 from cni_calico.datastore.kubernetes.pages import Pages
 from cni_calico.datastore.kubernetes.revision import resource_version
+from cni_calico.datastore.kubernetes.watch import KubernetesWatch
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import EverythingList, Key, ListKey, ResourceKey, ResourceList, etcd_path
 from cni_calico.model.names import DEFAULT_PREFIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cni_calico.datastore.interface import Document, Reading, Revision, RoundTrips, Write
-    from cni_calico.datastore.kubernetes.login import Read
-    from cni_calico.datastore.kubernetes.watch import KubernetesWatch
 
 _ATTEMPTS = 10
 

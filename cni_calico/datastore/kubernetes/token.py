@@ -8,18 +8,16 @@ the pod we run in stands in; for an account that was chosen nothing does.
 from __future__ import annotations
 
 import json
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from dataclasses import dataclass, field
 
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import service_account_path
 from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError, DatastoreForbidden, DatastoreUnsupported
 from cni_calico.model.access import CNI_ACCOUNT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
 LIFETIME_S = 24 * 3600
 STAND_IN_LOOK_S = 300.0  # how often another token is looked for while the pod's own stands in
@@ -51,7 +49,7 @@ def request_token(
     }
     path = f"{service_account_path(namespace, account)}/token"
     try:
-        reply = api.request("POST", path, deadline, doing, body=body)
+        reply = api.send(ApiRequest("POST", path, doing, body=body), deadline)
     except DatastoreUnsupported as e:  # 404
         raise DatastoreUnsupported(
             e.message, details="create that service account, or name another one in CALICO_CNI_SERVICE_ACCOUNT"
@@ -106,8 +104,6 @@ def parse_lifetime_s(token: str, *, default_s: float) -> float:
     """The time from ``iat`` to ``exp`` of a JWT: both come from the server's clock, because this host's may
     be wrong.
     """
-    from binascii import a2b_base64
-
     try:
         payload = token.split(".")[1].replace("-", "+").replace("_", "/")
         claims = json.loads(a2b_base64(payload + "=" * (-len(payload) % 4)))

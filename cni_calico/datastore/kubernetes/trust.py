@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from ssl import SSLContext
+
 from cni_calico.datastore.http import Server
 from cni_calico.datastore.kubernetes.login import HINT, Login, basic, parse_url
 from cni_calico.errors import DatastoreDenied
 from cni_calico.redaction import shown_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 
 def server_of(login: Login) -> Server:

@@ -7,18 +7,14 @@ meanwhile is read again.
 
 from __future__ import annotations
 
-from cni_calico.datastore.interface import CommitConflict, Write
+from collections.abc import Sequence
+
+from cni_calico.datastore.interface import CommitConflict, Datastore, Versioned, Write
 from cni_calico.datastore.kubernetes.layout import HOSTNAME_HASH
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.deadline import Deadline
 from cni_calico.errors import TryAgain
 from cni_calico.model.keys import AffinityKey
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cni_calico.datastore.interface import Datastore, Versioned
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
-    from cni_calico.deadline import Deadline
 
 _ATTEMPTS = 5
 

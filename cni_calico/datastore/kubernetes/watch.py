@@ -12,57 +12,55 @@ import os
 import select
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol
 
 from cni_calico.datastore.http import Connection, Lost
-from cni_calico.datastore.interface import Event
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
+from cni_calico.datastore.interface import Event, Revision
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import backoff_s
 from cni_calico.datastore.kubernetes.custom import is_marked
 from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.layout import Collection
 from cni_calico.datastore.kubernetes.revision import positions, render_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreError, DatastoreUnavailable, DatastoreUnsupported
 from cni_calico.model.keys import Key, ListKey, covers
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import TracebackType
-    from typing import Any, Protocol
+Told = Callable[[Key, str], None]
 
-    from cni_calico.datastore.interface import Revision
-    from cni_calico.datastore.kubernetes.layout import Collection
 
-    Told = Callable[[Key, str], None]
+class Readable(Protocol):
+    """Something with a file descriptor that can be waited for."""
 
-    class Readable(Protocol):
-        """Something with a file descriptor that can be waited for."""
+    def fileno(self) -> int: ...
 
-        def fileno(self) -> int: ...
+    def buffered(self) -> bool: ...
 
-        def buffered(self) -> bool: ...
 
-    class EventStream(Protocol):
-        """One collection's events: see Stream. ``connection`` is None while there is none, until ``not_before``."""
+class EventStream(Protocol):
+    """One collection's events: see Stream. ``connection`` is None while there is none, until ``not_before``."""
 
-        position: str
+    position: str
 
-        @property
-        def collection(self) -> Collection: ...
+    @property
+    def collection(self) -> Collection: ...
 
-        @property
-        def not_before(self) -> float: ...
+    @property
+    def not_before(self) -> float: ...
 
-        @property
-        def bytes_read(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
 
-        @property
-        def connection(self) -> Readable | None: ...
+    @property
+    def connection(self) -> Readable | None: ...
 
-        def open(self) -> None: ...
+    def open(self) -> None: ...
 
-        def read(self) -> list[Mapping[str, Any]]: ...
+    def read(self) -> list[Mapping[str, Any]]: ...
 
-        def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 OPEN_TIMEOUT_S = 10.0
@@ -233,7 +231,7 @@ class KubernetesWatch:
         if len(self.streams) > 1:
             found.sort(key=lambda pair: _order(pair[1]))
         for stream, raw in found:
-            self._take(stream, raw)
+            self._receive(stream, raw)
         return True
 
     def _bytes_read(self) -> int:
@@ -253,7 +251,7 @@ class KubernetesWatch:
         ready = poll.poll(int(1000 * max(0.0, min([timeout_s, *waits]))) + 1)
         return [by_fd[fd] for fd, _ in ready if fd in by_fd]
 
-    def _take(self, stream: EventStream, raw: Mapping[str, Any]) -> None:
+    def _receive(self, stream: EventStream, raw: Mapping[str, Any]) -> None:
         kind, obj = raw["type"], raw["object"]
         if kind == "ERROR":
             stream.close()

@@ -16,6 +16,8 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
@@ -29,12 +31,7 @@ from cni_calico.errors import (
 )
 from cni_calico.regular import make_directories
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    StepResult = TypeVar("StepResult")
+StepResult = TypeVar("StepResult")
 
 OPEN = faults.declare("local.open")
 

@@ -19,7 +19,7 @@ NO_FILE = (0, 0)
 
 
 class SqlitePool:
-    """Idle connections to one file; the last one returned is the next one taken (its statements are prepared)."""
+    """Idle connections to one file; the last one given back is the next one borrowed (its statements are prepared)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -48,8 +48,8 @@ class SqlitePool:
             for connection in stale:
                 connection.close()
 
-    def take(self, deadline: Deadline, *, create: bool = False) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        """A connection, and the file it belongs to (for ``give``).
+    def borrow(self, deadline: Deadline, *, create: bool = False) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        """A connection, and the file it belongs to (for ``give_back``).
 
         If there is no file yet: a connection that shows an empty store, or with ``create`` one to a new file. Raises
         DatastoreError, DeadlineExceeded.
@@ -84,8 +84,8 @@ class SqlitePool:
             raise translated(e, f"open datastore {self.path}") from e
         self._marked = file
 
-    def give(self, connection: sqlite3.Connection, file: tuple[int, int], *, broken: bool = False) -> None:
-        """Return what ``take`` gave; a broken or stale connection is closed."""
+    def give_back(self, connection: sqlite3.Connection, file: tuple[int, int], *, broken: bool = False) -> None:
+        """Return what ``borrow`` gave; a broken or stale connection is closed."""
         if broken or self.closed or file != self._file or connection.in_transaction:
             connection.close()
         else:

@@ -7,22 +7,17 @@ leave ending it to the caller. Tables: see local/file.SCHEMA.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from typing import Any
 
 from cni_calico import faults
 from cni_calico.datastore.encoding import WRITING, corrupt_record, decode_document, prefix_end
-from cni_calico.datastore.interface import CommitConflict, Committed, Failed, Versioned
+from cni_calico.datastore.interface import CommitConflict, Committed, Failed, Revision, Versioned, Write
 from cni_calico.datastore.local.file import SUB_BITS
 from cni_calico.errors import Compacted, OutcomeUnknown
+from cni_calico.model.keys import Key
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from cni_calico.datastore.interface import Revision, Write
-    from cni_calico.model.keys import Key
-
-    Row = tuple[Any, ...]  # key, id of the change, JSON, more
+Row = tuple[Any, ...]  # key, id of the change, JSON, more
 
 COMMIT = faults.declare("local.commit")
 

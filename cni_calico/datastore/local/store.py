@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import _thread
 import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import getpid
 
 from cni_calico import faults
 from cni_calico.datastore.encoding import plan_commit, record_path
-from cni_calico.datastore.interface import WHOLE, Event, Listing, RoundTrips
-from cni_calico.datastore.local.file import SUB_BITS, patiently, translated
+from cni_calico.datastore.interface import (
+    WHOLE,
+    Committed,
+    Document,
+    Event,
+    Listing,
+    Reading,
+    Revision,
+    RoundTrips,
+    Versioned,
+    Write,
+)
+from cni_calico.datastore.local.file import SUB_BITS, StepResult, patiently, translated
 from cni_calico.datastore.local.pool import SqlitePool
-from cni_calico.datastore.local.sql import apply_commit, changed_rows, current_rows, listed_rows, versioned
+from cni_calico.datastore.local.sql import Row, apply_commit, changed_rows, current_rows, listed_rows, versioned
+from cni_calico.datastore.local.watch import Feed, LocalWatch
+from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DeadlineExceeded, OutcomeUnknown
-from cni_calico.model.keys import covers, etcd_prefix, parse_path
+from cni_calico.model.keys import Key, ListKey, covers, etcd_prefix, parse_path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cni_calico.datastore.interface import Committed, Document, Reading, Revision, Versioned, Write
-    from cni_calico.datastore.local.file import StepResult
-    from cni_calico.datastore.local.sql import Row
-    from cni_calico.datastore.local.watch import Feed, LocalWatch
-    from cni_calico.deadline import Deadline
-    from cni_calico.model.keys import Key, ListKey
-
-    Batches = list[list[Event]]
+Batches = list[list[Event]]
 
 READ = faults.declare("local.read")
 CHANGING = frozenset(("create", "update", "put", "delete"))
@@ -98,7 +101,7 @@ class LocalStore:
             key = _listed_key(listing, row)
             if key is not None:
                 try:
-                    items.append(reading.take(versioned(key, row)))
+                    items.append(reading.receive(versioned(key, row)))
                 except CorruptRecord as e:
                     unreadable.append((key, str(e)))
                     self.corrupt(key, str(e))
@@ -182,7 +185,7 @@ class LocalStore:
     def _connection(self, doing: str, deadline: Deadline, *, create: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection for one operation: an open transaction is rolled back, errors are translated."""
         broken = False
-        connection, file = self._pool.take(deadline, create=create)
+        connection, file = self._pool.borrow(deadline, create=create)
         try:
             yield connection
         except OutcomeUnknown:
@@ -196,7 +199,7 @@ class LocalStore:
                 self.round_trips.errors += 1
             elif connection.in_transaction:
                 connection.execute("ROLLBACK")
-            self._pool.give(connection, file, broken=broken)
+            self._pool.give_back(connection, file, broken=broken)
 
     def _settle_process(self) -> None:
         """In a forked child: a thread that does not exist here may hold the parent's lock forever."""

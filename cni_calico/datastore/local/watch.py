@@ -11,7 +11,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Callable, Sequence
 from os import getpid, register_at_fork
+from types import TracebackType
 
 from cni_calico.datastore.interface import Event
 from cni_calico.datastore.local.file import translated
@@ -19,16 +21,9 @@ from cni_calico.datastore.local.pool import NO_FILE, SqlitePool
 from cni_calico.datastore.local.sql import newest_revision
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable
-from cni_calico.model.keys import etcd_prefix
+from cni_calico.model.keys import ListKey, etcd_prefix
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
-
-    from cni_calico.model.keys import ListKey
-
-    Changed = Callable[[ListKey, int, Deadline], tuple[int, list[list[Event]]]]
+Changed = Callable[[ListKey, int, Deadline], tuple[int, list[list[Event]]]]
 
 # Held while the thread is inside SQLite: a fork would otherwise copy SQLite's locks, held forever, into the child.
 _in_sqlite = threading.Lock()
@@ -90,7 +85,7 @@ class Feed:
 
     def _open(self) -> tuple[sqlite3.Connection, tuple[int, int]] | None:
         try:
-            return self._pool.take(Deadline.after(READ_S))
+            return self._pool.borrow(Deadline.after(READ_S))
         except CalicoError as e:
             self._fail(e)
             return None
@@ -105,7 +100,7 @@ class Feed:
                 self._fail(e)
             finally:
                 with _in_sqlite:
-                    self._pool.give(connection, file)
+                    self._pool.give_back(connection, file)
             if self._stop.is_set() or self.error is not None:
                 return
             with _in_sqlite:

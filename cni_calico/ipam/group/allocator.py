@@ -17,7 +17,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, TryAgain
 from cni_calico.ipam.allocator import UNDO_TIMEOUT_S, Allocator
 from cni_calico.ipam.assign import AssignRequest, Companion
-from cni_calico.ipam.batch import Assigned, BatchPlan, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Assignment, BatchPlan, plan_batch
 from cni_calico.ipam.block import NOTHING, Release, count_free, holder_of, ordinal_of, reserved_ordinals
 from cni_calico.ipam.group.companion import AccompaniedStore
 from cni_calico.ipam.group.giving import Giving
@@ -90,7 +90,7 @@ class GroupAllocator(Allocator):
         try:
             return self._batcher.submit(item, item.deadline, "request addresses")
         except CalicoError as e:
-            self._take_back(item, e)
+            self._cancel(item, e)
             raise
 
     def _make_handle(self, item: Item) -> bool:
@@ -151,10 +151,10 @@ class GroupAllocator(Allocator):
         try:
             return super().assign(item.request, deadline)
         except CalicoError as e:
-            self._take_back(item, e)
+            self._cancel(item, e)
             raise
 
-    def _take_back(self, item: Item, error: CalicoError) -> None:
+    def _cancel(self, item: Item, error: CalicoError) -> None:
         """Release what the request's batch may have stored: the plain allocator, which did not store it, leaves it."""
         if not item.planned and not item.begun:
             return
@@ -186,7 +186,7 @@ class GroupAllocator(Allocator):
         groups: dict[object, list[int]] = {}
         for i, item in enumerate(items):
             groups.setdefault(_scope_of(item), []).append(i)
-        # a take may need an address that is released here
+        # an assignment may need an address that is released here
         for scope in sorted(groups, key=lambda scope: scope is not None):
             members = groups[scope]
             unique = _first_of_each(items, members)
@@ -209,11 +209,11 @@ class GroupAllocator(Allocator):
     def _serve(self, items: Sequence[Item], ledger: Ledger) -> list[GroupOutcome]:
         if items[0].request is None:
             return Giving(self.store, self.known, ledger, self.clock).run(items)
-        return self._take(items, ledger)
+        return self._assign(items, ledger)
 
-    # -- taking -------------------------------------------------------------------------------------------------------
+    # -- assigning ----------------------------------------------------------------------------------------------------
 
-    def _take(self, items: Sequence[Item], ledger: Ledger) -> list[GroupOutcome]:
+    def _assign(self, items: Sequence[Item], ledger: Ledger) -> list[GroupOutcome]:
         outcomes: list[GroupOutcome] = [SLOW] * len(items)
         assert items[0].request is not None
         facts = self._snapshot.facts(items[0].request.node)
@@ -226,10 +226,10 @@ class GroupAllocator(Allocator):
         for _ in range(ATTEMPTS):
             known = ledger.known()
             waiting = {i: item for i, item in waiting.items() if known[HandleKey(item.handle_id)] is item.handle}
-            taken = self._take_once(ledger, facts, waiting)
-            if taken is None:
+            assigned = self._assign_once(ledger, facts, waiting)
+            if assigned is None:
                 continue
-            for i, outcome in taken.items():
+            for i, outcome in assigned.items():
                 outcomes[i] = outcome
                 del waiting[i]
             if alone or not waiting:
@@ -250,14 +250,14 @@ class GroupAllocator(Allocator):
             ledger.forget(BlockKey(assigned.block))
         return given
 
-    def _take_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, GroupOutcome] | None:
+    def _assign_once(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> dict[int, GroupOutcome] | None:
         """What each request got; requests for which there was no room are left out. None after a conflict."""
         planned = self._plan(ledger, facts, items)
         if planned is None:
             return {}
-        plan, takes = planned
+        plan, assignments = planned
         given: dict[int, GroupOutcome] = {}
-        for i, wanted, out in zip(items, takes, plan.outcomes, strict=True):
+        for i, wanted, out in zip(items, assignments, plan.outcomes, strict=True):
             if isinstance(out, tuple):
                 given[i] = items[i].given = out
                 items[i].planned |= dict.fromkeys(out, wanted.attributes)
@@ -265,21 +265,25 @@ class GroupAllocator(Allocator):
             return None
         return given
 
-    def _plan(self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]) -> tuple[BatchPlan, Sequence[Take]] | None:
+    def _plan(
+        self, ledger: Ledger, facts: Facts, items: Mapping[int, Item]
+    ) -> tuple[BatchPlan, Sequence[Assignment]] | None:
         """None if there is no room for any request."""
         requests = [item.request for item in items.values() if item.request is not None]
         sources = self._sources(ledger, facts, requests) if requests else []
         if not sources:
             return None
         now_ns = self.clock()
-        takes = [Take(r.handle_id, stamped(r.attributes, now_ns), num4=r.num4, num6=r.num6) for r in requests]
-        handles = {take.handle_id: ledger.handle(take.handle_id) for take in takes}
+        assignments = [
+            Assignment(r.handle_id, stamped(r.attributes, now_ns), num4=r.num4, num6=r.num6) for r in requests
+        ]
+        handles = {each.handle_id: ledger.handle(each.handle_id) for each in assignments}
         # if the block that a handle was made for is full now, the handle's count for it must be removed
         counted = {cidr for handle in handles.values() if handle is not None for cidr in handle.blocks}
         withheld = {cidr: frozenset(range(cidr.num_addresses)) for cidr in counted.difference(sources)}
         reserved = reserved_networks(facts.reservations)
         withheld |= {cidr: frozenset(reserved_ordinals(cidr, reserved)) for cidr in sources}
-        return plan_batch({cidr: ledger.block(cidr) for cidr in withheld}, handles, takes, withheld), takes
+        return plan_batch({cidr: ledger.block(cidr) for cidr in withheld}, handles, assignments, withheld), assignments
 
     def _sources(self, ledger: Ledger, facts: Facts, requests: Sequence[AssignRequest]) -> list[Network]:
         """The node's own blocks with room for all these requests of one scope; [] if there is not enough for any."""

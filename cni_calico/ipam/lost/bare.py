@@ -45,6 +45,7 @@ def parse_bare_handle(handle_id: str) -> Named | None:
     return Named(namespace, pod) if _NAMESPACE.fullmatch(namespace) and _POD.fullmatch(pod) else None
 
 
-def may_name(handle_id: str, container_id: str) -> bool:
-    """Whether the handle may be that container's, in whatever network."""
-    return bool(container_id) and f".{handle_id.casefold()}".endswith(f".{container_id.casefold()}")
+def suffixes(handle_id: str) -> frozenset[str]:
+    """The IDs, folded, of containers that the handle may be of, in whatever network: both may contain dots."""
+    parts = handle_id.casefold().split(".")
+    return frozenset(".".join(parts[first:]) for first in range(len(parts)))

@@ -223,8 +223,8 @@ def judge_holding(holding: Holding, known: Known) -> str:
 
 
 def judge_bare(holding: Holding, known: Known) -> str:
-    """Why nobody has the address. Which containers a node's runtime has is known on that node only (its GC), so one
-    that is no pod's is lost with the node.
+    """Why nobody has the address. Which containers a node's runtime has is known on that node only (its GC and its
+    agent, see nodeagent/keepers/oldest.py), so for others one that is no pod's is lost with the node.
     """
     names_pod = bool(holding.pod) and known.knows_pods
     if (not names_pod and holding.node and known.has_node(holding.node)) or known.has_owner(holding):

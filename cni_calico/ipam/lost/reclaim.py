@@ -9,9 +9,8 @@ transactions the same transaction also checks that the node is gone. In doubt ev
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from cni_calico.datastore.belongings import read_belongings, remove_belongings
 from cni_calico.datastore.forwarding import ForwardingStore
@@ -27,9 +26,9 @@ from cni_calico.errors import AddressMismatch, CorruptRecord, DatastoreDenied, T
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
 from cni_calico.ipam.lost import leaks
-from cni_calico.ipam.lost.bare import may_name
+from cni_calico.ipam.lost.endpointed import Endpointed, endpointed
+from cni_calico.ipam.lost.fresh_facts import FreshFacts, Kubernetes, list_endpoints
 from cni_calico.ipam.lost.leaks import (
-    BlockFacts,
     DepartedNode,
     Holding,
     IdleHandle,
@@ -43,107 +42,15 @@ from cni_calico.ipam.lost.leaks import (
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
-from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, HandleKey, ResourceKey, ResourceList
-from cni_calico.model.names import endpoint_name
-from cni_calico.model.resources import Block, Network, WorkloadEndpoint
+from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey, ResourceList
+from cni_calico.model.resources import Block, Network
 
+BELIEVED_S = 2.0  # how long a listing of endpoints counts as the present state
 _OF_NO_BLOCK = -1  # used as a sequence number: a block that still exists afterwards was made meanwhile
-
-
-class Kubernetes(Protocol):
-    """Kubernetes' objects as they are now; see datastore.kubernetes.objects.KubernetesObjects. Raises
-    DatastoreError.
-    """
-
-    def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
-
-    def node(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
 
 
 class Overtaken(TryAgain):
     """Something that a release was based on has changed meanwhile; nothing was released."""
-
-
-@dataclass(frozen=True, slots=True)
-class FreshFacts:
-    """The present state. ``kubernetes`` is None if there is none.
-
-    ``is_kubernetes``: the datastore is Kubernetes too, where pods are endpoints; elsewhere endpoints are looked at.
-    """
-
-    store: Datastore
-    kubernetes: Kubernetes | None
-    deadline: Deadline
-    is_kubernetes: bool
-
-    @property
-    def knows_pods(self) -> bool:
-        return self.kubernetes is not None
-
-    def has_node(self, name: str) -> bool:
-        return self.store.get(ResourceKey("Node", name), self.deadline) is not None
-
-    def has_pod(self, namespace: str, name: str, node: str) -> bool:
-        return self._read(namespace, name, node) is not None
-
-    def pod(self, namespace: str, name: str, node: str) -> Pod | None:
-        """The pod with its endpoints: as long as one is recorded, its addresses are in use."""
-        pod = self._read(namespace, name, node)
-        endpoints = [] if self.is_kubernetes else self.endpoints(namespace, name, node)
-        if not endpoints:
-            return pod
-        addresses = frozenset(a for e in endpoints for a in leaks.reduce_endpoint(e).addresses)
-        return Pod(endpoints[0].container_id, addresses | (pod.addresses if pod is not None else frozenset()))
-
-    def has_owner(self, holding: Holding) -> bool:
-        """Every endpoint is listed: such an address may be in use on any node. Raises CorruptRecord."""
-        if holding.pod and self.kubernetes is not None:
-            found = self.kubernetes.pod(holding.namespace, holding.pod, "", self.deadline)
-            if found is not None and not leaks.has_let_go(found):
-                return True
-        return any(
-            may_name(holding.handle_id, endpoint.container_id)
-            or (bool(endpoint.pod) and (endpoint.metadata.namespace, endpoint.pod) == (holding.namespace, holding.pod))
-            or holding.address in leaks.reduce_endpoint(endpoint).addresses
-            for endpoint in self._list(ResourceList("WorkloadEndpoint"))
-        )
-
-    def _read(self, namespace: str, name: str, node: str) -> Pod | None:
-        assert self.kubernetes is not None
-        found = self.kubernetes.pod(namespace, name, "", self.deadline)
-        return None if found is None else leaks.parse_pod(found, self._kubernetes_node(node))
-
-    def _kubernetes_node(self, node: str) -> str | None:
-        """A node's Kubernetes name: in a separate datastore the names may differ."""
-        if self.is_kubernetes:
-            return node
-        key = ResourceKey("Node", node)
-        found = self.store.get(key, self.deadline)
-        return None if found is None else leaks.kubernetes_name(codec.decode_node(key, found.value)) or None
-
-    def has_kubernetes_node(self, name: str) -> bool:
-        assert self.kubernetes is not None
-        return self.kubernetes.node(name, self.deadline) is not None
-
-    def blocks_of(self, node: str, family: int) -> dict[Network, BlockFacts]:
-        """The node's blocks. Raises CorruptRecord."""
-        listing = self.store.list(AffinityList(node, family), self.deadline)
-        keys = [BlockKey(item.key.cidr) for item in listing.items if isinstance(item.key, AffinityKey)]
-        found = (item for item in self.store.get_many(keys, self.deadline) if item is not None) if keys else ()
-        records = (stored(item).record for item in found)
-        blocks = (record for record in records if isinstance(record, Block) and not record.deleted)
-        return {block.cidr: leaks.reduce_block(block) for block in blocks}
-
-    def endpoints(self, namespace: str, pod: str, node: str) -> list[WorkloadEndpoint]:
-        """The pod's endpoints. Raises CorruptRecord."""
-        prefix = endpoint_name(node, "k8s", pod, "e")[:-1]
-        return self._list(ResourceList("WorkloadEndpoint", namespace, prefix))
-
-    def _list(self, what: ResourceList) -> list[WorkloadEndpoint]:
-        listing = self.store.list(what, self.deadline)
-        for _, why in listing.unreadable:
-            raise CorruptRecord(why)
-        return [codec.decode_endpoint(i.key, i.value) for i in listing.items if isinstance(i.key, ResourceKey)]
 
 
 @dataclass(slots=True)
@@ -175,6 +82,7 @@ class Reclaimer:
         make: Callable[[Datastore], Allocator] = Allocator,
         pace: Callable[[], bool] = lambda: True,
         grace_s: Callable[[], float] = lambda: 0.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._kubernetes = kubernetes
@@ -182,6 +90,8 @@ class Reclaimer:
         self._make = make
         self._pace = pace
         self._grace_s = grace_s
+        self._now = now
+        self._listed: tuple[float, Endpointed] | None = None
 
     # -- asking again -------------------------------------------------------------------------------------------------
 
@@ -189,7 +99,7 @@ class Reclaimer:
         """Why it is lost, according to the present state; "" if it is not, or if that is unknown. Raises
         DatastoreError.
         """
-        facts = FreshFacts(self._store, self._kubernetes, deadline, self._is_kubernetes)
+        facts = FreshFacts(self._store, self._kubernetes, deadline, self._is_kubernetes, self._everybody)
         try:
             if isinstance(subject, IdleHandle) and not self._is_unchanged(subject, deadline):
                 return ""
@@ -200,6 +110,16 @@ class Reclaimer:
             return leaks.judge(subject, facts, lambda cidr: self._block_facts(cidr, deadline))
         except (CorruptRecord, ValueError):
             return ""  # unknown
+
+    def _everybody(self, deadline: Deadline) -> Endpointed:
+        """One listing of all endpoints for as many suspects as follow one another closely. An address that is given
+        to somebody meanwhile has another sequence number, so that releasing it fails.
+        """
+        begun = self._now()
+        if self._listed is None or begun - self._listed[0] > BELIEVED_S:
+            found = list_endpoints(self._store, ResourceList("WorkloadEndpoint"), deadline)
+            self._listed = begun, endpointed(found)
+        return self._listed[1]
 
     def _confirm_surplus(self, surplus: SurplusBlock, facts: FreshFacts) -> str:
         own = facts.blocks_of(surplus.node, surplus.cidr.version)
@@ -236,6 +156,7 @@ class Reclaimer:
         ``outcome`` has what was done before an error; the next run finds the rest.
         """
         outcome = outcome if outcome is not None else ReclaimOutcome()
+        self._listed = None
         for subject in subjects:
             if not self._pace():
                 break
@@ -253,7 +174,7 @@ class Reclaimer:
                     outcome.kept.append((subject, "it has changed meanwhile"))
             except (AddressMismatch, CorruptRecord, Overtaken) as e:
                 outcome.kept.append((subject, e.message))
-        outcome.at = None
+        outcome.at, self._listed = None, None
         return outcome
 
     def _release(self, subject: Subject, deadline: Deadline) -> bool:

@@ -7,15 +7,13 @@ needs this: an ADD would not find block affinities of older versions.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
-    from cni_calico.datastore.interface import Versioned
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.files import Files
-    from cni_calico.log import Log
+from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
 
 MARKER = "cni/ipam_upgraded"  # below the run directory, which is emptied at boot
 

@@ -7,19 +7,17 @@ answered as InternalError. The whole call has one deadline.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.cni.answer import NOTHING, Answer, answer_document, answer_error
+from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf, parse_json, parse_netconf, parse_version
 from cni_calico.cni.versions import CURRENT, SUPPORTED, VERSION_ANSWER
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DecodeFailure, InternalError, TryAgain
 from cni_calico.log import Log
+from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
-
-if TYPE_CHECKING:
-    from cni_calico.cni.environment import Call
-    from cni_calico.plugin.call.services import Services
 
 CALL_TIMEOUT_S = 60.0
 

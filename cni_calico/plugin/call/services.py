@@ -6,27 +6,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.interface import Datastore, Document, Versioned
+from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET, run_dir, state_dir
 from cni_calico.errors import AttachmentBusy, KernelError, TeardownIncomplete
+from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import Key
 from cni_calico.shortage import shortage_of
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
-    from cni_calico.ipam.allocator import Allocator
-
-    ActResult = TypeVar("ActResult")
+ActResult = TypeVar("ActResult")
 
 IPAM_LOCK_S = 1.0  # a DEL that waited until its deadline would fail for no reason
 STUCK_LOCK_S = 3.0  # a stuck server that holds the lock will hardly release it now

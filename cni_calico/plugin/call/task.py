@@ -6,19 +6,16 @@ Rule: a verb and its steps get this one value; their results are returned, never
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from cni_calico.cni.environment import Call
+from cni_calico.cni.netconf import NetConf
+from cni_calico.datastore.interface import Datastore
+from cni_calico.datastore.kubernetes.objects import KubernetesObjects
+from cni_calico.deadline import Deadline
+from cni_calico.ipam.allocator import Allocator
+from cni_calico.log import Log
 from cni_calico.plugin.call.node_name import read_nodename
-
-if TYPE_CHECKING:
-    from cni_calico.cni.environment import Call
-    from cni_calico.cni.netconf import NetConf
-    from cni_calico.datastore.interface import Datastore
-    from cni_calico.datastore.kubernetes.objects import KubernetesObjects
-    from cni_calico.deadline import Deadline
-    from cni_calico.ipam.allocator import Allocator
-    from cni_calico.log import Log
-    from cni_calico.plugin.call.services import CallDatastore, Services
+from cni_calico.plugin.call.services import CallDatastore, Services
 
 
 @dataclass(frozen=True, slots=True)

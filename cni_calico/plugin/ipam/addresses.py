@@ -9,23 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultIP, ResultRoute
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreForbidden, InvalidConfig
+from cni_calico.ipam.allocator import Allocator, Assigned
+from cni_calico.ipam.assign import AssignRequest, Companion
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.model.resources import Address
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
-
-if TYPE_CHECKING:
-    from cni_calico.ipam.allocator import Allocator, Assigned
-    from cni_calico.ipam.assign import AssignRequest, Companion
-
 
 FIRST_IFNAME = "eth0"  # of the container's first interface, which has the addresses that name none
 UNDO_TIMEOUT_S = 5.0  # the time that undoing may take after the call's own deadline

@@ -2,20 +2,21 @@
 
 Rule: a handle is released only if it can mean nothing but a container of this network on this node, because network
 names and container IDs may both contain dots; a doubtful one is kept. The oldest releases wrote handles without
-attributes: such a one counts as this node's if its block is, and no endpoint of any node is the container's. A record
-that cannot be read is kept and reported.
+attributes: such a one counts as this node's if its block is, and no endpoint of any node is the container's; one that
+names a pod also needs Kubernetes to say that there is no such pod, one that does not also that no other node can have
+borrowed the address. A record that cannot be read is kept and reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreDenied, InvalidConfig, TeardownIncomplete
-from cni_calico.ipam.lost.bare import is_bare, is_container
+from cni_calico.ipam.lost.bare import is_bare, is_container, parse_bare_handle, suffixes
 from cni_calico.ipam.share import INTERFACE, Share
 from cni_calico.model import names
 from cni_calico.model.documents.codec import decode_block, decode_endpoint
@@ -25,13 +26,15 @@ from cni_calico.plugin.call.ready import require_not_locked
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.ipam.remembered import containers_of_other_networks
 
+HasPod = Callable[[str, str], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """Addresses under one handle whose attachment is unknown.
 
     ``interface`` is "" for addresses that name none, ``namespace`` and ``pod`` are "" outside Kubernetes. ``is_bare``:
-    the addresses have no attributes.
+    the addresses have no attributes; if the handle names a pod, the container is unknown ("").
     """
 
     handle_id: str
@@ -87,11 +90,16 @@ def _may_be_of(key: Key, node: str) -> bool:
 
 
 def find_orphans(
-    store: Datastore, network: str, node: str, known: Collection[tuple[str, str]], deadline: Deadline
+    store: Datastore,
+    network: str,
+    node: str,
+    known: Collection[tuple[str, str]],
+    deadline: Deadline,
+    has_pod: HasPod | None = None,
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """What is allocated in this network on this node to attachments that are not ``known``, as (container, interface),
     and the errors of blocks that cannot be read. An address that names no interface may belong to any of its
-    container's.
+    container's. ``has_pod``: whether Kubernetes has a pod, None without Kubernetes.
     """
     orphans: dict[tuple[str, str], Orphan] = {}
     containers = {container for container, _ in known}
@@ -106,15 +114,22 @@ def find_orphans(
             unreadable.append(e.message)
             continue
         for attribute in block.attributes:
-            orphan = _parse_orphan(attribute, block.node, network, node)
+            orphan = _parse_orphan(attribute, block.node, network, node) or (
+                None if has_pod is None else _parse_pods(attribute, block.node, node)
+            )
             if orphan is None or (orphan.container_id, orphan.interface) in known:
                 continue
             if orphan.interface or orphan.container_id not in containers:
                 orphans[orphan.handle_id, orphan.interface] = orphan
-    bare = {orphan.container_id for orphan in orphans.values() if orphan.is_bare}
-    used = {*_used_anywhere(store, bare, deadline), *containers_of_other_networks(network)} if bare else bare
+    if any(orphan.is_bare for orphan in orphans.values()):
+        used = _used_anywhere(store, network, containers, deadline)
+        orphans = {key: orphan for key, orphan in orphans.items() if not (orphan.is_bare and used(orphan))}
+    if any(o.is_bare and not o.pod for o in orphans.values()) and _may_be_borrowed(store, node, deadline):
+        orphans = {key: orphan for key, orphan in orphans.items() if orphan.pod or not orphan.is_bare}
     found = (orphans[key] for key in sorted(orphans))
-    return tuple(o for o in found if not (o.is_bare and o.container_id in used)), tuple(unreadable)
+    return tuple(o for o in found if not (o.is_bare and o.pod and has_pod and has_pod(o.namespace, o.pod))), tuple(
+        unreadable
+    )
 
 
 def _parse_orphan(attribute: Attribute, block_node: str | None, network: str, node: str) -> Orphan | None:
@@ -132,14 +147,69 @@ def _parse_orphan(attribute: Attribute, block_node: str | None, network: str, no
     )
 
 
-def _used_anywhere(store: Datastore, containers: Collection[str], deadline: Deadline) -> Collection[str]:
-    """Those of the containers that an endpoint of any node is of; all if that cannot be known."""
+def _parse_pods(attribute: Attribute, block_node: str | None, node: str) -> Orphan | None:
+    """Addresses without attributes whose handle names a pod, or may: the first part may also be a network's name."""
+    handle_id = attribute.handle_id or ""
+    if block_node != node or not is_bare(attribute.secondary) or any(attribute.extra.values()):
+        return None
+    named = parse_bare_handle(handle_id)
+    if named is None or not named.pod:
+        return None
+    return Orphan(handle_id, "", namespace=named.namespace, pod=named.pod, is_bare=True)
+
+
+def _used_anywhere(
+    store: Datastore, network: str, valid: Collection[str], deadline: Deadline
+) -> Callable[[Orphan], bool]:
+    """Whether an endpoint of any node, a ``valid`` container or one of another network may be whom a handle names; all
+    are if that cannot be known.
+    """
+    containers = {container.casefold() for container in {*valid, *containers_of_other_networks(network)}}
     try:
         listing = store.list(ResourceList("WorkloadEndpoint"), deadline)
         items = [(item.key, item.value) for item in listing.items if isinstance(item.key, ResourceKey)]
-        return containers if listing.unreadable else {decode_endpoint(*item).container_id for item in items}
+        endpoints = [decode_endpoint(*item) for item in items]
     except (CorruptRecord, DatastoreDenied):
-        return containers
+        return lambda orphan: True
+    if listing.unreadable:
+        return lambda orphan: True
+    containers |= {endpoint.container_id.casefold() for endpoint in endpoints if endpoint.container_id}
+    pods = {(endpoint.metadata.namespace, endpoint.pod) for endpoint in endpoints if endpoint.pod}
+
+    def is_used(orphan: Orphan) -> bool:
+        return not containers.isdisjoint(suffixes(orphan.handle_id)) or (orphan.namespace, orphan.pod) in pods
+
+    return is_used
+
+
+def _may_be_borrowed(store: Datastore, node: str, deadline: Deadline) -> bool:
+    """So it is if that cannot be known."""
+    from cni_calico.ipam.lost.borrowed import may_be_borrowed
+
+    try:
+        return may_be_borrowed(store, node, deadline)
+    except (CorruptRecord, DatastoreDenied):
+        return True
+
+
+def pods_of(task: Task) -> HasPod | None:
+    """Whether Kubernetes has a pod; None if this network has nothing to do with Kubernetes. If it does not answer, it
+    has them all.
+    """
+    if not (task.conf.policy_type == "k8s" or task.datastore.config.type == "kubernetes"):
+        return None
+
+    def has_pod(namespace: str, name: str) -> bool:
+        from cni_calico.ipam.lost.leaks import has_let_go
+
+        try:
+            pod = task.kubernetes.pod(namespace, name, "", task.deadline)
+        except CalicoError as e:
+            task.log.warning(f"kept what is held under {namespace}.{name}: {e.message}")
+            return True
+        return pod is not None and not has_let_go(pod)
+
+    return has_pod
 
 
 def collect_addresses(task: Task) -> None:
@@ -154,11 +224,11 @@ def collect_addresses(task: Task) -> None:
     require_not_locked(task.datastore, deadline)
     endpoints = read_endpoints(store, node, deadline)
     known = valid | {(endpoint.container_id, endpoint.endpoint) for endpoint in endpoints.endpoints}
-    orphans, unreadable = find_orphans(store, conf.name, node, known, deadline)
+    orphans, unreadable = find_orphans(store, conf.name, node, known, deadline, pods_of(task))
     failures = [*endpoints.unreadable, *unreadable]
     for orphan in orphans:
         try:
-            _release_orphan(orphan, task)
+            release_orphan(orphan, task)
         except CalicoError as e:
             failures.append(f"{orphan.handle_id}: {e.message}")
     require_none(failures)
@@ -169,7 +239,7 @@ def share_of(orphan: Orphan) -> Share:
     return Share(orphan.interface, lambda unnamed, _: () if orphan.interface else unnamed)
 
 
-def _release_orphan(orphan: Orphan, task: Task) -> None:
+def release_orphan(orphan: Orphan, task: Task) -> None:
     from cni_calico.plugin.ipam.addresses import handle_lock
 
     services, deadline = task.services, task.deadline

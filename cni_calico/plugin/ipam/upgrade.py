@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
 
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_BIN_DIR
 from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, InvalidConfig, KernelError
@@ -34,9 +34,6 @@ from cni_calico.plugin.ipam.hostlocal import (
     parse_routes,
     plan_migration,
 )
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
 
 NETWORK = "k8s-pod-network"
 NETWORKS = "/var/lib/cni/networks"
@@ -77,14 +74,14 @@ class Upgrade:
             return
         require_not_locked(self.datastore, self.deadline)
         if any(not is_bookkeeping(name) for name in os.listdir(self.directory)):
-            self._take_plugin_away()
+            self._drop_plugin()
         with file_lock(f"{self.directory}/{LOCK}", self.deadline.sooner(LOCK_S)):
             self._migrate()
         self.log.info(f"migrated {self.migrated} addresses to calico-ipam, dropped {self.dropped} that nothing uses")
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
-    def _take_plugin_away(self) -> None:
+    def _drop_plugin(self) -> None:
         self.services.files.remove(f"{self.root}{PLUGIN}")
         self.log.info(f"removed {PLUGIN}: no pod is set up before the installer has put it back")
 

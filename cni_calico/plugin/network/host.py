@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import os
 from errno import ENOENT
+from typing import NamedTuple
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel import netns
 from cni_calico.kernel.netlink import links, routes
+from cni_calico.kernel.netlink.links import Link
+from cni_calico.kernel.netlink.routes import Route
 from cni_calico.kernel.netlink.socket import Rtnl
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NamedTuple
-
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.netlink.links import Link
-    from cni_calico.kernel.netlink.routes import Route
-    from cni_calico.plugin.network.plan import PodPlan
-else:
-    from cni_calico.tuples import NamedTuple
+from cni_calico.log import SILENT, Log
+from cni_calico.plugin.network.plan import PodPlan
 
 
 class Host:
@@ -69,6 +64,14 @@ class Borrowed:
             self.own.close()
 
 
+class Site(NamedTuple):
+    """Where a pod's network is: the host's side, the pod's namespace (which stays open meanwhile), and the log."""
+
+    host: Host
+    netns_fd: int
+    log: Log = SILENT
+
+
 class Pair(NamedTuple):
     """The interfaces with the two names of a plan; ``joined``: they are the two ends of one veth."""
 
@@ -96,17 +99,17 @@ def read_routes(rtnl: Rtnl, version: int, deadline: Deadline, *, table: int = ro
     return [route for reply in replies if (route := routes.decode_route(reply)).table == table]
 
 
-def read_pair(host: Host, plan: PodPlan, netns_fd: int, deadline: Deadline) -> Pair:
-    ours = read_link(host.rtnl, plan.host_ifname, deadline)
-    with netns.inside(netns_fd, host.home), Rtnl() as pod:
+def read_pair(site: Site, plan: PodPlan, deadline: Deadline) -> Pair:
+    ours = read_link(site.host.rtnl, plan.host_ifname, deadline)
+    with netns.inside(site.netns_fd, site.host.home), Rtnl() as pod:
         theirs = read_link(pod, plan.pod_ifname, deadline)
-    return Pair(ours, theirs, is_joined(host, ours, theirs, netns_fd, deadline))
+    return Pair(ours, theirs, is_joined(site, ours, theirs, deadline))
 
 
-def is_joined(host: Host, ours: Link | None, theirs: Link | None, netns_fd: int, deadline: Deadline) -> bool:
+def is_joined(site: Site, ours: Link | None, theirs: Link | None, deadline: Deadline) -> bool:
     """Whether an interface of the host and one of the pod's namespace are the two ends of one veth."""
     if ours is None or theirs is None or not ours.kind == theirs.kind == "veth":
         return False
     if (ours.peer, theirs.peer) != (theirs.ifindex, ours.ifindex):
         return False
-    return ours.peer_netns == links.decode_netns_id(host.rtnl.one(links.get_netns_id(netns_fd), deadline))
+    return ours.peer_netns == links.decode_netns_id(site.host.rtnl.one(links.get_netns_id(site.netns_fd), deadline))

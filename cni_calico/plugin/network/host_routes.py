@@ -8,25 +8,21 @@ interfaces.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from errno import EEXIST, ESRCH
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RouteConflict
 from cni_calico.kernel.netlink import routes
+from cni_calico.kernel.netlink.links import Link
+from cni_calico.kernel.netlink.routes import Route
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.kernel.netlink.wire import Request
+from cni_calico.log import Log
 from cni_calico.model import names
+from cni_calico.model.resources import Address
 from cni_calico.plugin.network.host import read_link, read_routes
 from cni_calico.plugin.network.plan import host_network
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.netlink.links import Link
-    from cni_calico.kernel.netlink.routes import Route
-    from cni_calico.kernel.netlink.socket import Rtnl
-    from cni_calico.kernel.netlink.wire import Request
-    from cni_calico.log import Log
-    from cni_calico.model.resources import Address
 
 
 def add_request(address: Address, index: int, label: str) -> Request:

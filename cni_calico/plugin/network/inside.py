@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from errno import EEXIST
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import RouteConflict
 from cni_calico.kernel.netlink import addresses, links, routes
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.kernel.netlink.wire import Request
 from cni_calico.model import names
 from cni_calico.plugin.network.host import read_link, read_routes
-from cni_calico.plugin.network.plan import GATEWAY_V4, desired_pod_routes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.netlink.socket import Rtnl
-    from cni_calico.kernel.netlink.wire import Request
-    from cni_calico.plugin.network.plan import PodPlan, PodRoute
+from cni_calico.plugin.network.plan import GATEWAY_V4, PodPlan, PodRoute, desired_pod_routes
 
 
 def apply_pod(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) -> None:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel import netns, sysctl
 from cni_calico.kernel.netlink import addresses, routes
+from cni_calico.kernel.netlink.links import Link
 from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.model.resources import Address
 from cni_calico.plugin.network import host_routes as hostroutes
 from cni_calico.plugin.network.differences import Difference, LinkState, Observed, select_differences
-from cni_calico.plugin.network.host import Borrowed, Host, is_joined, read_link, read_routes
+from cni_calico.plugin.network.host import Borrowed, Host, Site, is_joined, read_link, read_routes
 from cni_calico.plugin.network.plan import (
     PodPlan,
     PodRoute,
+    Sysctl,
     desired_host_sysctls,
     desired_pod_sysctls,
     format_mac,
     host_network,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.netlink.links import Link
-    from cni_calico.model.resources import Address
-    from cni_calico.plugin.network.plan import Sysctl
 
 
 def find_differences(
@@ -45,7 +42,7 @@ def observe(plan: PodPlan, netns_fd: int, deadline: Deadline, host: Host) -> Obs
         pod_routes = _read_routes(pod, index, deadline)
         neighbours = _read_neighbours(pod, index, deadline)
     ours = read_link(host.rtnl, plan.host_ifname, deadline)
-    joined = is_joined(host, ours, theirs, netns_fd, deadline)
+    joined = is_joined(Site(host, netns_fd), ours, theirs, deadline)
     holders = {address: _holder(host.rtnl, address, ours, deadline) for address in plan.addresses}
     return Observed(
         host=_state(ours, joined),

@@ -8,16 +8,11 @@ before it could set the alias.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from cni_calico.kernel.netlink.links import Link
 from cni_calico.model import names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from typing import NamedTuple
-
-    from cni_calico.kernel.netlink.links import Link
-else:
-    from cni_calico.tuples import NamedTuple
 
 RECORDED, UNKNOWN, UNREADABLE = "recorded", "unknown", "unreadable"
 

@@ -8,34 +8,31 @@ looks like. The host side is the namespace that the calling thread is in.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from errno import EADDRNOTAVAIL, EEXIST, ENOENT, ESRCH
+from typing import NamedTuple
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import InterfaceTaken, KernelError, LinkConflict, LinkGone
 from cni_calico.kernel import netns, sysctl
 from cni_calico.kernel.netlink import addresses, links, routes
+from cni_calico.kernel.netlink.links import Link
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.log import SILENT
+from cni_calico.kernel.netlink.wire import Request
 from cni_calico.model import names
+from cni_calico.model.resources import Address
 from cni_calico.plugin.network import host_routes as hostroutes
-from cni_calico.plugin.network.host import Borrowed, Host, Pair, is_joined, read_link, read_pair
+from cni_calico.plugin.network.host import Host, Pair, Site, is_joined, read_link, read_pair
 from cni_calico.plugin.network.inside import apply_pod
 from cni_calico.plugin.network.ownership import another_workload, belongs_to_another, is_proven
-from cni_calico.plugin.network.plan import desired_host_sysctls, desired_pod_sysctls, format_mac, optional_sysctl
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from contextlib import ExitStack
-    from typing import NamedTuple
-
-    from cni_calico.kernel.netlink.links import Link
-    from cni_calico.kernel.netlink.wire import Request
-    from cni_calico.log import Log
-    from cni_calico.model.resources import Address
-    from cni_calico.plugin.network.plan import PodPlan
-else:
-    from cni_calico.tuples import NamedTuple
+from cni_calico.plugin.network.plan import (
+    PodPlan,
+    desired_host_sysctls,
+    desired_pod_sysctls,
+    format_mac,
+    optional_sysctl,
+)
 
 _MAC_READ_BACK_S = 5.0
 _MAC_INTERVAL_S = 0.01
@@ -55,72 +52,72 @@ class Links(NamedTuple):
 # -- phase 1 ----------------------------------------------------------------------------------------------------------
 
 
-def create_links(
-    plan: PodPlan,
-    netns_fd: int,
-    undo: ExitStack,
-    deadline: Deadline,
-    *,
-    may_replace: bool = True,
-    may_keep: bool = True,
-    named_after_pod: bool = True,
-    rivals: Callable[[], Collection[str]] = tuple,
-    log: Log = SILENT,
-    host: Host | None = None,
-) -> Links:
+class Existing(NamedTuple):
+    """What may be done about interfaces that exist already.
+
+    ``may_replace``: the host's interface of that name belongs to this attachment or to nobody. ``may_keep``: a veth
+    between host and pod is the one that the plan describes. ``named_after_pod``: the interface of an earlier sandbox
+    has the same name. ``rivals``: asked for the other workloads of this node whose records name the interface, if it
+    exists and its alias names no workload.
+    """
+
+    may_replace: bool = True
+    may_keep: bool = True
+    named_after_pod: bool = True
+    rivals: Callable[[], Collection[str]] = tuple
+
+
+ANY = Existing()
+
+
+def create_links(plan: PodPlan, site: Site, undo: ExitStack, deadline: Deadline, existing: Existing = ANY) -> Links:
     """Create the veth and set the sysctls of both sides; nothing is up and no address exists yet.
 
-    ``may_replace``: an existing host interface of that name belongs to this attachment or to nobody. ``may_keep``: an
-    existing veth between host and pod is the one that the plan describes. ``named_after_pod``: the interface of an
-    earlier sandbox has the same name. ``rivals``: asked for the other workloads of this node whose records name the
-    interface, if it exists and its alias names no workload. ``netns_fd`` stays open until ``undo`` has run. Raises
-    LinkConflict, InterfaceTaken, KernelError, DeadlineExceeded, and what ``rivals`` raises.
+    The pod's namespace stays open until ``undo`` has run. Raises LinkConflict, InterfaceTaken, KernelError,
+    DeadlineExceeded, and what ``existing.rivals`` raises.
     """
-    with Borrowed(host) as host:
-        creation = _Creation(plan, netns_fd)
-        undo.callback(creation.undo)
-        link = creation.create(host, deadline)
-        if link is None and not may_keep:
-            raise LinkConflict(
-                f"cannot create interface {plan.host_ifname}: it or {plan.pod_ifname} exists", errno=EEXIST
-            )
-        link = link or _settle_links(creation, host, deadline, may_replace, named_after_pod, rivals, log)
-        created = creation.outcome == "created"
-        mac = plan.mac
-        with netns.inside(netns_fd, host.home):
-            for name, value in desired_pod_sysctls(plan):
-                sysctl.ensure(name, value)
-            if not created or mac is None:
-                with Rtnl() as pod:
-                    mac = _repair_pod_end(pod, plan, link.peer, deadline)
-        _ensure_host_sysctls(plan, link)
-        if not created and link.mtu != plan.mtu:
-            host.rtnl.run((links.set_link(link.ifindex, link.name, mtu=plan.mtu),), deadline)
+    creation = _Creation(plan, site)
+    undo.callback(creation.undo)
+    link = creation.create(deadline)
+    if link is None and not existing.may_keep:
+        raise LinkConflict(f"cannot create interface {plan.host_ifname}: it or {plan.pod_ifname} exists", errno=EEXIST)
+    link = link or _settle_links(creation, deadline, existing)
+    created = creation.outcome == "created"
+    mac = plan.mac
+    with netns.inside(site.netns_fd, site.host.home):
+        for name, value in desired_pod_sysctls(plan):
+            sysctl.ensure(name, value)
+        if not created or mac is None:
+            with Rtnl() as pod:
+                mac = _repair_pod_end(pod, plan, link.peer, deadline)
+    _ensure_host_sysctls(plan, link)
+    if not created and link.mtu != plan.mtu:
+        site.host.rtnl.run((links.set_link(link.ifindex, link.name, mtu=plan.mtu),), deadline)
     return Links(link.ifindex, link.peer, format_mac(mac), created, undo)
 
 
 class _Creation:
     """The creation of the veth and its undo. ``outcome``: "kept" (nothing made), "unknown", or "created"."""
 
-    def __init__(self, plan: PodPlan, netns_fd: int) -> None:
+    def __init__(self, plan: PodPlan, site: Site) -> None:
         self.plan = plan
-        self.netns_fd = netns_fd
+        self.site = site
         self.outcome = "kept"
 
-    def create(self, host: Host, deadline: Deadline) -> Link | None:
+    def create(self, deadline: Deadline) -> Link | None:
         """The host's end; None if an interface with one of the two names exists."""
         plan = self.plan
         request = links.create_veth(
             plan.host_ifname,
             plan.pod_ifname,
-            self.netns_fd,
+            self.site.netns_fd,
             mtu=plan.mtu,
             mac=names.HOST_MAC_BYTES,
             peer_mac=plan.mac,
             queues=plan.num_queues,
         )
         self.outcome = "unknown"
-        outcomes = host.rtnl.submit((request, links.get_link(plan.host_ifname)), deadline)
+        outcomes = self.site.host.rtnl.submit((request, links.get_link(plan.host_ifname)), deadline)
         failure = outcomes[0].error
         if failure is not None and failure.errno == EEXIST:
             self.outcome = "kept"
@@ -137,38 +134,30 @@ class _Creation:
             return
         deadline = Deadline.after(_UNDO_S)
         with Host() as host:
-            pair = read_pair(host, self.plan, self.netns_fd, deadline)
+            pair = read_pair(Site(host, self.site.netns_fd), self.plan, deadline)
             # if the answer was lost, a link that is up is an older one: a new one is not up yet
             if pair.joined and pair.host is not None and (self.outcome == "created" or not pair.host.up):
                 host.rtnl.run((links.delete_link(pair.host.ifindex, pair.host.name),), deadline)
 
 
-def _settle_links(
-    creation: _Creation,
-    host: Host,
-    deadline: Deadline,
-    may_replace: bool,
-    named_after_pod: bool,
-    rivals: Callable[[], Collection[str]],
-    log: Log,
-) -> Link:
+def _settle_links(creation: _Creation, deadline: Deadline, existing: Existing) -> Link:
     """An interface with one of the two names exists: keep it if both ends are there, replace it if that is allowed,
     otherwise refuse.
     """
-    plan = creation.plan
-    pair = read_pair(host, plan, creation.netns_fd, deadline)
+    plan, site, may_replace = creation.plan, creation.site, existing.may_replace
+    pair = read_pair(site, plan, deadline)
     if pair.joined and pair.host is not None:
         return pair.host
     if pair.host is not None and may_replace:
-        _require_not_taken(pair.host, plan, rivals)
-        may_replace = named_after_pod or not belongs_to_another(pair.host, *plan.digests)
-    for link in _select_stale(host, creation, pair, deadline, may_replace):
-        log.warning(f"replacing interface {link.name}, left over from an earlier attachment")
+        _require_not_taken(pair.host, plan, existing.rivals)
+        may_replace = existing.named_after_pod or not belongs_to_another(pair.host, *plan.digests)
+    for link in _select_stale(creation, pair, deadline, may_replace):
+        site.log.warning(f"replacing interface {link.name}, left over from an earlier attachment")
         try:
-            host.rtnl.run((links.delete_link(link.ifindex, link.name),), deadline)
+            site.host.rtnl.run((links.delete_link(link.ifindex, link.name),), deadline)
         except LinkGone:
             pass
-    made = creation.create(host, deadline)
+    made = creation.create(deadline)
     if made is None:
         raise LinkConflict(
             f"cannot create interface {plan.host_ifname} (peer {plan.pod_ifname}): another process just did",
@@ -196,16 +185,14 @@ def _require_not_taken(link: Link, plan: PodPlan, rivals: Callable[[], Collectio
             )
 
 
-def _select_stale(
-    host: Host, creation: _Creation, pair: Pair, deadline: Deadline, may_replace: bool
-) -> tuple[Link, ...]:
+def _select_stale(creation: _Creation, pair: Pair, deadline: Deadline, may_replace: bool) -> tuple[Link, ...]:
     """The host's interfaces that must be removed. Raises LinkConflict if one of them is not this attachment's."""
-    plan = creation.plan
+    plan, site = creation.plan, creation.site
     stale: dict[int, Link] = {}
     if pair.pod is not None:
-        end = read_link(host.rtnl, pair.pod.peer, deadline) if pair.pod.peer else None
+        end = read_link(site.host.rtnl, pair.pod.peer, deadline) if pair.pod.peer else None
         # the MAC distinguishes Calico's interfaces from those of other plugins
-        ours = is_joined(host, end, pair.pod, creation.netns_fd, deadline)
+        ours = is_joined(site, end, pair.pod, deadline)
         if end is None or not ours or end.mac != names.HOST_MAC_BYTES:
             raise LinkConflict(
                 f"cannot create interface {plan.pod_ifname} in the pod: it exists and is not this network's",
@@ -242,14 +229,7 @@ def _repair_pod_end(pod: Rtnl, plan: PodPlan, index: int, deadline: Deadline) ->
 
 
 def apply_addresses(
-    plan: PodPlan,
-    made: Links,
-    netns_fd: int,
-    deadline: Deadline,
-    *,
-    owned: Callable[[Address], bool],
-    log: Log = SILENT,
-    host: Host | None = None,
+    plan: PodPlan, made: Links, site: Site, deadline: Deadline, *, owned: Callable[[Address], bool]
 ) -> None:
     """Put the addresses into use; call this only once they are committed.
 
@@ -257,25 +237,23 @@ def apply_addresses(
     allocated the address to this attachment: only then is any other route to it stale. Raises RouteConflict,
     KernelError, DeadlineExceeded.
     """
-    with Borrowed(host) as host:
-        with netns.inside(netns_fd, host.home):
-            pod = Rtnl()
-        with pod:
-            if not made.created:
-                _prepare_kept(host, pod, plan, made, netns_fd, deadline)
-            _apply_host(host, plan, made, deadline, owned, log)
-            apply_pod(pod, plan, made.pod_index, deadline)
+    with netns.inside(site.netns_fd, site.host.home):
+        pod = Rtnl()
+    with pod:
+        if not made.created:
+            _prepare_kept(site, pod, plan, made, deadline)
+        _apply_host(site, plan, made, deadline, owned)
+        apply_pod(pod, plan, made.pod_index, deadline)
 
 
-def _apply_host(
-    host: Host, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool], log: Log
-) -> None:
+def _apply_host(site: Site, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool]) -> None:
+    rtnl = site.host.rtnl
     index, name = made.host_index, plan.host_ifname
     batch: list[Request] = [links.set_link(index, name, up=True, alias=plan.alias)]
     batch += [hostroutes.add_request(address, index, name) for address in plan.addresses]
     batch += [routes.match_route(address) for address in plan.addresses]
     batch.append(links.get_link(index))
-    outcomes = host.rtnl.submit(batch, deadline)
+    outcomes = rtnl.submit(batch, deadline)
     count = len(plan.addresses)
     if outcomes[0].error is not None:
         raise outcomes[0].error
@@ -283,10 +261,10 @@ def _apply_host(
         if added.error is not None and added.error.errno != EEXIST:
             raise added.error
         if not (matched.replies and hostroutes.leads_to(matched.replies[0], address, index)):
-            hostroutes.ensure_route(host.rtnl, address, index, name, deadline, owned, log)
+            hostroutes.ensure_route(rtnl, address, index, name, deadline, owned, site.log)
     if outcomes[-1].error is not None:
         raise outcomes[-1].error
-    _ensure_host_mac(host.rtnl, links.decode_link(outcomes[-1].replies[0]), deadline)
+    _ensure_host_mac(rtnl, links.decode_link(outcomes[-1].replies[0]), deadline)
 
 
 def _ensure_host_mac(rtnl: Rtnl, link: Link, deadline: Deadline) -> None:
@@ -310,7 +288,7 @@ def _ensure_host_mac(rtnl: Rtnl, link: Link, deadline: Deadline) -> None:
 # -- a link that was kept ---------------------------------------------------------------------------------------------
 
 
-def _prepare_kept(host: Host, pod: Rtnl, plan: PodPlan, made: Links, netns_fd: int, deadline: Deadline) -> None:
+def _prepare_kept(site: Site, pod: Rtnl, plan: PodPlan, made: Links, deadline: Deadline) -> None:
     """Remove what an earlier attempt with other addresses left, and register the undo of what is added now."""
     listed = [addresses.decode_address(reply) for reply in pod.dump(addresses.list_addresses(made.pod_index), deadline)]
     present = {
@@ -320,11 +298,11 @@ def _prepare_kept(host: Host, pod: Rtnl, plan: PodPlan, made: Links, netns_fd: i
     }
     stale = [address for address in present if address not in plan.addresses]
     label = plan.host_ifname
-    _remove_all(host.rtnl, [hostroutes.delete_request(a, made.host_index, label) for a in stale], deadline)
+    _remove_all(site.host.rtnl, [hostroutes.delete_request(a, made.host_index, label) for a in stale], deadline)
     _remove_all(pod, [addresses.delete_address(made.pod_index, plan.pod_ifname, a) for a in stale], deadline)
     added = [address for address in plan.addresses if address not in present]
     if added:
-        made.undo.callback(_undo_addresses, plan, made, netns_fd, added)
+        made.undo.callback(_undo_addresses, plan, made, site.netns_fd, added)
 
 
 def _undo_addresses(plan: PodPlan, made: Links, netns_fd: int, added: list[Address]) -> None:

@@ -9,23 +9,17 @@ belong to the claim (ownership.py) stays, and that is no failure.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError, LinkGone, TeardownIncomplete
 from cni_calico.kernel import netns
 from cni_calico.kernel.netlink import links
+from cni_calico.kernel.netlink.links import Link
 from cni_calico.kernel.netlink.socket import Rtnl
-from cni_calico.plugin.network.host import Borrowed, Host, is_joined, read_link
+from cni_calico.plugin.network.host import Host, Site, is_joined, read_link
 from cni_calico.plugin.network.ownership import RECORDED, Claim, may_remove, may_remove_pod_end
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NamedTuple
-
-    from cni_calico.deadline import Deadline
-    from cni_calico.kernel.netlink.links import Link
-else:
-    from cni_calico.tuples import NamedTuple
 
 _FIRST_GROUP = 65537  # numbers below this are for groups that administrators name in /etc/iproute2/group
 
@@ -37,47 +31,48 @@ class LinkRemoval(NamedTuple):
     claim: Claim
 
 
-def remove_pod_network(
-    host_ifname: str,
-    netns_fd: int | None,
-    pod_ifname: str,
-    deadline: Deadline,
-    claim: Claim,
-    *,
-    host: Host | None = None,
-) -> None:
-    """Remove the attachment's interfaces and host route. Raises TeardownIncomplete.
+class PodEnds(NamedTuple):
+    """The ends of an attachment's veth: their names, and the pod's namespace (None: it is gone).
 
     With ``host_ifname`` "" only the pod's side is removed: the host's interface of that name belongs to another
     sandbox.
     """
+
+    host_ifname: str
+    pod_ifname: str
+    netns_fd: int | None
+
+
+def remove_pod_network(host: Host, ends: PodEnds, deadline: Deadline, claim: Claim) -> None:
+    """Remove the attachment's interfaces and host route. Raises TeardownIncomplete."""
     failures: list[CalicoError] = []
-    with Borrowed(host) as host:
-        if host_ifname:
-            try:
-                _remove_veth(host.rtnl, host_ifname, deadline, claim)
-            except CalicoError as e:
-                failures.append(e)
-        if netns_fd is not None:
-            try:
-                with netns.inside(netns_fd, host.home):
-                    pod = Rtnl()
-                with pod:
-                    # usually gone with the host's end; an interface of another kind is another plugin's
-                    link = read_link(pod, pod_ifname, deadline)
-                    if link is not None and link.kind == "veth":
-                        end = _host_end(host, link, netns_fd, deadline)
-                        if may_remove_pod_end(end, claim):
-                            _delete(pod, link, deadline)
-            except CalicoError as e:
-                failures.append(e)
+    if ends.host_ifname:
+        try:
+            _remove_veth(host.rtnl, ends.host_ifname, deadline, claim)
+        except CalicoError as e:
+            failures.append(e)
+    if ends.netns_fd is not None:
+        try:
+            _remove_pod_end(Site(host, ends.netns_fd), ends.pod_ifname, deadline, claim)
+        except CalicoError as e:
+            failures.append(e)
     _report(failures)
 
 
-def _host_end(host: Host, link: Link, netns_fd: int, deadline: Deadline) -> Link | None:
+def _remove_pod_end(site: Site, name: str, deadline: Deadline, claim: Claim) -> None:
+    with netns.inside(site.netns_fd, site.host.home):
+        pod = Rtnl()
+    with pod:
+        # usually gone with the host's end; an interface of another kind is another plugin's
+        link = read_link(pod, name, deadline)
+        if link is not None and link.kind == "veth" and may_remove_pod_end(_host_end(site, link, deadline), claim):
+            _delete(pod, link, deadline)
+
+
+def _host_end(site: Site, link: Link, deadline: Deadline) -> Link | None:
     """The other end of a pod's veth; None if it is not an interface of the host."""
-    end = read_link(host.rtnl, link.peer, deadline) if link.peer else None
-    return end if is_joined(host, end, link, netns_fd, deadline) else None
+    end = read_link(site.host.rtnl, link.peer, deadline) if link.peer else None
+    return end if is_joined(site, end, link, deadline) else None
 
 
 def _remove_veth(rtnl: Rtnl, name: str, deadline: Deadline, claim: Claim) -> None:

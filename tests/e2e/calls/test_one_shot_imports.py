@@ -11,7 +11,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from freeze import compile_module, modules
 from plugin_needs import PLUGINS, find_needs
 
 from tests.e2e.host import EtcdNode, Node, added, cleaned
@@ -43,18 +42,6 @@ os._exit(status)
 ENTRIES = {"calico": "cni_calico.plugin.main", "calico-ipam": "cni_calico.plugin.ipam.main"}
 
 
-@pytest.fixture(scope="module")
-def one_shot_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's modules as they are in the bundle."""
-    directory = tmp_path_factory.mktemp("tree")
-    for path in modules():
-        name = path.relative_to(ROOT)
-        compiled = (directory / name).with_suffix(".pyc")
-        compiled.parent.mkdir(parents=True, exist_ok=True)
-        compiled.write_bytes(compile_module(path, str(name)))
-    return directory
-
-
 def use_tree(node: Node, tree: Path) -> Path:
     """Let the node's calls use it; where they list what they imported, a line for each."""
     node.bin_dir = node.root / "bin"
@@ -84,23 +71,23 @@ def add_and_delete(node: Node, tree: Path, pod: Namespace) -> list[set[str]]:
     return found
 
 
-def test_embedded_store(plain_node: Node, pod_ns: Namespace, one_shot_tree: Path) -> None:
-    for imported in add_and_delete(plain_node, one_shot_tree, pod_ns):
+def test_embedded_store(plain_node: Node, pod_ns: Namespace, expanded_tree: Path) -> None:
+    for imported in add_and_delete(plain_node, expanded_tree, pod_ns):
         assert imported & (NEVER | GRPC_NEEDS) == set()
         assert len(imported) < 172, " ".join(sorted(imported))
 
 
 @pytest.mark.etcd
-def test_etcd(etcd_node: EtcdNode, pod_ns: Namespace, one_shot_tree: Path) -> None:
-    for imported in add_and_delete(etcd_node, one_shot_tree, pod_ns):
+def test_etcd(etcd_node: EtcdNode, pod_ns: Namespace, expanded_tree: Path) -> None:
+    for imported in add_and_delete(etcd_node, expanded_tree, pod_ns):
         assert imported & (NEVER - GRPC_NEEDS) == set()
         assert "google.protobuf.internal.python_message" not in imported
         assert len(imported) < 254, sorted(imported)
 
 
-def test_another_ipam_plugin(plain_node: Node, pod_ns: Namespace, one_shot_tree: Path) -> None:
+def test_another_ipam_plugin(plain_node: Node, pod_ns: Namespace, expanded_tree: Path) -> None:
     """calico-ipam called by somebody else."""
-    listing = use_tree(plain_node, one_shot_tree)
+    listing = use_tree(plain_node, expanded_tree)
     assert plain_node.call("ADD", "d" * 64, pod_ns.path, plugin="calico-ipam").ok
     assert plain_node.call("DEL", "d" * 64, plugin="calico-ipam").ok
     for line in listing.read_text().splitlines():

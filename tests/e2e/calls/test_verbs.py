@@ -13,6 +13,7 @@ import pytest
 from cni_calico.log import Log
 from tests.conftest import LAB_CACHE
 from tests.e2e.host import EtcdNode, Node
+from tests.e2e.oldest import grow_old
 
 pytestmark = pytest.mark.netns
 
@@ -169,21 +170,6 @@ def test_gc_keeps_what_is_ambiguous(node: Node, pod_ns):
 
 
 OLD_ID = "c0ffee" + 58 * "0"
-
-
-def grow_old(node: Node, container: str, handle: str) -> None:
-    """Make a container's allocation look as the oldest releases wrote it: under ``handle``, without attributes."""
-    documents: dict[str, object] = {}
-    ours = f"calnet.{container}"
-    for path, document in node.dump().items():
-        if path.endswith(f"/handle/{ours}"):
-            documents |= {path: None, path.replace(f"/handle/{ours}", f"/handle/{handle}"): document}
-        elif "/assignment/" in path:
-            for attribute in document["attributes"]:
-                if attribute["handle_id"] == ours:
-                    attribute |= {"handle_id": handle, "secondary": {}}
-            documents[path] = document
-    node.put(documents)
 
 
 @pytest.mark.parametrize("ifname", ["eth0", "c"])

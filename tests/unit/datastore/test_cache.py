@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.datastore import cache as cache_module
-from cni_calico.datastore.cache import Cache, order_of, stop_caches
+from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.interface import Committed, Event, Listing, Versioned, Write
 from cni_calico.datastore.local.store import LocalStore
+from cni_calico.datastore.remembered import Kept, Listeners, order_of
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.keys import HandleKey, HandleList, IPAMConfigKey
@@ -48,8 +49,9 @@ def number(versioned: Versioned) -> int:
 def make_cache() -> Iterator:
     caches = []
 
-    def make(store, **options) -> Cache[int]:
-        caches.append(Cache(store, HandleList(), decode=number, **options))
+    def make(store, *, keep_documents=True, same=None, delay=None, cached=False, **told) -> Cache[int]:
+        kept = Kept(HandleList(), number, keep_documents, same)
+        caches.append(Cache(store, kept, Listeners(**told), delay=delay, cached=cached))
         return caches[-1]
 
     yield make
@@ -170,7 +172,7 @@ def test_own_writes_count_at_once(make_cache) -> None:
     assert cache.records() == {ONE: 2} and set(cache.items()) == {ONE}
     store.elsewhere(Write.put(TWO, {"n": 5}))
     assert cache.wait_until(lambda: cache.records() == {ONE: 2, TWO: 5}, SOON)
-    assert cache._removed == {}
+    assert cache._known.removed == {}
 
 
 def test_another_store_in_place_of_ours(make_cache) -> None:
@@ -221,20 +223,20 @@ def test_any_order_of_arrival_ends_in_the_truth(changes, random) -> None:
         if ours:
             commits.append((Committed(revision, stored), [write]))
         lists.append(Listing(list(truth.values()), revision))
-    cache = Still(MemoryStore(), HandleList(), decode=number)
+    cache = Still(MemoryStore(), Kept(HandleList(), number))
     at = random.randrange(len(lists))
-    cache._replace(lists[at])
+    cache._known.replace(lists[at])
     random.shuffle(commits)
     while at < len(changes) or commits:
         step = random.choice(["event", "commit", "list"])
         if step == "commit" and commits:
             cache.apply(*commits.pop())
         elif step == "event" and at < len(changes):
-            cache._follow([events[at]])
+            cache._known.mirror([events[at]])
             at += 1
         elif step == "list":
             at = random.randrange(at, len(lists))
-            cache._replace(lists[at])
+            cache._known.replace(lists[at])
     assert cache.items() == truth
     assert cache.records() == {key: v.value["n"] for key, v in truth.items()}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.errors import AddressInUse, AddressMismatch
-from cni_calico.ipam.batch import Give, GiveAddresses, Take, plan_batch
+from cni_calico.ipam.batch import Assignment, Give, GiveAddresses, plan_batch
 from cni_calico.ipam.block import Release, allocate, count_free, holdings, new_block, next_write, without_affinity
 from cni_calico.model.keys import BlockKey, HandleKey
 from cni_calico.model.resources import Handle
@@ -28,8 +28,8 @@ def addresses(outcome):
 
 
 def test_many_takes_are_one_write_of_the_block():
-    takes = [Take(f"net.{i}", {"pod": str(i)}, num4=1) for i in range(5)]
-    plan = plan_batch({FOUR: fresh()}, {t.handle_id: None for t in takes}, takes)
+    assignments = [Assignment(f"net.{i}", {"pod": str(i)}, num4=1) for i in range(5)]
+    plan = plan_batch({FOUR: fresh()}, {t.handle_id: None for t in assignments}, assignments)
     assert [addresses(o) for o in plan.outcomes] == [[f"10.0.0.{i}"] for i in range(5)]
     assert [step.key for step in plan.steps] == [*(HandleKey(f"net.{i}") for i in range(5)), BlockKey(FOUR)]
     block = records(plan)[BlockKey(FOUR)]
@@ -38,32 +38,32 @@ def test_many_takes_are_one_write_of_the_block():
 
 
 def test_a_take_that_does_not_fit_takes_nothing_and_stops_nobody():
-    takes = [
-        Take("net.a", {}, num4=7),
-        Take("net.b", {}, num4=2),
-        Take("net.c", {}, num4=1, num6=9),
-        Take("net.d", {}, num4=1),
+    assignments = [
+        Assignment("net.a", {}, num4=7),
+        Assignment("net.b", {}, num4=2),
+        Assignment("net.c", {}, num4=1, num6=9),
+        Assignment("net.d", {}, num4=1),
     ]
     blocks = {FOUR: fresh(), SIX: fresh(SIX)}
-    plan = plan_batch(blocks, {t.handle_id: None for t in takes}, takes)
+    plan = plan_batch(blocks, {t.handle_id: None for t in assignments}, assignments)
     assert plan.outcomes[1] is None and plan.outcomes[2] is None
     assert addresses(plan.outcomes[3]) == ["10.0.0.7"]
     assert {step.key for step in plan.steps} == {HandleKey("net.a"), HandleKey("net.d"), BlockKey(FOUR)}
 
 
 def test_explicit_addresses_fail_alone():
-    takes = [Take("net.a", {}, addresses=(FOUR[3],)), Take("net.b", {}, addresses=(FOUR[4], FOUR[3]))]
-    plan = plan_batch({FOUR: fresh()}, {"net.a": None, "net.b": None}, takes)
+    assignments = [Assignment("net.a", {}, addresses=(FOUR[3],)), Assignment("net.b", {}, addresses=(FOUR[4], FOUR[3]))]
+    plan = plan_batch({FOUR: fresh()}, {"net.a": None, "net.b": None}, assignments)
     assert addresses(plan.outcomes[0]) == ["10.0.0.3"] and isinstance(plan.outcomes[1], AddressInUse)
     assert holdings(records(plan)[BlockKey(FOUR)]) == {"net.a": 1}
     with pytest.raises(ValueError, match="none of the blocks"):
-        plan_batch({FOUR: fresh()}, {"net.a": None}, [Take("net.a", {}, addresses=(ip_address("10.9.9.9"),))])
+        plan_batch({FOUR: fresh()}, {"net.a": None}, [Assignment("net.a", {}, addresses=(ip_address("10.9.9.9"),))])
 
 
 def test_what_is_freed_is_not_given_out_in_the_same_write():
     block, _ = allocate(fresh(), 8, "net.old", {})
     handles = {"net.old": Handle({FOUR: 8}), "net.new": None}
-    plan = plan_batch({FOUR: block}, handles, [Give("net.old"), Take("net.new", {}, num4=1)])
+    plan = plan_batch({FOUR: block}, handles, [Give("net.old"), Assignment("net.new", {}, num4=1)])
     assert len(plan.outcomes[0]) == 8 and plan.outcomes[1] is None
     assert [step.key for step in plan.steps] == [BlockKey(FOUR), HandleKey("net.old")]
     assert records(plan)[HandleKey("net.old")] is None
@@ -72,16 +72,16 @@ def test_what_is_freed_is_not_given_out_in_the_same_write():
 def test_gaining_handles_come_first_and_losing_ones_last():
     block, _ = allocate(fresh(), 2, "net.old", {})
     handles = {"net.old": Handle({FOUR: 2}), "net.new": None}
-    plan = plan_batch({FOUR: block}, handles, [Give("net.old"), Take("net.new", {}, num4=1)])
+    plan = plan_batch({FOUR: block}, handles, [Give("net.old"), Assignment("net.new", {}, num4=1)])
     assert [step.key for step in plan.steps] == [HandleKey("net.new"), BlockKey(FOUR), HandleKey("net.old")]
     with pytest.raises(ValueError, match="gains and loses"):
-        plan_batch({FOUR: block}, handles, [Give("net.old"), Take("net.old", {}, num4=1)])
+        plan_batch({FOUR: block}, handles, [Give("net.old"), Assignment("net.old", {}, num4=1)])
 
 
 def test_counts_are_set_to_what_is_true():
     block, _ = allocate(fresh(), 1, "net.a", {})
     handle = Handle({FOUR: 7, SIX: 1, ip_network("10.9.0.0/29"): 4}, extra={"future": 1})
-    plan = plan_batch({FOUR: block, SIX: None}, {"net.a": handle}, [Take("net.a", {}, num4=1)])
+    plan = plan_batch({FOUR: block, SIX: None}, {"net.a": handle}, [Assignment("net.a", {}, num4=1)])
     wanted = Handle({ip_network("10.9.0.0/29"): 4, FOUR: 2}, extra={"future": 1})
     assert records(plan)[HandleKey("net.a")] == wanted
     assert plan_batch({FOUR: None}, {"net.a": Handle({})}, [Give("net.a")]).steps[0].record is None
@@ -131,12 +131,12 @@ TAKES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8)
 
 @given(TAKES, st.frozensets(st.integers(0, 7), max_size=3))
 def test_a_batch_gives_what_one_after_the_other_would(counts, reserved):
-    takes = [Take(f"net.{i}", {}, num4=a, num6=b) for i, (a, b) in enumerate(counts)]
-    handles = {t.handle_id: None for t in takes}
-    together = plan_batch({FOUR: fresh(), SIX: fresh(SIX)}, handles, takes, {FOUR: reserved})
+    assignments = [Assignment(f"net.{i}", {}, num4=a, num6=b) for i, (a, b) in enumerate(counts)]
+    handles = {t.handle_id: None for t in assignments}
+    together = plan_batch({FOUR: fresh(), SIX: fresh(SIX)}, handles, assignments, {FOUR: reserved})
     blocks = {FOUR: fresh(), SIX: fresh(SIX)}
-    for take, outcome in zip(takes, together.outcomes, strict=True):
-        plan = plan_batch(blocks, handles, [take], {FOUR: reserved})
+    for asked, outcome in zip(assignments, together.outcomes, strict=True):
+        plan = plan_batch(blocks, handles, [asked], {FOUR: reserved})
         assert plan.outcomes == (outcome,)
         blocks |= {step.key.cidr: step.record for step in plan.steps if isinstance(step.key, BlockKey)}
     for cidr, block in blocks.items():

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.errors import DatastoreUnavailable
 from cni_calico.relay.admission import PEER_AT_ONCE, PEER_WAITING, STANDS_IN_S, TokenReviews
 from cni_calico.relay.answers import Answers
@@ -42,7 +43,8 @@ class ApiServer:
         self.held = threading.Event()
         self.held.set()
 
-    def request(self, method: str, path: str, deadline: Any, doing: str, *, body: Any) -> Any:
+    def send(self, request: ApiRequest, deadline: Any) -> Any:
+        body = request.body
         self.asked.append(body["spec"])
         self.held.wait(20)
         if self.is_down:

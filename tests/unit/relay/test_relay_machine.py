@@ -93,7 +93,7 @@ class RelayModel:
         for path, objects in self.api.at(version).items():
             listed = self.cache.begin_list(path)
             for obj in objects.values():
-                listed.take(obj)
+                listed.receive(obj)
             listed.finish(version)
 
     def relist(self) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from cni_calico.relay.metrics import render_relay_metrics
-from cni_calico.relay.numbers import ServerNumbers, WatchCacheNumbers
+from cni_calico.relay.numbers import RelayNumbers, ServerNumbers, WatchCacheNumbers
 
 
 def render(server: ServerNumbers) -> str:
     return render_relay_metrics(
-        server,
-        WatchCacheNumbers(updates=7, skipped=3),
-        connections=4,
-        streaming=2,
-        share=400,
-        sizes={"/api/v1/nodes": 5},
-        raw_bytes={"/api/v1/nodes": 100},
-        compressed_bytes={"/api/v1/nodes": 10},
-        older={"read": 1, "gone": 0, "failed": 0},
-        troubles=0,
+        RelayNumbers(
+            server,
+            WatchCacheNumbers(updates=7, skipped=3),
+            connections=4,
+            streaming=2,
+            share=400,
+            sizes={"/api/v1/nodes": 5},
+            raw_bytes={"/api/v1/nodes": 100},
+            compressed_bytes={"/api/v1/nodes": 10},
+            older={"read": 1, "gone": 0, "failed": 0},
+            troubles=0,
+        )
     )
 
 

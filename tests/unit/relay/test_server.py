@@ -24,10 +24,10 @@ from cni_calico.deadline import Deadline
 from cni_calico.log import Log
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.relay.admission import TokenReviews
-from cni_calico.relay.connections import Limits
+from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.parts import server_context
-from cni_calico.relay.server import RelayServer
+from cni_calico.relay.server import Offered, RelayServer
 from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache
@@ -64,7 +64,7 @@ class Running:
         for path in SERVED:
             listed = self.cache.begin_list(path)
             if path == NODES:
-                listed.take(node(1, 90))
+                listed.receive(node(1, 90))
             listed.finish(100)
         listener = socket.create_server(("127.0.0.1", 0), backlog=200)
         self.port = int(listener.getsockname()[1])
@@ -74,16 +74,10 @@ class Running:
         self.cut_off = CutOff(limits.cut_off_s)
         self.reviews = TokenReviews(scripted, Accepted(frozenset({USER})), wake)
         self.server = RelayServer(
-            self.cache,
-            RenderedLists(self.cache, wake),
-            self.reviews,
-            listener,
-            tls,
+            Offered(self.cache, RenderedLists(self.cache, wake), self.reviews, self.cut_off),
+            Listening(listener, tls, ("typha-client", ""), limits),
             wake_fd,
             Log("error"),
-            self.cut_off,
-            certificate_names=("typha-client", ""),
-            limits=limits,
         )
         self.stopping = Stopping()
         self.thread = threading.Thread(target=self.run, daemon=True)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.datastore.kubernetes.login import Login
 from cni_calico.deadline import Deadline
@@ -68,7 +69,9 @@ class RelayTargets:
 
     def _read_endpoints(self, deadline: Deadline) -> Sequence[tuple[str, int]]:
         path = SLICES_OF.format(quote(self._access.namespace), quote(self._access.service))
-        reply = self._direct.request("GET", path, deadline, f"find relays: list endpoints of {self._access.service}")
+        reply = self._direct.send(
+            ApiRequest("GET", path, f"find relays: list endpoints of {self._access.service}"), deadline
+        )
         found = []
         for listed in reply.document.get("items") or ():
             ports = [

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cni_calico import faults
-from cni_calico.datastore.kubernetes.api import KubernetesAPI, backoff_s
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest, backoff_s
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.kubernetes.throttle import Throttle
 from cni_calico.deadline import Deadline
@@ -60,7 +61,7 @@ def get(server: Scripted, seconds: float = ENOUGH_S) -> object:
 
 
 def post(server: Scripted, seconds: float = ENOUGH_S) -> object:
-    return api_of(server).request("POST", "/x", Deadline.after(seconds), "make x", body={"a": 1}).document
+    return api_of(server).send(ApiRequest("POST", "/x", "make x", body={"a": 1}), Deadline.after(seconds)).document
 
 
 # -- what answers mean ------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def test_injected_faults_mean_what_real_ones_mean(method: str, when: str, error:
         faults.install(faults.FaultPlan(f"kubernetes.{WRITES[method]}:{when}:1:fail"))
         try:
             with pytest.raises(DatastoreUnavailable) as e:
-                api_of(server).request(method, "/x", Deadline.after(ENOUGH_S), "write x", body={"a": 1})
+                api_of(server).send(ApiRequest(method, "/x", "write x", body={"a": 1}), Deadline.after(ENOUGH_S))
         finally:
             faults.install(None)
         assert type(e.value) is error and len(server.requests) == seen
@@ -248,7 +249,7 @@ def test_connections_are_kept_and_a_closed_one_is_noticed() -> None:
         accepted.append(len(server._open))
         for connection in server._open:
             connection.shutdown(socket.SHUT_RDWR)
-        api.request("POST", "/x", Deadline.after(ENOUGH_S), "make x", body={})
+        api.send(ApiRequest("POST", "/x", "make x", body={}), Deadline.after(ENOUGH_S))
         accepted.append(len(server._open))
     assert accepted == [1, 2]
 

@@ -28,11 +28,11 @@ class Api:
         collection, _, name = path.rpartition("/")
         return {"metadata": {"name": name}} if name in STORED[collection] else None
 
-    def request(self, method, url, deadline, doing):
-        self.asked.append(url)
+    def send(self, request, deadline):
+        self.asked.append(request.path)
         if "list" not in self._verbs:
-            raise DatastoreDenied(f"cannot {doing}: may not list")
-        collection, _, wanted = url.partition("?fieldSelector=metadata.name%3D")
+            raise DatastoreDenied(f"cannot {request.doing}: may not list")
+        collection, _, wanted = request.path.partition("?fieldSelector=metadata.name%3D")
         items = [{"metadata": {"name": name}} for name in STORED[collection] if name == wanted]
         return SimpleNamespace(document={"items": items})
 

@@ -109,12 +109,12 @@ def test_a_readable_file_is_made_private(local_store: LocalStore, store_path: st
 
 def test_commits_reach_the_disk(local_store: LocalStore, store_path: str, soon: Deadline) -> None:
     local_store.commit([Write.put(ONE, {})], soon)
-    connection, file = local_store._pool.take(soon)
+    connection, file = local_store._pool.borrow(soon)
     try:
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == b"wal"
     finally:
-        local_store._pool.give(connection, file)
+        local_store._pool.give_back(connection, file)
 
 
 def test_many_open_a_new_file_at_once(store_path: str, soon: Deadline) -> None:

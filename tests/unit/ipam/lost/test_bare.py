@@ -3,12 +3,13 @@
 import pytest
 
 from cni_calico.datastore.interface import Write
-from cni_calico.ipam.lost.bare import Named, may_name, parse_bare_handle
+from cni_calico.ipam.lost.bare import Named, parse_bare_handle, suffixes
 from cni_calico.ipam.lost.leaks import Holding
-from cni_calico.model.keys import ResourceKey
+from cni_calico.ipam.lost.reclaim import BELIEVED_S, Reclaimer
+from cni_calico.model.keys import ResourceKey, ResourceList
 from tests.deadlines import soon
-from tests.unit.ipam.cluster import Cluster, Container, Janitor
-from tests.unit.ipam.world import request
+from tests.unit.ipam.cluster import GRACE_S, Cluster, Container, Janitor
+from tests.unit.ipam.world import SECOND, request
 
 ID = "c0ffee" + 58 * "0"
 
@@ -51,8 +52,8 @@ def test_whom_a_handle_names(handle, expected):
 
 
 def test_which_container_a_handle_may_be_of():
-    assert may_name("a.b.c1", "c1") and may_name("a.b.c1", "b.c1") and may_name("c1", "C1")
-    assert not may_name("a.bc1", "c1") and not may_name("a.b", "")
+    assert suffixes("a.b.C1") == {"a.b.c1", "b.c1", "c1"}
+    assert suffixes("c1") == {"c1"}
 
 
 def test_a_pod_that_exists_nowhere(old_cluster):
@@ -115,3 +116,50 @@ def test_nothing_is_known_while_kubernetes_does_not_answer(old_cluster):
     with pytest.raises(Exception, match="scripted"):
         janitor.settle()
     assert set(old_cluster.world.held()) == {"ns.gone"}
+
+
+def listings_of(cluster, monkeypatch):
+    """Which listings are asked for from now on."""
+    asked, listed = [], cluster.store.list
+
+    def counted(what, deadline):
+        asked.append(what)
+        return listed(what, deadline)
+
+    monkeypatch.setattr(cluster.store, "list", counted)
+    return asked
+
+
+def test_several_suspects_need_one_listing_of_endpoints(old_cluster, monkeypatch):
+    for number in range(8):
+        hold(old_cluster, f"ns.gone{number}")
+    janitor = Janitor(old_cluster)
+    old_cluster.world.now_ns += (GRACE_S + 1) * SECOND
+    asked = listings_of(old_cluster, monkeypatch)
+    assert len([subject for subject in janitor.run().released if is_bare(subject)]) == 8
+    assert asked.count(ResourceList("WorkloadEndpoint")) == 1
+
+
+def test_a_listing_is_not_believed_for_long(monkeypatch):
+    """An endpoint that was made after it counts, however many suspects there are."""
+    cluster, now = Cluster(False), [100.0]
+    held = [hold(cluster, f"ns.gone{number}") for number in range(3)]
+    janitor = Janitor(cluster)
+    suspects = [subject for subject in janitor.suspects.all if is_bare(subject)]
+    suspects.sort(key=lambda subject: subject.handle_id)
+
+    def pace():
+        """Between two suspects somebody gets the last one's address, and time passes."""
+        if now[0] == 100.0 + 2 * BELIEVED_S:
+            cluster.create_pod("new", "n1")
+            cluster.record(Container("c9", "n1", ("ns", "new"), "ns.gone2", frozenset({held[2]})))
+        now[0] += BELIEVED_S
+        return True
+
+    reclaimer = Reclaimer(
+        cluster.store, cluster, is_kubernetes=False, make=cluster.world.allocator, pace=pace, now=lambda: now[0]
+    )
+    asked = listings_of(cluster, monkeypatch)
+    assert reclaimer.reclaim(suspects, soon()).released == suspects[:2]
+    assert asked.count(ResourceList("WorkloadEndpoint")) == 2, "a second one, when the first was too old"
+    assert cluster.world.held() == {"ns.gone2": {held[2]}}
