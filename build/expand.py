@@ -1,6 +1,8 @@
 """Expands at build time what a module computes at every start: its dataclasses, and names that only a type checker
 needs.
 
+A module's head imports what the module names, types included; what only annotations name is left out here.
+
 Rule: a class is expanded only if it is of the plain kind that is completely understood here, otherwise it stays as it
 is; so the frozen module means what its source means, and costs less. For ``@dataclass(frozen=True, slots=True)`` Python
 compiles seven functions and makes the class twice, 0.4 ms each time; importing ``dataclasses`` takes 5 ms, ``typing``
@@ -10,8 +12,12 @@ compiles seven functions and makes the class twice, 0.4 ms each time; importing 
 from __future__ import annotations
 
 import ast
+import dis
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import CodeType
+from typing import TypeGuard
 
 SHARED = "_expanded"  # the name under which a module finds cni_calico.expanded
 KNOWN_OPTIONS = {"frozen", "slots", "order"}
@@ -21,6 +27,10 @@ SPECIAL = {f"__{name}__" for name in ("init", "post_init", "repr", "eq", "hash",
 SPECIAL |= {f"__{name}__" for name in ("delattr", "getstate", "setstate", "init_subclass", "class_getitem")}
 # what typing's names may be if nobody checks types
 UNTYPED = {"TYPE_CHECKING": "False", "Any": "object", "Protocol": "object"}
+LIGHT = {"NamedTuple"}  # those of typing that cni_calico.expanded has without its weight
+READ_BY_DATACLASSES = {"ClassVar", "InitVar", "KW_ONLY"}  # in the text of annotations
+GENERIC = {"dict", "frozenset", "list", "set", "tuple", "type"}
+TYPE_NAME = re.compile(r"_?[A-Z]\w*[a-z]\w*|JSON")  # not a constant
 COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 
 
@@ -38,7 +48,7 @@ class Column:
 def expand(source: str) -> ast.Module:
     """The module with everything expanded that can be; line numbers are the source's."""
     tree = ast.parse(source)
-    _drop_type_checking(tree)
+    drop_types(tree)
     bases = {base.id for node in _classes(tree) for base in node.bases if isinstance(base, ast.Name)}
     for node in _classes(tree):
         if (options := _dataclass_options(node)) is not None:
@@ -183,16 +193,86 @@ def _tuple(who: str, columns: list[Column]) -> str:
 # -- imports ----------------------------------------------------------------------------------------------------------
 
 
-def _drop_type_checking(tree: ast.Module) -> None:
-    """Without ``if TYPE_CHECKING:`` and its body, at the top of the module."""
+def drop_types(tree: ast.Module) -> None:
+    """Without what is there for a type checker only, at the top of the module: ``if TYPE_CHECKING:`` with its body,
+    type variables and aliases of generic types that nothing but annotations uses, and imports of the same kind. What a
+    generic type is made of is left out where it is a base class or called.
 
-    def is_check(node: ast.stmt) -> bool:
-        return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    What other modules import from this one is not known here: tests/unit/build/test_expand.py looks for it.
+    """
+    named = {name for node in ast.walk(tree) for name in _names_in(node)}
+    tree.body = [kept for node in tree.body for kept in (node.orelse if _is_type_checking(node) else [node])]
+    generic = GENERIC | _imported_from(tree, "collections") | _imported_from(tree, "collections.abc")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.bases = [base.value if _is_subscript_of(base, generic) else base for base in node.bases]
+        elif isinstance(node, ast.Call) and _is_subscript_of(node.func, generic):
+            node.func = node.func.value
+    while unused := [one for one in tree.body if _is_alias(one, generic) and not _targets(one) & _loaded(tree)]:
+        tree.body = [one for one in tree.body if one not in unused]
+    left_out = named - _loaded(tree) - _exported(tree) - READ_BY_DATACLASSES - _imported_from(tree, "__future__")
+    for statement in [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]:
+        statement.names = [alias for alias in statement.names if _bound(alias) not in left_out]
+        if not statement.names:
+            tree.body.remove(statement)
 
-    body: list[ast.stmt] = []
-    for node in tree.body:
-        body += node.orelse if isinstance(node, ast.If) and is_check(node) else [node]
-    tree.body = body
+
+def _is_type_checking(node: ast.stmt) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    """The name that a node is, or those in a text, which may be an annotation."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 120:
+        yield from re.findall(r"\b[A-Z]\w+", node.value)
+
+
+def _imported_from(tree: ast.Module, module: str) -> set[str]:
+    found = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == module]
+    return {_bound(alias) for node in found for alias in node.names}
+
+
+def _exported(tree: ast.Module) -> set[str]:
+    """The names in ``__all__``."""
+    lists = [node.value for node in tree.body if _targets(node) == {"__all__"} and isinstance(node, ast.Assign)]
+    return {name for each in lists for name in ast.literal_eval(each)}
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _targets(node: ast.stmt) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _is_alias(node: ast.stmt, generic: set[str]) -> bool:
+    """Whether a statement names a generic type, one of several types, or a type variable."""
+    if not (isinstance(node, ast.Assign) and all(TYPE_NAME.fullmatch(name) for name in _targets(node))):
+        return False
+    value = node.value
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "TypeVar"
+    return isinstance(value, ast.BinOp) or _is_subscript_of(value, generic)
+
+
+def _is_subscript_of(node: ast.AST, generic: set[str]) -> TypeGuard[ast.Subscript]:
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in generic
+
+
+def _loaded(tree: ast.Module) -> set[str]:
+    """The names of the module that it uses when it runs: the compiler knows what is local, and skips annotations."""
+    found: set[str] = set()
+    todo = [compile(tree, "", "exec", dont_inherit=True)]
+    while todo:
+        code = todo.pop()
+        loads = [one for one in dis.get_instructions(code) if one.opname.startswith(("LOAD_NAME", "LOAD_GLOBAL"))]
+        found |= {one.argval for one in loads}
+        todo += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return found
 
 
 def _replace_imports(tree: ast.Module) -> None:
@@ -224,7 +304,9 @@ def _dataclass_import(names: set[str], used: set[str]) -> str:
 
 def _typing_import(names: set[str]) -> str:
     text = "".join(f"{name} = {UNTYPED[name]}\n" for name in sorted(names & UNTYPED.keys()))
-    kept = sorted(names - UNTYPED.keys())
+    light = names & LIGHT
+    text += f"from cni_calico.expanded import {', '.join(sorted(light))}\n" if light else ""
+    kept = sorted(names - UNTYPED.keys() - LIGHT)
     return text + (f"from typing import {', '.join(kept)}\n" if kept else "")
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+from expand import drop_types
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "cni_calico"
 FILE = "unneeded"  # build/install-bundle.sh reads it
@@ -49,23 +51,13 @@ def find_needs(launchers: list[Path]) -> tuple[set[str], set[str]]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in _running(ast.parse(path.read_bytes())):
+    tree = ast.parse(path.read_bytes())
+    drop_types(tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that are there for a type checker only."""
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            todo += node.orelse
-        else:
-            todo += ast.iter_child_nodes(node)
 
 
 def _source(module: str) -> Path | None:

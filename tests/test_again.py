@@ -62,7 +62,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=directory,
-        env={**environ, "PYTHONPATH": str(ROOT)},
+        env={**environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "build")])},  # as pyproject.toml says
         capture_output=True,
         text=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import os
 import re
 import subprocess
@@ -13,6 +14,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from expand import drop_types
+from plugin_needs import PLUGINS, find_needs
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(sys.executable).parent
@@ -189,7 +192,7 @@ def test_tests_do_not_sleep() -> None:
 PURE_LIBRARIES = {
     *("__future__", "_sha1", "base64", "binascii", "bisect", "codecs", "collections", "collections.abc", "dataclasses"),
     *("datetime", "difflib", "enum", "errno", "fractions", "functools", "hashlib", "html", "ipaddress", "itertools"),
-    *("json", "jsonpatch", "jsonpath", "math", "re", "shlex", "struct", "sys", "types", "typing", "urllib.parse"),
+    *("json", "jsonpatch", "jsonpath", "math", "re", "shlex", "struct", "sys", "typing", "urllib.parse"),
     *("yaml", "zlib"),
 }
 PURE_OF_SYS = {"byteorder", "intern"}  # numbers and strings; the rest of it is this process
@@ -203,7 +206,7 @@ NAMES_FOR_PURE = {
     "cni_calico.faults": "a fault point is declared where its request is built, and passed where that is sent",
     "cni_calico.log": "the names of its formats",
 }
-PURE_PLACES = ("cni", "model", "policy", "nodeagent.bgp.config", "nodeagent.dataplane.policy")
+PURE_PLACES = ("cni", "model", "netfilter", "policy", "nodeagent.bgp.config", "nodeagent.policing.tables")
 
 
 @cache
@@ -216,27 +219,29 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def imports_of(tree: ast.AST, *, for_types: bool) -> set[str]:
-    """The modules that a module imports anywhere; ``for_types``: those under TYPE_CHECKING, too."""
+@cache
+def running() -> dict[str, ast.Module]:
+    """As ``modules``, without what is there for types only."""
+    trees = {name: copy.deepcopy(tree) for name, tree in modules().items()}
+    for tree in trees.values():
+        drop_types(tree)
+    return trees
+
+
+def imports_of(tree: ast.AST) -> set[str]:
+    """The modules that a module imports anywhere."""
     found: set[str] = set()
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not for_types:
-            continue
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names} & modules().keys()
             found.update(inside or {node.module})
-        else:
-            found |= imports_of(node, for_types=for_types)
     return found
 
 
 def test_no_circle_of_imports() -> None:
-    graph = {
-        name: {other for other in imports_of(tree, for_types=True) if other in modules()}
-        for name, tree in modules().items()
-    }
+    graph = {name: {other for other in imports_of(tree) if other in modules()} for name, tree in modules().items()}
     TopologicalSorter(graph).prepare()  # a CycleError names the modules of a circle
 
 
@@ -298,7 +303,7 @@ def second_names(tree: ast.AST) -> set[str]:
 
 def effects_of(tree: ast.Module, pure: set[str]) -> list[str]:
     """What a pure module must not do: imports that are not pure, this process, clocks, files, the screen."""
-    imported = imports_of(tree, for_types=False)
+    imported = imports_of(tree)
     of_ours = {name for name in imported if name.split(".")[0] == "cni_calico"}
     return sorted(
         (of_ours - pure)
@@ -327,9 +332,9 @@ def test_what_says_pure_is_pure() -> None:
     """Of ours a pure module imports pure modules alone: so what it imports through them is pure, too."""
     pure = {name for name in modules() if is_pure(name)}
     assert len(pure) > 190
-    found = {name: effects_of(modules()[name], pure | NAMES_FOR_PURE.keys()) for name in sorted(pure)}
+    found = {name: effects_of(running()[name], pure | NAMES_FOR_PURE.keys()) for name in sorted(pure)}
     assert {name: effects for name, effects in found.items() if effects} == {}
-    used = {other for name in pure for other in imports_of(modules()[name], for_types=False)}
+    used = {other for name in pure for other in imports_of(running()[name])}
     assert used >= NAMES_FOR_PURE.keys() | PURE_LIBRARIES
     assert set.union(*(names_of(modules()[name], "sys") for name in pure)) == PURE_OF_SYS
 
@@ -359,7 +364,77 @@ def test_what_says_pure_is_pure() -> None:
     ],
 )
 def test_an_effect_in_a_pure_module_is_found(effect: str, text: str) -> None:
-    assert effects_of(ast.parse(text), {"cni_calico.tuples"}) == [effect]
+    assert effects_of(ast.parse(text), {"cni_calico.netfilter"}) == [effect]
+
+
+# why a module imports in functions what its head could import; besides, modules on the path of a CNI call do because
+# only some calls need it (find_needs names them), and ``main`` modules because they decide what runs
+COMMAND = "what runs is decided by the command, its options or its output's form"
+PROBE = "a probe of the kubelet's starts this program every few seconds"
+BACKEND = "only one kind of datastore needs it"
+HEAVY = "a library that costs milliseconds or megabytes, for a few"
+LAZY = {
+    "controllers.janitor.caches": BACKEND,
+    "controllers.janitor.run": "only one janitor of a cluster is elected, and does the work; elections are a backend's",
+    "controllers.run": BACKEND,
+    "ctl.cluster.check": COMMAND,
+    "ctl.command_line.completion": HEAVY,
+    "ctl.command_line.parsers": COMMAND,
+    "ctl.datastore.local": COMMAND,
+    "ctl.input.manifests": HEAVY,
+    "ctl.input.nearest": HEAVY,
+    "ctl.input.patching": HEAVY,
+    "ctl.ipam.lost": BACKEND,
+    "ctl.kube_proxy": HEAVY,
+    "ctl.opening": COMMAND,
+    "ctl.output.columns": COMMAND,
+    "ctl.output.jsonpath": HEAVY,
+    "ctl.output.render": COMMAND,
+    "ctl.output.terminal": HEAVY,
+    "ctl.output.texts": HEAVY,
+    "ctl.output.values": COMMAND,
+    "ctl.picture.show": COMMAND,
+    "ctl.policy.masquerading": BACKEND,
+    "ctl.resources.commands": COMMAND,
+    "ctl.resources.operations": COMMAND,
+    "ctl.resources.size": COMMAND,
+    "ctl.settings": HEAVY,
+    "kernel.named_netns": HEAVY,
+    "kernel.netlink.pyroute": HEAVY,
+    "model.validation.known_fields": HEAVY,
+    "nodeagent.bgp.bird.probes": PROBE,
+    "nodeagent.commands": COMMAND,
+    "nodeagent.context.open": BACKEND,
+    "nodeagent.keepers.host_status": BACKEND,
+    "nodeagent.service_control": COMMAND,
+    "nodeagent.startup.records": BACKEND,
+    "nodeagent.status.file": PROBE,
+    "nodeagent.status.metrics": HEAVY,
+    "nodeagent.status.policy_metrics": HEAVY,
+    "nodeagent.status.probes": PROBE,
+    "server.backends": BACKEND,
+    "server.run": "what calls import is imported before the first one comes, once the server listens",
+}
+
+
+def imports_in_functions(tree: ast.Module) -> bool:
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return any(isinstance(part, ast.Import | ast.ImportFrom) for each in functions for part in ast.walk(each))
+
+
+def test_an_import_in_a_function_has_a_reason() -> None:
+    on_the_path, _ = find_needs([ROOT / "build" / "launch" / f"{name}.py" for name in PLUGINS])
+    found = {
+        name.removeprefix("cni_calico.")
+        for name, tree in modules().items()
+        if imports_in_functions(tree) and name not in on_the_path and not is_main(name)
+    }
+    assert found == set(LAZY)
+
+
+@pytest.mark.parametrize("text", ["def f():\n    import os", "class A:\n    def f(self):\n        from os import kill"])
+def test_an_import_in_a_function_is_found(text: str) -> None:
+    assert imports_in_functions(ast.parse(text)) and not imports_in_functions(ast.parse("import os"))
 
 
 # modules other than ``main`` that write to stdout or stderr, or end the process or a thread
@@ -451,7 +526,7 @@ STARTERS = {"subprocess", "_posixsubprocess", "multiprocessing", "pty"}
 
 def starts_processes(tree: ast.Module) -> list[str]:
     found = {f"os.{name}" for name in names_of(tree, "os") if STARTS.fullmatch(name)}
-    return sorted(found | (imports_of(tree, for_types=False) & STARTERS))
+    return sorted(found | (imports_of(tree) & STARTERS))
 
 
 def test_only_the_kernels_door_starts_processes() -> None:
@@ -476,7 +551,7 @@ def mirrored() -> set[str]:
 
 # test files that are not about the module of their name, or its package, but about several in their folder
 OF_SEVERAL_MODULES = {
-    "controllers/follow/test_follow_machine": "any order of events",
+    "controllers/copies/test_copy_machine": "any order of events",
     "controllers/loadbalancer/test_load_balancer_machine": "any order of events",
     "ctl/command_line/test_help": "help, completion and corrections of every command",
     "ctl/ipam/test_commands": "every command of its group",
@@ -653,12 +728,13 @@ REFLECTION = {
     "ctl.command_line.arguments": "argparse's namespace",
     "ctl.command_line.completion": "shtab wants what completes an argument in an attribute of its own",
     "ctl.command_line.parsers": "argparse's function for translations is none of its public names",
+    "ctl.main": "tables name the commands' functions, so that only one command's module is imported",
     "ctl.ipam.release": "ValueError has no strerror",
     "datastore.etcd.link": "gRPC's errors have no common class with a code",
     "datastore.dial": "UnicodeError has no strerror",
     "datastore.kubernetes.login": "PyYAML's errors may have no place",
     "datastore.local.file": "SQLite's errors may have no code",
-    "expanded": "it is what a dataclass is made of",
+    "expanded": "it is what dataclasses and named tuples are made of",
     "install.main": "sys.frozen, of the frozen executable",
     "kernel.child": "ValueError has no errno",
     "kernel.netns": "os.setns is newer than the oldest Python; ValueError has no errno",
@@ -670,7 +746,6 @@ REFLECTION = {
     "policy.preserved": "values are written field by field",
     "server.run": "RuntimeError has no strerror",
     "slim_grpc": "an attribute of the package grpc",
-    "tuples": "it is what a named tuple is made of",
 }
 
 

@@ -53,6 +53,41 @@ service cni "/opt/cni/bin/calico-node -cni-server"
 service bird 'bird -f -c "${CALICO_BIRD_CONFIG_DIR:-/etc/calico/confd/config}/bird.cfg" -s "${CALICO_RUN_DIR:-/var/run/calico}/bird.ctl"'
 # one BIRD 2 speaks both families
 service bird6 'sleep infinity'
-# sets the node up, before the services are started
-printf '#!/bin/sh\n/opt/cni/bin/calico-node -hostpath-init -best-effort\nexec /opt/cni/bin/calico-node -startup -allocate-tunnel-addrs-run-once -best-effort\n' >"$root/etc/rc.local"
+# sets the node up and selects by the environment what runsvdir is to run
+cat >"$root/etc/rc.local" <<'SCRIPT'
+#!/bin/sh
+/opt/cni/bin/calico-node -hostpath-init -best-effort
+/opt/cni/bin/calico-node -startup -allocate-tunnel-addrs-run-once -best-effort || exit
+
+available=/etc/service/available
+enabled=${SVDIR:-/etc/service/enabled}
+lower() { printf %s "$1" | tr '[:upper:]' '[:lower:]' | tr -d '[:space:]'; }
+is() { case $(lower "$1") in true | t | 1 | yes | y | on | enabled) ;; *) return 1 ;; esac; }
+
+wanted="allocate-tunnel-addrs monitor-addresses node-status-reporter cni"
+is "$CALICO_DISABLE_FELIX" || wanted="$wanted felix"
+[ "$(lower "$CALICO_MANAGE_CNI")" = false ] || wanted="$wanted monitor-token"
+backend=$(lower "${CALICO_NETWORKING_BACKEND:-bird}")
+case $(lower "$CALICO_NETWORKING") in '') ;; false) backend=none ;; *) backend=bird ;; esac
+[ "$backend" != bird ] || wanted="$wanted confd bird bird6"
+
+# what runsv has left of a service, unless it runs or somebody's link leads elsewhere
+clear() {
+  if [ -d "$1/supervise" ] && [ ! -L "$1/supervise" ]; then
+    flock -n "$1/supervise/lock" sh -c 'cd "$0" && rm -f control lock ok pid pid.new stat stat.new status status.new' "$1/supervise"
+    rmdir "$1/supervise"
+  fi
+  rmdir "$1"
+}
+
+mkdir -p "$enabled"
+for service in "$available"/*; do
+  name=${service##*/}
+  case " $wanted " in
+    *" $name "*) mkdir -p "$enabled/$name" && cp -p "$service/run" "$enabled/$name/run" || exit ;;
+    *) rm -f "$enabled/$name/run" && { [ -L "$enabled/$name" ] || clear "$enabled/$name" 2>/dev/null || :; } ;;
+  esac
+done
+rmdir "$enabled/node-services" 2>/dev/null || :
+SCRIPT
 chmod 755 "$root/etc/rc.local"

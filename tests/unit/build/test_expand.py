@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import importlib
 import inspect
 import operator
+import pickle
 import re
 import sys
+import typing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +23,8 @@ from cni_calico import expanded
 
 ROOT = Path(__file__).resolve().parents[3]
 
-SOURCES = [path for path in sorted((ROOT / "cni_calico").rglob("*.py")) if "@dataclass" in path.read_text()]
+ALL = sorted((ROOT / "cni_calico").rglob("*.py"))
+SOURCES = [path for path in ALL if "@dataclass" in path.read_text()]
 
 
 def name_of(path: Path) -> str:
@@ -212,5 +216,98 @@ def test_line_numbers_are_the_sources() -> None:
 def test_imports_are_left_out() -> None:
     module = ModuleType("plain")
     exec(compile(expand(SOURCE.format(name="Plain", bases="", body="a: Any = ()")), "plain", "exec"), module.__dict__)
-    assert module.__dict__["Any"] is object
-    assert {"dataclass", "field"} & vars(module).keys() == {"field"}  # a function uses it
+    assert {"Any", "TYPE_CHECKING", "dataclass", "field"} & vars(module).keys() == {"field"}  # a function uses it
+
+
+def left(source: str) -> str:
+    """What is left of a module in which only types are named."""
+    return ast.unparse(expand(f"from __future__ import annotations\n{source}")).partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from a import A, B\ndef f(x: A) -> B:\n    y: A = 1", "def f(x: A) -> B:\n    y: A = 1"),
+        ("from a import A\nx: A = A()", "from a import A\nx: A = A()"),
+        ("from a import A\nassert A", "from a import A\nassert A"),
+        ("from a import A\ndef f(x: A):\n    from a import A\n    A()", "def f(x: A):\n    from a import A\n    A()"),
+        ("from a import A\ndef f(a=A):\n    pass", "from a import A\n\ndef f(a=A):\n    pass"),
+        ("import a.b as c\nx: c.D = 1", "x: c.D = 1"),
+        ("import a.b\nx: a.b.D = 1", "x: a.b.D = 1"),
+        ("import a", "import a"),  # for what the import does
+        ("from a import A\n__all__ = ['A']\nx: A = 1", "from a import A\n__all__ = ['A']\nx: A = 1"),
+        ("from typing import Any\nx: Any = 1", "x: Any = 1"),
+        ("from typing import Any\nx = Any", "Any = object\nx = Any"),
+        ("from typing import TypeVar\nItem = TypeVar('Item')\ndef f(x: Item): pass", "def f(x: Item):\n    pass"),
+        ("from collections.abc import Mapping\nTable = Mapping[str, int]\nTables = list[Table]", ""),
+        ("from a import A\nOneOf = A | None", ""),
+        ("from typing import Literal\nOneOf = Literal['a']", "from typing import Literal\nOneOf = Literal['a']"),
+        ("from a import TABLE\nItem = TABLE[1]", "from a import TABLE\nItem = TABLE[1]"),
+        ("Texts = list[str]\nx = Texts()", "Texts = list[str]\nx = Texts()"),
+        ("from a import A\nx = set[A]()", "x = set()"),
+        ("from a import A\nclass B(dict[str, A]): pass", "class B(dict):\n    pass"),
+        ("from typing import NamedTuple", "from cni_calico.expanded import NamedTuple"),
+        ("from typing import ClassVar\nclass A:\n    x: ClassVar[int] = 1", None),
+    ],
+)
+def test_what_only_annotations_name_is_left_out(source: str, expected: str | None) -> None:
+    whole = ast.unparse(ast.parse(source)) if expected is None else expected
+    assert ast.unparse(ast.parse(left(source))) == ast.unparse(ast.parse(whole))
+
+
+def bound_in(tree: ast.Module) -> set[str]:
+    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_nothing_is_left_out_that_another_module_imports() -> None:
+    """Each module is written by itself: nobody would know."""
+    trees = {name_of(path).removesuffix(".__init__"): expand(path.read_text()) for path in ALL}
+    bound = {name: bound_in(tree) for name, tree in trees.items()}
+    missing = {
+        f"{name}: {node.module}.{alias.name}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in trees
+        for alias in node.names
+        if alias.name not in bound[node.module] and f"{node.module}.{alias.name}" not in trees
+    }
+    assert missing == set()
+
+
+class Light(expanded.NamedTuple):
+    """What it is."""
+
+    a: int
+    b: str = "x"
+
+    @property
+    def double(self) -> int:
+        return self.a * 2
+
+
+class Heavy(typing.NamedTuple):
+    """What it is."""
+
+    a: int
+    b: str = "x"
+
+    @property
+    def double(self) -> int:
+        return self.a * 2
+
+
+def test_a_light_named_tuple_is_as_typings() -> None:
+    kinds: tuple[Any, ...] = (Light, Heavy)
+    for kind in kinds:
+        record = kind(3)
+        assert (record, record.b, record.double) == ((3, "x"), "x", 6)
+        assert record._replace(b="y") == (3, "y")
+        assert repr(record) == f"{kind.__name__}(a=3, b='x')"
+        assert (kind.__doc__, kind.__module__, kind._fields) == ("What it is.", __name__, ("a", "b"))
+        assert pickle.loads(pickle.dumps(record)) == record
