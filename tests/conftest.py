@@ -32,7 +32,12 @@ LAB_CACHE = Path(
 )
 
 # fixtures that more than one suite uses
-pytest_plugins = ("tests.fixtures.kubernetes", "tests.fixtures.namespaces", "tests.fixtures.nodes")
+pytest_plugins = (
+    "tests.fixtures.expanded",
+    "tests.fixtures.kubernetes",
+    "tests.fixtures.namespaces",
+    "tests.fixtures.nodes",
+)
 
 SUMMARY = "summary"  # the property of a test whose value is a line at the end of the run
 

@@ -22,7 +22,7 @@ from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.deadline import Deadline
 from cni_calico.ipam.allocator import Allocator, AssignRequest
-from cni_calico.ipam.batch import Assigned, Take, plan_batch
+from cni_calico.ipam.batch import Assigned, Assignment, plan_batch
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.documents.codec import decode, encode
 from cni_calico.model.keys import BlockKey, IPAMConfigKey, ResourceKey
@@ -30,7 +30,7 @@ from cni_calico.model.resources import Block, Metadata, Network, WorkloadEndpoin
 
 NETWORK = "calnet"
 DEVICE = "fill0"
-AT_ONCE = 25  # takes in one commit: a handle and an endpoint each, and the block, within etcd's limit
+AT_ONCE = 25  # assignments in one commit: a handle and an endpoint each, and the block, within etcd's limit
 
 
 def container(number: int) -> str:
@@ -69,8 +69,8 @@ def fill_block(store: Datastore, node: str, cidr: Network, numbers: range) -> It
         now = numbers[: min(AT_ONCE, len(block.unallocated))]
         if not now:
             return
-        takes = [Take(f"{NETWORK}.{container(n)}", {"node": node}, num4=1) for n in now]
-        plan = plan_batch({cidr: block}, dict.fromkeys([take.handle_id for take in takes]), takes)
+        assignments = [Assignment(f"{NETWORK}.{container(n)}", {"node": node}, num4=1) for n in now]
+        plan = plan_batch({cidr: block}, dict.fromkeys([each.handle_id for each in assignments]), assignments)
         writes = [Write.update(found, encode(s.record)) for s in plan.steps if s.key == key and s.record]
         writes += [Write.create(s.key, encode(s.record)) for s in plan.steps if s.key != key and s.record]
         given = [outcome[0] for outcome in plan.outcomes if isinstance(outcome, tuple)]

@@ -27,7 +27,7 @@ from cni_calico.plugin.call.client import call_server
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import CNI_USER, running_cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node
-from tests.e2e.roles import every_right
+from tests.e2e.kubernetes.roles import every_right
 from tests.fakes.http_front import front_of
 from tests.netns.namespaces import host_namespace, namespace
 

@@ -104,7 +104,7 @@ while not caches.healthy:
     time.sleep(0.1)
 out = {"empty_mb": empty, "lists_cpu_s": cpu() - before, "lists_rss_mb": rss()[0], "lists_peak_mb": rss()[1]}
 suspects, seen = Suspects(caches.state), 0
-everything = sum(len(cache._entries) for cache in caches._caches if cache is not caches._pools)
+everything = sum(len(cache._known.entries) for cache in caches._caches if cache is not caches._pools)
 while seen < everything:  # as the janitor does
     changed = tuple(caches.changes.take())
     seen += len(changed)

@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import Collection, select_collections
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import AffinityList, BlockList, ListKey, ResourceList
@@ -115,7 +116,7 @@ def change(kube: Cluster, nodes: int, count: int, begun: int) -> None:
             beat = {"type": "Ready", "status": "True", "reason": "x", "message": str(number)}
             body = {"status": {"conditions": [beat]}}
         merge = "application/merge-patch+json"
-        api.request("PATCH", path, Deadline.after(30), f"PATCH {path}", body=body, content_type=merge)
+        api.send(ApiRequest("PATCH", path, f"PATCH {path}", body=body, content_type=merge), Deadline.after(30))
     api.close()
 
 

@@ -64,7 +64,7 @@ def test_it_is_written_renewed_and_goes(url: str) -> None:
     made.write()
     assert stored(url) == {}  # no parameters yet
     felix = replace(FelixSettings(), reporting_interval_s=0.5, reporting_ttl_s=1.0)
-    made.follow(felix)
+    made.use(felix)
     made.write()
     first = stored(url)
     status, lease = first[f"{AT}/status"]
@@ -80,7 +80,7 @@ def test_it_is_written_renewed_and_goes(url: str) -> None:
     assert stored(url)[f"{AT}/last_reported_status"][0] == again
     made.write()  # the lease that is over is replaced
     assert stored(url)[f"{AT}/status"][1] not in (0, lease)
-    made.follow(replace(felix, reporting_interval_s=0.0))
+    made.use(replace(felix, reporting_interval_s=0.0))
     until(lambda: f"{AT}/status" not in stored(url), "it is switched off", 30)
     made.write()
     assert f"{AT}/status" not in stored(url)
@@ -92,7 +92,7 @@ def test_how_long_it_lasts(url: str, environ: dict[str, str], lasts_s: int) -> N
     store = EtcdStore(EtcdConfig(endpoints=(url,)))
     made = make_host_status(Context(parse_settings({}), store, SILENT, lambda _: True), "n1")
     assert made is not None
-    made.follow(parse_felix(environ).settings)
+    made.use(parse_felix(environ).settings)
     made.write()
     _, lease = stored(url)[f"{AT}/status"]
     assert granted_s(url, lease) == lasts_s

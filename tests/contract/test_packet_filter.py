@@ -13,10 +13,31 @@ import pytest
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RulesRefused, RulesUnknown
-from cni_calico.kernel.netlink.nftables import NfTables, PacketFilter
-from cni_calico.model.netfilter import (
+from cni_calico.kernel.filter.interface import PacketFilter
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
+    Bitwise,
+    Compare,
+    CompareRange,
+    ConnectionLimit,
+    CtLoad,
+    FibSourceInterface,
+    LogPacket,
+    MetaLoad,
+    MetaStore,
+    NftRule,
+    NoTrack,
+    PacketCounter,
+    PayloadLoad,
+    RateLimit,
+    RejectPacket,
+    SetLookup,
+    host32,
+    jump,
+)
+from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
     AddRules,
@@ -24,34 +45,16 @@ from cni_calico.model.netfilter import (
     AddTable,
     AddVerdicts,
     BaseHook,
-    Bitwise,
-    Compare,
-    CompareRange,
-    ConnectionLimit,
-    CtLoad,
     DropChain,
     DropElements,
     DropSet,
     DropTable,
-    FibSourceInterface,
     FlushChain,
-    LogPacket,
-    MetaLoad,
-    MetaStore,
     NftChain,
-    NftRule,
     NftSet,
     NftTable,
-    NoTrack,
     Operation,
-    PacketCounter,
-    PayloadLoad,
-    RateLimit,
-    RejectPacket,
-    SetLookup,
     TableId,
-    host32,
-    jump,
 )
 from tests.fakes.nftables import FakePacketFilter
 from tests.netns.namespaces import Namespace, namespace

@@ -46,8 +46,6 @@ class Cnitool:
 
     def run(self, command: str, pod: Namespace) -> subprocess.CompletedProcess[str]:
         assert self.node.bin_dir is not None
-        cache = self.node.root / "cache"
-        cache.mkdir(exist_ok=True)
         environ = {
             name: value for name, value in self.node.env("", "", "", "", "").items() if not name.startswith("CNI_")
         }
@@ -56,12 +54,16 @@ class Cnitool:
             "CNI_PATH": f"{self.node.bin_dir}:{LAB_CACHE}/cni/bin",
             "CAP_ARGS": json.dumps(self.runtime_config),
         }
-        script = (
-            'mkdir -p /var/lib/cni && mount --bind "$0" /var/lib/cni && exec nsenter --net="$1" "$2" "$3" "$4" "$5"'
-        )
-        argv = ["unshare", "-m", "sh", "-c", script, str(cache), self.node.host.path]
-        argv += [str(LAB_CACHE / "bin/cnitool"), command, self.network, pod.path]
+        argv = [*self.in_host, str(LAB_CACHE / "bin/cnitool"), command, self.network, pod.path]
         return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+
+    @property
+    def in_host(self) -> list[str]:
+        """Words before a command line, which then sees this cache of results."""
+        cache = self.node.root / "cache"
+        cache.mkdir(exist_ok=True)
+        script = 'mkdir -p /var/lib/cni && mount --bind "$0" /var/lib/cni && exec nsenter --net="$@"'
+        return ["unshare", "-m", "sh", "-c", script, str(cache), self.node.host.path]
 
     def ok(self, command: str, pod: Namespace) -> Any:
         done = self.run(command, pod)

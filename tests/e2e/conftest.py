@@ -13,7 +13,7 @@ from tests.e2e.forks import forks_in
 from tests.e2e.host import EtcdNode, Node, etcd_in
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.node import KubeNode, kube_node
-from tests.e2e.roles import with_agent_roles
+from tests.e2e.kubernetes.roles import with_agent_roles
 from tests.e2e.served import ForkedServer
 from tests.netns.namespaces import Namespace
 

@@ -1,12 +1,13 @@
 """Calls in forked children of a process that has everything imported and nothing open.
 
-Rule: gRPC's imports take longer than a call, and a process that has used gRPC must not fork; so a process of its own
-imports it, uses it never, and forks for every call. ``python -m tests.e2e.forks`` reads pickled requests on stdin and
-answers on stdout, one after the other.
+Rule: imports take longer than a call, and a process that has used gRPC must not fork; so a process of its own imports
+gRPC and every module that a call imports late, uses gRPC never, and forks for every call. ``python -m tests.e2e.forks``
+reads pickled requests on stdin and answers on stdout, one after the other.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
+from cni_calico.slim_grpc import load_grpc
 from tests.netns.namespaces import Killed, Namespace
 
 _SIZE = 8
@@ -85,9 +87,9 @@ def forks_in(host: Namespace, environ: Mapping[str, str] | None = None) -> Itera
 
 
 MODULES = (
-    "datastore.etcd.store datastore.local.store kernel.lock kernel.process plugin.add plugin.check plugin.delete "
-    "plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe plugin.network.setup plugin.pay "
-    "plugin.waits"
+    "datastore.etcd.store datastore.local.store ipam.allocator kernel.lock kernel.process plugin.add plugin.check "
+    "plugin.delete plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe plugin.network.setup "
+    "plugin.network.teardown plugin.pay plugin.status plugin.waits"
 )
 
 
@@ -95,6 +97,9 @@ def _import_everything() -> None:
     for name in MODULES.split():
         importlib.import_module(f"cni_calico.{name}")
     importlib.import_module("tests.e2e.host")
+    load_grpc()
+    gc.collect()
+    gc.freeze()  # children write to fewer pages that they share with us
 
 
 def _serve_child(pipe: int, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: int) -> None:

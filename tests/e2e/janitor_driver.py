@@ -11,7 +11,8 @@ import threading
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
-from cni_calico.controllers.janitor.run import Janitor, JanitorOptions, make_election
+from cni_calico.controllers.janitor.options import JanitorOptions
+from cni_calico.controllers.janitor.run import Janitor, make_election
 from cni_calico.datastore.election import Terms
 from cni_calico.nodeagent.context.open import open_context
 

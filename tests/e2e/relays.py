@@ -13,7 +13,7 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.log import Log
 from cni_calico.model.access import RelayAccess
-from cni_calico.relay.connections import Limits
+from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.parts import Relay, server_context
 from cni_calico.relay.tokens import Accepted
 
@@ -66,7 +66,7 @@ class RunningRelay:
             wants_certificates=True,
         )
         self.relay = Relay(
-            api, listener, tls, Log("error"), accepted=accepted, certificate_names=("typha-client", ""), limits=limits
+            api, Listening(listener, tls, ("typha-client", ""), limits or Limits()), Log("error"), accepted=accepted
         )
         self._stopping = Stopping()
         self._thread = threading.Thread(target=self.relay.run, args=(self._stopping,), daemon=True)

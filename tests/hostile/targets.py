@@ -22,7 +22,6 @@ from cni_calico.cni.result import parse_result
 from cni_calico.ctl.input.manifests import parse_documents
 from cni_calico.datastore import http
 from cni_calico.datastore.encoding import decode_document
-from cni_calico.datastore.etcd import http2, wire
 from cni_calico.datastore.kubernetes import login
 from cni_calico.datastore.kubernetes.watch import _parse as parse_event
 from cni_calico.deadline import Deadline
@@ -92,8 +91,6 @@ ANNOTATIONS = (
     *("allowedSourcePrefixes",),
 )
 HTTP = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
-# a RangeResponse: revision 7; one record, k = v, at revision 6; there are more
-PAGE = bytes((0x0A, 2, 0x18, 7, 0x12, 8, 0x0A, 1, 0x6B, 0x18, 6, 0x2A, 1, 0x76, 0x18, 1))
 
 
 @dataclass(frozen=True)
@@ -157,15 +154,6 @@ def _http(data: bytes) -> None:
         found, headers = connection.read_head(deadline)
         body = connection.read_body(found, headers, deadline)
         assert len(body) <= len(data), "more than was sent"
-
-    _answered(data, read)
-
-
-def _http2(data: bytes) -> None:
-    def read(connection: http.Connection, deadline: Deadline) -> None:
-        call = http2.UnaryConnection.__new__(http2.UnaryConnection)
-        call._connection = connection
-        assert len(http2.parse_message(call._received(1, deadline))) <= len(data), "more than was sent"
 
     _answered(data, read)
 
@@ -237,16 +225,6 @@ TARGETS: dict[str, Target] = {
         partial(_document, ResourceKey("IPPool", "p")),
     ),
     "an API server's answer": Target(HTTP, _http, (http.HTTPFailure,)),
-    "an answer of etcd": Target(PAGE, wire.parse_page, (ValueError,)),
-    "a token of etcd": Target(b"\x12\x05token", wire.parse_token, (ValueError,)),
-    "frames of HTTP/2": Target(
-        http2.render_frame(http2.SETTINGS, 0, 0)
-        + http2.render_frame(http2.HEADERS, http2.END_HEADERS, 1, b"\x88")
-        + http2.render_frame(http2.DATA, 0, 1, b"\0\0\0\0" + bytes((len(PAGE),)) + PAGE)
-        + http2.render_frame(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, 1, b"\0"),
-        _http2,
-        (http.HTTPFailure,),
-    ),
     "an event of a watch": Target(
         _json({"type": "ADDED", "object": {"metadata": {"name": "a"}}}), lambda data: parse_event(data, "/pods")
     ),

@@ -46,6 +46,10 @@ class Namespace:
         """An ``ip`` command that changes something."""
         _checked(["ip", "-n", self.name, *arguments])
 
+    def do_all(self, *commands: str) -> None:
+        """Such commands, one after the other, by one process."""
+        _checked(["ip", "-n", self.name, "-batch", "-"], "\n".join(commands))
+
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A program in here; the file system, and with it /sys, stays the tests' own."""
         command = ["nsenter", f"--net={self.path}", *argv]
@@ -117,8 +121,8 @@ def _child(
         os._exit(99)
 
 
-def _checked(argv: list[str]) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+def _checked(argv: list[str], stdin: str | None = None) -> str:
+    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
     return done.stdout
@@ -147,16 +151,16 @@ def host_namespace() -> Iterator[Namespace]:
     take a second to notice that the link is up.
     """
     with namespace("host") as host:
-        host.set_sysctl("ipv4/ip_forward", "1")
-        host.set_sysctl("ipv6/conf/all/forwarding", "1")
-        for i in range(8):
-            host.do("link", "add", f"unused{i}", "type", "veth", "peer", "name", f"unused{i}b")
-        host.do("link", "add", "uplink", "type", "veth", "peer", "name", "wire")
-        for end in ("wire", "uplink"):  # no link-local addresses, which come and settle in their own time
-            host.do("link", "set", end, "addrgenmode", "none")
-            host.do("link", "set", end, "up")
-        host.do("addr", "add", "192.0.2.10/24", "dev", "uplink")
-        host.do("addr", "add", "2001:db8::10/64", "dev", "uplink", "nodad")
-        host.do("route", "add", "default", "via", "192.0.2.1")
-        host.do("-6", "route", "add", "default", "via", "2001:db8::1")
+        forwarding = "echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/ipv6/conf/all/forwarding"
+        host.run("sh", "-c", forwarding)
+        host.do_all(
+            *(f"link add unused{i} type veth peer name unused{i}b" for i in range(8)),
+            "link add uplink type veth peer name wire",
+            # no link-local addresses, which come and settle in their own time
+            *(f"link set {end} {what}" for end in ("wire", "uplink") for what in ("addrgenmode none", "up")),
+            "addr add 192.0.2.10/24 dev uplink",
+            "addr add 2001:db8::10/64 dev uplink nodad",
+            "route add default via 192.0.2.1",
+            "route add ::/0 via 2001:db8::1",
+        )
         yield host

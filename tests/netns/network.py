@@ -13,11 +13,12 @@ from ipaddress import ip_address
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.plugin.network.differences import Difference
+from cni_calico.plugin.network.host import Host, Site
 from cni_calico.plugin.network.observe import find_differences
 from cni_calico.plugin.network.ownership import Claim
 from cni_calico.plugin.network.plan import Address, PodPlan
-from cni_calico.plugin.network.setup import apply_addresses, create_links
-from cni_calico.plugin.network.teardown import remove_pod_network
+from cni_calico.plugin.network.setup import Existing, apply_addresses, create_links
+from cni_calico.plugin.network.teardown import PodEnds, remove_pod_network
 from tests.fakes.notes import Notes
 
 V4, V6 = ip_address("10.65.104.0"), ip_address("fd00:65::6800")
@@ -35,8 +36,9 @@ def add(
         fd = netns.open_netns(pod_path)
         held.callback(os.close, fd)
         with ExitStack() as undo:
-            made = create_links(plan, fd, undo, deadline, may_replace=may_replace, log=log)
-            apply_addresses(plan, made, fd, deadline, owned=lambda a: owned is None or a in owned, log=log)
+            site = Site(held.enter_context(Host()), fd, log)
+            made = create_links(plan, site, undo, deadline, Existing(may_replace=may_replace))
+            apply_addresses(plan, made, site, deadline, owned=lambda a: owned is None or a in owned)
             undo.pop_all()
     return made.mac, made.created, log.texts
 
@@ -47,15 +49,16 @@ def add_then_fail(plan: PodPlan, pod_path: str) -> None:
     with ExitStack() as undo:
         fd = netns.open_netns(pod_path)
         undo.callback(os.close, fd)
-        made = create_links(plan, fd, undo, deadline)
-        apply_addresses(plan, made, fd, deadline, owned=lambda _: True)
+        site = Site(undo.enter_context(Host()), fd)
+        made = create_links(plan, site, undo, deadline)
+        apply_addresses(plan, made, site, deadline, owned=lambda _: True)
 
 
 def links_only(plan: PodPlan, pod_path: str) -> None:
     """Phase 1 alone, kept: what a process killed between the phases leaves."""
     fd = netns.open_netns(pod_path)
-    with ExitStack() as undo:
-        create_links(plan, fd, undo, Deadline.after(20))
+    with Host() as host, ExitStack() as undo:
+        create_links(plan, Site(host, fd), undo, Deadline.after(20))
         undo.pop_all()
     os.close(fd)
 
@@ -63,7 +66,9 @@ def links_only(plan: PodPlan, pod_path: str) -> None:
 def remove(plan: PodPlan, pod_path: str | None, claim: Claim | None = None) -> None:
     fd = netns.open_netns(pod_path) if pod_path is not None else None
     try:
-        remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(20), claim or Claim())
+        with Host() as host:
+            ends = PodEnds(plan.host_ifname, plan.pod_ifname, fd)
+            remove_pod_network(host, ends, Deadline.after(20), claim or Claim())
     finally:
         if fd is not None:
             os.close(fd)

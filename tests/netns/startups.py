@@ -10,6 +10,7 @@ from typing import Any
 
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
+from cni_calico.model.host import TunnelDevice
 from cni_calico.model.keys import EverythingList, Key, etcd_path
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
@@ -101,6 +102,19 @@ def _start(datastore: str, environ: dict[str, str], kubernetes: Kubernetes | Non
     started = run_startup(context)
     store.close()
     return Outcome(started.node, started.changed, tuple(doubt.text for doubt in started.doubts), log.texts)
+
+
+VXLAN_DEVICE = TunnelDevice(
+    "vxlan.calico",
+    "vxlan",
+    1450,
+    ip_address("10.65.1.0"),
+    parent="eth0",
+    local=ip_address("10.0.0.1"),
+    vni=4096,
+    port=4789,
+    mac="66:00:00:00:00:01",
+)
 
 
 def add_card(ns: Namespace, name: str, *addresses: str) -> None:

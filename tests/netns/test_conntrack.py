@@ -13,6 +13,7 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.conntrack import remove_entries, remove_listed
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+from cni_calico.kernel.netlink.tracked import is_tracked
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = pytest.mark.netns
@@ -145,3 +146,25 @@ def test_a_failure_is_told_and_doing_it_again_is_success(when: str, left: list[s
         assert ns.call(_sources) == sorted(left)
         ns.call(_remove, "10.0.0.3", False)
         assert not [entry for entry in ns.call(_sources) if entry.startswith("10.0.0.3")]
+
+
+@pytest.mark.parametrize(("own", "other"), [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")])
+def test_whether_a_connection_is_known(own: str, other: str) -> None:
+    with namespace("ct") as ns:
+        _prepare(ns)
+        assert ns.call(_known_before_and_after, own, other) == [(True, True, False), (False, False, False)]
+
+
+def _known_before_and_after(own: str, other: str) -> list[tuple[bool, ...]]:
+    """Seen from each of its ends, and with another port; then without its entries."""
+    with (
+        socket.create_server((other, 2379), family=socket.AF_INET6 if ":" in own else socket.AF_INET) as listening,
+        socket.create_connection((other, 2379), source_address=(own, 40000)),
+        listening.accept()[0],
+        Nfnetlink() as netlink,
+    ):
+        here, there = ip_address(own).packed, ip_address(other).packed
+        asked = [(here, 40000, there, 2379), (there, 2379, here, 40000), (here, 40001, there, 2379)]
+        before = tuple(is_tracked(netlink, ends, Deadline.after(5)) for ends in asked)
+        remove_listed(netlink, [here], Deadline.after(5))
+        return [before, tuple(is_tracked(netlink, ends, Deadline.after(5)) for ends in asked)]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.wanted import WantedEndpoint
 from tests.netns.host_path import HostPath
@@ -178,7 +178,7 @@ def open_hosts(tmp_path: Path, *, legacy: bool = False, has_nftables: bool = Tru
         (_translate if has_nftables else _translate_without_nftables)(wire.host, tmp_path)
         made = HostWire(wire)
         made.open(stack)
-        wire.enforcer.goal.follow_interfaces({UPLINK: frozenset(address.packed for address in OWN.values())})
+        wire.enforcer.goal.use_interfaces({UPLINK: frozenset(address.packed for address in OWN.values())})
         yield made
 
 

@@ -17,16 +17,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.netlink.nftables import NfTables
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.netfilter import LogPacket, NftTable, TableId
 from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.policing.enforcer import Enforcer
+from cni_calico.netfilter.rules import LogPacket
+from cni_calico.netfilter.tables import NftTable, TableId
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.graph import Graph
 from tests.netns.namespaces import Namespace, namespace
-from tests.unit.nodeagent.dataplane.policy.worlds import goal_of
+from tests.unit.nodeagent.policing.tables.worlds import goal_of
 
 pytestmark = pytest.mark.netns
 

@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.netlink.nftables import NfTables
-from cni_calico.model.netfilter import (
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
     RETURN,
-    AddChain,
-    AddElements,
-    AddRules,
-    AddSet,
-    AddTable,
-    AddVerdicts,
-    BaseHook,
     Bitwise,
     Compare,
     CompareRange,
@@ -30,17 +23,26 @@ from cni_calico.model.netfilter import (
     MetaLoad,
     MetaStore,
     NftRule,
-    NftSet,
-    NftTable,
     NoTrack,
-    Operation,
     PayloadLoad,
     RateLimit,
     RejectPacket,
     SetLookup,
-    TableId,
     host32,
     jump,
+)
+from cni_calico.netfilter.tables import (
+    AddChain,
+    AddElements,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    BaseHook,
+    NftSet,
+    NftTable,
+    Operation,
+    TableId,
 )
 from tests.netns.namespaces import Namespace, namespace
 

@@ -15,7 +15,7 @@ from cni_calico.kernel import netns
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.ownership import Claim
 from cni_calico.plugin.network.plan import PodPlan
-from cni_calico.plugin.network.teardown import LinkRemoval, remove_links_together, remove_pod_network
+from cni_calico.plugin.network.teardown import LinkRemoval, PodEnds, remove_links_together, remove_pod_network
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 from tests.netns.network import PLAN, add, differences, remove
@@ -68,7 +68,8 @@ def test_both_when_they_are_not_one_cable(host_ns: Namespace, pod_ns: Namespace,
 
 def _remove_pod_side(path: str) -> None:
     fd = netns.open_netns(path)
-    remove_pod_network("", fd, "eth0", Deadline.after(20), Claim())
+    with Host() as host:
+        remove_pod_network(host, PodEnds("", "eth0", fd), Deadline.after(20), Claim())
     os.close(fd)
 
 
@@ -91,7 +92,8 @@ def test_interfaces_of_other_kinds_stay(host_ns: Namespace, pod_ns: Namespace) -
 
 def _remove_with_everything_failing(plan: PodPlan, path: str) -> None:
     fd = netns.open_netns(path)
-    remove_pod_network(plan.host_ifname, fd, plan.pod_ifname, Deadline.after(-1), Claim())
+    with Host() as host:
+        remove_pod_network(host, PodEnds(plan.host_ifname, plan.pod_ifname, fd), Deadline.after(-1), Claim())
 
 
 def test_every_failure_is_told(host_ns: Namespace, pod_ns: Namespace) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.wanted import WantedEndpoint
 from tests.netns.wire import INTERFACES, PEER, ROUTER, UPLINK, Wire, frame, open_wire
 from tests.unit.policy.cluster import ADDRESSES, INVALID, PACKETS, documents_for, graph_of, keys

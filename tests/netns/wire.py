@@ -14,16 +14,17 @@ from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
-from cni_calico.kernel.netlink.nftables import NfTables, PacketFilter
+from cni_calico.kernel.filter.interface import PacketFilter
+from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+from cni_calico.kernel.filter.legacy.matches import Marks
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import Log
-from cni_calico.nodeagent.dataplane.policy.goal import Goal
-from cni_calico.nodeagent.dataplane.policy.legacy.matches import Marks
-from cni_calico.nodeagent.dataplane.policy.settings import FilterSettings
-from cni_calico.nodeagent.policing.enforcer import Enforcer
-from cni_calico.nodeagent.policing.legacy_filter import LegacyFilter
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.wanted import Wanted
 from tests.netns.namespaces import Namespace, namespace
-from tests.unit.nodeagent.dataplane.policy.worlds import difference
+from tests.unit.nodeagent.policing.tables.worlds import difference
 from tests.unit.policy.cluster import ADDRESSES
 
 INTERFACES = ("cali1", "calil3")

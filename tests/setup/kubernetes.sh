@@ -1,10 +1,10 @@
 #!/bin/bash
-# A Kubernetes API server, and kubectl, for the tests that need a real one; built from their modules.
+# A Kubernetes API server, kubectl and kube-proxy, for the tests that need real ones; built from their modules.
 #
 #   tests/setup/kubernetes.sh [--check] [PROGRAM...]
 #
-# --check: only say (by exit status) whether they are there. PROGRAM: others of Kubernetes than kube-apiserver and
-# kubectl, such as kubelet; e2e.test are its end-to-end tests, agnhost is what their pods run.
+# --check: only say (by exit status) whether they are there. PROGRAM: others of Kubernetes than these three, such as
+# kubelet; e2e.test are its end-to-end tests, agnhost is what their pods run.
 # Rule: what is built in the version asked for is not built again; everything lies below LAB_CACHE. The first build takes
 # some eight minutes on two cores and 4 GB of Go's caches.
 # Settings: LAB_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/cni-lab), GO (a go command, 1.25 or newer);
@@ -19,7 +19,7 @@ cd "$(dirname "$0")/../.."
 KUBERNETES=v1.34.4
 CHECK=
 if [ "${1:-}" = --check ]; then CHECK=1 && shift; fi
-if [ $# = 0 ]; then set -- kube-apiserver kubectl; fi
+if [ $# = 0 ]; then set -- kube-apiserver kubectl kube-proxy; fi
 
 missing() {
   local program

@@ -69,3 +69,24 @@ def test_requests_do_not_grow_with_what_is_lost(calicoctl, space, monkeypatch):
     found = [line for line in out.splitlines() if "is not on node gone any more" in line]
     assert len(found) == BLOCKS * (SIZE - 1)
     assert not any("pod space/p0 " in line for line in found)
+
+
+@pytest.mark.parametrize("backend", ["kubernetes"], indirect=True)
+def test_addresses_without_attributes_are_counted_or_asked_for(calicoctl, space):
+    """Each needs a request: the first hundred are asked for, the others if one wants to see them."""
+    calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))
+    shared_cluster().create_pod("space", "p3", "there")
+    for cidr in list(ip_network("10.1.0.0/16").subnets(new_prefix=26))[:3]:
+        block = {**lost_block(cidr), "affinity": "host:there"}
+        block["attributes"] = [{"handle_id": f"space.p{i}-{cidr.network_address}"} for i in range(SIZE)]
+        block["attributes"][3] = {"handle_id": "space.p3"}
+        space.first.commit([Write.put(BlockKey(cidr), block)], Deadline.after(10))
+    few = calicoctl("ipam", "check", code=1)
+    named, lost_in_all = few.count("there is no pod space/"), 3 * (SIZE - 1)
+    assert lost.ASKED_AGAIN - 3 < named <= lost.ASKED_AGAIN
+    assert f"and {lost_in_all - named} more addresses without attributes" in few
+    every = calicoctl("ipam", "check", "--show-problem-ips", code=1)
+    assert every.count("there is no pod space/") == lost_in_all and "more addresses" not in every
+    assert not any("space/p3," in line for line in every.splitlines())
+    document = json.loads(calicoctl("ipam", "check", "--format", "json", code=1))
+    assert document["unasked"] == lost_in_all - named

@@ -16,6 +16,7 @@ import pytest
 
 from cni_calico.cni.netconf import parse_netconf
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
@@ -365,7 +366,7 @@ def user_of(kubeconfig: Path) -> str:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     try:
-        reply = api.request("POST", path, Deadline.after(30), "ask who that is", body=review)
+        reply = api.send(ApiRequest("POST", path, "ask who that is", body=review), Deadline.after(30))
     finally:
         api.close()
     return str(reply.document["status"]["userInfo"]["username"])

@@ -20,9 +20,9 @@ from cni_calico.model.documents.codec import encode, new_metadata
 from cni_calico.model.keys import BlockList, ResourceKey
 from cni_calico.model.resources import IPPool
 from tests.conftest import LAB_CACHE
+from tests.e2e.janitors import SPACE
 from tests.e2e.kubernetes.cluster import NODE_USER, Cluster
-from tests.e2e.node.test_janitor import SPACE
-from tests.e2e.roles import documents, used
+from tests.e2e.kubernetes.roles import documents, used
 
 HOST_LOCAL = LAB_CACHE / "cni" / "bin" / "host-local"
 

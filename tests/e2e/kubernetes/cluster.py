@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
@@ -135,8 +136,8 @@ class Cluster:
         api = self.api()
         try:
             deadline = Deadline.after(30)
-            return api.request(
-                method, path, deadline, f"{method} {path}", body=body, content_type=content_type
+            return api.send(
+                ApiRequest(method, path, f"{method} {path}", body=body, content_type=content_type), deadline
             ).document
         finally:
             api.close()
@@ -154,7 +155,7 @@ class Cluster:
 
     def _until_served(self, api: KubernetesAPI, plural: str) -> None:
         until, doing = Deadline.after(60), f"see {plural}"
-        while api.request("GET", f"{CRD_ROOT}/{plural}?limit=1", until, doing, expect=(404,)).status == 404:
+        while api.send(ApiRequest("GET", f"{CRD_ROOT}/{plural}?limit=1", doing, expect=(404,)), until).status == 404:
             select_pause()
 
     def empty(self) -> None:
@@ -378,3 +379,8 @@ def shared_cluster() -> Cluster:
     cluster = undo.enter_context(running_cluster())
     cluster.apply_definitions()
     return cluster
+
+
+def read(cluster: Cluster, *words: str) -> Any:
+    """What ``kubectl get`` says."""
+    return json.loads(cluster.kubectl("get", *words, "-o", "json"))

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.forks import forks_in
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node, node_on
-from tests.e2e.roles import every_right, node_with_role
+from tests.e2e.kubernetes.roles import every_right, node_with_role
 from tests.fakes.http_front import Front, front_of
 from tests.netns.namespaces import Namespace
 

@@ -14,7 +14,7 @@ from pyroute2 import IPSet
 
 from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
-from tests.deadlines import until
+from tests.deadlines import SOON, until
 from tests.netns.agent.test_loop import MADE, POOLS, make_store, on_workload, routes
 from tests.netns.agents import Store, running
 from tests.netns.namespaces import Namespace
@@ -46,7 +46,7 @@ def test_upstreams_leftovers(host_n1: Namespace, tmp_path: Path) -> None:
         assert "-A FORWARD -i cali+" in rules and "-A FORWARD -o cali+" in rules
         assert "cali-FORWARD" not in host_n1.run("nft", "list", "ruleset").stdout
         assert "10.65.1.5" in on_workload(host_n1)
-        assert host_n1.call(read_ipsets) == []
+        assert host_n1.call(read_ipsets, SOON) == []
 
         def only_ours() -> bool:
             return [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia")] == [None]

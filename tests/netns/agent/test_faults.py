@@ -11,7 +11,7 @@ from pyroute2 import IPSet
 
 from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
-from tests.deadlines import until
+from tests.deadlines import SOON, until
 from tests.netns.agents import Running, Store
 from tests.netns.namespaces import Namespace, namespace
 from tests.netns.startups import add_card
@@ -131,6 +131,6 @@ def test_the_agent_survives(
         if point in REMOVALS:
             until(lambda: failing_host.link("vxlan-v6.calico") is None, "the device that nobody wants is gone")
             until(lambda: "10.65.9.0/26" not in str(failing_host.routes(4)), "the route that nobody wants is gone")
-            until(lambda: failing_host.call(read_ipsets) == [], "upstream's set is gone", 30)
+            until(lambda: failing_host.call(read_ipsets, SOON) == [], "upstream's set is gone", 30)
     finally:
         agent.stop(signal.SIGKILL)

@@ -17,21 +17,11 @@ from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel,
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
 from tests.deadlines import soon
 from tests.netns.namespaces import Namespace, namespace
+from tests.netns.startups import VXLAN_DEVICE as V4
 from tests.netns.startups import add_card
 
 pytestmark = pytest.mark.netns
 
-V4 = TunnelDevice(
-    "vxlan.calico",
-    "vxlan",
-    1450,
-    ip_address("10.65.1.0"),
-    parent="eth0",
-    local=ip_address("10.0.0.1"),
-    vni=4096,
-    port=4789,
-    mac="66:00:00:00:00:01",
-)
 V6 = replace(
     V4,
     name="vxlan-v6.calico",

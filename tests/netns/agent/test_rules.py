@@ -14,7 +14,8 @@ import pytest
 from pyroute2 import IPSet
 
 from cni_calico.errors import KernelError
-from cni_calico.kernel.filter import ipsets, iptables, nftables
+from cni_calico.kernel.filter import ipsets, iptables
+from cni_calico.kernel.filter import nft as nftables
 from cni_calico.kernel.filter.programs import find_program
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
@@ -30,7 +31,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import (
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.takeover import Takeover
-from tests.deadlines import soon
+from tests.deadlines import SOON, soon
 from tests.netns.namespaces import Namespace, namespace
 
 pytestmark = pytest.mark.netns
@@ -209,7 +210,7 @@ def test_upstreams_chains_and_sets_go_and_others_stay(host_without_rules: Namesp
     after = host_without_rules.call(_iptables, family, variant, "")
     assert "cali" not in after
     assert "of somebody in mangle" in after and '"of somebody"' in after
-    assert host_without_rules.call(ipsets.read_ipsets) == ["cali-of-mine"]
+    assert host_without_rules.call(ipsets.read_ipsets, SOON) == ["cali-of-mine"]
     assert plan_takeover(after) == ""
     assert done.changed == [
         f"removed 7 chains of upstream's agent (IPv{family}, {variant})",
@@ -244,7 +245,7 @@ def test_policies_that_only_upstream_enforces_keep_its_rules(host_without_rules:
     saved = host_without_rules.call(_iptables, 4, variant, UPSTREAM.format(v="cali4"))
     takeover, done = host_without_rules.call(_take_over, Takeover(Log("none", stderr=False), _only_upstream))
     assert _rules(host_without_rules.call(_iptables, 4, variant, "")) == _rules(saved)
-    assert sorted(host_without_rules.call(ipsets.read_ipsets)) == sorted(SETS[4])
+    assert sorted(host_without_rules.call(ipsets.read_ipsets, SOON)) == sorted(SETS[4])
     assert not takeover.done and done.changed == []
     (text,) = done.refused
     for words in (*_only_upstream(), "FELIX_TAKEOVERWITHOUTPOLICIES=true", "docs/from-calico.md"):
@@ -276,7 +277,7 @@ def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(
     host_without_rules.run("iptables-legacy", "-A", *rule)
     log = tmp_path / "log"
     takeover, done = host_without_rules.call(_take_over, Takeover(Log("info", str(log), stderr=False)))
-    assert host_without_rules.call(ipsets.read_ipsets) == ["cali40mine"]
+    assert host_without_rules.call(ipsets.read_ipsets, SOON) == ["cali40mine"]
     assert done.changed == ["removed 1 IP sets of upstream's agent"] and done.failed == []
     takeover, _ = host_without_rules.call(_take_over, takeover)
     assert log.read_text().count("cannot remove IP set cali40mine: a rule or another set uses it") == 1
@@ -284,7 +285,7 @@ def test_a_set_that_somebody_elses_rule_uses_is_told_and_tried_again(
     takeover, done = host_without_rules.call(_take_over, takeover, False)
     assert done.changed == [] and takeover.kept  # not in every pass
     takeover, done = host_without_rules.call(_take_over, takeover)
-    assert host_without_rules.call(ipsets.read_ipsets) == [] and takeover.kept == ()
+    assert host_without_rules.call(ipsets.read_ipsets, SOON) == [] and takeover.kept == ()
 
 
 def test_the_lock_is_waited_for_as_long_as_felix_says(

@@ -82,7 +82,7 @@ def bgp_node(agent_node: Node) -> Node:
 
 
 class Runit:
-    """runsvdir in a node's namespace, with the run scripts of the image's /etc/service/available."""
+    """runsvdir in a node's namespace, over what the image's /etc/rc.local has put there."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -92,13 +92,18 @@ class Runit:
         program = node.root / "calico-node"
         program.write_text(f'#!/bin/sh\ncd {ROOT}\nexec {sys.executable} -m cni_calico.nodeagent.main "$@"\n')
         program.chmod(0o755)
-        for name in ("bird", "bird6", "felix", "confd"):
-            shutil.copytree(tree / "etc/service/available" / name, self.directory / name)
-            script = self.directory / name / "run"
-            script.write_text(script.read_text().replace("/opt/cni/bin/calico-node", str(program)))
+        places = {"/opt/cni/bin/calico-node": str(program), "/etc/service": f"{tree}/etc/service"}
+        for script in (tree / "etc/rc.local", *tree.glob("etc/service/available/*/run"), *tree.glob("usr/local/bin/*")):
+            text = script.read_text()
+            for place, here in places.items():
+                text = text.replace(place, here)
+            script.write_text(text)
+        self.image = tree
+        environ = {**node.environ(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        rc_local = ["nsenter", f"--net={node.ns.path}", tree / "etc/rc.local"]
+        subprocess.run(rc_local, env=environ, check=True, timeout=120, capture_output=True)
         argv = ["nsenter", f"--net={node.ns.path}", "runsvdir", "-P", str(self.directory)]
         with open(node.root / "log.txt", "a") as log:
-            environ = {**node.environ(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
             self.process = subprocess.Popen(argv, env=environ, stderr=log, stdout=log)
 
     def sv(self, *words: str) -> str:
@@ -139,7 +144,11 @@ def test_services_of_runit(bgp_node: Node, runit: Runit) -> None:
     # ours, by runit's names, finds it too
     assert f"(pid {before})" in bgp_node.calico_node("sv", "status", "bird").stdout
     felix = runit.pid("felix")
-    assert runit.sv("restart", "felix").startswith("ok: run: ")
+    environ = {"PATH": "/usr/bin:/bin", "SVDIR": str(runit.directory)}
+    images = [str(runit.image / "usr/local/bin/sv"), "-w", "20"]
+    for words in (["status", "felix"], ["restart", "felix"]):
+        said = subprocess.run([*images, *words], env=environ, capture_output=True, text=True, timeout=60).stdout
+        assert re.match(r"(ok: )?run: felix: \(pid \d+\)", said), said
     assert runit.pid("felix") != felix and runit.pid("bird") == before
     runit.sv("-w", "20", "restart", "bird")
     after = runit.pid("bird")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -23,8 +24,20 @@ def is_up(node: Node) -> bool:
     return link is not None and "UP" in link["flags"]
 
 
+@pytest.fixture(params=["nftables", "iptables"])
+def tunnel_node(request: pytest.FixtureRequest, agent_node: Node) -> Node:
+    agent_node.more = {"FELIX_NFTABLESMODE": "Disabled"} if request.param == "iptables" else {}
+    return agent_node
+
+
+def ruleset(node: Node) -> str:
+    if node.more.get("FELIX_NFTABLESMODE"):
+        return "".join(node.ns.run(f"{name}tables-legacy-save").stdout for name in ("ip", "ip6"))
+    return node.ns.run("nft", "list", "ruleset").stdout
+
+
 def is_guarded(node: Node) -> bool:
-    return RULE in node.ns.run("nft", "list", "ruleset").stdout
+    return RULE in ruleset(node)
 
 
 def until_never_open(node: Node, done: Callable[[], bool], what: str) -> None:
@@ -43,34 +56,71 @@ def start(node: Node) -> None:
     node.run("-felix", "-allocate-tunnel-addrs")
 
 
-def test_the_device_comes_up_with_its_rule_and_the_rule_goes_after_it(agent_node: Node) -> None:
-    start(agent_node)
-    until_never_open(agent_node, lambda: is_up(agent_node), "the device is up")
-    agent_node.calicoctl("patch", "ippool", "default-ipv4-ippool", "-p", json.dumps({"spec": {"vxlanMode": "Never"}}))
-    until_never_open(agent_node, lambda: not is_up(agent_node), "the device is gone")
-    until(lambda: not is_guarded(agent_node), "the port is another program's, if anybody's")
+def test_the_device_comes_up_with_its_rule_and_the_rule_goes_after_it(tunnel_node: Node) -> None:
+    start(tunnel_node)
+    until_never_open(tunnel_node, lambda: is_up(tunnel_node), "the device is up")
+    tunnel_node.calicoctl("patch", "ippool", "default-ipv4-ippool", "-p", json.dumps({"spec": {"vxlanMode": "Never"}}))
+    until_never_open(tunnel_node, lambda: not is_up(tunnel_node), "the device is gone")
+    until(lambda: not is_guarded(tunnel_node), "the port is another program's, if anybody's")
 
 
-def test_a_first_start_alarms_nobody(agent_node: Node) -> None:
+def test_a_first_start_alarms_nobody(tunnel_node: Node) -> None:
     """Without a tunnel there is nothing that the Nodes, which are not read yet, could be missing for."""
-    start(agent_node)
-    agent_node.until_applied()
-    assert "have not been read yet" not in agent_node.log()
+    start(tunnel_node)
+    tunnel_node.until_applied()
+    assert "have not been read yet" not in tunnel_node.log()
 
 
-def test_nothing_opens_when_the_own_node_is_deleted(agent_node: Node) -> None:
-    start(agent_node)
-    until_never_open(agent_node, lambda: is_up(agent_node), "the device is up")
-    agent_node.store.remove(OWN)
-    until_never_open(agent_node, lambda: not is_up(agent_node), "the device is gone")
+def ports_guarded(node: Node) -> set[int]:
+    """The ports of the rules for VXLAN from strangers."""
+    lines = [line for line in ruleset(node).splitlines() if RULE in line]
+    return {
+        int(port)
+        for line in lines
+        for port in re.findall(r"dport (\d+)|--dports? (\d+)", line)
+        for port in port
+        if port
+    }
 
 
-def test_a_pool_that_cannot_be_read_makes_no_rule(agent_node: Node) -> None:
+def port_of_device(node: Node) -> int | None:
+    link = node.ns.link(DEVICE)
+    return None if link is None or "UP" not in link["flags"] else int(link["linkinfo"]["info_data"]["port"])
+
+
+def test_another_port_is_never_open(tunnel_node: Node) -> None:
+    """Neither the old one, which the device still has, nor the new one."""
+    start(tunnel_node)
+    until_never_open(tunnel_node, lambda: is_up(tunnel_node), "the device is up")
+    for new in (4790, 4791, 4789):
+        patch = json.dumps({"spec": {"vxlanPort": new}})
+        tunnel_node.calicoctl("patch", "felixconfiguration", "default", "-p", patch)
+
+        def look(new: int = new) -> bool:
+            before, guarded, after = (
+                port_of_device(tunnel_node),
+                ports_guarded(tunnel_node),
+                port_of_device(tunnel_node),
+            )
+            assert before is None or before != after or before in guarded, tunnel_node.log()
+            return (after, guarded) == (new, {new})
+
+        until(look, f"the device has port {new}, and only it is guarded", 60, pause_s=0.001)
+
+
+def test_nothing_opens_when_the_own_node_is_deleted(tunnel_node: Node) -> None:
+    start(tunnel_node)
+    until_never_open(tunnel_node, lambda: is_up(tunnel_node), "the device is up")
+    tunnel_node.store.remove(OWN)
+    until_never_open(tunnel_node, lambda: not is_up(tunnel_node), "the device is gone")
+
+
+def test_a_pool_that_cannot_be_read_makes_no_rule(tunnel_node: Node) -> None:
     """Docker's swarm may have the port."""
-    agent_node.more = {"CALICO_IPV4POOL_VXLAN": "Never"}
-    agent_node.calico_node("-startup")
-    agent_node.store.write(Write.put(ResourceKey("IPPool", "bad"), {"metadata": {"name": "bad"}, "spec": {"cidr": 7}}))
-    agent_node.run("-felix", "-allocate-tunnel-addrs")
-    until(lambda: "spoofing" in agent_node.ns.run("nft", "list", "ruleset").stdout, "the standing rules are in force")
-    agent_node.until_applied()
-    assert not is_guarded(agent_node) and agent_node.ns.link(DEVICE) is None
+    tunnel_node.more["CALICO_IPV4POOL_VXLAN"] = "Never"
+    tunnel_node.calico_node("-startup")
+    tunnel_node.store.write(Write.put(ResourceKey("IPPool", "bad"), {"metadata": {"name": "bad"}, "spec": {"cidr": 7}}))
+    tunnel_node.run("-felix", "-allocate-tunnel-addrs")
+    until(lambda: "spoofing" in ruleset(tunnel_node), "the standing rules are in force")
+    tunnel_node.until_applied()
+    assert not is_guarded(tunnel_node) and tunnel_node.ns.link(DEVICE) is None

@@ -14,7 +14,7 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.filter import nftables
+from cni_calico.kernel.filter import nft as nftables
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.deadlines import until

@@ -97,7 +97,7 @@ def test_tunnel_addresses_are_looked_at_when_what_they_depend_on_changes():
 
     def follow_wakes(snap):
         woken.clear()
-        keeper.follow(snap)
+        keeper.use(snap)
         return woken.is_set()
 
     vxlan = pool("10.65.0.0/16", "Always")

@@ -1,4 +1,4 @@
-"""Every name on the map exists: modules, functions and classes of ARCHITECTURE.md and CONTRIBUTING.md."""
+"""Every name on the map exists: modules, functions and classes of ARCHITECTURE.md, CONTRIBUTING.md and decisions.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions.md")
 NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)(?::([A-Za-z_]+))?`")
 PATHS = re.compile(r"`([a-z_]+/[a-z0-9_./-]*)`")
 

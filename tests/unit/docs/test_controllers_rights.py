@@ -1,7 +1,7 @@
 """The controllers' rights in the manifests: each grant with its user, and no other.
 
 That what is not granted is refused, and what is granted suffices, the tests on a real API server show
-(tests/e2e/kubernetes/test_controllers.py, test_load_balancer.py: none of their requests is refused).
+(tests/e2e/kubernetes/controllers/test_controllers.py, test_load_balancer.py: none of their requests is refused).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ ONLY = {  # with etcd as the datastore the lease is a key there
         ),
     },
     "calico-etcd.yaml": {
-        ("", "namespaces"): (READ, "controllers.follow.rules:NAMESPACES"),
-        ("", "serviceaccounts"): (READ, "controllers.follow.rules:SERVICE_ACCOUNTS"),
-        ("networking.k8s.io", "networkpolicies"): (READ, "controllers.follow.rules:POLICIES"),
+        ("", "namespaces"): (READ, "controllers.copies.rules:NAMESPACES"),
+        ("", "serviceaccounts"): (READ, "controllers.copies.rules:SERVICE_ACCOUNTS"),
+        ("networking.k8s.io", "networkpolicies"): (READ, "controllers.copies.rules:POLICIES"),
     },
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def names(requirements: list[str]) -> list[str]:
     return [re.split(r"[<>=\[]", text)[0] for text in requirements]
 
 
-def imported(directory: str) -> set[str]:
+@cache
+def imported(directory: str) -> frozenset[str]:
     """The top-level packages that modules below the directory import."""
     found: set[str] = set()
     for path in (ROOT / directory).rglob("*.py"):
@@ -34,7 +36,7 @@ def imported(directory: str) -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module.partition(".")[0])
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("name", names(PROJECT["dependencies"]))

@@ -18,7 +18,7 @@ from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.relay.metrics import render_relay_metrics
-from cni_calico.relay.numbers import ServerNumbers, WatchCacheNumbers
+from cni_calico.relay.numbers import RelayNumbers, ServerNumbers, WatchCacheNumbers
 from tests.conftest import ROOT
 from tests.unit.nodeagent.fabric import snapshot
 
@@ -44,16 +44,18 @@ def relays_page(tmp_path: Path) -> str:
     numbers.flush(3, 0.1, 0.1)
     numbers.lists.observe(0.1)
     text = render_relay_metrics(
-        numbers,
-        WatchCacheNumbers(),
-        connections=1,
-        streaming=1,
-        share=1,
-        sizes={"/api/v1/nodes": 5},
-        raw_bytes={"/api/v1/nodes": 100},
-        compressed_bytes={"/api/v1/nodes": 10},
-        older={},
-        troubles=0,
+        RelayNumbers(
+            numbers,
+            WatchCacheNumbers(),
+            connections=1,
+            streaming=1,
+            share=1,
+            sizes={"/api/v1/nodes": 5},
+            raw_bytes={"/api/v1/nodes": 100},
+            compressed_bytes={"/api/v1/nodes": 10},
+            older={},
+            troubles=0,
+        )
     )
     process = Exposition()
     add_process_metrics(process)

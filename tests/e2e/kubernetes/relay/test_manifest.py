@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
@@ -18,7 +19,7 @@ from cni_calico.relay.settings import accepted_of, parse_relay_settings
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
-from tests.e2e.kubernetes.test_manifests import cluster_wide_policies
+from tests.e2e.kubernetes.definitions import cluster_wide_policies
 from tests.e2e.relays import RunningRelay, make_certificates
 
 pytestmark = pytest.mark.kubernetes
@@ -77,11 +78,11 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
             access = RelayAccess(address=f"127.0.0.1:{relay.port}", ca_file=str(tmp_path / "ca.crt"))
             doing = "list"
             client = RelayTargets(access, kube.api(agent)).next(Deadline.after(5))[1]
-            assert "items" in client.request("GET", "/api/v1/nodes", Deadline.after(10), doing).document
+            assert "items" in client.send(ApiRequest("GET", "/api/v1/nodes", doing), Deadline.after(10)).document
             client.close()
             client = RelayTargets(access, kube.api(other)).next(Deadline.after(5))[1]
             with pytest.raises(DatastoreDenied, match="system:serviceaccount:default:somebody may not use this relay"):
-                client.request("GET", "/api/v1/nodes", Deadline.after(10), doing)
+                client.send(ApiRequest("GET", "/api/v1/nodes", doing), Deadline.after(10))
             client.close()
             until(lambda: granted <= used(kube, since), "every right is used", 60)
         finally:
@@ -90,9 +91,9 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
     api = kube.api(own)
     for path in ("/api/v1/secrets", "/api/v1/configmaps", "/apis/crd.projectcalico.org/v1/ipamhandles"):
         with pytest.raises(DatastoreDenied):
-            api.request("GET", path, Deadline.after(5), "list")
+            api.send(ApiRequest("GET", path, "list"), Deadline.after(5))
     with pytest.raises(DatastoreDenied):
-        api.request("DELETE", "/api/v1/nodes/n1", Deadline.after(5), "delete")
+        api.send(ApiRequest("DELETE", "/api/v1/nodes/n1", "delete"), Deadline.after(5))
     api.close()
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,56 +11,16 @@ import pytest
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
+from cni_calico.datastore.remembered import Kept
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import ResourceList
 from tests.deadlines import until
-from tests.e2e.kubernetes.cluster import Cluster, free_port
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.programs import RelayProcess
 from tests.e2e.relays import make_certificates, relay_access
 from tests.promtool import complaints, undescribed
 
 pytestmark = pytest.mark.kubernetes
-
-
-class Process:
-    """``port`` 0: any that is free."""
-
-    def __init__(self, kube: Cluster, certificates: Path, port: int = 0, **environ: str) -> None:
-        self.port, self.health, self.metrics = port or free_port(), free_port(), free_port()
-        self.log = certificates / "relay.log"
-        settings = {
-            "KUBECONFIG": kube.kubeconfig(),
-            "TYPHA_SERVERHOST": "127.0.0.1",
-            "TYPHA_SERVERPORT": str(self.port),
-            "TYPHA_SERVERCERTFILE": str(certificates / "server.crt"),
-            "TYPHA_SERVERKEYFILE": str(certificates / "server.key"),
-            "TYPHA_CAFILE": str(certificates / "ca.crt"),
-            "TYPHA_CLIENTCN": "typha-client",
-            "TYPHA_HEALTHENABLED": "true",
-            "TYPHA_HEALTHPORT": str(self.health),
-            "TYPHA_PROMETHEUSMETRICSENABLED": "true",
-            "TYPHA_PROMETHEUSMETRICSHOST": "127.0.0.1",
-            "TYPHA_PROMETHEUSMETRICSPORT": str(self.metrics),
-        }
-        with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "cni_calico.relay.main"]
-            environment = {**os.environ, **settings, **environ}
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-
-    def page(self, port: int, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read().decode()
-        except OSError as e:
-            return 0, str(e)
-
-    def await_ready(self) -> None:
-        until(lambda: self.page(self.health, "/readiness") == (200, "ok\n"), "the relay", 60)
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
@@ -75,21 +30,21 @@ def own_certificates(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def relay_process(kube: Cluster, own_certificates: Path) -> Iterator[Process]:
-    found = Process(kube, own_certificates)
+def relay_process(kube: Cluster, own_certificates: Path) -> Iterator[RelayProcess]:
+    found = RelayProcess(kube, own_certificates)
     yield found
     found.stop()
 
 
 def following(kube: Cluster, own_certificates: Path, port: int, **times: float) -> tuple[RelayedStore, Cache[Any]]:
     store = RelayedStore(kube.access(), relay_access(own_certificates, port), lambda why: None, **times)
-    cache = Cache(store, ResourceList("Node", brief=True), decode=lambda found: dict(found.value), cached=True)
+    cache = Cache(store, Kept(ResourceList("Node", brief=True), lambda found: dict(found.value)), cached=True)
     cache.wait_synced(Deadline.after(20))
     return store, cache
 
 
 def test_probes_and_metrics_are_where_upstreams_are(
-    kube: Cluster, own_certificates: Path, relay_process: Process
+    kube: Cluster, own_certificates: Path, relay_process: RelayProcess
 ) -> None:
     relay_process.await_ready()
     assert relay_process.page(relay_process.health, "/liveness") == (200, "ok\n")
@@ -113,7 +68,9 @@ def test_probes_and_metrics_are_where_upstreams_are(
         store.close()
 
 
-def test_at_its_end_it_sends_its_clients_away(kube: Cluster, own_certificates: Path, relay_process: Process) -> None:
+def test_at_its_end_it_sends_its_clients_away(
+    kube: Cluster, own_certificates: Path, relay_process: RelayProcess
+) -> None:
     relay_process.await_ready()
     store, cache = following(kube, own_certificates, relay_process.port)
     try:
@@ -129,7 +86,7 @@ def test_at_its_end_it_sends_its_clients_away(kube: Cluster, own_certificates: P
 
 def test_killed_and_started_again_all_resume_without_listing_again(kube: Cluster, own_certificates: Path) -> None:
     """SIGKILL: nothing of the relay's is left, and what happened meanwhile only the API server knows."""
-    first = Process(kube, own_certificates)
+    first = RelayProcess(kube, own_certificates)
     agents = []
     try:
         first.await_ready()
@@ -142,7 +99,7 @@ def test_killed_and_started_again_all_resume_without_listing_again(kube: Cluster
         first.process.wait(20)
         kube.create_node("comes")
         kube.request("DELETE", "/api/v1/nodes/goes")
-        second = Process(kube, own_certificates, first.port)
+        second = RelayProcess(kube, own_certificates, first.port)
         try:
             wanted = {"stays", "comes"}
             until(
@@ -165,7 +122,7 @@ def test_killed_and_started_again_all_resume_without_listing_again(kube: Cluster
 
 
 def test_certificates_that_are_replaced_are_read_again(
-    kube: Cluster, own_certificates: Path, relay_process: Process
+    kube: Cluster, own_certificates: Path, relay_process: RelayProcess
 ) -> None:
     relay_process.await_ready()
     make_certificates(own_certificates)  # another authority
@@ -177,7 +134,7 @@ def test_certificates_that_are_replaced_are_read_again(
 
 def test_what_it_cannot_use_it_says(kube: Cluster, own_certificates: Path) -> None:
     (own_certificates / "server.key").write_text("nothing")
-    process = Process(kube, own_certificates)
+    process = RelayProcess(kube, own_certificates)
     try:
         assert process.process.wait(30) == 1
         text = process.log.read_text()

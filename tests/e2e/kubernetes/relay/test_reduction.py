@@ -17,17 +17,19 @@ import pytest
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, SERVED, affinity_query
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.datastore.remembered import Kept
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.access import KubernetesAccess, RelayAccess
 from cni_calico.model.documents.codec import encode_node
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.nodeagent.context.open import open_context
-from cni_calico.nodeagent.policing.feed import RecordFeed
+from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
@@ -90,7 +92,7 @@ class Relayed:
         store = RelayedStore(access or self.kube.access(), relays, self.troubles.append, **times)
         self.stores.append(store)
         caches = {
-            listing: Cache(store, listing, decode=lambda versioned: dict(versioned.value), cached=True)
+            listing: Cache(store, Kept(listing, lambda versioned: dict(versioned.value)), cached=True)
             for listing in listings
         }
         for cache in caches.values():
@@ -176,14 +178,14 @@ def test_its_lists_are_the_reduction_of_the_api_servers(relayed: Relayed) -> Non
         history = relayed.relay.relay.cache._histories[path][0]
         newest = max([int(obj["metadata"]["resourceVersion"]) for obj in beside["items"]], default=0)
         relayed.wait(lambda history=history, newest=newest: history.position >= newest)
-        found = client.request("GET", path, Deadline.after(10), "list").document
+        found = client.send(ApiRequest("GET", path, "list"), Deadline.after(10)).document
         reduce = reduction_of(path)
         expected = {name_of(obj): reduce(obj) for obj in beside["items"]}
         expected = {name: obj for name, obj in expected.items() if obj is not None}
         told = {name_of(obj): without_type(obj) for obj in found["items"]}
         assert told == expected, (path, version)
         assert found["kind"] == f"{served.kind}List"
-    own = client.request("GET", f"{BLOCKS}?{affinity_query('host:n1')}", Deadline.after(10), "list").document
+    own = client.send(ApiRequest("GET", f"{BLOCKS}?{affinity_query('host:n1')}", "list"), Deadline.after(10)).document
     beside = relayed.kube.request("GET", BLOCKS)["items"]
     assert {name_of(obj): without_type(obj) for obj in own["items"]} == {
         name_of(obj): reduce_own_block(obj) for obj in beside if affinity_of(obj) == "host:n1"
@@ -365,7 +367,7 @@ def test_an_agent_leaves_for_another_relay_at_once(
         found = [("127.0.0.1", relayed.port), ("127.0.0.1", second.port)]
 
         def endpoints(targets: RelayTargets, deadline: Deadline) -> list[tuple[str, int]]:
-            KubernetesAPI(access).request("GET", "/version", deadline, "find relays")
+            KubernetesAPI(access).send(ApiRequest("GET", "/version", "find relays"), deadline)
             return found
 
         monkeypatch.setattr(RelayTargets, "_read_endpoints", endpoints)
@@ -413,10 +415,10 @@ def test_a_token_that_the_api_server_knows_is_enough(kube: Cluster, relay_certif
             targets = RelayTargets(tokens, kube.api(token))
             client = targets.next(Deadline.after(5))[1]
             if accepted:
-                assert "items" in client.request("GET", "/api/v1/nodes", Deadline.after(10), "list").document
+                assert "items" in client.send(ApiRequest("GET", "/api/v1/nodes", "list"), Deadline.after(10)).document
             else:
                 with pytest.raises(DatastoreDenied, match="does not accept this token"):
-                    client.request("GET", "/api/v1/nodes", Deadline.after(10), "list")
+                    client.send(ApiRequest("GET", "/api/v1/nodes", "list"), Deadline.after(10))
             client.close()
     finally:
         relay.kill()
@@ -436,7 +438,7 @@ def test_a_relay_that_is_not_the_right_one_gets_no_request(
     access = replace(relay_access(relayed.certificates, relayed.port), **changes)
     client = RelayTargets(access, relayed.api).next(Deadline.after(5))[1]
     with pytest.raises(CalicoError, match=text):
-        client.request("GET", "/api/v1/nodes", Deadline.after(10), "list")
+        client.send(ApiRequest("GET", "/api/v1/nodes", "list"), Deadline.after(10))
     client.close()
 
 

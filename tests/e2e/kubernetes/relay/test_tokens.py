@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
@@ -79,7 +80,7 @@ def client_of(relay: RunningRelay, tmp_path: Path, text: str) -> Any:
 def answer(relay: RunningRelay, tmp_path: Path, text: str) -> str:
     client = client_of(relay, tmp_path, text)
     try:
-        client.request("GET", NODES, Deadline.after(10), "list")
+        client.send(ApiRequest("GET", NODES, "list"), Deadline.after(10))
         return ""
     except DatastoreDenied as e:
         return str(e)
@@ -100,7 +101,7 @@ def test_a_token_for_relays_is_good_for_nothing_else_and_the_setting_ends_the_ot
         assert "does not accept this token" in answer(relay, tmp_path, own[:-8] + "AAAAAAAA")
     stolen = kube.api(own)
     with pytest.raises(DatastoreDenied):
-        stolen.request("GET", NODES, Deadline.after(5), "list")
+        stolen.send(ApiRequest("GET", NODES, "list"), Deadline.after(5))
     stolen.close()
     pod = kube.create_pod("kube-system", "gone", "n1", spec={"serviceAccountName": "calico-node"})
     bound = ask_token(AUDIENCE, pod)
@@ -118,7 +119,9 @@ def test_a_revoked_token_ends_an_open_watch_and_is_refused(
     stays, ends = (client_of(relay, tmp_path, text) for text in (other, bound))
     watches = []
     for client in (stays, ends):
-        version = client.request("GET", NODES, Deadline.after(10), "list").document["metadata"]["resourceVersion"]
+        version = client.send(ApiRequest("GET", NODES, "list"), Deadline.after(10)).document["metadata"][
+            "resourceVersion"
+        ]
         watches.append(client.stream(f"{NODES}?watch=1&resourceVersion={version}", Deadline.after(10), "watch"))
     until(lambda: relay.relay.server.streaming == 2)
     asked = relay.relay.reviews.reviews
@@ -152,5 +155,5 @@ def test_without_the_file_no_other_token_stands_in(tmp_path: Path, kube: Cluster
     direct = kube.api()
     client = RelayTargets(access, direct).next(Deadline.after(5))[1]
     with pytest.raises(DatastoreDenied, match=r"cannot read the relay's token .*missing"):
-        client.request("GET", NODES, Deadline.after(5), "list")
+        client.send(ApiRequest("GET", NODES, "list"), Deadline.after(5))
     direct.close()

@@ -1,4 +1,4 @@
-"""kubectl's JSONPath dialect: every answer here is kubectl's own (see tests/e2e/kubernetes/test_jsonpath.py)."""
+"""kubectl's JSONPath dialect: every answer here is kubectl's own (see tests/e2e/kubernetes/store/test_jsonpath.py)."""
 
 import json
 

@@ -1,0 +1,51 @@
+"""Which function carries out which command."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cni_calico.ctl.command_line.help_texts import COMMANDS
+from cni_calico.ctl.main import find_command, find_standalone
+
+GROUPS = {name for name in COMMANDS if any(other.startswith(f"{name} ") for other in COMMANDS)}
+# upstream's words for ``datastore lock`` and the others are replaced where the command line is parsed
+NAMES = [name for name in COMMANDS if name not in GROUPS and not name.startswith("datastore migrate ")]
+WRITING = ["create", "replace", "apply", "delete", "patch", "label"]
+
+
+def parameters_of(function: object) -> list[str]:
+    assert callable(function)
+    return [str(parameter.annotation) for parameter in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_one_function(name: str) -> None:
+    standalone = find_standalone(name)
+    if standalone is None:
+        assert parameters_of(find_command(name)) == ["Session", "Namespace"]
+    else:
+        assert parameters_of(standalone) == ["Namespace", "Mapping[str, str]"]
+        with pytest.raises(KeyError):
+            find_command(name)
+
+
+def test_what_depends_on_options() -> None:
+    watch = find_command("get", watching=True)
+    assert watch is not find_command("get") and parameters_of(watch) == ["Session", "Namespace"]
+    assert find_command("show", watching=True) is find_command("show")
+    checks = {find_standalone(name, dry_run="client") for name in WRITING}
+    assert len(checks) == 1 and parameters_of(checks.pop()) == ["Namespace", "Mapping[str, str]"]
+    assert {find_standalone(name, dry_run="server") for name in WRITING} == {None}
+
+
+def test_only_the_commands_own_module_is_imported() -> None:
+    program = "import sys; from cni_calico.ctl.main import find_command; find_command('ipam show'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=os.getcwd())
+    imported = set(done.stdout.split())
+    assert "cni_calico.ctl.ipam.show" in imported
+    assert not imported & {f"cni_calico.ctl.{name}" for name in ("ipam.check", "ipam.split", "resources.commands")}
