@@ -11,13 +11,10 @@ import json
 import os
 import select
 import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from cni_calico.errors import InvalidConfig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
 
 MAX_DEPTH = 100
 MAX_NODES = 5_000_000  # of a text after expanding its aliases

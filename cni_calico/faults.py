@@ -13,12 +13,9 @@ CALICO_FAULT="POINT:WHEN:NTH:ACTION" (several with ","): POINT a name or "*", WH
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Hook = Callable[[str, str], None]
+Hook = Callable[[str, str], None]
 
 
 class Injected(OSError):

@@ -11,14 +11,11 @@ import fcntl
 import os
 import re
 import time
+from collections.abc import Mapping
 from copy import copy
 
 from cni_calico.redaction import without_secrets
 from cni_calico.regular import make_directories, require_regular
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "panic": 50, "none": 99}
 

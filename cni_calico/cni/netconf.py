@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.cni import versions
+from cni_calico.cni.dataplane import ExternalDataplane
 from cni_calico.cni.fields import JsonFields, wrong
 from cni_calico.cni.mesos import MesosLabels, parse_mesos
 from cni_calico.directories import NODENAME_FILE, RUN_DIR
@@ -27,9 +28,6 @@ from cni_calico.model.access import (
     without_prefixes,
 )
 from cni_calico.redaction import shown_url
-
-if TYPE_CHECKING:
-    from cni_calico.cni.dataplane import ExternalDataplane
 
 ENDPOINT_STATUS_DIR = f"{RUN_DIR}/endpoint-status"
 MTU_MAX = 65535

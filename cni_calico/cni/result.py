@@ -13,10 +13,7 @@ from typing import Any
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_prefixed
 from cni_calico.cni.versions import SUPPORTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.model.resources import Interface
+from cni_calico.model.resources import Interface
 
 _OLD = ("0.1.0", "0.2.0")
 

@@ -7,21 +7,18 @@ failure becomes a DataplaneFailed with the data plane's own message. Source: the
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from cni_calico import faults
+from cni_calico.deadline import Deadline
 from cni_calico.errors import DataplaneFailed
 from cni_calico.slim_grpc import load_grpc, slim_messages
 
 with slim_messages():
     from cni_calico.cnidataplane import dataplane_pb2 as pb
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
-
-    from cni_calico.deadline import Deadline
 
 ADD = faults.declare("dataplane.add")
 DEL = faults.declare("dataplane.del")

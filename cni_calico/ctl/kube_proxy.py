@@ -7,15 +7,13 @@ ConfigMap's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreForbidden
 from cni_calico.policy.service_sources import ServiceSources, parse_flags, parse_settings
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.api import KubernetesAPI
 
 _KIND = "KubeProxyConfiguration"
 _SPACE = "/api/v1/namespaces/kube-system"

@@ -6,143 +6,77 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TextIO
 
+from cni_calico.ctl.output.looks import PlainLook
+from cni_calico.ctl.session import Session
 from cni_calico.errors import CalicoError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TextIO
-
-    from cni_calico.ctl.output.looks import PlainLook
-    from cni_calico.ctl.session import Session
-
-    Command = Callable[[Session, Namespace], str]
-    HostCommand = Callable[[Namespace, Mapping[str, str]], str]
+Command = Callable[[Session, Namespace], str]
+StandaloneCommand = Callable[[Namespace, Mapping[str, str]], str]
 
 KUBECTL_PLUGIN = "kubectl-calico"
 INTERRUPTED = 130  # a shell's exit status for SIGINT
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
-_BRIEF = ("get", "ipam show", "policy show")  # typed often, and they read a few records
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
-def _find(name: str, *, watching: bool) -> Command:
-    """A command that works on a datastore; only its own module is imported."""
-    group, _, verb = name.partition(" ")
-    if group == "ipam" and verb in ("show", "configure"):
-        from cni_calico.ctl.ipam import show as ipam_show
-
-        return {"show": ipam_show.show, "configure": ipam_show.configure}[verb]
-    if name == "ipam check":
-        from cni_calico.ctl.ipam import check as ipam_check
-
-        return ipam_check.check
-    if name == "ipam release":
-        from cni_calico.ctl.ipam import release as ipam_release
-
-        return ipam_release.release
-    if name == "ipam split":
-        from cni_calico.ctl.ipam import split as ipam_split
-
-        return ipam_split.split
-    if name == "policy explain":
-        from cni_calico.ctl.policy import explain
-
-        return explain.explain
-    if name == "policy show":
-        from cni_calico.ctl.policy import show
-
-        return show.show
-    if name == "datastore import":
-        from cni_calico.ctl.datastore import restore
-
-        return restore.load
-    if name == "datastore migrate-policy-names":
-        from cni_calico.ctl.datastore import policy_names
-
-        return policy_names.migrate
-    if name == "show":
-        from cni_calico.ctl.picture import show as picture
-
-        return picture.show
-    if name == "cluster status":
-        from cni_calico.ctl.cluster import status
-
-        return status.show
-    if name == "diff":
-        from cni_calico.ctl.resources import rehearsal
-
-        return rehearsal.diff
-    if name == "get" and watching:
-        from cni_calico.ctl.resources import following
-
-        return following.watch
-    if group == "datastore":
-        from cni_calico.ctl.datastore import migrate
-
-        return {"lock": migrate.lock, "unlock": migrate.unlock, "export": migrate.export}[verb]
-    from cni_calico.ctl.resources import commands
-
-    return {
-        "get": commands.get,
-        "create": commands.create,
-        "replace": commands.replace,
-        "apply": commands.apply,
-        "delete": commands.delete,
-        "patch": commands.patch,
-        "label": commands.label,
-    }[name]
+# where commands are: module below cni_calico.ctl, and function; only the module of the one that runs is imported
+_ON_DATASTORES = {
+    "cluster status": "cluster.status:show",
+    "datastore export": "datastore.migrate:export",
+    "datastore import": "datastore.restore:load",
+    "datastore lock": "datastore.migrate:lock",
+    "datastore migrate-policy-names": "datastore.policy_names:migrate",
+    "datastore unlock": "datastore.migrate:unlock",
+    "diff": "resources.rehearsal:diff",
+    "ipam check": "ipam.check:check",
+    "ipam configure": "ipam.show:configure",
+    "ipam release": "ipam.release:release",
+    "ipam show": "ipam.show:show",
+    "ipam split": "ipam.split:split",
+    "policy explain": "policy.explain:explain",
+    "policy show": "policy.show:show",
+    "show": "picture.show:show",
+    **{verb: f"resources.commands:{verb}" for verb in ("get", *_WRITING)},
+}
+# those that open no datastore, or open it themselves
+_STANDALONE = {
+    "cluster check": "cluster.check:check",
+    "cluster diags": "cluster.diags:collect",
+    "completion": "command_line.completion:show",
+    "datastore check": "datastore.local:check",
+    "datastore etcd-roles": "datastore.etcd_roles:show",
+    "datastore rebuild": "datastore.local:rebuild",
+    "datastore salvage": "datastore.local:rescue",
+    "node checksystem": "node.checksystem:check",
+    "node diags": "node.diags:collect",
+    "node run": "node.run:explain",
+    "node status": "node.status:show",
+    "validate": "resources.commands:validate",
+    "version": "version:show",
+}
 
 
-def _standalone(name: str, dry_run: str) -> HostCommand | None:
-    """A command that opens no datastore, or opens it itself."""
-    if name == "version":
-        from cni_calico.ctl import version
+def _load(place: str) -> Any:
+    module, _, function = place.partition(":")
+    return getattr(import_module(f"cni_calico.ctl.{module}"), function)
 
-        return version.show
-    if name == "completion":
-        from cni_calico.ctl.command_line import completion
 
-        return completion.show
-    if name == "validate":
-        from cni_calico.ctl.resources import commands
+def find_command(name: str, *, watching: bool = False) -> Command:
+    """A command that works on a datastore."""
+    watches = name == "get" and watching
+    command: Command = _load("resources.following:watch" if watches else _ON_DATASTORES[name])
+    return command
 
-        return commands.validate
-    if name in _WRITING and dry_run == "client":
-        from cni_calico.ctl.resources import rehearsal
 
-        return rehearsal.check
-    if name.startswith("node "):
-        from cni_calico.ctl.node import checksystem, diags, status
-        from cni_calico.ctl.node import run as node_run
-
-        return {
-            "node status": status.show,
-            "node diags": diags.collect,
-            "node checksystem": checksystem.check,
-            "node run": node_run.explain,
-        }[name]
-    if name in ("datastore check", "datastore salvage", "datastore rebuild"):
-        from cni_calico.ctl.datastore import local
-
-        return {
-            "datastore check": local.check,
-            "datastore salvage": local.rescue,
-            "datastore rebuild": local.rebuild,
-        }[name]
-    if name == "datastore etcd-roles":
-        from cni_calico.ctl.datastore import etcd_roles
-
-        return etcd_roles.show
-    if name == "cluster check":
-        from cni_calico.ctl.cluster import check
-
-        return check.check
-    if name == "cluster diags":
-        from cni_calico.ctl.cluster import diags as cluster_diags
-
-        return cluster_diags.collect
-    return None
+def find_standalone(name: str, *, dry_run: str = "none") -> StandaloneCommand | None:
+    """A command that opens no datastore, or opens it itself; None for others."""
+    rehearsed = name in _WRITING and dry_run == "client"
+    place = "resources.rehearsal:check" if rehearsed else _STANDALONE.get(name)
+    command: StandaloneCommand | None = _load(place) if place else None
+    return command
 
 
 def _read_stdin(is_export: bool) -> str:
@@ -237,15 +171,14 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:
     dry_run = arguments.dry_run
-    standalone = _standalone(name, dry_run)
+    standalone = find_standalone(name, dry_run=dry_run)
     if standalone is not None:
         return standalone(arguments, environ)
     from cni_calico.ctl.opening import open_session
 
-    command = _find(name, watching=arguments.watch)
-    brief = name in _BRIEF and not arguments.watch
+    command = find_command(name, watching=arguments.watch)
     creating = name in _CREATING and dry_run == "none"
-    with open_session(arguments, environ, creating=creating, brief=brief) as session:
+    with open_session(arguments, environ, creating=creating) as session:
         if dry_run == "server":
             from cni_calico.ctl.resources.rehearsal import rehearse
 

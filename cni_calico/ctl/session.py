@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from cni_calico.datastore.interface import Datastore
+from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key, ResourceKey, etcd_path
-
-if TYPE_CHECKING:
-    from cni_calico.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True)

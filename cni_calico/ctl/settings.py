@@ -68,6 +68,13 @@ def is_configured(path: str, environ: Mapping[str, str]) -> bool:
     return named or _has_embedded(LOCAL_PATH) or _reaches_kubernetes(environ)
 
 
+def is_named(path: str, environ: Mapping[str, str]) -> bool:
+    """Whether the configuration file, or else the environment, says which datastore is meant. Raises InvalidConfig."""
+    if is_file_used(path):
+        return bool(parse_config(read_file(path, what="configuration"), path).type)
+    return bool(parse_environment(environ).type)
+
+
 def is_file_used(path: str) -> bool:
     """Whether the configuration file counts, and the environment does not."""
     return path != DEFAULT_PATH or os.path.exists(path)
@@ -117,9 +124,14 @@ def _has_embedded(path: str) -> bool:
     return os.path.exists(path) or os.path.exists(f"{path}.was-made")
 
 
+def is_absent(config: DatastoreConfig) -> bool:
+    """Whether this is the embedded store and would have to be made."""
+    return config.type == "local" and not _has_embedded(config.path)
+
+
 def require_present(config: DatastoreConfig) -> None:
     """Raises InvalidConfig if the embedded store's file does not exist: reading must not create it."""
-    if config.type == "local" and not _has_embedded(config.path):
+    if is_absent(config):
         raise InvalidConfig(
             f"cannot open the datastore: {config.path} does not exist yet",
             details=f"write to it first, or name another datastore in {DEFAULT_PATH} or with DATASTORE_TYPE",

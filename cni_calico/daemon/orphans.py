@@ -10,10 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 VARIABLE = "CALICO_SUPERVISOR"  # the supervisor's process number, for its children only
 _LOOK_S = 0.5

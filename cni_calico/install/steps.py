@@ -19,11 +19,8 @@ from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, InstallFai
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, TLS_DIR, Settings
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
+from cni_calico.log import Log
 from cni_calico.model.access import KubernetesAccess, parse_proxy_variables
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.log import Log
 
 COPY = faults.declare("install.copy")
 BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python

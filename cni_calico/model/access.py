@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cni_calico.directories import STATE_DIR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # what to do about a file of etcd's that cannot be read
 CERTIFICATE_FILES = (
@@ -98,6 +95,14 @@ class DatastoreConfig:
     etcd_username: str = ""
     etcd_password: str = field(default="", repr=False)
     kubernetes: KubernetesAccess = KubernetesAccess()
+
+
+def describe_config(config: DatastoreConfig | None) -> str:
+    """The type, and what tells two of that type apart where it is no secret: "local PATH", "etcdv3 URL,URL"."""
+    if config is None:
+        return ""
+    where = {"local": config.path, "etcdv3": ",".join(config.etcd_endpoints) or config.etcd_discovery_srv}
+    return f"{config.type} {where.get(config.type, '')}".strip()
 
 
 def is_same_datastore(one: DatastoreConfig, other: DatastoreConfig) -> bool:

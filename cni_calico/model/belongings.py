@@ -8,13 +8,10 @@ client library.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.timestamps import parse_rfc3339
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 NAMING = ("BGPPeer", "HostEndpoint")  # kinds with the node's name in spec.node
 LISTINGS = tuple(ResourceList(kind) for kind in NAMING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from cni_calico.model.names import valid_host_ifname
 
@@ -19,3 +20,11 @@ def require_pattern(text: str) -> None:
         re.compile(text[1:-1])
     except re.error as e:
         raise ValueError(f"expected a regular expression between slashes, not {text!r}: {e}") from e
+
+
+def is_excluded(name: str, patterns: Iterable[str]) -> bool:
+    """``patterns``: names, and regular expressions between slashes."""
+    return any(
+        re.search(pattern[1:].removesuffix("/"), name) is not None if pattern.startswith("/") else pattern == name
+        for pattern in patterns
+    )

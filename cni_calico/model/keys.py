@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from cni_calico.model.names import escape
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.model.resources import Network
-
+from cni_calico.model.resources import Network
 
 RESOURCES = "/calico/resources/v3/projectcalico.org/"
 IPAM = "/calico/ipam/v2/"

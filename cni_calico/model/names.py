@@ -6,10 +6,7 @@ Rule: text in, text out; nothing here looks at the system. Source: upstream's st
 from __future__ import annotations
 
 from _sha1 import sha1  # hashlib would load libcrypto: milliseconds and megabytes in every call
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from collections.abc import Collection
 
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
 HOST_MAC_BYTES = b"\xee" * 6

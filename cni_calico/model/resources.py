@@ -8,14 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing costs milliseconds of import on the call path
-    from typing import Any
-
-    Extra = Mapping[str, Any]
-else:
-    Extra = Mapping
+Extra = Mapping[str, Any]
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

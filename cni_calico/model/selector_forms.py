@@ -7,6 +7,7 @@ meaning (the reverse does not hold: this is not a theorem prover).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -94,7 +95,11 @@ def mentions_global(tree: Tree) -> bool:
 
 def normalized(tree: Tree) -> Selector:
     """The selector without nesting, repetitions, double negations and needless all(), in sorted order."""
-    normal = normal_form(tree)
+    return selector_of(normal_form(tree))
+
+
+def selector_of(normal: Tree) -> Selector:
+    """That of a normal form."""
     return Selector(_text(normal), normal)
 
 
@@ -103,12 +108,16 @@ def normal_form(tree: Tree) -> Tree:
     if kind == "global":
         return ALL
     if kind == "not":
-        inner = normal_form(tree[1])
-        return inner[1] if inner[0] == "not" else ("not", inner)
+        return negated_form(normal_form(tree[1]))
     if kind not in ("and", "or"):
         return tree
+    return joined_form(kind, map(normal_form, tree[1]))
+
+
+def joined_form(kind: str, forms: Iterable[Tree]) -> Tree:
+    """The normal form of a conjunction or disjunction of normal forms."""
     parts: dict[str, Tree] = {}
-    for part in map(normal_form, tree[1]):
+    for part in forms:
         for one in part[1] if part[0] == kind else (part,):
             if one != ALL:
                 parts[_text(one)] = one
@@ -117,6 +126,11 @@ def normal_form(tree: Tree) -> Tree:
     if len(parts) < 2:
         return next(iter(parts.values()), ALL)
     return (kind, tuple(parts[text] for text in sorted(parts)))
+
+
+def negated_form(inner: Tree) -> Tree:
+    """The normal form of the negation of one."""
+    return inner[1] if inner[0] == "not" else ("not", inner)
 
 
 def _text(tree: Tree) -> str:

@@ -15,21 +15,16 @@ match everything here; model/selector_forms.py gives them their meaning in a nam
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from cni_calico.errors import InvalidConfig
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Labels = Mapping[str, str]
-    LabelMatcher = Callable[[Labels], bool]
-    Tree = tuple[Any, ...]
-else:
-    Tree = tuple
+AskedPart = TypeVar("AskedPart")
+Labels = Mapping[str, str]
+LabelMatcher = Callable[[Labels], bool]
+Tree = tuple[Any, ...]
 
 # A tree: ("all",), ("global",), ("has", label), ("in", label, frozenset of values), ("contains" | "starts with" | "ends
 # with", label, value), ("not", tree), ("and" | "or", (tree, tree, ...)). A separate type for each would add
@@ -84,13 +79,9 @@ class Selector:
 @lru_cache(maxsize=1024)
 def parse_selector(text: str) -> Selector:
     """Raises InvalidSelector, whose text gives the position."""
-    parser = _SelectorParser(text)
-    if not parser.tokens:
-        return Selector(text, ALL)
-    tree = parser.parse_or(0)
-    if parser.at < len(parser.tokens):
-        raise parser.error("&&, || or the end")
-    return Selector(text, tree)
+    parser = SelectorParser(text)
+    parser.tokens.extend(parser.read_tokens())
+    return parser.parsed(parser.parse_or(0) if parser.tokens else ALL)
 
 
 def _matcher(tree: Tree) -> LabelMatcher:
@@ -101,6 +92,8 @@ def _matcher(tree: Tree) -> LabelMatcher:
         inner = _matcher(tree[1])
         return lambda labels: not inner(labels)
     if kind in ("and", "or"):
+        if len(tree[1]) > _MANY:
+            return _many_matcher(tree)
         parts = [_matcher(part) for part in tree[1]]
         if kind == "and":
             return lambda labels: all(part(labels) for part in parts)
@@ -118,22 +111,14 @@ def _matcher(tree: Tree) -> LabelMatcher:
     return lambda labels: label in labels and labels[label].endswith(value)
 
 
-_FEW = 8
+_FEW, _MANY = 8, 500
 
 
 def _any_matcher(trees: tuple[Tree, ...], parts: list[LabelMatcher]) -> LabelMatcher:
     """Whether one of the parts matches; of many, those that need a value are asked only where a label has it."""
     if len(parts) <= _FEW:
         return lambda labels: any(part(labels) for part in parts)
-    asked: dict[tuple[str, str], list[LabelMatcher]] = {}
-    others: list[LabelMatcher] = []
-    for tree, part in zip(trees, parts, strict=True):
-        needs = next((one for one in (tree[1] if tree[0] == "and" else (tree,)) if one[0] == "in"), None)
-        if needs is None:
-            others.append(part)
-        else:
-            for value in needs[2]:
-                asked.setdefault((needs[1], value), []).append(part)
+    asked, others = _by_value(zip(trees, parts, strict=True))
 
     def matches(labels: Labels) -> bool:
         if any(part(labels) for pair in labels.items() for part in asked.get(pair, ())):
@@ -143,16 +128,63 @@ def _any_matcher(trees: tuple[Tree, ...], parts: list[LabelMatcher]) -> LabelMat
     return matches
 
 
-class _SelectorParser:
-    """``tokens`` are (kind, text, position); ``at`` is the next one."""
+def _by_value(
+    parts: Iterable[tuple[Tree, AskedPart]],
+) -> tuple[dict[tuple[str, str], list[AskedPart]], list[AskedPart]]:
+    """What stands for each part: by the labels' values that it needs, and where it needs none."""
+    asked: dict[tuple[str, str], list[AskedPart]] = {}
+    others: list[AskedPart] = []
+    for tree, part in parts:
+        needs = next((one for one in (tree[1] if tree[0] == "and" else (tree,)) if one[0] == "in"), None)
+        if needs is None:
+            others.append(part)
+        else:
+            for value in needs[2]:
+                asked.setdefault((needs[1], value), []).append(part)
+    return asked, others
+
+
+def _many_matcher(tree: Tree) -> LabelMatcher:
+    """Without a matcher for each part, which would take longer to make than they are in use."""
+    if tree[0] == "and":
+        return lambda labels: holds(tree, labels)
+    asked, others = _by_value((part, part) for part in tree[1])
+
+    def matches(labels: Labels) -> bool:
+        if any(holds(part, labels) for pair in labels.items() for part in asked.get(pair, ())):
+            return True
+        return any(holds(part, labels) for part in others)
+
+    return matches
+
+
+def holds(tree: Tree, labels: Labels) -> bool:
+    """Whether the labels match, asked only once or a few times."""
+    kind = tree[0]
+    if kind == "not":
+        return not holds(tree[1], labels)
+    if kind == "and":
+        return all(holds(part, labels) for part in tree[1])
+    if kind == "or":
+        return any(holds(part, labels) for part in tree[1])
+    return _matcher(tree)(labels)
+
+
+class SelectorParser:
+    """``tokens``, which the caller reads first, are (kind, text, position); ``at`` is the next one."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = self._tokens()
+        self.tokens: list[tuple[str, str, int]] = []
         self.at = 0
 
-    def _tokens(self) -> list[tuple[str, str, int]]:
-        tokens, at, end = [], 0, len(self.text.rstrip())
+    def parsed(self, tree: Tree) -> Selector:
+        if self.at < len(self.tokens):
+            raise self.error("&&, || or the end")
+        return Selector(self.text, tree)
+
+    def read_tokens(self) -> Iterator[tuple[str, str, int]]:
+        at, end = 0, len(self.text.rstrip())
         while at < end:
             found = _TOKEN.match(self.text, at)
             if found is None:
@@ -162,9 +194,8 @@ class _SelectorParser:
                 raise self._error_at(start, what)
             label = found.group("has")
             kind = "has" if label else found.lastgroup or ""
-            tokens.append((kind, label or found.group(kind), found.end() - len(found.group().lstrip())))
+            yield kind, label or found.group(kind), found.end() - len(found.group().lstrip())
             at = found.end()
-        return tokens
 
     def _error_at(self, position: int, expected: str) -> InvalidSelector:
         got = self.text[position : position + 20].rstrip()
@@ -198,9 +229,12 @@ class _SelectorParser:
             parts.append(self.parse_unary(depth))
         return parts[0] if len(parts) == 1 else ("and", tuple(parts))
 
-    def parse_unary(self, depth: int) -> Tree:
+    def require_depth(self, depth: int) -> None:
         if depth > _DEPTH_MAX:
             raise self.error(f"at most {_DEPTH_MAX} levels of nesting")
+
+    def parse_unary(self, depth: int) -> Tree:
+        self.require_depth(depth)
         if self.accept("symbol", "!"):
             return ("not", self.parse_unary(depth + 1))
         if self.accept("symbol", "("):

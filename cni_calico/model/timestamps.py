@@ -5,9 +5,7 @@ Rule: everywhere else times are numbers (since 1970); only this module converts 
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 _DAYS_1970 = 719468  # days from 0000-03-01 to 1970-01-01
 

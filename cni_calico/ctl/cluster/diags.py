@@ -16,13 +16,14 @@ from urllib.parse import quote
 
 from cni_calico.ctl.ipam import check as ipam_check
 from cni_calico.ctl.ipam import show as ipam_show
-from cni_calico.ctl.ipam.lost import is_kubernetes
+from cni_calico.ctl.ipam.lost import api_of, is_kubernetes
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.archive import ArchiveMember, write_archive
 from cni_calico.ctl.output.redaction import secrets_in
 from cni_calico.ctl.output.texts import render_json, render_yaml
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.version import CLIENT
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.errors import CalicoError
 from cni_calico.model.keys import (
     CLUSTER,
@@ -115,9 +116,7 @@ def _kubernetes(session: Session, arguments: Namespace) -> Iterator[ArchiveMembe
 
 
 def _objects(session: Session, path: str) -> str:
-    from cni_calico.ctl.ipam.lost import api_of
-
-    reply = api_of(session).request("GET", path, session.deadline, f"read {path}")
+    reply = api_of(session).send(ApiRequest("GET", path, f"read {path}"), session.deadline)
     return render_json([without_secrets(item) for item in reply.document.get("items") or ()])
 
 
@@ -133,11 +132,9 @@ def without_secrets(item: Any) -> Any:
 
 
 def _pods(session: Session) -> list[Any]:
-    from cni_calico.ctl.ipam.lost import api_of
-
     selector = quote(f"k8s-app in ({','.join(NAMES)})")
     path = f"/api/v1/pods?labelSelector={selector}"
-    reply = api_of(session).request("GET", path, session.deadline, "list Calico's pods")
+    reply = api_of(session).send(ApiRequest("GET", path, "list Calico's pods"), session.deadline)
     return [without_secrets(item) for item in reply.document.get("items") or ()]
 
 
@@ -159,8 +156,6 @@ def containers_of(pod: Any) -> list[str]:
 
 
 def _log(session: Session, pod: Any, container: str, since_s: float) -> ArchiveMember:
-    from cni_calico.ctl.ipam.lost import api_of
-
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/log?container={quote(container)}"
     path += f"&limitBytes={LOG_BYTES}" + (f"&sinceSeconds={max(1, round(since_s))}" if since_s else "")

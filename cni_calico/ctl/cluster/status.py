@@ -18,6 +18,7 @@ from cni_calico.ctl.ipam.usage import measure_usage
 from cni_calico.ctl.output.looks import PlainLook
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.errors import DatastoreError
 from cni_calico.ipam.consistency import Records, check_records, tunnel_addresses
 
@@ -66,11 +67,11 @@ def read_view(session: Session) -> ClusterView:
     unready = None
     if is_kubernetes(session):
         api = api_of(session)
-        nodes = api.request("GET", "/api/v1/nodes", session.deadline, "list nodes").document
-        pods = api.request("GET", AGENTS, session.deadline, "list calico-node's pods").document
+        nodes = api.send(ApiRequest("GET", "/api/v1/nodes", "list nodes"), session.deadline).document
+        pods = api.send(ApiRequest("GET", AGENTS, "list calico-node's pods"), session.deadline).document
         unready = find_unready(nodes.get("items") or (), pods.get("items") or ())
     items = read_items(session)
-    return ClusterView(spec, read_records(session, items), len(find_lost(session, items)), unready)
+    return ClusterView(spec, read_records(session, items), len(find_lost(session, items).found), unready)
 
 
 # -- computed from what was read --------------------------------------------------------------------------------------

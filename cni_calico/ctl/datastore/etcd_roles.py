@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cni_calico.controllers.follow.rules import ENDPOINTS, NAMESPACES, NODES, POLICIES, SERVICE_ACCOUNTS
+from cni_calico.controllers.copies.rules import ENDPOINTS, NAMESPACES, NODES, POLICIES, SERVICE_ACCOUNTS
 from cni_calico.ctl.output.texts import render_json, render_yaml
 from cni_calico.datastore.etcd.compaction import KEY as COMPACTION
 from cni_calico.datastore.etcd.election import KEYS as LEASES

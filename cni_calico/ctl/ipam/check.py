@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from cni_calico import __version__
-from cni_calico.ctl.ipam.lost import LostSubject, find_lost, render_lost, report_lost
+from cni_calico.ctl.ipam.lost import LostThings, find_lost, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
@@ -54,9 +54,9 @@ def check(session: Session, arguments: Namespace) -> str:
     items = read_items(session)
     records = read_records(session, items)
     report = check_records(records)
-    lost = find_lost(session, items)
+    lost = find_lost(session, items, every=arguments.show_problem_ips or bool(arguments.report))
     spec, revision = read_cluster(session)
-    document = {**build_report(report, spec, revision), "lost": report_lost(lost)}
+    document = {**build_report(report, spec, revision), "lost": report_lost(lost), "unasked": lost.unasked}
     if arguments.report:
         write_file(arguments.report, render_json(document))
     if arguments.output != TABLE:
@@ -75,7 +75,7 @@ def text_of(session: Session) -> str:
     """What ``ipam check --show-problem-ips`` prints. Raises DatastoreError."""
     items = read_items(session)
     records = read_records(session, items)
-    return render_check(records, check_records(records), find_lost(session, items), show_problems=True)
+    return render_check(records, check_records(records), find_lost(session, items, every=True), show_problems=True)
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def text_of(session: Session) -> str:
 def render_check(
     records: Records,
     report: ConsistencyReport,
-    lost: list[LostSubject],
+    lost: LostThings,
     *,
     show_all: bool = False,
     show_problems: bool = False,

@@ -1,31 +1,32 @@
 """What the janitor would release, and why; nothing is written.
 
 Rule: everything is listed once and judged by these lists. Only the first hundred suspects are checked again one by one,
-as the janitor does before it releases, because each check takes a request. How long something has been lost is unknown
-here, while the janitor waits for its grace period. If Kubernetes is not the datastore, its pods are unknown here, and
-their addresses are not judged.
+as the janitor does before it releases, because each check takes a request. Of the others, addresses without attributes
+are only counted unless somebody asks for ``every`` one: who may have them is not in these lists. How long something
+has been lost is unknown here, while the janitor waits for its grace period. If Kubernetes is not the datastore, its
+pods are unknown here, and their addresses are not judged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
+from cni_calico.ipam.lost.fresh_facts import Kubernetes
 from cni_calico.ipam.lost.leaks import KINDS, Holding, Subject, judge
-from cni_calico.ipam.lost.reclaim import Kubernetes, Reclaimer
+from cni_calico.ipam.lost.reclaim import Reclaimer
 from cni_calico.ipam.lost.suspects import Suspects
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.datastore.kubernetes.api import KubernetesAPI
-
 LostSubject = tuple[Subject, str]
+SEE_ALL = "--show-problem-ips asks for each"
 ASKED_AGAIN = 100
 _KINDS = ("block", "affinity", "handle", "Node", "WorkloadEndpoint")
 
@@ -50,8 +51,18 @@ class _ReadRecords:
         return None if found is None else found[1]
 
 
-def find_lost(session: Session, items: Iterable[Versioned]) -> list[LostSubject]:
-    """What is lost and why, in the janitor's order, judged by ``read_items``. Raises DatastoreError."""
+@dataclass(frozen=True, slots=True)
+class LostThings:
+    """What is lost and why, in the janitor's order; ``unasked``: how many addresses without attributes may be lost,
+    too.
+    """
+
+    found: tuple[LostSubject, ...] = ()
+    unasked: int = 0
+
+
+def find_lost(session: Session, items: Iterable[Versioned], *, every: bool = False) -> LostThings:
+    """Judged by ``read_items``. Raises DatastoreError."""
     kubernetes = _kubernetes(session)
     sorted_out: dict[str, list[Versioned]] = {kind: [] for kind in _KINDS}
     for item in items:
@@ -65,10 +76,15 @@ def find_lost(session: Session, items: Iterable[Versioned]) -> list[LostSubject]
     suspects.refresh([key for cache in listed for key in cache.entries], 0.0)
     due = suspects.due(0.0, 0.0)
     asker = Reclaimer(session.store, kubernetes, is_kubernetes=kubernetes is not None)
-    found = [(subject, asker.confirm(subject, session.deadline)) for subject in due[:ASKED_AGAIN]]
-    rest = (subject for subject in due[ASKED_AGAIN:] if not (isinstance(subject, Holding) and subject.bare))
-    found += [(subject, judge(subject, state, state.block)) for subject in rest]
-    return [(subject, reason) for subject, reason in found if reason]
+    bare = [subject for subject in due[ASKED_AGAIN:] if isinstance(subject, Holding) and subject.bare]
+    asked = {*due[:ASKED_AGAIN], *(bare if every else ())}
+    found = [
+        (subject, asker.confirm(subject, session.deadline) if subject in asked else judge(subject, state, state.block))
+        for subject in due
+        if every or subject in asked or not (isinstance(subject, Holding) and subject.bare)
+    ]
+    lost = tuple((subject, reason) for subject, reason in found if reason)
+    return LostThings(lost, 0 if every else len(bare))
 
 
 def _kind_of(key: Key) -> str:
@@ -103,10 +119,13 @@ def _kubernetes(session: Session) -> Kubernetes | None:
     return KubernetesObjects(api_of(session))
 
 
-def render_lost(lost: list[LostSubject]) -> list[str]:
-    lines = ["Scanning for what the janitor would release...", f"Found {len(lost)} things without an owner."]
-    return [*lines, *(f"  {subject}: {reason}" for subject, reason in lost)]
+def render_lost(lost: LostThings) -> list[str]:
+    lines = ["Scanning for what the janitor would release...", f"Found {len(lost.found)} things without an owner."]
+    lines += [f"  {subject}: {reason}" for subject, reason in lost.found]
+    if lost.unasked:
+        lines.append(f"  and {lost.unasked} more addresses without attributes that may have no owner: {SEE_ALL}")
+    return lines
 
 
-def report_lost(lost: list[LostSubject]) -> list[dict[str, str]]:
-    return [{"kind": KINDS[type(subject)], "subject": str(subject), "reason": reason} for subject, reason in lost]
+def report_lost(lost: LostThings) -> list[dict[str, str]]:
+    return [{"kind": KINDS[type(subject)], "subject": str(subject), "reason": reason} for subject, reason in lost.found]

@@ -21,6 +21,7 @@ from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.process import run
+from cni_calico.nodeagent.bgp.bird.control import BirdControl
 from cni_calico.nodeagent.status import file as agent_status
 
 CALICO_DIR = "/etc/calico"
@@ -112,8 +113,6 @@ def _run(command: str) -> str:
 
 
 def _bird(run_dir: str) -> Iterator[ArchiveMember]:
-    from cni_calico.nodeagent.bgp.bird.control import BirdControl
-
     for command in _BIRD_COMMANDS:
         try:
             deadline = Deadline.after(COMMAND_S)

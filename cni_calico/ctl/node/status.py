@@ -82,7 +82,8 @@ def render_agent(fields: Mapping[str, Any], now: float, look: PlainLook = PLAIN)
     not_live = agent_status.why_not_live(fields, now)
     if not_live:
         served = "The CNI server answers.\n" if fields.get("cni") == ANSWERS else ""
-        return f"Calico process is not running: {not_live}\n{served}"
+        said = [f"  {text}\n" for text in fields.get("bgp_problems") or ()]  # of BIRD's part, if that runs alone
+        return f"Calico process is not running: {not_live}\n{served}" + "".join(["\nBGP:\n", *said] if said else [])
     lines = ["Calico process is running."]
     pairs = [
         ("Node", fields.get("node", "unknown")),

@@ -88,7 +88,7 @@ def explain(session: Session, arguments: Namespace) -> str:
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for name, count in records.over_budget.items():
         arguments.warn(f"{name} denies what it governs: {describe_size(count, DEFAULT)}")
-    for name, whys in graph.warnings().items():
+    for name, whys in graph.facts.warnings.items():
         for why in whys:
             arguments.warn(f"{name}: {why}")
     for end in (source, destination):
@@ -248,7 +248,7 @@ def _host_lines(records: PolicyRecords, graph: Graph, host: HostVerdict) -> list
     reason = _reason(records, host.decision)
     if not reason:
         profiles = host_records(records)[host.gate.key].labelled.profiles
-        missing = [name for name in profiles if name in graph.missing_host_profiles()]
+        missing = [name for name in profiles if name in graph.facts.missing_host_profiles]
         reason = "because no policy and no profile allows it"
         reason += f" (profile {missing[0]} does not exist)" if missing else ""
     return _verdict_lines(records, host.gate.title, host.decision, reason)

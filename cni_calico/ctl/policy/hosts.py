@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from cni_calico.ctl.ipam.records import read_pools
 from cni_calico.ctl.policy.interfaces import NodeHosts, addresses_of_node, node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Resource
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of
 from cni_calico.policy.explain import Decision, Packet, asked_host, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
@@ -221,9 +223,6 @@ def read_tunnel(
     is a workload's on another node; "" for the nodes' own network, also where only some nodes' packets go through a
     tunnel (CrossSubnet).
     """
-    from cni_calico.ctl.ipam.records import read_pools
-    from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of
-
     if not source.node or destination.key is None or source.node == destination.node:
         return ""
     corrupt: list[tuple[str, str]] = []

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
+from cni_calico.model.interface_patterns import is_excluded
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Node
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
-from cni_calico.nodeagent.dataplane.policy.hosts.interfaces import is_excluded
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord
 
 LOOPBACK = "lo"

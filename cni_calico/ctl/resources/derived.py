@@ -6,15 +6,13 @@ the datastore would accept the change and store nothing. The datastore itself re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cni_calico.ctl.session import shown_key
+from cni_calico.datastore.interface import Document
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes import nodes as crd_nodes
-
-if TYPE_CHECKING:
-    from cni_calico.datastore.interface import Document
 
 Path = tuple[str, ...]
 _LABELS, _ANNOTATIONS = ("metadata", "labels"), ("metadata", "annotations")

@@ -18,6 +18,7 @@ from cni_calico.ctl.resources import operations
 from cni_calico.ctl.resources.commands import list_key, wanted_kinds
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.cache import Cache, stop_caches
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import Key
@@ -38,10 +39,8 @@ class _FollowedKind:
         self.said = ""
         self.cache: Cache[dict[str, Any]] = Cache(
             session.store,
-            list_key(kind, arguments),
-            decode=operations.shown_document,
-            on_change=self.changed.put,
-            corrupt=lambda key, why: arguments.note(f"Left out: {why}"),
+            Kept(list_key(kind, arguments), operations.shown_document),
+            Listeners(on_change=self.changed.put, corrupt=lambda key, why: arguments.note(f"Left out: {why}")),
         )
 
     def show_changes(self, timeout_s: float) -> None:

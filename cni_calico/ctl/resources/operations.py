@@ -30,10 +30,7 @@ from cni_calico.model.documents.tiers import TIERED_KINDS, TIERS
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import IPPool
 from cni_calico.model.validation.defaults import as_shown, with_defaults
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cni_calico.model.validation.report import Problem
+from cni_calico.model.validation.report import Problem
 
 _UNCHANGEABLE = {
     "apply": "apply",

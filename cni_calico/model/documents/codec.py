@@ -7,6 +7,7 @@ and nothing else; the text names the record, the field and the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents import ipam as codec_ipam
@@ -37,10 +38,6 @@ from cni_calico.model.resources import (
     Resource,
     WorkloadEndpoint,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 __all__ = [
     "API_VERSION",

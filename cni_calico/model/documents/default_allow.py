@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 DEFAULT_ALLOW = ResourceKey("Profile", "projectcalico-default-allow")
 

@@ -10,18 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any
 
 from cni_calico.model.resources import Address, Interface, Network
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing costs milliseconds of import on the call path
-    from typing import Any
-
-    JSON = Mapping[str, Any]
-    Dict = dict[str, Any]
-else:
-    JSON = Mapping
-    Dict = dict
+JSON = Mapping[str, Any]
 
 _SHOWN_MAX = 80
 _PLACE_MAX = 200
@@ -39,7 +32,7 @@ class Wrong(ValueError):
         self.got = got
 
 
-class Unknown(Dict):
+class Unknown(dict[str, Any]):
     """Fields that we do not know; ``source`` is the object they were read from. Compared by the fields alone."""
 
     __slots__ = ("source",)

@@ -7,6 +7,7 @@ run in every ADD. A decoded block is safe to allocate from: no free ordinal is o
 from __future__ import annotations
 
 from ipaddress import ip_network
+from typing import Any
 
 from cni_calico.model.documents.fields import (
     JSON,
@@ -28,10 +29,6 @@ from cni_calico.model.documents.fields import (
     without_zone,
 )
 from cni_calico.model.resources import Affinity, Attribute, Block, Extra, Handle, IPAMConfig, Network
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _BLOCK_FIELDS = (
     "cidr",

@@ -5,6 +5,8 @@ Rule: what differs between kinds is in the tables; the few functions here are fo
 
 from __future__ import annotations
 
+from typing import Any
+
 from cni_calico.model.documents.fields import (
     JSON,
     Field,
@@ -43,10 +45,6 @@ from cni_calico.model.resources import (
     Node,
     WorkloadEndpoint,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 BLOCK_SIZE = {4: 26, 6: 122}
 

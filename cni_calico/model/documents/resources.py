@@ -6,6 +6,8 @@ that unknown fields beside the spec survive too. The kinds' own tables are in ki
 
 from __future__ import annotations
 
+from typing import Any
+
 from cni_calico.model.documents.fields import (
     JSON,
     Field,
@@ -23,10 +25,6 @@ from cni_calico.model.documents.fields import (
 )
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 API_VERSION = "projectcalico.org/v3"
 

@@ -5,13 +5,11 @@ Rule: their names, orders and actions are defined only here. Values: what upstre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cni_calico.model.documents.codec import encode_resource, new_metadata
 from cni_calico.model.resources import Resource
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 # name -> (order, what happens to traffic that no policy of the tier decides)
 TIERS: Mapping[str, tuple[int, str]] = {

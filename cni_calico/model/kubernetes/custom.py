@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from ipaddress import ip_network
 from sys import intern
+from typing import Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.access import API_GROUP
@@ -25,12 +26,7 @@ from cni_calico.model.keys import (
     Key,
     ResourceKey,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from cni_calico.model.resources import Network
+from cni_calico.model.resources import Network
 
 METADATA = "projectcalico.org/metadata"
 NAME_MAX = 252

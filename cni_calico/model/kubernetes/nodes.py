@@ -7,7 +7,9 @@ annotation that cannot be read is left out, as in upstream: a typing error must 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from ipaddress import ip_interface, ip_network
+from typing import Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.fields import (
@@ -22,11 +24,6 @@ from cni_calico.model.documents.fields import (
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.custom import object_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _PREFIX = "projectcalico.org/"
 LABELS, ANNOTATIONS = _PREFIX + "labels", _PREFIX + "annotations"

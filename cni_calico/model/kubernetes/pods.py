@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from ipaddress import ip_interface, ip_network
 from sys import intern
+from typing import Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model import names
@@ -26,10 +27,6 @@ from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.custom import object_name
 from cni_calico.model.qos import parse_qos
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 POD_IP = "cni.projectcalico.org/podIP"
 POD_IPS = "cni.projectcalico.org/podIPs"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_network
+from typing import Any
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.fields import (
@@ -29,10 +30,6 @@ from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.custom import object_name
 from cni_calico.model.selector_forms import ORCHESTRATOR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 NETWORK_POLICY = "KubernetesNetworkPolicy"
 CLUSTER_NETWORK_POLICY = "KubernetesClusterNetworkPolicy"

@@ -13,6 +13,7 @@ from typing import Any
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.fields import brief, shown, without_zone
+from cni_calico.model.documents.kinds import parse_as_number
 from cni_calico.model.resources import Address, Network
 from cni_calico.model.selectors import InvalidSelector, parse_selector
 
@@ -179,8 +180,6 @@ class Report:
             self.name(f"{at}[{i}]", name)
 
     def as_number(self, at: str, raw: Any) -> None:
-        from cni_calico.model.documents.kinds import parse_as_number
-
         try:
             if raw is not None:
                 parse_as_number(raw, at)

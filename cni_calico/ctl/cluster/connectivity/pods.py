@@ -27,6 +27,7 @@ from cni_calico.ctl.cluster.connectivity.undisturbed import undisturbed
 from cni_calico.ctl.cluster.status import AGENTS, find_unready
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.timestamps import parse_rfc3339
@@ -118,14 +119,14 @@ class PodCheck:
         return f"{group}/namespaces/{self.namespace}/{what}" + (f"/{name}" if name else "")
 
     def _get(self, path: str) -> Mapping[str, Any]:
-        return self.api.request("GET", path, self.deadline, f"read {path}").document
+        return self.api.send(ApiRequest("GET", path, f"read {path}"), self.deadline).document
 
     def _list(self, path: str) -> list[Mapping[str, Any]]:
         return list(self._get(path).get("items") or ())
 
     def _create(self, path: str, document: Mapping[str, Any]) -> None:
         what = f"create {document['kind']} {document['metadata']['name']}"
-        self.api.request("POST", path, self.deadline, what, body=document, expect=(_EXISTS,))
+        self.api.send(ApiRequest("POST", path, what, body=document, expect=(_EXISTS,)), self.deadline)
 
     def _create_pod(self, document: Mapping[str, Any]) -> None:
         """Create the pod, again if need be: a new namespace gets its service account only after a moment, and until
@@ -135,7 +136,10 @@ class PodCheck:
         end = Deadline.after(_START_S)
         while True:
             expected = (_EXISTS,) if end.expired() else (_EXISTS, _FORBIDDEN)
-            if self.api.request("POST", path, self.deadline, what, body=document, expect=expected).status != _FORBIDDEN:
+            if (
+                self.api.send(ApiRequest("POST", path, what, body=document, expect=expected), self.deadline).status
+                != _FORBIDDEN
+            ):
                 return
             self._pause(what)
 
@@ -174,7 +178,7 @@ class PodCheck:
 
     def _delete(self, name: str, deadline: Deadline) -> None:
         doing = f"delete namespace {name}"
-        self.api.request("DELETE", f"{_NAMESPACES}/{name}", deadline, doing, expect=(_MISSING, _EXISTS))
+        self.api.send(ApiRequest("DELETE", f"{_NAMESPACES}/{name}", doing, expect=(_MISSING, _EXISTS)), deadline)
 
     def _remove_forgotten(self) -> None:
         """Namespaces of checks that were killed."""
