@@ -6,7 +6,7 @@ is removed.
 Rule: text of iptables-save in, script for iptables-restore --noflush out, "" if nothing is to be done. Our rules have a
 comment by which they are recognised; upstream's chains are those whose names begin with "cali-", and its rules in
 others' chains are those that lead there or whose comment begins with "cali:". Policies that we enforce with iptables
-have names of the same kind (legacy/names.py): they stay, and what is accepted comes behind them.
+have names of the same kind (kernel/filter/legacy/names.py): they stay, and what is accepted comes behind them.
 """
 
 from __future__ import annotations
