@@ -26,7 +26,7 @@ IN_FORCE = "its last valid version stays in force"
 class Earlier(Protocol):
     """What remembers last good versions from one run to the next; for one thread."""
 
-    def take(self, key: Key) -> Any:
+    def pop(self, key: Key) -> Any:
         """The version of an earlier run, once; None: none is known."""
 
     def keep(self, versions: Mapping[Key, Any]) -> None:
@@ -36,7 +36,7 @@ class Earlier(Protocol):
 class NoEarlier:
     """An Earlier that remembers nothing."""
 
-    def take(self, key: Key) -> Any:
+    def pop(self, key: Key) -> Any:
         return None
 
     def keep(self, versions: Mapping[Key, Any]) -> None:
@@ -126,7 +126,7 @@ class LastGoodCaches:
         """The present records, with the last known version of those that have become unreadable."""
         records, before = cache.records(), self._before.get(cache.listing, {})
         for key in self._lacking(cache) - records.keys():
-            version = before[key] if key in before else self._earlier.take(key)
+            version = before[key] if key in before else self._earlier.pop(key)
             if version is not None:
                 records[key] = version
         self._before[cache.listing] = records

@@ -107,7 +107,7 @@ class _InOrder:
         self._ranks: list[tuple[float, str]] = []
         self._all: set[PolicyId] = set()
 
-    def follow(self, names: set[PolicyId], records: Mapping[PolicyId, PolicyRecord], replaced: set[PolicyId]) -> None:
+    def use(self, names: set[PolicyId], records: Mapping[PolicyId, PolicyRecord], replaced: set[PolicyId]) -> None:
         """``replaced``: those whose records have changed."""
         gone = self._all - names | (self._all & replaced)
         if gone:
@@ -246,7 +246,7 @@ class ActivePolicies:
                 self._in_order.pop(label_set, None)
                 return selected
         ordered = self._in_order.setdefault(label_set, _InOrder())
-        ordered.follow(label_set.matches, self.policies, self._replaced)
+        ordered.use(label_set.matches, self.policies, self._replaced)
         policies = map(self.policies.__getitem__, ordered.names)
         found = select_class(policies, self.tiers, profiles, in_order=True)
         alike.append((label_set, found))

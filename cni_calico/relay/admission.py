@@ -128,7 +128,7 @@ class TokenReviews:
         with self._guard:
             if self._known:
                 return "", self._known.popleft()
-            found = self._strangers.take(lambda peer: self._reviewed_now[peer] < PEER_AT_ONCE)
+            found = self._strangers.pop(lambda peer: self._reviewed_now[peer] < PEER_AT_ONCE)
             if found is None:
                 self._at_work -= 1
             else:

@@ -40,7 +40,7 @@ class FairQueue(Generic[Queued]):
         self._count += 1
         return crowded_out
 
-    def take(self, may_have: Callable[[str], bool]) -> tuple[str, Queued] | None:
+    def pop(self, may_have: Callable[[str], bool]) -> tuple[str, Queued] | None:
         """The next entry of the next peer that ``may_have`` a turn; None: there is none."""
         for peer in self._waiting:
             if may_have(peer):

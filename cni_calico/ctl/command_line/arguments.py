@@ -359,7 +359,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
     arguments: Namespace
     arguments, rest = parser.parse_known_args(argv)
     if rest:
-        _take_rest(arguments, rest, arguments.leaf if arguments.command else parser)
+        _parse_rest(arguments, rest, arguments.leaf if arguments.command else parser)
     timed = "timeout" in arguments
     for name, value in _DEFAULTS.items():
         if name not in arguments:
@@ -373,7 +373,7 @@ def parse_arguments(argv: Sequence[str], prog: str = "calicoctl") -> Namespace:
     return arguments
 
 
-def _take_rest(arguments: Namespace, rest: Sequence[str], leaf: ArgumentParser) -> None:
+def _parse_rest(arguments: Namespace, rest: Sequence[str], leaf: ArgumentParser) -> None:
     """Parse names of resources that follow an option. Raises InvalidConfig for words that no command knows."""
     unknown = [word for word in rest if word.startswith("-") and word != "-"]
     if unknown or "words" not in arguments:

@@ -90,7 +90,7 @@ class LastValid:
     def troubles(self) -> tuple[str, ...]:
         return tuple(self._troubles.values())
 
-    def take(self, key: ResourceKey) -> Any:
+    def pop(self, key: ResourceKey) -> Any:
         """The version that an earlier run had; it is returned once."""
         if self._stored is None:
             self._stored = self._read()
@@ -102,7 +102,7 @@ class LastValid:
             self._stored.pop(key, None)
 
     def forget(self) -> None:
-        """Everything has been read: what an earlier run had and nobody has taken does not count any more."""
+        """Everything has been read: what an earlier run had and nobody has asked for does not count any more."""
         self._stored = {}
 
     def _read(self) -> dict[ResourceKey, Any]:

@@ -88,8 +88,8 @@ class _OfView:
         self._last_valid = last_valid
         self._begun = False
 
-    def take(self, key: Key) -> Any:
-        version = self._last_valid.take(key) if isinstance(key, ResourceKey) else None
+    def pop(self, key: Key) -> Any:
+        version = self._last_valid.pop(key) if isinstance(key, ResourceKey) else None
         return CheckedPool(version, ()) if isinstance(version, IPPool) else version
 
     def keep(self, versions: Mapping[Key, Any]) -> None:

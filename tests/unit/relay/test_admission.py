@@ -237,7 +237,7 @@ def test_a_queue_is_bounded_and_gives_turns(steps: list[tuple[str, bool]], each:
                 assert len(waiting) > most or sum(p == peer for p, _ in waiting) > each
                 assert out[0] == peer or sum(p == out[0] for p, _ in waiting) == max(counts)
                 waiting.remove(out)
-        elif (found := queue.take(lambda name: name != "d")) is not None:
+        elif (found := queue.pop(lambda name: name != "d")) is not None:
             name, entry = found
             assert entry == min(one for one in waiting if one[0] == name)  # in its own order
             waiting.remove(entry)

@@ -84,7 +84,7 @@ class PodCheck:
         yield from [] if finding is None else [finding]
         plan = render_plan(TrialPlan(addresses, services, names))
         self._create_pod(objects.pod(objects.CLIENT, client.node, client.image, plan))
-        yield from self._follow()
+        yield from self._watch_log()
 
     def _names(self) -> tuple[dict[str, str], Trial | None]:
         """The name that pods look up, with its address; none in a cluster without a name service."""
@@ -93,7 +93,7 @@ class PodCheck:
         api = self._get(f"{_NAMESPACES}/default/services/kubernetes")
         return {_API: str(api["spec"].get("clusterIP") or "")}, None
 
-    def _follow(self) -> Iterator[Trial]:
+    def _watch_log(self) -> Iterator[Trial]:
         """Yield the findings in the trying pod's log; when that pod asks for the policy, create it."""
         seen, forbidden = 0, False
         self._await_pod(objects.CLIENT, _has_run)

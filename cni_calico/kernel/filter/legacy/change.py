@@ -65,7 +65,7 @@ class FamilyChange:
         self._operations = operations
         table = operations[0][1].table
         tables = {} if before.known is None else {table: copy_of(before.known, [o for _, o in operations])}
-        follow_known(tables, [operation for _, operation in operations])
+        mirror_known(tables, [operation for _, operation in operations])
         known = tables.get(table)
         all_removed = any(
             isinstance(o, DropTable) or (isinstance(o, DropChain) and o.name in _PLACEHOLDERS) for _, o in operations
@@ -135,7 +135,7 @@ class FamilyChange:
         return -1
 
 
-def follow_known(tables: dict[TableId, NftTable], operations: Sequence[Operation]) -> None:
+def mirror_known(tables: dict[TableId, NftTable], operations: Sequence[Operation]) -> None:
     """As mirror, without the chain that stands for what was not recognised."""
     mirror(tables, [o for o in operations if object_of(o)[1] not in _PLACEHOLDERS])
 

@@ -119,14 +119,14 @@ class Confirmation:
             Listeners(
                 on_change=lambda _: wake(),
                 corrupt=self._note_unreadable,
-                hand_over=self._take_block,
+                hand_over=self._receive_block,
                 gone=self._drop_block,
             ),
             cached=True,
         )
         return self._blocks
 
-    def _take_block(self, key: Key, held: HeldInBlock) -> None:
+    def _receive_block(self, key: Key, held: HeldInBlock) -> None:
         with self._lock:
             self._unreadable.pop(key, None)
             (self._partial.add if held.is_partial else self._partial.discard)(key)

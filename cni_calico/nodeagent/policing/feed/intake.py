@@ -86,7 +86,7 @@ class Intake:
         if isinstance(record, Refusal):
             if key.kind in POLICY_KINDS:
                 self.policies.add(key)  # it exists: a host whose only policy is unreadable must not open
-            earlier = self._last_valid.take(key)
+            earlier = self._last_valid.pop(key)
             if earlier is not None and self._graph.last_valid(key) is None:
                 self._put(key, earlier)
             self._graph.refuse(key, record.why)

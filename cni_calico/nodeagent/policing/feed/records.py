@@ -160,7 +160,7 @@ class RecordFeed:
 
         def gone(key: Key) -> None:
             if key not in self._absent and not leaves_out(key):
-                self._take_away(key)
+                self._drop(key)
 
         return Cache(
             store,
@@ -287,7 +287,7 @@ class RecordFeed:
         self._pending[key] = record
         self._again.discard(key)
 
-    def _take_away(self, key: Key) -> None:
+    def _drop(self, key: Key) -> None:
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
             self._confirmation.put(key, None)
@@ -324,7 +324,7 @@ class RecordFeed:
                 try:
                     found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
                     if found is None:
-                        self._take_away(key)
+                        self._drop(key)
                     else:
                         self._hand_over(key, self._decode(found))
                 except CalicoError:

@@ -35,16 +35,16 @@ def test_a_later_run_gets_it_once(tmp_path: Path) -> None:
     keep({KEY: POLICY, TIER: None}, tmp_path)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     later = LastValid(Files(), SILENT, str(tmp_path))
-    assert later.take(TIER) is None
-    assert later.take(KEY) == POLICY and later.take(KEY) is None
+    assert later.pop(TIER) is None
+    assert later.pop(KEY) == POLICY and later.pop(KEY) is None
 
 
 def test_what_is_valid_again_is_forgotten(tmp_path: Path) -> None:
     made = keep({KEY: POLICY}, tmp_path)
     later = LastValid(Files(), SILENT, str(tmp_path))
-    assert later.take(TIER) is None
+    assert later.pop(TIER) is None
     later.drop(KEY)
-    assert later.take(KEY) is None
+    assert later.pop(KEY) is None
     keep({}, tmp_path, made)
     assert not (tmp_path / FILE).exists()
 
@@ -78,10 +78,10 @@ def test_a_damaged_file_is_never_trusted(tmp_path: Path, damage: str) -> None:
     file.write_text(changed.get(damage, damage))
     assert file.read_text() != text
     later = LastValid(Files(), SILENT, str(tmp_path))
-    assert later.take(KEY) is None and later.take(TIER) is None
+    assert later.pop(KEY) is None and later.pop(TIER) is None
     assert "cannot be used" in later.troubles[0] and str(file) in later.troubles[0]
     keep({KEY: POLICY}, tmp_path, later)
-    assert LastValid(Files(), SILENT, str(tmp_path)).take(KEY) == POLICY
+    assert LastValid(Files(), SILENT, str(tmp_path)).pop(KEY) == POLICY
     assert later.troubles  # said as long as the agent runs
 
 
@@ -90,7 +90,7 @@ def test_a_full_disk_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest
     made = keep({KEY: POLICY}, tmp_path)
     assert "cannot write" in made.troubles[0] and not (tmp_path / FILE).exists()
     keep({KEY: POLICY}, tmp_path, made)
-    assert not made.troubles and LastValid(Files(), SILENT, str(tmp_path)).take(KEY) == POLICY
+    assert not made.troubles and LastValid(Files(), SILENT, str(tmp_path)).pop(KEY) == POLICY
 
 
 def test_a_file_with_no_room_for_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
