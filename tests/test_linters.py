@@ -245,6 +245,14 @@ def test_no_circle_of_imports() -> None:
     TopologicalSorter(graph).prepare()  # a CycleError names the modules of a circle
 
 
+def test_one_module_of_the_policy_engine_names_the_two_packet_filters() -> None:
+    """The others see what both are, ``kernel.filter.interface``: what chooses and opens one is in one place."""
+    filters = ("cni_calico.kernel.filter.nf_tables", "cni_calico.kernel.filter.legacy")
+    engine = {name: tree for name, tree in modules().items() if name.startswith("cni_calico.nodeagent.policing.")}
+    found = {name for name, tree in engine.items() if any(other.startswith(filters) for other in imports_of(tree))}
+    assert found == {"cni_calico.nodeagent.policing.enforce.filters"}
+
+
 def is_pure(name: str) -> bool:
     """Whether a module says PURE or stands in a pure place; a file without a statement has no effects either."""
     tree = modules()[name]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.kernel.memory import give_back_memory
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
@@ -19,10 +19,9 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.policing.enforce.audit import SLICE_S
 from cni_calico.nodeagent.policing.enforce.departures import Departures
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
-from cni_calico.nodeagent.policing.enforce.filters import DEFAULT, DataPlane
+from cni_calico.nodeagent.policing.enforce.filters import OpenFilter
 from cni_calico.nodeagent.policing.enforce.guard import StandingGuard
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.feed.hearing import Hearing, speak_to
@@ -33,7 +32,7 @@ from cni_calico.nodeagent.policing.feed.spared import Spared
 from cni_calico.nodeagent.policing.gate import Gate, GateFacts, decide
 from cni_calico.nodeagent.policing.report.standing import RoundResult, StandingReport
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
-from cni_calico.nodeagent.policing.schedule import Schedule
+from cni_calico.nodeagent.policing.schedule import Pause, Schedule
 from cni_calico.nodeagent.policing.states import NEXT, EngineState, RoundOutcome, begins
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -46,6 +45,18 @@ from cni_calico.policy.records import Labelled
 APPLY_S, _FORGIVE_S = 60.0, 180.0
 
 
+@dataclass(frozen=True, slots=True)
+class KernelSide:
+    """What the engine has opened, of the network namespace of its thread. ``conntrack`` None: connections are left
+    alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on.
+    """
+
+    filtering: OpenFilter
+    conntrack: Nfnetlink | None = None
+    watch_rules: Callable[[], None] = lambda: None
+    watch_addresses: Callable[[], None] = lambda: None
+
+
 class Rounds:
     """``tell`` is called with the newest Standing whenever it changes."""
 
@@ -54,15 +65,12 @@ class Rounds:
         context: Context,
         node: str,
         felix: FelixSettings,
-        kernel: PacketFilter,
-        conntrack: Nfnetlink | None,
+        kernel: KernelSide,
         tell: Callable[[Standing], None],
-        watch_rules: Callable[[], None] = lambda: None,
         figures: PolicyFigures | None = None,
         now: Callable[[], float] = time.monotonic,
-        watch_addresses: Callable[[], None] = lambda: None,
-        dataplane: DataPlane = DEFAULT,
     ) -> None:
+        dataplane = kernel.filtering.plane
         self._context, self._felix, self._dataplane = context, felix, dataplane
         files, log, state_dir = context.files, context.log, context.settings.state_dir
         figures = figures or PolicyFigures()
@@ -71,15 +79,15 @@ class Rounds:
         graph.require_present(needed=context.is_kubernetes_datastore)
         goal = self._goal = Goal(dataplane.settings(felix, parse_service_networks(None)))
         self._report = StandingReport(context, node, tell, figures, now, (dataplane.name, dataplane.warning))
-        self._enforcer = Enforcer(kernel, goal, log, figures)
-        self.guard = StandingGuard(self._enforcer, goal, now, watch_rules)
-        self._departures = Departures(node, conntrack, files, log, context.settings.run_dir)
-        self._interfaces = Interfaces(watch_addresses)
+        self._enforcer = Enforcer(kernel.filtering.kernel, goal, log, figures)
+        self.guard = StandingGuard(self._enforcer, goal, now, kernel.watch_rules)
+        self._departures = Departures(node, kernel.conntrack, files, log, context.settings.run_dir)
+        self._interfaces = Interfaces(kernel.watch_addresses)
         self._files = StatusFiles(
             files, log, felix.endpoint_status_prefix, lambda: goal.endpoints.all, self._interfaces.is_up
         )
         self._hearing = Hearing(lambda: speak_to(context.store))
-        self._schedule = Schedule(now)
+        self.schedule = Schedule(now)
         kept, listeners = LastValid(files, log, state_dir), (self._put_workload, self._report.lost.put)
         self.intake = Intake(node, graph, goal, kept, Spared(files, log, state_dir), listeners, now)
         self._state = EngineState.READING
@@ -109,7 +117,7 @@ class Rounds:
         """``since``: when (time.monotonic) the first of them came; None: now."""
         networks = self.intake.service_networks
         if records:
-            self._schedule.changed(since)
+            self.schedule.changed(since)
         self.intake.receive(records)
         if self.intake.service_networks != networks:
             self.configure(self._felix)
@@ -166,30 +174,37 @@ class Rounds:
                 self._police(RoundOutcome.LACKING if unread else RoundOutcome.APPLIED)
             else:
                 self._leave(gate)
-            self._schedule.succeeded()
+            self.schedule.succeeded()
         except CalicoError as e:
             failing = str(e)
             self._turn(RoundOutcome.REFUSED if gate.police else RoundOutcome.UNWANTED)
             self._report.figures.failures += 1
-            self._schedule.failed()
+            self.schedule.failed()
         self._report.tell(self._result(gate, failing, left_out, waiting))
 
-    def patience_s(self) -> float:
-        """How long the thread may wait if nothing happens."""
-        pause_s = None
-        is_behind = self.intake.facts.is_behind
-        if is_behind or self._enforcer.audit.is_running:
-            pause_s = 0.0 if is_behind else SLICE_S  # as long as a slice: half a processor
-        return self._schedule.patience_s(self.guard.next_look, pause_s)
+    def pause(self, *, slices: bool = False, longest_s: float = float("inf")) -> Pause:
+        """How long the thread may wait if nothing happens. ``slices``: a large change is made ready."""
+        return self.schedule.pause(
+            next_look=self.guard.next_look,
+            slices=slices,
+            removes=self.intake.facts.is_behind,
+            audits=self._enforcer.audit.is_running,
+            longest_s=longest_s,
+        )
 
     @property
     def waits_to_retry(self) -> bool:
         """Whether the last round failed and it is not yet time for the next."""
-        return self._schedule.waits_to_retry()
+        return self.schedule.waits_to_retry()
 
     @property
     def in_force(self) -> bool:
         return self._state.in_force
+
+    @property
+    def is_starting(self) -> bool:
+        """Nothing is in force, and the node is not ready without it."""
+        return not (self.in_force or self._report.standing.ready)
 
     def stop(self) -> None:
         """Stop the threads that run beside the rounds; the policies in force stay."""
@@ -230,14 +245,14 @@ class Rounds:
         goal = self._goal
         interval_s = self._dataplane.refresh_s(self._felix) or (_FORGIVE_S if goal.refused else float("inf"))
         at_once = not self.in_force or bool(goal.refused.essential())
-        if self._schedule.compares_all(interval_s, at_once=at_once):
+        if self.schedule.compares_all(interval_s, at_once=at_once):
             self._enforcer.compare_all(whole=bool(goal.lacking or goal.refused) or not self.in_force)
             goal.forgive()
         self._enforcer.compare_on()
         self._departures.before_change()
         self._enforcer.only(None)
         self._enforcer.repair(Deadline.after(APPLY_S))
-        waited_s = self._schedule.waited_s()
+        waited_s = self.schedule.waited_s()
         if waited_s is not None:
             self._report.figures.change.observe(waited_s)
         self.guard.with_policies()
@@ -253,7 +268,7 @@ class Rounds:
         """
         was_there = self._enforcer.is_there
         self._turn(RoundOutcome.UNWANTED)
-        self._schedule.compare_no_more()
+        self.schedule.compare_no_more()
         self.guard.stand_or_leave(self._felix, self._dataplane.refresh_s(self._felix))
         if gate.ready and was_there and not self._enforcer.is_there:
             self._enforcer.was_policed = False

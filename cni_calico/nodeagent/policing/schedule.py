@@ -1,17 +1,46 @@
-"""PURE: when the next round is due; the clock is given.
+"""PURE: when the next round is due, and why; the clock is given.
 
 Rule: a round that failed is tried again soon at first and then less often; everything is compared with the kernel once
-in an interval, and not before a failed round has been tried again. What a round does is decided elsewhere.
+in an interval, and not before a failed round has been tried again. A listing that rules have needed only since then
+holds up policies in force for a while and no longer. What a round does is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 
 from cni_calico.backoff import Backoff
 
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
+LOOK_S = 1.0  # how often an idle thread checks whether it should end
+UNREAD_LAST_S = 10.0  # with policies in force: how long changes wait for a listing that is needed from now on
+UNREAD_S = 0.01  # an empty listing wakes nobody when it has been read
+AUDIT_S = 0.02  # a slice of an audit, and the pause after it: half a processor
 _NEVER = float("inf")
+
+
+class RoundReason(Enum):
+    """What a round is done for, or what the thread waits for, as a word."""
+
+    NEWS = "news"  # from the datastore, the kernel or this process
+    LISTING = "listing"  # it has not been read
+    SLICE = "slice"  # of a large change
+    REMOVAL = "removal"  # of sets that nothing names any more
+    AUDIT = "audit"
+    RETRY = "retry"
+    COMPARISON = "comparison"  # of everything
+    STANDING = "standing"  # rules, which failed or are to be compared
+    LOOK = "look"  # nothing is due
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How long the thread may wait if nothing happens, and what is due then."""
+
+    seconds: float
+    until: RoundReason
 
 
 class Schedule:
@@ -22,6 +51,7 @@ class Schedule:
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_retry, self._next_full = _NEVER, 0.0
         self._changed_since = _NEVER  # when the oldest change arrived that is not in force
+        self._unread_since = _NEVER
 
     def changed(self, at: float | None = None) -> None:
         """A change arrived, None: now."""
@@ -57,11 +87,40 @@ class Schedule:
         """Whether the last round failed and it is not yet time for the next."""
         return self._now() < self._next_retry < _NEVER
 
-    def patience_s(self, next_look: float, pause_s: float | None) -> float:
-        """How long to wait if nothing happens. ``next_look``: when the standing rules are due; ``pause_s``: what has
-        been begun goes on after that long, None: nothing has.
+    def may_begin(self, *, synced: bool, in_force: bool) -> bool:
+        """Whether a round may be done. ``synced``: every listing has been read; ``in_force``: policies are, and what is
+        unread has been needed only since then.
         """
         now = self._now()
-        if pause_s is not None:
-            return min(pause_s, max(0.0, self._next_retry - now))
-        return max(0.0, min(self._next_retry, self._next_full, next_look) - now)
+        self._unread_since = _NEVER if synced else min(self._unread_since, now)
+        return synced or (in_force and now - self._unread_since >= UNREAD_LAST_S)
+
+    def pause_unread(self, *, failing: bool) -> Pause:
+        """Until a listing is looked at again. ``failing``: it cannot be read now."""
+        is_long = failing or self._now() - self._unread_since >= LOOK_S
+        return Pause(LOOK_S if is_long else UNREAD_S, RoundReason.LISTING)
+
+    def pause(
+        self,
+        *,
+        next_look: float,
+        slices: bool = False,
+        removes: bool = False,
+        audits: bool = False,
+        longest_s: float = _NEVER,
+    ) -> Pause:
+        """``next_look``: when the standing rules are due. ``slices``, ``removes``, ``audits``: a large change, the
+        removal of sets or an audit has been begun and goes on, each as soon as it may.
+        """
+        if slices:
+            return Pause(0.0, RoundReason.SLICE)
+        now = self._now()
+        dues = [(self._next_retry, RoundReason.RETRY), (now + longest_s, RoundReason.LOOK)]
+        if removes:
+            dues.append((now, RoundReason.REMOVAL))
+        elif audits:
+            dues.append((now + AUDIT_S, RoundReason.AUDIT))
+        else:
+            dues += [(self._next_full, RoundReason.COMPARISON), (next_look, RoundReason.STANDING)]
+        due, reason = min(dues, key=lambda each: each[0])
+        return Pause(max(0.0, due - now), reason)

@@ -6,7 +6,7 @@ are plain counts, and a reader may see slightly old values.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -104,7 +104,8 @@ class PolicyFigures:
     the last commit; ``calculation``: the time to calculate what simultaneous changes mean. ``workload_endpoints``: of
     all nodes, None while only this node's are followed. ``in_kernel``: chains, rules and sets of each family ("4", "6")
     now; ``records``: the number of known records of each kind. ``waiting_for_memory``: policies of each namespace.
-    ``dropped``: packets that standing rules have counted, by the reason.
+    ``dropped``: packets that standing rules have counted, by the reason. ``rounds``: of the engine, by the word that
+    says what for.
     """
 
     transactions: int = 0
@@ -123,3 +124,4 @@ class PolicyFigures:
     records: Mapping[str, int] = field(default_factory=dict)
     waiting_for_memory: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    rounds: Counter[str] = field(default_factory=Counter)

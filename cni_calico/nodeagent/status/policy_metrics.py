@@ -74,6 +74,10 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
     for reason, count in figures.dropped.items():
         dropped.add_metric([reason], count)
     yield dropped
+    rounds = CounterMetricFamily("calico_policy_rounds", "Rounds of the policy engine.", labels=["reason"])
+    for reason, count in dict(figures.rounds).items():
+        rounds.add_metric([reason], count)
+    yield rounds
     by = GaugeMetricFamily("calico_policy_by", "1 for the packet filter that enforces policies.", labels=["filter"])
     by.add_metric([standing.by], 1)
     yield by

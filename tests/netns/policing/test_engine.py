@@ -35,8 +35,9 @@ from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.policing import engine as engines
 from cni_calico.nodeagent.policing.enforce import connections
 from cni_calico.nodeagent.policing.enforce.departures import FILE
-from cni_calico.nodeagent.policing.engine import LOOK_S, PolicyEngine
+from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
+from cni_calico.nodeagent.policing.schedule import LOOK_S
 from cni_calico.nodeagent.policing.tables.touched import TABLES
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.view import last_valid

@@ -32,8 +32,8 @@ from cni_calico.netfilter.tables import (
     Operation,
     TableId,
 )
+from cni_calico.nodeagent.policing.schedule import AUDIT_S
 
-SLICE_S = 0.02
 _OBJECT_S = 60.0
 _ATTEMPTS = 3
 _AT_ONCE = 1000  # elements prepared for the comparison without checking the time
@@ -87,7 +87,7 @@ class Audit:
             for operation in operations:
                 self._changed.update((operation.table, name) for name in _objects_of(operation))
 
-    def step(self, budget_s: float = SLICE_S) -> str:
+    def step(self, budget_s: float = AUDIT_S) -> str:
         """Continue for that long; returns the difference found, "" for none so far. Raises KernelError."""
         if self._steps is None:
             return ""

@@ -77,9 +77,9 @@ class EarlyGuard:
             tunnels = read_used_tunnels(self._felix, Deadline.after(_READ_S))
             if self._guard is None or self._goal is None:
                 plane = look(self._felix)
-                kernel, _ = stack.enter_context(opened(plane, self._felix))
+                filtering = stack.enter_context(opened(plane, self._felix))
                 self._goal = Goal(plane.settings(self._felix, ()))
-                self._guard = StandingGuard(Enforcer(kernel, self._goal, self._log), self._goal)
+                self._guard = StandingGuard(Enforcer(filtering.kernel, self._goal, self._log), self._goal)
             self._goal.use_tunnels(tunnels)
             self._guard.tunnels = tunnels
             if self._guard.stand_early(self._felix) and (tunnels.vxlan or tunnels.ipip):

@@ -8,13 +8,14 @@ after this one's rules are in force: for a moment a packet meets both, but never
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
+from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.legacy.filter import LegacyFilter
 from cni_calico.kernel.filter.legacy.matches import Marks
@@ -61,6 +62,18 @@ class DataPlane:
 
 
 DEFAULT = DataPlane()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFilter:
+    """``port``: of the socket that makes the changes, by which notifications of changed rules tell our own; 0: there
+    are none, and ``touched`` says whether others have changed rules, as far as it can tell cheaply.
+    """
+
+    kernel: PacketFilter
+    plane: DataPlane = DEFAULT
+    port: int = 0
+    touched: Callable[[], bool] = lambda: False
 
 
 class NoPacketFilter(KernelError):
@@ -144,16 +157,15 @@ def _no_iptables(felix: FelixSettings) -> str:
 
 
 @contextmanager
-def opened(plane: DataPlane, felix: FelixSettings) -> Iterator[tuple[NfTables | LegacyFilter, int]]:
-    """The packet filter, and the port of its socket (0: it has none)."""
+def opened(plane: DataPlane, felix: FelixSettings) -> Iterator[OpenFilter]:
     if plane.name == IPTABLES:
         marks = marks_of(felix.mark_mask)
         assert marks is not None  # or it would not have been chosen
         with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
-            yield filtering, 0
+            yield OpenFilter(filtering, plane, touched=filtering.touched)
     else:
         with NfTables() as kernel:
-            yield kernel, kernel.port
+            yield OpenFilter(kernel, plane, kernel.port)
 
 
 def count_dropped(plane: DataPlane, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cni_calico.kernel.cgroup import LimitedGroup, read_limited_groups
-from cni_calico.kernel.filter.nf_tables.attributes import forget_cached
 from cni_calico.kernel.memory import collect_all, resident_bytes
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.selectors import parse_selector
@@ -61,8 +60,10 @@ class MemoryGuard:
         now: Callable[[], float] = time.monotonic,
         groups: Callable[[], tuple[LimitedGroup, ...]] = read_limited_groups,
         own_bytes: Callable[[], int] = resident_bytes,
+        forget_cached: Callable[[], None] = lambda: None,
     ) -> None:
-        self._setting = limit_mib
+        """``forget_cached``: have the packet filter free what it keeps only to be faster."""
+        self._setting, self._forget_cached = limit_mib, forget_cached
         self._now, self._groups, self._own_bytes = now, groups, own_bytes
         self._limits: tuple[_MemoryLimit, ...] = ()
         self._used_at = self._limits_at = self._dropped_at = self._looked_at = float("-inf")
@@ -240,7 +241,7 @@ class MemoryGuard:
 
     def _drop_caches(self) -> None:
         self._dropped_at = self._now()
-        forget_cached()
+        self._forget_cached()
         for cached in (parse_selector, selector_source, port_source, peer_selector):
             cached.cache_clear()
         collect_all()

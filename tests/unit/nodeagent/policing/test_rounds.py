@@ -20,8 +20,9 @@ from cni_calico.model.resources import Metadata, Resource
 from cni_calico.netfilter.tables import AddRules, AddTable, NftTable, Operation, TableId
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
+from cni_calico.nodeagent.policing.enforce.filters import OpenFilter
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal
-from cni_calico.nodeagent.policing.rounds import Rounds
+from cni_calico.nodeagent.policing.rounds import KernelSide, Rounds
 from cni_calico.nodeagent.policing.schedule import RETRY_FIRST_S
 from cni_calico.nodeagent.policing.tables.touched import FILTER
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -82,7 +83,8 @@ class Host:
             endpoint_status_prefix=str(self.directory),
             nftables_refresh_s=90,
         )
-        return Rounds(context, "n1", felix, self.kernel, None, self.told.append, watch, figures, lambda: self.time)
+        kernel = KernelSide(OpenFilter(self.kernel), watch_rules=watch)
+        return Rounds(context, "n1", felix, kernel, self.told.append, figures, lambda: self.time)
 
 
 def policed(host: Host) -> bool:
@@ -179,14 +181,14 @@ def test_a_failure_is_waited_after(tmp_path: Path) -> None:
     host = Host(tmp_path)
     rounds = host.rounds()
     rounds.receive({POLICY: Refusal("no")})
-    assert not rounds.waits_to_retry and rounds.patience_s() == 0
+    assert not rounds.waits_to_retry and rounds.pause().seconds == 0
     rounds.once()
-    assert rounds.waits_to_retry and rounds.patience_s() > RETRY_FIRST_S / 2
+    assert rounds.waits_to_retry and rounds.pause().seconds > RETRY_FIRST_S / 2
     host.time += 2 * RETRY_FIRST_S
     assert not rounds.waits_to_retry
     host.kernel.broken = False
     rounds.once()
-    assert not rounds.waits_to_retry and round(rounds.patience_s()) == 90
+    assert not rounds.waits_to_retry and round(rounds.pause().seconds) == 90
 
 
 def test_what_is_not_read_yet_keeps_nothing_back(tmp_path: Path) -> None:
@@ -466,7 +468,7 @@ def test_standing_rules_that_fail_are_tried_less_and_less_often(tmp_path: Path) 
     host.kernel.refuse = lambda operation: 0
     host.time += 31
     rounds.once()
-    assert not host.told[-1].problems and rounds.guard.stands and rounds.patience_s() > 60
+    assert not host.told[-1].problems and rounds.guard.stands and rounds.pause().seconds > 60
 
 
 def test_before_every_listing_has_been_read(tmp_path: Path) -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from cni_calico.nodeagent.policing.schedule import RETRY_FIRST_S, RETRY_LAST_S, Schedule
+from cni_calico.nodeagent.policing.schedule import (
+    AUDIT_S,
+    LOOK_S,
+    RETRY_FIRST_S,
+    RETRY_LAST_S,
+    UNREAD_LAST_S,
+    UNREAD_S,
+    Pause,
+    RoundReason,
+    Schedule,
+)
 
 NEVER = float("inf")
 
@@ -21,9 +31,12 @@ class Timed:
         self.time = now
         return self.schedule.compares_all(interval_s, at_once=at_once)
 
-    def patience_s(self, now: float, next_look: float = NEVER, pause_s: float | None = None) -> float:
+    def pause(self, now: float, next_look: float = NEVER, **begun: bool) -> Pause:
         self.time = now
-        return self.schedule.patience_s(next_look, pause_s)
+        return self.schedule.pause(next_look=next_look, **begun)
+
+    def patience_s(self, now: float, next_look: float = NEVER, **begun: bool) -> float:
+        return self.pause(now, next_look, **begun).seconds
 
     def fail(self, now: float) -> None:
         self.time = now
@@ -78,10 +91,40 @@ def test_nothing_is_compared_where_nothing_is_in_force(timed: Timed) -> None:
 
 
 def test_what_was_begun_goes_on_unless_a_failed_round_is_due_before(timed: Timed) -> None:
-    assert timed.patience_s(500, NEVER, 0.5) == 0.5
+    assert timed.patience_s(500, audits=True) == pytest.approx(AUDIT_S)
+    assert timed.patience_s(500, removes=True) == timed.patience_s(500, slices=True) == 0
     timed.fail(500)
-    assert timed.patience_s(500, NEVER, 0.5) == pytest.approx(RETRY_FIRST_S)
-    assert timed.patience_s(501, NEVER, 0.5) == 0
+    assert timed.patience_s(500.19, audits=True) == pytest.approx(RETRY_FIRST_S - 0.19)
+    assert timed.patience_s(501, audits=True) == 0
+
+
+def test_why_the_thread_waits(timed: Timed) -> None:
+    """The reason is that of the moment that comes first."""
+    everything = {"slices": True, "removes": True, "audits": True}
+    assert timed.pause(100, 130, **everything).until is RoundReason.SLICE
+    assert timed.pause(100, 130, removes=True, audits=True).until is RoundReason.REMOVAL
+    assert timed.pause(100, 130, audits=True).until is RoundReason.AUDIT
+    assert timed.pause(100, 130).until is RoundReason.STANDING
+    assert timed.pause(100, 200).until is RoundReason.COMPARISON
+    assert timed.schedule.pause(next_look=130, longest_s=LOOK_S) == Pause(LOOK_S, RoundReason.LOOK)
+    timed.fail(100)
+    for begun in ({}, {"audits": True}, {"removes": True}):
+        assert timed.pause(101, 101, **begun).until is RoundReason.RETRY
+
+
+def test_a_listing_that_is_needed_from_now_on_is_waited_for_only_so_long(timed: Timed) -> None:
+    def may_begin(now: float, *, synced: bool = False, in_force: bool = True) -> bool:
+        timed.time = now
+        return timed.schedule.may_begin(synced=synced, in_force=in_force)
+
+    assert may_begin(100, synced=True, in_force=False)
+    assert not may_begin(101)
+    assert timed.schedule.pause_unread(failing=False) == Pause(UNREAD_S, RoundReason.LISTING)
+    assert timed.schedule.pause_unread(failing=True) == Pause(LOOK_S, RoundReason.LISTING)
+    assert not may_begin(101 + UNREAD_LAST_S - 0.1)
+    assert timed.schedule.pause_unread(failing=False).seconds == LOOK_S
+    assert may_begin(101 + UNREAD_LAST_S) and not may_begin(1000, in_force=False)
+    assert may_begin(1000, synced=True) and not may_begin(1001), "another listing is waited for anew"
 
 
 def test_the_oldest_change_counts_until_all_is_in_force(timed: Timed) -> None:

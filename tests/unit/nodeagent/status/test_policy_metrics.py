@@ -32,6 +32,7 @@ def test_all_of_them() -> None:
     figures.calculation.observe(0.001)
     figures.workload_endpoints = 12
     figures.dropped = {"spoofed-source": 3}
+    figures.rounds["retry"] += 2
     standing = Standing(in_force=True, counts={"endpoints": 5, "policies": 6, "classes": 2}, problems=("one",))
     found = lines(standing, figures)
     for line in (
@@ -59,6 +60,7 @@ def test_all_of_them() -> None:
         'calico_policy_change_seconds_bucket{le="0.025"} 1.0',
         "calico_policy_in_force 1.0",
         'calico_standing_dropped_packets_total{reason="spoofed-source"} 3.0',
+        'calico_policy_rounds_total{reason="retry"} 2.0',
         "calico_policy_problems 1.0",
         "calico_policy_repairs_total 3.0",
     ):
