@@ -14,6 +14,7 @@ from cni_calico.ctl.policy.hosts import (
     HostGate,
     HostVerdict,
     TrafficEnd,
+    asked_at,
     gates,
     host_at,
     host_records,
@@ -83,7 +84,7 @@ def explain(session: Session, arguments: Namespace) -> str:
     tunnel = read_tunnel(session, source, destination, packet.destination, arguments.warn)
     views = read_views(session, records, (source.node, destination.node))
     path = gates(views, source, destination, packet, tunnel)
-    graph = records.graph([*(end.key for end in (source, destination) if end.key), *(gate.key for gate in path)])
+    graph = records.graph([*(end.key for end in (source, destination) if end.key), *asked_at(path, views)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for name, count in records.over_budget.items():

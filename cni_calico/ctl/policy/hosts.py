@@ -98,6 +98,11 @@ def overruled_by(hosts: Mapping[ResourceKey, HostRecord], key: ResourceKey) -> R
     return None if first == key else first
 
 
+def everywhere_on(hosts: Mapping[ResourceKey, HostRecord], node: str) -> ResourceKey | None:
+    """The host endpoint of a node's interfaces that have none of their own. ``hosts``: sorted by name."""
+    return next((key for key, host in hosts.items() if (host.node, host.interface) == (node, ALL_INTERFACES)), None)
+
+
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:
     """The HostEndpoint of a name. Raises CommandFailed if there is none or it is not valid."""
     key = ResourceKey("HostEndpoint", name)
@@ -159,6 +164,12 @@ def _gates(
 ) -> Iterator[HostGate]:
     if key is not None:
         yield from (HostGate(node, key, reach, direction) for reach in reaches)
+
+
+def asked_at(path: list[HostGate], views: Mapping[str, NodeHosts]) -> set[ResourceKey]:
+    """The host endpoints whose policies may decide at these gates: each one's own, and those of all interfaces."""
+    everywhere = (views[gate.node].everywhere() for gate in path)
+    return {gate.key for gate in path} | {key for key in everywhere if key is not None}
 
 
 def judge(wanted: Wanted, path: list[HostGate], packet: Packet, views: Mapping[str, NodeHosts]) -> list[HostVerdict]:

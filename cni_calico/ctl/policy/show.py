@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.explain import find_end
-from cni_calico.ctl.policy.hosts import HOST_PREFIX, host_records, named_host, overruled_by
+from cni_calico.ctl.policy.hosts import HOST_PREFIX, everywhere_on, host_records, named_host, overruled_by
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.explain import asked_host
+from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted, WantedTier
 
@@ -23,9 +25,10 @@ def show(session: Session, arguments: Namespace) -> str:
     if bool(arguments.endpoint) == bool(arguments.all):
         raise InvalidConfig("cannot show policies: name a workload, or give --all")
     records = load(session, arguments)
+    every = host_records(records)
     if arguments.all:
         keys = [key for key, record in records.endpoints.items() if arguments.node in ("", record.node)]
-        hosts = [key for key, host in host_records(records).items() if arguments.node in ("", host.node)]
+        hosts = [key for key, host in every.items() if arguments.node in ("", host.node)]
     elif arguments.endpoint.startswith(HOST_PREFIX):
         keys, hosts = [], [named_host(records, arguments.endpoint.removeprefix(HOST_PREFIX))[0]]
     else:
@@ -34,7 +37,8 @@ def show(session: Session, arguments: Namespace) -> str:
         if end.key is None:
             raise CommandFailed(f"cannot show policies: no workload has {arguments.endpoint}")
         keys = [end.key]
-    graph = records.graph([*keys, *hosts])
+    everywhere = (everywhere_on(every, every[key].node) for key in hosts)
+    graph = records.graph([*keys, *hosts, *(key for key in everywhere if key is not None)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for endpoint in sorted(keys, key=str):
@@ -43,12 +47,14 @@ def show(session: Session, arguments: Namespace) -> str:
     wanted = graph.wanted()
     if arguments.output != TABLE:
         found = [_described(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
-        shown_hosts = [_described_host(records, wanted, key) for key in hosts]
+        shown_hosts = [_described_host(every, wanted, key) for key in hosts]
         return render_value({"workloads": found, "hostEndpoints": shown_hosts}, arguments.output)
     shown = [_shown(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
-    shown += [_shown_host(records, wanted, key) for key in hosts]
+    shown += [_shown_host(records, every, wanted, key) for key in hosts]
     return "\n".join(shown) if shown else "No workloads.\n"
 
+
+HostRecords = Mapping[ResourceKey, HostRecord]  # sorted by name
 
 _HOST_SECTIONS: tuple[tuple[str, PolicyReach, Direction], ...] = (
     ("ingress, before connection tracking (doNotTrack)", "raw", "ingress"),
@@ -61,13 +67,13 @@ _HOST_SECTIONS: tuple[tuple[str, PolicyReach, Direction], ...] = (
 )
 
 
-def _described_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:
-    host, group = host_records(records)[key], wanted.host_classes[wanted.hosts[key].class_id]
+def _described_host(hosts: HostRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:
+    host, group = hosts[key], wanted.host_classes[wanted.hosts[key].class_id]
     found: dict[str, Any] = {"name": key.name, "node": host.node, "interface": host.interface}
-    other = overruled_by(host_records(records), key)
+    other = overruled_by(hosts, key)
     found |= {"overruledBy": other.name} if other else {}
     for _, reach, direction in _HOST_SECTIONS:
-        tiers = group.tiers(reach, direction == "ingress")
+        _, tiers = _tiers(hosts, wanted, key, reach, direction)
         found.setdefault(direction, {})[reach] = [
             {"tier": tier.name, "policies": [str(policy) for policy in tier.policies], "end": tier.end}
             for tier in tiers
@@ -75,19 +81,19 @@ def _described_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) ->
     return {**found, "profiles": [profile.name for profile in group.profiles]}
 
 
-def _shown_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:
+def _shown_host(records: PolicyRecords, hosts: HostRecords, wanted: Wanted, key: ResourceKey) -> str:
     """Stages without policies are left out, except the host's own traffic, which is closed then."""
-    host, group = host_records(records)[key], wanted.host_classes[wanted.hosts[key].class_id]
+    host, group = hosts[key], wanted.host_classes[wanted.hosts[key].class_id]
     where = {"*": "all interfaces without one of their own", "": "the interface with its expectedIPs"}
     lines = [f"HostEndpoint {key.name} on {host.node}, {where.get(host.interface, host.interface)}"]
-    other = overruled_by(host_records(records), key)
+    other = overruled_by(hosts, key)
     if other:
         lines.append(f"  not in force: HostEndpoint {other.name} names the same, and comes first by its name")
     for title, reach, direction in _HOST_SECTIONS:
-        tiers = group.tiers(reach, direction == "ingress")
+        asked, tiers = _tiers(hosts, wanted, key, reach, direction)
         if not tiers and reach != "own":
             continue
-        lines.append(f"  {title}")
+        lines.append(f"  {title}{'' if asked == key else f', of HostEndpoint {asked.name}'}")
         for tier in tiers:
             lines += [f"    tier {tier.name}", *_policies(records, wanted, tier, direction)]
             end = "denied" if tier.end == "Deny" else "continues"
@@ -98,6 +104,14 @@ def _shown_host(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str
         rest = f"profile {missing[0]} does not exist: everything is denied" if missing else "the rest: denied"
         lines.append(f"    {rest if reach == 'own' else 'the rest: continues'}")
     return "\n".join([*lines, ""])
+
+
+def _tiers(
+    hosts: HostRecords, wanted: Wanted, key: ResourceKey, reach: PolicyReach, direction: Direction
+) -> tuple[ResourceKey, tuple[WantedTier, ...]]:
+    """Those that decide at a host endpoint's interface, and the host endpoint to which they apply."""
+    asked = asked_host(wanted, key, everywhere_on(hosts, hosts[key].node), reach)
+    return asked, wanted.host_classes[wanted.hosts[asked].class_id].tiers(reach, direction == "ingress")
 
 
 def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:

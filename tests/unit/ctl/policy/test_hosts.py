@@ -202,6 +202,33 @@ def test_before_translation(tiered_cluster):
     assert "The connection is allowed." in other and "Hint" not in other
 
 
+def test_before_translation_everywhere_counts_where_the_own_host_endpoint_has_no_such_policy(tiered_cluster):
+    calicoctl = tiered_cluster(NAMED)
+    put(calicoctl, "HostEndpoint", "all", {"node": "n1", "interfaceName": "*"})
+    own = {"selector": "hep == 'h0'", "order": 1, "types": ["Ingress"], "ingress": [{"action": "Allow"}]}
+    put(calicoctl, "GlobalNetworkPolicy", "own", own)
+    assert "The connection is allowed." in explain(calicoctl, "192.0.2.1", "172.31.0.1", 30080)
+    deny = [{"action": "Deny", "protocol": "TCP", "destination": {"ports": [30080]}}]
+    early = {"order": 2, "preDNAT": True, "applyOnForward": True, "types": ["Ingress"]}
+    put(calicoctl, "GlobalNetworkPolicy", "nodeports", {**early, "selector": "!has(hep)", "ingress": deny})
+    denied = explain(calicoctl, "192.0.2.1", "172.31.0.1", 30080)
+    assert "ingress of HostEndpoint all (preDNAT): DENIED by rule 1 of GlobalNetworkPolicy nodeports" in denied
+    assert "The connection is DENIED." in denied
+    shown = calicoctl.ok("policy", "show", "hostendpoint:h0")
+    assert "ingress, before addresses are translated (preDNAT), of HostEndpoint all\n    tier default\n" in shown
+    (described,) = json.loads(calicoctl.ok("policy", "show", "hostendpoint:h0", "-o", "json"))["hostEndpoints"]
+    [tier] = described["ingress"]["beforeNat"]
+    assert tier["policies"] == ["GlobalNetworkPolicy nodeports"]
+    forwarded = explain(calicoctl, "192.0.2.1", "a", 30080)
+    assert "ingress of HostEndpoint all (preDNAT): DENIED by rule 1 of GlobalNetworkPolicy nodeports" in forwarded
+    allow = [{"action": "Allow", "protocol": "TCP"}]
+    put(calicoctl, "GlobalNetworkPolicy", "own-early", {**early, "selector": "hep == 'h0'", "ingress": allow})
+    allowed = explain(calicoctl, "192.0.2.1", "172.31.0.1", 30080)
+    assert "ingress of HostEndpoint h0 (preDNAT): allowed by rule 1 of GlobalNetworkPolicy own-early" in allowed
+    assert "HostEndpoint all" not in allowed and "The connection is allowed." in allowed
+    assert "HostEndpoint all" not in calicoctl.ok("policy", "show", "hostendpoint:h0")
+
+
 def test_show(tiered_cluster):
     calicoctl = tiered_cluster(NAMED)
     out = calicoctl.ok("policy", "show", "hostendpoint:h0")
