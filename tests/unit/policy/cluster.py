@@ -50,6 +50,7 @@ def as_packet(raw):
 
 ADDRESSES = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.1.2", "192.0.2.1", "fd00::1", "fd00::2"]
 NETS = ["10.0.0.0/31", "10.0.0.0/16", "10.0.1.0/24", "0.0.0.0/0", "fd00::/64", "::/0", "10.0.0.2/32", "10.0.1.0/25"]
+RULE_NETS = [*NETS, "10.0.1.1", "fd00::1"]  # an address without prefix length is the whole address
 NAMESPACES = ["a", "b"]
 PROFILES = ["kns.a", "kns.b", "ksa.a.s", "own"]
 PORT_NAMES = ["web", "dns"]
@@ -113,8 +114,8 @@ def peers(draw, protocol, namespace, destination):
                 of=8,
             )
         ),
-        "nets": draw(some(st.lists(st.sampled_from(NETS), min_size=1, max_size=2), of=6)),
-        "notNets": draw(some(st.lists(st.sampled_from(NETS), min_size=1, max_size=2), of=8)),
+        "nets": draw(some(st.lists(st.sampled_from(RULE_NETS), min_size=1, max_size=2), of=6)),
+        "notNets": draw(some(st.lists(st.sampled_from(RULE_NETS), min_size=1, max_size=2), of=8)),
         "ports": draw(some(ports, of=3)) if with_ports else None,
         "notPorts": draw(some(ports, of=8)) if with_ports else None,
         "services": draw(some(st.just({"name": "svc", "namespace": namespace or "a"}), of=8)),

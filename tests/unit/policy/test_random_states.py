@@ -226,9 +226,10 @@ def run(states: int, first: int, documents: dict[tuple[str, str, str], list[Any]
 
 def require_both(tried: dict[tuple[str, bool | None], int], *rarely: str) -> None:
     """Nothing is compared that always has the same answer."""
-    ways = ("through", "to the host", "from the host", "invalid through")
+    ways = ("through", "to the host", "from the host", "invalid through", "invalid from the host")
     for what in ("workload", "own of *", "forward of *", "beforeNat of *", *ways, *rarely):
         assert {verdict for asked, verdict in tried if asked == what} >= {True, False}, (what, tried)
+    assert True in {verdict for asked, verdict in tried if asked == "unknown interface from the host"}, tried
     for what in ("invalid to the host", "unknown interface through", "unknown interface to the host"):
         assert False in {verdict for asked, verdict in tried if asked == what}, (what, tried)
 
