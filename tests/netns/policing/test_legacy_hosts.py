@@ -14,10 +14,12 @@ from tests.netns.policing.test_hosts import (
     test_host_endpoints_that_contradict_each_other,
     test_node_ports,
     test_other_failsafe_ports,
+    test_pre_dnat_of_all_interfaces,
     test_pre_dnat_with_egress_is_refused_and_the_rest_enforced,
     test_the_hosts_own_connections_to_services,
     test_what_a_host_sends_to_itself,
     test_what_a_node_cannot_do_without_is_named,
+    test_what_connection_tracking_cannot_understand_is_not_forwarded,
     test_what_is_not_tracked,
 )
 from tests.netns.policing.test_legacy import LEGACY
@@ -49,6 +51,7 @@ __all__ = [
     "test_numbers_of_connections",
     "test_other_failsafe_ports",
     "test_packet_rates",
+    "test_pre_dnat_of_all_interfaces",
     "test_pre_dnat_with_egress_is_refused_and_the_rest_enforced",
     "test_service_loops",
     "test_the_hosts_own_connections_to_services",
@@ -57,6 +60,7 @@ __all__ = [
     "test_what_a_host_sends_to_itself",
     "test_what_a_node_cannot_do_without_is_named",
     "test_what_connection_tracking_cannot_understand",
+    "test_what_connection_tracking_cannot_understand_is_not_forwarded",
     "test_what_deny_does",
     "test_what_is_not_tracked",
     "test_without_ipv6",
