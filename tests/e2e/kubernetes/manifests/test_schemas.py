@@ -206,6 +206,18 @@ def test_good_records_are_taken_as_they_are(plural: str, kube: Cluster) -> None:
     assert again["spec"]["aFieldOfANewerRelease"] == {"kept": [1]}
 
 
+def test_defaults_of_sections_that_are_there(kube: Cluster) -> None:
+    """Upstream's definitions fill them in only there; an empty section stays empty otherwise."""
+    given = {"loadBalancer": {}, "policyMigration": {}, "namespace": {}}
+    made = kube.request(
+        "POST",
+        path_of("kubecontrollersconfigurations"),
+        resource("kubecontrollersconfigurations", {"controllers": given}),
+    )
+    filled_in = {"loadBalancer": {"assignIPs": "AllServices"}, "policyMigration": {"enabled": "Enabled"}}
+    assert made["spec"]["controllers"] == given | filled_in
+
+
 @pytest.mark.parametrize(("plural", "changes"), BAD, ids=lambda value: value if isinstance(value, str) else str(value))
 def test_bad_ones_are_refused_by_name(plural: str, changes: dict[str, Any], kube: Cluster) -> None:
     with pytest.raises(RecordRefused, match=r"spec") as caught:
