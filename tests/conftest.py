@@ -59,6 +59,7 @@ def has_tool(*names: str) -> bool:
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "netns": (has_namespaces, "netns: needs root and network namespaces"),
     "bird": (lambda: Path("/usr/sbin/bird").exists(), "bird: needs BIRD 2 (Debian's bird2)"),
+    "old_bird": (lambda: has_tool("old-bird/usr/sbin/bird6"), "old_bird: tests/setup/tests.sh unpacks it"),
     "runit": (lambda: Path("/usr/bin/runsvdir").exists(), "runit: tests/setup/tests.sh installs it"),
     "etcd": (lambda: has_tool("bin/etcd"), "etcd: tests/setup/tests.sh builds it"),
     "kubernetes": (

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What the tests need beyond Python: Debian packages, Go programs (etcd, an API server, cnitool, reference plugins, helm), a
-# Debian 11 root. From nothing it takes some ten minutes on two cores, most of them for the API server.
+# Debian 11 root, BIRD 1.6. From nothing it takes some ten minutes on two cores, most of them for the API server.
 #
 #   tests/setup/tests.sh [--check]      --check: only say (by exit status) whether everything is there
 set -euo pipefail
@@ -14,8 +14,8 @@ PACKAGES=(debootstrap etcd-client nftables iptables ipset conntrack bird2 runit 
 
 if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null
-  for part in build-go-tools kubernetes old-root helm; do "tests/setup/$part.sh" --check; done
+  for part in build-go-tools kubernetes old-root old-bird helm; do "tests/setup/$part.sh" --check; done
   exit
 fi
 debian_install "${PACKAGES[@]}"
-for part in build-go-tools kubernetes old-root helm; do "tests/setup/$part.sh"; done
+for part in build-go-tools kubernetes old-root old-bird helm; do "tests/setup/$part.sh"; done

@@ -23,6 +23,7 @@ from cni_calico.errors import BirdUnavailable
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.bgp.bird.adoption import KEPT_SUFFIX, parse_greeting
 from cni_calico.nodeagent.bgp.bird.control import BirdControl
+from tests.conftest import LAB_CACHE
 from tests.deadlines import until
 from tests.netns.nodes import ROOT, Node
 from tests.unit.nodeagent.fabric import NODES, pool
@@ -30,6 +31,7 @@ from tests.unit.nodeagent.fabric import NODES, pool
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 
 BIRD = "/usr/sbin/bird"
+OLD = LAB_CACHE / "old-bird/usr/sbin"  # BIRD 1.6: bird and bird6
 PEER = "10.0.0.254"
 EMPTY = "log stderr all;\nrouter id 10.0.0.1;\nprotocol device { }\n"
 
@@ -49,11 +51,13 @@ def has_session(node: Node, address: str = PEER) -> bool:
 
 
 @contextmanager
-def bird(node: Node, config: Path, *more: str, socket_name: str = "bird.ctl") -> Iterator[subprocess.Popen[bytes]]:
+def bird(
+    node: Node, config: Path, *more: str, socket_name: str = "bird.ctl", program: str | Path = BIRD
+) -> Iterator[subprocess.Popen[bytes]]:
     """A BIRD that the test runs, as another service would."""
     (node.root / "run").mkdir(exist_ok=True)
-    argv = ["nsenter", f"--net={node.ns.path}", BIRD, "-c", str(config), "-s", f"{node.root}/run/{socket_name}", *more]
-    process = subprocess.Popen([*argv, "-f"], stderr=subprocess.DEVNULL)
+    words = [program, "-c", str(config), "-s", f"{node.root}/run/{socket_name}", *more, "-f"]
+    process = subprocess.Popen(["nsenter", f"--net={node.ns.path}", *words], stderr=subprocess.DEVNULL)
     try:
         until(lambda: "running" in ask_if_there(node, "show status", socket_name), "BIRD answers", 20)
         yield process
@@ -225,8 +229,35 @@ def test_two_daemons_are_refused_by_name(bgp_node: Node, tmp_path: Path) -> None
         until(lambda: (bgp_node.root / "run" / "bird6.ctl").is_symlink(), "the name leads to it", 30)
 
 
-def test_a_bird_of_the_old_kind_is_refused_by_name(bgp_node: Node) -> None:
-    """There is none to be had any more: its greeting, by upstream's patched version."""
+@pytest.mark.old_bird
+def test_a_bird_of_the_old_kind_is_refused_by_name(bgp_node: Node, tmp_path: Path) -> None:
+    """BIRD 1.6 by itself, with its second daemon, and that one beside a BIRD 2; none of them is touched."""
+    configs = [tmp_path / "bird.conf", tmp_path / "bird6.conf"]
+    for config in configs:
+        config.write_text(EMPTY)
+    run = bgp_node.root / "run"
+
+    def refused(text: str) -> str:
+        said = until(lambda: re.match(f"{text}.*", bgp_node.status().get("bgp") or ""), text, 60)
+        return str(said[0])
+
+    with bird(bgp_node, configs[1], socket_name="bird6.ctl", program=OLD / "bird6") as second:
+        with bird(bgp_node, configs[0], program=OLD / "bird") as first:
+            bgp_node.run("-felix", "-confd")
+            why = refused("cannot use BIRD 1")
+            assert f"BIRD 1.6.8 (process {first.pid}), which answers at {run}/bird.ctl: 2.0.12 is the oldest" in why
+            assert first.poll() is None and second.poll() is None
+            assert f"(process {first.pid})" in bgp_node.calico_node("-show-status").stdout
+        with bird(bgp_node, configs[0]) as first:
+            why = refused("cannot use two daemons: BIRD 2")
+            assert f"(process {first.pid}), which answers at {run}/bird.ctl, and BIRD 1.6.8 (" in why
+            assert f"(process {second.pid}), which answers at {run}/bird6.ctl" in why
+            assert first.poll() is None and second.poll() is None
+        assert [config.read_text() for config in configs] == [EMPTY, EMPTY]
+
+
+def test_upstreams_bird_is_refused_by_name(bgp_node: Node) -> None:
+    """Its program cannot be had here: its greeting."""
     (bgp_node.root / "run").mkdir(exist_ok=True)
     path = bgp_node.root / "run" / "bird.ctl"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -256,7 +287,8 @@ def greet(listener: socket.socket) -> None:
     ("text", "version"),
     [
         ("BIRD 2.0.12 ready.", (2, 0, 12)),
-        ("BIRD v0.3.3+birdv1.6.8 ready.", (1, 6, 8)),
+        ("BIRD 1.6.8 ready.", (1, 6, 8)),  # Debian's bird and bird6
+        ("BIRD v0.3.3+birdv1.6.8 ready.", (1, 6, 8)),  # upstream's
         ("BIRD 3.0-alpha2 ready.", (3, 0)),
         ("Hello", ()),
     ],
