@@ -158,7 +158,7 @@ def test_a_policy_over_the_budget_denies(tiered_cluster, tmp_path):
     """As on the nodes: what it would allow does not count."""
     side = {"selector": "app == 'a'", "ports": [80, "http"]}  # four alternatives
     large = {"action": "Allow", "protocol": "TCP", "source": side, "destination": side}
-    spec = {"order": 1, "types": ["Ingress"], "ingress": [{"action": "Allow"}, *[large] * 4096]}
+    spec = {"order": 1, "types": ["Ingress"], "ingress": [{"action": "Allow"}, *[large] * 10240]}
     metadata = {"name": "large", "namespace": "default"}
     file = tmp_path / "large.json"
     head = {"apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy", "metadata": metadata}
@@ -168,9 +168,12 @@ def test_a_policy_over_the_budget_denies(tiered_cluster, tmp_path):
     done = calicoctl(*ask)
     why = "DENIED by NetworkPolicy default/large, which is over the budget: it denies what it governs"
     assert f"ingress of default/b: {why}" in done.out and done.out.endswith("The connection is DENIED.\n")
-    assert "Warning: NetworkPolicy default/large denies what it governs: its rules may need 655" in done.err
+    assert "Warning: NetworkPolicy default/large denies what it governs: its rules may need 1638" in done.err
     shown = calicoctl.ok("policy", "show", "b", "--with", str(file))
     assert "NetworkPolicy default/large (over the budget: denies, not applied yet)" in shown
+    felix = {"apiVersion": head["apiVersion"], "kind": "FelixConfiguration", "metadata": {"name": "default"}}
+    calicoctl.ok("apply", "-f", "-", stdin=json.dumps({**felix, "spec": {"policyRuleBudget": 200_000}}))
+    assert calicoctl(*ask).out.endswith("The connection is allowed.\n")
 
 
 def test_workloads_that_name_one_interface(calicoctl):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
 from cni_calico.kernel.filter.legacy.matches import Marks
@@ -20,6 +20,7 @@ from cni_calico.nodeagent.policing.tables.chains import render_policy
 from cni_calico.nodeagent.policing.tables.matches import MOST, ListSet
 from cni_calico.nodeagent.policing.tables.members import ADDRESS_BYTES
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.policy.budget import count_rules
 from cni_calico.policy.kubernetes import record_of
 from cni_calico.policy.records import PolicyRecord, parse_policy
 
@@ -42,17 +43,41 @@ SIDE = st.fixed_dictionaries(
         "serviceAccounts": st.just({"names": ["sa"]}),
     },
 )
-RULE = st.builds(
-    lambda action, protocol, source, destination: {
-        "action": action,
-        "protocol": protocol,
-        "source": source,
-        "destination": destination,
-    },
-    st.sampled_from(("Allow", "Deny", "Pass", "Log")),
-    st.sampled_from(("TCP", "UDP", "SCTP")),
-    SIDE,
-    SIDE,
+SERVICE = st.fixed_dictionaries({}, optional={"services": st.sampled_from(({"name": "a"}, {"name": "b"}))})
+ICMP = st.fixed_dictionaries({"type": st.integers(0, 254)}, optional={"code": st.integers(0, 255)})
+ACTION = st.sampled_from(("Allow", "Deny", "Pass", "Log"))
+OPTIONAL = {"ipVersion": st.sampled_from((4, 6)), "notProtocol": st.sampled_from(("TCP", 47))}
+WITHOUT_PORTS = SIDE.map(lambda side: {name: value for name, value in side.items() if "orts" not in name})
+OF_SERVICE = st.one_of(WITHOUT_PORTS, SERVICE)
+RULE = st.one_of(
+    st.fixed_dictionaries(
+        {"action": ACTION, "protocol": st.sampled_from(("TCP", "UDP", "SCTP")), "source": SIDE, "destination": SIDE},
+        optional=OPTIONAL,
+    ),
+    st.fixed_dictionaries(
+        {"action": ACTION, "protocol": st.just("ICMP"), "source": WITHOUT_PORTS, "destination": WITHOUT_PORTS},
+        optional={"icmp": ICMP, "notICMP": ICMP, "ipVersion": st.just(4)},
+    ),
+    st.fixed_dictionaries({"action": ACTION, "source": OF_SERVICE, "destination": OF_SERVICE}),
+)
+LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2).map(lambda m: {"matchLabels": m})
+PEER = st.one_of(
+    st.fixed_dictionaries({"podSelector": LABELS}, optional={"namespaceSelector": LABELS}),
+    st.fixed_dictionaries({"namespaceSelector": LABELS}),
+    st.builds(
+        lambda net, out: {"ipBlock": {"cidr": net, "except": out}}, st.sampled_from(("10.0.0.0/8", "fd00::/8")), NETS
+    ),
+)
+KUBERNETES_PORT = st.one_of(
+    st.fixed_dictionaries({"protocol": st.sampled_from(("TCP", "UDP", "SCTP"))}),
+    st.builds(
+        lambda protocol, port: {"protocol": protocol, "port": port},
+        st.sampled_from(("TCP", "UDP", "SCTP")),
+        st.one_of(st.sampled_from(NAMES), st.integers(1, 65535)),
+    ),
+)
+KUBERNETES_RULE = st.fixed_dictionaries(
+    {}, optional={"from": st.lists(PEER, max_size=6), "ports": st.lists(KUBERNETES_PORT, max_size=20)}
 )
 MARKS = Marks(0x40000, 0x80000)
 
@@ -87,16 +112,66 @@ def compiled(record: PolicyRecord, family: int) -> tuple[int, int]:
     return len(done.rules), sum(chains.values())
 
 
-@settings(max_examples=150)
-@given(st.lists(RULE, min_size=1, max_size=4))
-def test_rules_are_linear_in_the_text(rules: list[Any]) -> None:
-    record, size = parsed(rules), len(json.dumps(rules))
-    for family in (4, 6):
-        assert len(rendered(record, family, by_iptables=False)[0]) <= MOST * len(rules)
-        in_chain, in_lists = compiled(record, family)
-        assert in_chain <= MOST * len(rules)
-        assert in_lists <= size / 2
-    assert len(record.sources) <= 6 * len(rules)
+class Ratios:
+    """The most rules of the packet filter for one rule of a policy, and for 1,000 characters of its text."""
+
+    def __init__(self) -> None:
+        self.of_a_rule, self.of_text, self.lists = 0.0, 0.0, 0.0
+
+    def judge(self, record: PolicyRecord, rules: int, text: Any) -> None:
+        size = len(json.dumps(text, separators=(",", ":")))
+        found = [len(rendered(record, family, by_iptables=False)[0]) for family in (4, 6)]
+        by_iptables, in_lists = zip(*(compiled(record, family) for family in (4, 6)), strict=True)
+        most = max(*found, *by_iptables)
+        target(most / rules, label="rules")
+        assert most <= MOST * rules
+        assert max(in_lists) <= size / 2
+        assert max(found) <= count_rules(record.wanted)  # the budget has counted them all
+        self.of_a_rule = max(self.of_a_rule, most / rules)
+        self.of_text = max(self.of_text, 1000 * most / size)
+        self.lists = max(self.lists, 1000 * max(in_lists) / size)
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.of_a_rule:.1f} rules for one of a policy, {self.of_text:.0f} for 1,000 characters; in "
+            f"chains of ports {self.lists:.0f} for 1,000 characters"
+        )
+
+
+def test_rules_are_linear_in_the_text() -> None:
+    """It prints the worst ratios that it met (pytest -s)."""
+    worst = Ratios()
+
+    @settings(max_examples=150)
+    @given(st.lists(RULE, min_size=1, max_size=4))
+    def one(rules: list[Any]) -> None:
+        record = parsed(rules)
+        worst.judge(record, len(rules), rules)
+        assert len(record.sources) <= 6 * len(rules)
+
+    one()
+    print(f"Calico's policies: {worst}")
+    assert worst.of_a_rule > 1  # something was counted
+
+
+def test_rules_of_kubernetes_policies_are_linear_in_the_text() -> None:
+    """As above: a rule with three protocols is three rules of Calico's for each peer, whatever ports it lists."""
+    worst = Ratios()
+
+    @settings(max_examples=150)
+    @given(st.lists(KUBERNETES_RULE, min_size=1, max_size=4))
+    def one(rules: list[Any]) -> None:
+        document = {"metadata": {"name": "p", "namespace": "tenant"}, "spec": {"podSelector": {}, "ingress": rules}}
+        converted = read_network_policy(document)
+        record = parse_policy(converted.key, record_of(converted.key, converted.document))
+        listed = len(record.wanted.ingress or ())
+        assert listed <= sum(3 * max(1, len(rule.get("from", ()))) for rule in rules)
+        if listed:
+            worst.judge(record, listed, rules)
+
+    one()
+    print(f"Kubernetes' policies: {worst}")
+    assert worst.of_a_rule > 1
 
 
 @pytest.mark.parametrize("with_numbers", [False, True])
