@@ -32,7 +32,7 @@ from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
-from cni_calico.policy.budget import DEFAULT, describe_size
+from cni_calico.policy.budget import describe_size
 from cni_calico.policy.explain import Decision, Packet, decide
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.ports import WITH_PORTS
@@ -88,7 +88,7 @@ def explain(session: Session, arguments: Namespace) -> str:
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for name, count in records.over_budget.items():
-        arguments.warn(f"{name} denies what it governs: {describe_size(count, DEFAULT)}")
+        arguments.warn(f"{name} denies what it governs: {describe_size(count, records.budget)}")
     for name, whys in graph.facts.warnings.items():
         for why in whys:
             arguments.warn(f"{name}: {why}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, parse_key, read_files
 from cni_calico.ctl.policy.claims import claims_addresses, confirm
+from cni_calico.ctl.rule_budget import read_rule_budget
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig
@@ -38,7 +39,7 @@ _KUBERNETES = {
 @dataclass(slots=True)
 class PolicyRecords:
     """``overlaid``: the keys that come from files. ``nodes``: read only if there are host endpoints. ``over_budget``:
-    how many rules policies may need that deny for it, by the default budget; known once there is a graph. ``claimed``:
+    how many rules policies may need that deny for it; known once there is a graph. ``claimed``:
     the pods whose addresses only their annotations name.
     """
 
@@ -47,6 +48,7 @@ class PolicyRecords:
     overlaid: set[ResourceKey] = field(default_factory=set)
     nodes: dict[str, Node] = field(default_factory=dict)
     over_budget: dict[PolicyId, int] = field(default_factory=dict)
+    budget: int = DEFAULT
     claimed: dict[ResourceKey, ClaimedEndpoint] = field(default_factory=dict)
 
     @property
@@ -86,7 +88,7 @@ class PolicyRecords:
             lambda host: host in hosts,
             alone=False,
         )
-        graph.set_budget(DEFAULT)
+        graph.set_budget(self.budget)
         for key, record in self.records.items():
             graph.put(key, self.claimed.get(key, record))
         graph.flush()
@@ -96,7 +98,7 @@ class PolicyRecords:
 
 def load(session: Session, arguments: Namespace) -> PolicyRecords:
     """Raises InvalidConfig for a file that cannot be used; warns of records that cannot be read."""
-    found = PolicyRecords()
+    found = PolicyRecords(budget=read_rule_budget(session))
     kinds: tuple[str, ...] = KINDS
     found.records[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW  # exists on every datastore
     if session.store.kind == "kubernetes":

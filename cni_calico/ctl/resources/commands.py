@@ -184,7 +184,7 @@ def _write(
         key, document = found[i]
         require_placed(key, document, arguments)
         operation(session, key, document, checks_of(arguments))
-        too_large = describe_too_large(key, document)
+        too_large = describe_too_large(session, key, document)
         if too_large:
             arguments.warn(too_large)
 

@@ -1,4 +1,6 @@
-"""PURE: the names of FelixConfiguration's fields, so that a misspelt one is noticed. Source: upstream's API, v3.32."""
+"""PURE: the names of FelixConfiguration's fields, so that a misspelt one is noticed. Source: upstream's API,
+v3.32, and three parameters of ours.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +50,7 @@ wireguardInterfaceNameV6 wireguardKeepAlive wireguardListeningPort wireguardList
 wireguardMTU wireguardMTUV6 wireguardRoutingRulePriority wireguardThreadingEnabled
 workloadSourceSpoofing xdpEnabled xdpRefreshInterval
 """
-KNOWN = frozenset(_NAMES.split())
+_OURS = "policyMemoryLimitMiB policyRuleBudget standingRules"
+KNOWN = frozenset((_NAMES + _OURS).split())
 _DURATION_ENDS = ("Interval", "Delay", "TTL", "KeepAlive", "netlinkTimeout")
 DURATIONS = frozenset(name for name in KNOWN if name.endswith(_DURATION_ENDS))

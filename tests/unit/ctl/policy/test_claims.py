@@ -71,6 +71,9 @@ class Cluster:
     def __init__(self, blocks, *found):
         self.blocks, self.found, self.asked = blocks, found, 0
 
+    def get(self, key, deadline):
+        return next((Versioned(key, value, "1") for found, value in self.found if found == key), None)
+
     def list(self, listing, deadline, **options):
         if isinstance(listing, BlockList):
             self.asked += 1

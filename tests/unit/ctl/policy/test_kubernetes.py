@@ -36,6 +36,9 @@ class Cluster:
     def __init__(self, *found):
         self.found = found
 
+    def get(self, key, deadline):
+        return next((Versioned(key, value, "1") for found, value in self.found if found == key), None)
+
     def list(self, listing, deadline, **options):
         return Listing(tuple(Versioned(key, value, "1") for key, value in self.found if key.kind == listing.kind), "1")
 
