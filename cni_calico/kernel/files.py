@@ -8,6 +8,7 @@ are atomic (temporary name, fsync, rename, fsync of the directory).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from cni_calico import faults
 from cni_calico.regular import make_directories, read_regular, require_name, write_all
@@ -68,10 +69,19 @@ class Files:
     def make_directory(self, directory: str, mode: int = 0o700) -> None:
         make_directories(self.path(directory), mode)
 
-    def write_atomic(self, path: str, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
+    def write_atomic(
+        self,
+        path: str,
+        data: bytes,
+        mode: int = 0o600,
+        *,
+        durable: bool = True,
+        prepare: Callable[[int], object] | None = None,
+    ) -> None:
         """Replace ``path`` by ``data``: after a crash the file has the old content or the new, never a part.
 
-        Without ``durable`` that holds only for a crash of this process, not of the machine.
+        Without ``durable`` that holds only for a crash of this process, not of the machine. ``prepare`` gets the open
+        file before it has its name.
         """
         target = self.path(path)
         directory, name = os.path.split(target)
@@ -84,6 +94,8 @@ class Files:
                 write_all(fd, data)
                 if durable:
                     os.fsync(fd)
+                if prepare is not None:
+                    prepare(fd)
             finally:
                 os.close(fd)
             faults.after(WRITE)

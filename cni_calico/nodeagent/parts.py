@@ -81,7 +81,7 @@ class Parts:
         self._metrics.policing = lambda: (self._policy.standing, self._policy.figures)
         self._agent.facts["environment"] = list(opened.wrong)
         self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
-        self._agent.facts["cni_server"] = self._cni_server
+        self._agent.facts["cni_server"] = self._metrics.has_cni_server = self._cni_server
         self._host_status = make_host_status(self.context, self.node)
         self._service_sources = None
         if self.context.kubernetes is not None:

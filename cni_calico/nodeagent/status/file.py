@@ -4,7 +4,7 @@ If start-up, which runs before the agent, fails, it writes its reason into a sec
 without the agent (as a service of its own), writes what it has to say into a third.
 
 Rule: imports almost nothing, because probes are started often and have one second. Times are seconds since boot, which
-all processes of the host share. A file that is missing, old or unreadable means: not running.
+all processes of the host share. A file that is missing, old or unreadable, or whose writer has ended, means: not running.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from cni_calico.kernel.writer_lock import hold_lock, is_held
 
 NAME = "agent-status.json"
 STARTUP_NAME = "startup-error"
@@ -22,6 +24,10 @@ CONFD_TOPICS = ("bgp", "bgp_problems", "bgp_unmet", "bird")
 HEARTBEAT_S = 5.0
 STALE_S = 60.0  # a full resync of a large node, on a busy host
 POLICING_STALE_S = 120.0  # twice as long as the policy engine waits for the kernel
+LOCKED = "locked"  # the writer holds a lock on the file as long as it lives; agents before that did not say so
+ENDED = "writer_ended"  # added to what was read
+_READ_ATTEMPTS = 10  # while the file is being replaced
+_held: dict[str, int] = {}  # the descriptors with the locks of what this process has written, by path
 
 
 def since_boot() -> float:
@@ -44,20 +50,33 @@ def write_confd_status(run_dir: str, fields: Mapping[str, Any]) -> None:
 
 def forget_confd_status(run_dir: str) -> None:
     """Raises OSError."""
-    target = f"{run_dir}/{CONFD_NAME}"
-    if os.path.exists(target):
-        os.unlink(target)
+    _forget(f"{run_dir}/{CONFD_NAME}")
 
 
 def _write(target: str, fields: Mapping[str, Any]) -> None:
-    _replace(target, json.dumps({**fields, "pid": os.getpid(), "updated": since_boot()}).encode())
+    data = json.dumps({**fields, "pid": os.getpid(), "updated": since_boot(), LOCKED: True}).encode()
+    before, locks = _held.get(target), list[int]()
+    try:
+        _replace(target, data, lambda fd: locks.append(hold_lock(fd)))
+    except BaseException:
+        for lock in locks:
+            os.close(lock)
+        raise
+    _held[target] = locks[0]
+    if before is not None:  # only now: a reader that finds the old file without a lock looks for another one
+        os.close(before)
 
 
 def forget_status(run_dir: str) -> None:
-    """What an agent wrote that has ended: until it is stale it would count as the next one's. Raises OSError."""
-    target = path_in(run_dir)
+    """What an agent wrote that has ended. Raises OSError."""
+    _forget(path_in(run_dir))
+
+
+def _forget(target: str) -> None:
     if os.path.exists(target):
         os.unlink(target)
+    if target in _held:
+        os.close(_held.pop(target))
 
 
 def write_startup_error(run_dir: str, text: str) -> None:
@@ -72,22 +91,37 @@ def write_startup_error(run_dir: str, text: str) -> None:
         os.unlink(target)
 
 
-def _replace(target: str, data: bytes) -> None:
+def _replace(target: str, data: bytes, prepare: Callable[[int], object] | None = None) -> None:
     from cni_calico.kernel.files import Files  # probes only read
 
-    Files().write_atomic(target, data, 0o644, durable=False)
+    Files().write_atomic(target, data, 0o644, durable=False, prepare=prepare)
 
 
 def read_status(run_dir: str) -> dict[str, Any]:
     """The fields, {} if there are none; "startup_error" is why start-up failed the last time. BIRD's part, while it
     runs without the agent, adds what it says.
     """
-    fields = _parse(_read(path_in(run_dir)))
-    confd = _parse(_read(f"{run_dir}/{CONFD_NAME}"))
-    if -1 <= since_boot() - _number(confd.get("updated")) < STALE_S:
+    fields = _read_written(path_in(run_dir))
+    confd = _read_written(f"{run_dir}/{CONFD_NAME}")
+    if ENDED not in confd and -1 <= since_boot() - _number(confd.get("updated")) < STALE_S:
         fields = {**{topic: confd[topic] for topic in CONFD_TOPICS if topic in confd}, **fields}
     failing = _read(f"{run_dir}/{STARTUP_NAME}").decode(errors="replace")
     return {**fields, **({"startup_error": failing} if failing else {})}
+
+
+def _read_written(path: str) -> dict[str, Any]:
+    """The fields of a status; with ENDED if its writer has ended."""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            with open(path, "rb") as file:
+                held, data = is_held(file.fileno()), file.read()
+                replaced = not os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+        except OSError:
+            return {}
+        if held or not replaced:
+            break
+    fields = _parse(data)
+    return {**fields, ENDED: True} if fields.get(LOCKED) and not held else fields
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -114,6 +148,8 @@ def why_not_live(fields: Mapping[str, Any], now: float) -> str:
         failing = fields.get("startup_error")
         return "the agent has not started: " + (f"start-up fails: {failing}" if failing else "it has written no status")
     age = now - _number(fields.get("updated"))
+    if fields.get(ENDED):
+        return f"the agent has ended: what it reported last is {max(0.0, age):.0f} s old"
     if not -1 <= age < STALE_S:
         return f"the agent last gave a sign of life {age:.0f} s ago"
     stalled_s = _number(fields.get("policing_stalled_s"))

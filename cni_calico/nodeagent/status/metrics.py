@@ -39,6 +39,7 @@ class Metrics:
         self.bird: BirdController | None = None
         self.janitor: JanitorCounters | None = None
         self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
+        self.has_cni_server = False  # one was started beside this agent
         self._numbers = numbers
         self._run_dir = run_dir
         self._socket = f"{run_dir}/{CNI_SOCKET}"
@@ -50,9 +51,12 @@ class Metrics:
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
         registry = CollectorRegistry()
+        of_server = self._of_cni_server()
         for collector in (self, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)
-        return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._of_cni_server()
+        if self.has_cni_server:
+            registry.register(CniServerAnswers(bool(of_server)))
+        return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + of_server
 
     def collect(self) -> Iterator[Any]:
         """Called by prometheus-client to collect."""
@@ -196,3 +200,17 @@ class Metrics:
                 return protocol.parse_answer(protocol.parse_fields(receive_exactly(connection, length)))[1]
         except (OSError, protocol.Malformed):
             return b""
+
+
+class CniServerAnswers:
+    """Whether the CNI server that was started beside the agent has answered; without it its page is missing."""
+
+    def __init__(self, answers: bool) -> None:
+        self._answers = answers
+
+    def collect(self) -> Iterator[Any]:
+        """Called by prometheus-client to collect."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        text = "1 while the CNI server answers, 0 while it does not."
+        yield GaugeMetricFamily("calico_cni_server_up", text, value=self._answers)

@@ -42,6 +42,7 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
     assert agent_node.ns.call(_get, "http://[::1]:9099/liveness") == "ok\n"
     metrics = get(agent_node, 9091, "/metrics")
     assert "calico_agent_passes_total" in metrics and "calico_cni_refused_total" in metrics
+    assert "\ncalico_cni_server_up 1.0\n" in metrics
     assert complaints(metrics) == "" and undescribed(metrics) == set()
     assert (agent_node.root / "lib" / "nodename").read_text() == "n1"
     until(lambda: agent_node.ns.link("vxlan.calico"), "the tunnel is up", 20)
@@ -60,6 +61,21 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
     code, seconds = agent_node.stop()
     assert code == 0 and seconds < 5
     assert agent_node.ns.routes(4) == before and agent_node.ns.link("vxlan.calico") is not None
+
+
+def test_an_agent_that_was_killed_is_not_ready(agent_node: Node) -> None:
+    """From the moment it is gone, and with all that it has reported last."""
+    agent_node.run().until_ready()
+    os.kill(agent_node.status()["pid"], signal.SIGSTOP)  # it reports nothing more, and its supervisor starts no other
+    assert agent_node.calicoctl("node", "status").returncode == 0
+    agent = agent_node.status()["pid"]
+    agent_node.stop(signal.SIGKILL)
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: not os.path.exists(f"/proc/{agent}"), "the agent is gone")
+    shown = agent_node.calicoctl("node", "status", check=False)
+    assert shown.returncode == 1 and "Calico process is not running: the agent has ended" in shown.stdout
+    probe = agent_node.calico_node("-felix-live", check=False)
+    assert probe.returncode == 1 and "the agent has ended" in probe.stderr
 
 
 def test_felix_alone_is_ready(agent_node: Node) -> None:

@@ -161,7 +161,7 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize(("flags", "most"), [(["-felix-live"], 32), (["-felix-live", "-felix-ready"], 37), (["-v"], 8)])
+@pytest.mark.parametrize(("flags", "most"), [(["-felix-live"], 36), (["-felix-live", "-felix-ready"], 41), (["-v"], 8)])
 def test_probes_import_little(tmp_path, expanded_tree, flags, most):
     status.write_status(str(tmp_path), GOOD)
     program = (
