@@ -131,6 +131,7 @@ class Rounds:
 
     def wait_for(self, error: str) -> None:
         """Not everything has been read yet, for this reason ("": it just takes time)."""
+        self._schedule.know_now()
         self._report.tell_early(self.guard.describe_early(self._report.standing, self._felix, error))
 
     def calculate(self) -> bool:
@@ -269,6 +270,7 @@ class Rounds:
         was_there = self._enforcer.is_there
         self._turn(RoundOutcome.UNWANTED)
         self.schedule.compare_no_more()
+        self.schedule.nothing_waits()
         self.guard.stand_or_leave(self._felix, self._dataplane.refresh_s(self._felix))
         if gate.ready and was_there and not self._enforcer.is_there:
             self._enforcer.was_policed = False

@@ -57,6 +57,15 @@ class Schedule:
         """A change arrived, None: now."""
         self._changed_since = min(self._changed_since, self._now() if at is None else at)
 
+    def know_now(self) -> None:
+        """What the changes mean is known only now: not everything had been read that decides it."""
+        if self._changed_since != _NEVER:
+            self._changed_since = self._now()
+
+    def nothing_waits(self) -> None:
+        """No policy is to be in force, so no change waits for it."""
+        self._changed_since = _NEVER
+
     def waited_s(self) -> float | None:
         """Everything is in force: how long the oldest change has waited for it; None: there was none."""
         since, self._changed_since = self._changed_since, _NEVER

@@ -4,7 +4,8 @@ If start-up, which runs before the agent, fails, it writes its reason into a sec
 without the agent (as a service of its own), writes what it has to say into a third.
 
 Rule: imports almost nothing, because probes are started often and have one second. Times are seconds since boot, which
-all processes of the host share. A file that is missing, old or unreadable, or whose writer has ended, means: not running.
+all processes of the host share. A file that is missing, old or unreadable, or whose writer has ended, means: not
+running.
 """
 
 from __future__ import annotations

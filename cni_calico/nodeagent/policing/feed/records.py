@@ -97,7 +97,7 @@ class RecordFeed:
         self._node = node
         self._pending: dict[ResourceKey, FedChange] = {}
         self._shared: dict[LabelPairs, LabelPairs] = {}  # one copy for all equal values among what is pending
-        self._waiting_since = time.monotonic()
+        self._waiting_since = float("inf")
         self._store = store
         self._stopped = threading.Event()
         # records that a cache treats as absent, because they are not documents at all
@@ -282,7 +282,7 @@ class RecordFeed:
 
     def _note_pending(self, key: ResourceKey, record: FedChange) -> None:
         """With the lock held."""
-        if not self._pending:
+        if not self._pending or self._waiting_since == float("inf"):  # what exists everywhere is no news
             self._waiting_since = time.monotonic()
         self._pending[key] = record
         self._again.discard(key)

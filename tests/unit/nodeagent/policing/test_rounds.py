@@ -299,6 +299,30 @@ def test_figures(tmp_path: Path) -> None:
     assert figures.change.count == 1
 
 
+def test_the_first_policy_after_hours_without_one_has_not_waited_for_hours(tmp_path: Path) -> None:
+    """The records that came at the start wait for nothing, and those that were read before the rest for the rest."""
+    host, figures = Host(tmp_path), PolicyFigures()
+    host.kernel.broken = False
+    rounds = host.rounds(figures)
+    tier = {ResourceKey("Tier", "default"): Resource("Tier", Metadata("default"), {})}
+    rounds.receive(tier)
+    rounds.wait_for("the datastore does not answer")
+    rounds.once()
+    assert figures.change.count == 0
+    host.time += 7200.0
+    rounds.receive({POLICY: Refusal("no")}, host.time)
+    host.time += 0.5
+    rounds.once()
+    assert figures.change.count == 1 and figures.change.last_s[0] == 0.5
+    other = host.rounds(late := PolicyFigures())
+    other.receive({**tier, POLICY: Refusal("no")})
+    host.time += 600.0
+    other.wait_for("")
+    host.time += 0.25
+    other.once()
+    assert late.change.count == 1 and late.change.last_s[0] == 0.25
+
+
 def test_the_kernels_content_is_counted_once_a_second(tmp_path: Path) -> None:
     """It takes as long as there are chains, and each change would pay for it."""
     host, figures = Host(tmp_path), PolicyFigures()

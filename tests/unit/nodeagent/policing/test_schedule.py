@@ -134,3 +134,19 @@ def test_the_oldest_change_counts_until_all_is_in_force(timed: Timed) -> None:
     timed.time = 111
     assert timed.schedule.waited_s() == 10
     assert timed.schedule.waited_s() is None
+
+
+def test_a_change_counts_from_when_it_could_be_known(timed: Timed) -> None:
+    """Not while other listings were being read, nor while no policy was to be in force."""
+    timed.schedule.know_now()
+    assert timed.schedule.waited_s() is None
+    timed.schedule.changed(1)
+    timed.time = 300
+    timed.schedule.know_now()
+    timed.time = 302
+    assert timed.schedule.waited_s() == 2
+    timed.schedule.changed(303)
+    timed.schedule.nothing_waits()
+    timed.schedule.changed(400)
+    timed.time = 401
+    assert timed.schedule.waited_s() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,29 @@ def test_put_and_removed(feed_world: World) -> None:
     until(lambda: selector(feed_world) == "app == 'b'", "the change")
     feed_world.store.commit((Write.remove(DENY),), Deadline.after(5))
     until(lambda: selector(feed_world) is None, "the end")
+
+
+def test_what_exists_everywhere_has_waited_for_nothing() -> None:
+    """An agent whose datastore answered only after minutes would seem to be minutes late."""
+    store, before = MemoryStore(), time.monotonic()
+    feed = RecordFeed(store, "n1", lambda: None)
+    try:
+        until(lambda: feed.synced, "all listings read")
+        taken, since = feed.take()
+        assert set(taken) == {records._DEFAULT_ALLOW} and since == float("inf")
+        store.commit((Write.put(DENY, document("all()")),), Deadline.after(5))
+        found: dict[ResourceKey, FedRecord] = {}
+
+        def received() -> bool:
+            nonlocal since
+            changes, since = feed.take()
+            found.update(changes)
+            return DENY in found
+
+        until(received, "the policy")
+        assert before < since <= time.monotonic()
+    finally:
+        feed.stop()
 
 
 def test_garbage_is_refused_and_not_gone(feed_world: World) -> None:
