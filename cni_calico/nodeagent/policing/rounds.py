@@ -131,7 +131,7 @@ class Rounds:
 
     def wait_for(self, error: str) -> None:
         """Not everything has been read yet, for this reason ("": it just takes time)."""
-        self._schedule.know_now()
+        self.schedule.know_now()
         self._report.tell_early(self.guard.describe_early(self._report.standing, self._felix, error))
 
     def calculate(self) -> bool:
