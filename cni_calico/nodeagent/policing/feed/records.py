@@ -1,10 +1,9 @@
 """The input of the policy graph: caches of the datastore, whose changes wait here for the engine's thread.
 
-Rule: a record is decoded once, in its cache's thread (a large policy when it is its turn),
-reduced to what the graph needs (a policy's rules, the labels and
-addresses of other nodes' pods), handed over, and not kept here. A record that cannot be read is handed over as refused,
-never as removed, so its last good version stays in force. Until every listing has been read once, what can be taken is
-incomplete (``synced``).
+Rule: a record is decoded once, in its cache's thread (a large policy when it is its turn), reduced to what the graph
+needs (a policy's rules, the labels and addresses of other nodes' pods), handed over, and not kept here. A record that
+cannot be read is handed over as refused, never as removed, so its last good version stays in force. Until every listing
+has been read once, what can be taken is incomplete (``synced``).
 
 With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
 endpoints of services only once a rule names one (``need``): otherwise a node would receive every pod of the cluster.
@@ -14,21 +13,16 @@ that only a pod's annotation names wait in ``Confirmation``.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
-from cni_calico.datastore.interface import Datastore, Versioned, pod_of
+from cni_calico.datastore.interface import Datastore, Versioned
 from cni_calico.datastore.kubernetes.layout import ENDPOINT_SLICE, KUBERNETES_CLUSTER_POLICY, KUBERNETES_POLICY
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.datastore.unreadable import listen
-from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, CorruptRecord
-from cni_calico.model.documents.fields import Wrong
+from cni_calico.errors import CorruptRecord
 from cni_calico.model.keys import Key, ListKey, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing.feed.changes import (
@@ -37,39 +31,20 @@ from cni_calico.nodeagent.policing.feed.changes import (
     Refusal,
     Undecoded,
     Unread,
-    joined,
-    read_stand_in,
 )
 from cni_calico.nodeagent.policing.feed.confirmation import Confirmation
-from cni_calico.nodeagent.policing.feed.rereading import Rereading
-from cni_calico.nodeagent.policing.feed.weights import LARGE, weigh_document
-from cni_calico.nodeagent.view.claims import is_claimed
-from cni_calico.policy.confirmed import HeldInBlock, PodClaim, pod_claim
+from cni_calico.nodeagent.policing.feed.decoding import Fed, PolicyJudge, RecordDecoder
+from cni_calico.nodeagent.policing.feed.pending import PendingChanges
+from cni_calico.nodeagent.policing.feed.rereading import AskingAgain, Rereading
+from cni_calico.policy.confirmed import HeldInBlock
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
-from cni_calico.policy.decode import decode_record, reduce_record, reducing
 from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
-from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
+from cni_calico.policy.records import Labelled
 from cni_calico.policy.steps import Steps, finish
-from cni_calico.survived import tell_survived
 
-LabelPairs = frozenset[tuple[str, str]]
 KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
-ASK_AGAIN_S = 5.0
 _DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fed:
-    """A record as it enters the graph, and what could not be converted. ``claim``: only an annotation names its
-    addresses.
-    """
-
-    record: FedChange
-    left_out: tuple[str, ...] = ()
-    claim: PodClaim | None = None
-
-
 _ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
 _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
@@ -88,23 +63,13 @@ class RecordFeed:
         node: str,
         wake: Callable[[], None],
         kubernetes: KubernetesStore | None = None,
-        judge: Callable[[str, Mapping[str, Any]], tuple[int, bool]] = lambda kind, spec: (0, True),
+        judge: PolicyJudge = lambda kind, spec: (0, True),
     ) -> None:
-        self._wake, self._judge = wake, judge
-        self._kubernetes = kubernetes
+        self._wake, self._store, self._kubernetes = wake, store, kubernetes
+        self._decoder, self._pending = RecordDecoder(node, judge), PendingChanges()
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
-        self._guard = threading.Lock()
-        self._node = node
-        self._pending: dict[ResourceKey, FedChange] = {}
-        self._shared: dict[LabelPairs, LabelPairs] = {}  # one copy for all equal values among what is pending
-        self._waiting_since = float("inf")
-        self._store = store
-        self._stopped = threading.Event()
-        # records that a cache treats as absent, because they are not documents at all
-        self._absent: set[ResourceKey] = set()
-        self._asking: threading.Thread | None = None
-        self._again: set[ResourceKey] = set()  # asked for by read_again, and not reported since
         self._rereading = Rereading(store, self._bring)
+        self._asking = AskingAgain(store, self._pending.left_out, self._receive_again)
         self._confirmation = Confirmation(self._put, lambda key, why: self._put(key, Refusal(why)))
         listen(store, self._note)
         own = kubernetes is not None and kubernetes is store
@@ -115,8 +80,7 @@ class RecordFeed:
         self._own_prefix = endpoints_of_node(node).name_prefix
         self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
         self._has_slices = False
-        with self._guard:  # it exists on every datastore; a stored version of it may have come already
-            self._pending.setdefault(_DEFAULT_ALLOW, DEFAULT_ALLOW)
+        self._pending.put_unless_known(_DEFAULT_ALLOW, DEFAULT_ALLOW)  # it exists on every datastore
 
     def need(self, *, endpoints: bool, services: bool) -> bool:
         """Follow other nodes' endpoints, and services' endpoints, from now on; returns whether everything has been
@@ -151,55 +115,36 @@ class RecordFeed:
 
     def _follow(
         self, store: Datastore, listing: ListKey, *, leaves_out: Callable[[Key], bool] = lambda key: False
-    ) -> Cache[_Fed]:
+    ) -> Cache[Fed]:
         """``leaves_out``: keys that another cache reports."""
 
-        def hand_over(key: Key, fed: _Fed) -> None:
+        def hand_over(key: Key, fed: Fed) -> None:
             if not leaves_out(key):
                 self._hand_over(key, fed)
 
         def gone(key: Key) -> None:
-            if key not in self._absent and not leaves_out(key):
+            if key not in self._pending.absent and not leaves_out(key):
                 self._drop(key)
 
         return Cache(
             store,
-            Kept(listing, self._decode, keep_documents=False),
+            Kept(listing, self._decoder.decode, keep_documents=False),
             Listeners(on_change=lambda _: self._wake(), corrupt=self._refuse, hand_over=hand_over, gone=gone),
             cached=True,
         )
 
-    def _decode(self, item: Versioned, *, again: bool = False) -> _Fed:
-        """Large policies are decoded later: they would hold up the others of their listing. Raises CorruptRecord.
-
-        ``again``: there is room for it.
-        """
-        key = item.key
-        spec = item.value.get("spec") if isinstance(key, ResourceKey) and key.kind in POLICY_KINDS else None
-        if not isinstance(key, ResourceKey) or not isinstance(spec, dict):
-            return self._decode_now(item)
-        needs, is_kept = self._judge(key.kind, spec)
-        if not is_kept and not again:
-            return _Fed(Unread(needs, read_stand_in(key, item.value)))
-        weight = weigh_document(spec)
-        return _Fed(Undecoded(item, weight, needs)) if weight > LARGE else self._decode_now(item)
-
     def read_again(self, key: ResourceKey) -> None:
         """Bring a policy that was Unread."""
-        with self._guard:
-            self._again.add(key)
+        self._pending.ask_again(key)
         self._rereading.ask(key)
 
     def _bring(self, key: ResourceKey, found: Versioned) -> None:
         """What its listing has reported meanwhile is newer. Raises CorruptRecord."""
-        fed = self._decode(found, again=True)
-        with self._guard:
-            if key not in self._again:
-                return
+        fed = self._decoder.decode(found, again=True)
+        if self._pending.put_again(key, fed.record):
             if fed.left_out:
                 self._left_out[key] = fed.left_out
-            self._note_pending(key, fed.record)
-        self._wake()
+            self._wake()
 
     def decoded(self, key: ResourceKey, change: FedChange) -> FedRecord:
         """The record, of a change that may not be decoded yet. For the engine's thread."""
@@ -215,7 +160,7 @@ class RecordFeed:
         if not isinstance(change, Undecoded):
             return change.stand_in if isinstance(change, Unread) else change
         try:
-            fed = yield from self._decoding(change.item)
+            fed = yield from self._decoder.decoding(change.item)
         except CorruptRecord as e:
             return Refusal(str(e))
         if fed.left_out:
@@ -223,39 +168,7 @@ class RecordFeed:
         assert not isinstance(fed.record, Undecoded | Unread)
         return fed.record
 
-    def _decode_now(self, item: Versioned) -> _Fed:
-        """Raises CorruptRecord."""
-        return finish(self._decoding(item))
-
-    def _decoding(self, item: Versioned) -> Steps[_Fed]:
-        """Raises CorruptRecord."""
-        key = item.key
-        assert isinstance(key, ResourceKey)
-        try:
-            record, left_out = decode_record(key, item.value)
-            if isinstance(record, WorkloadEndpoint):
-                pod = pod_of(item)
-                claim = pod_claim(record) if pod is not None and is_claimed(pod) and record.ip_networks else None
-                return _Fed(
-                    self._reduced(record) if record.node != self._node else reduce_record(key, record), (), claim
-                )
-            return _Fed(None if record is None else (yield from reducing(key, record)), left_out)
-        except CorruptRecord:
-            raise
-        except Wrong as e:
-            return _Fed(Refusal(str(e)))
-        except Exception as e:  # one malformed record must not hold up all others of its listing
-            return _Fed(Refusal(f"cannot be understood: {type(e).__name__}: {e}"))
-
-    def _reduced(self, endpoint: WorkloadEndpoint) -> Labelled | None:
-        labelled = labelled_workload(endpoint)
-        if labelled is None:
-            return None
-        with self._guard:
-            labels = self._shared.setdefault(labelled.labels, labelled.labels)
-        return replace(labelled, labels=labels)
-
-    def _hand_over(self, key: Key, fed: _Fed) -> None:
+    def _hand_over(self, key: Key, fed: Fed) -> None:
         assert isinstance(key, ResourceKey)
         self._left_out.pop(key, None)
         record = fed.record
@@ -271,21 +184,9 @@ class RecordFeed:
 
     def _put(self, key: Key, record: FedChange) -> None:
         assert isinstance(key, ResourceKey)
-        with self._guard:
-            if isinstance(record, Refusal):
-                record = joined(self._pending.get(key, record), record)
-            else:
-                self._absent.discard(key)
-            self._note_pending(key, record)
-            if record is None:
-                self._left_out.pop(key, None)
-
-    def _note_pending(self, key: ResourceKey, record: FedChange) -> None:
-        """With the lock held."""
-        if not self._pending or self._waiting_since == float("inf"):  # what exists everywhere is no news
-            self._waiting_since = time.monotonic()
-        self._pending[key] = record
-        self._again.discard(key)
+        self._pending.put(key, record)
+        if record is None:
+            self._left_out.pop(key, None)
 
     def _drop(self, key: Key) -> None:
         assert isinstance(key, ResourceKey)
@@ -306,33 +207,17 @@ class RecordFeed:
         """The store left a record out. Nothing reports its removal, so it is read again from time to time."""
         if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, *_CONVERTED, "WorkloadEndpoint"):
             return
-        with self._guard:
-            self._absent.add(key)
-            if self._asking is None:
-                self._asking = threading.Thread(target=self._ask_again, name="policy-unreadable", daemon=True)
-                self._asking.start()
+        self._pending.leave_out(key)
+        self._asking.begin()
         self._refuse(key, why)
 
-    def _ask_again(self) -> None:
-        while not self._stopped.wait(ASK_AGAIN_S):
-            with self._guard:
-                keys = list(self._absent)
-                if not keys:
-                    self._asking = None
-                    return
-            for key in keys:
-                try:
-                    found = self._store.get(key, Deadline.after(ASK_AGAIN_S))
-                    if found is None:
-                        self._drop(key)
-                    else:
-                        self._hand_over(key, self._decode(found))
-                except CalicoError:
-                    continue  # still unreadable, or the store does not answer
-                except Exception as e:  # a thread that dies would leave all others unread
-                    tell_survived(e)
-                    continue
-                self._wake()
+    def _receive_again(self, key: ResourceKey, found: Versioned | None) -> None:
+        """What is stored now of a record that the store left out. Raises CorruptRecord."""
+        if found is None:
+            self._drop(key)
+        else:
+            self._hand_over(key, self._decoder.decode(found))
+        self._wake()
 
     @property
     def synced(self) -> bool:
@@ -357,13 +242,12 @@ class RecordFeed:
 
     def take(self) -> tuple[dict[ResourceKey, FedChange], float]:
         """What has changed since the last call, and since when (time.monotonic) the first change has waited."""
-        with self._guard:
-            taken, self._pending = self._pending, {}
-            self._shared = {}
-            return taken, self._waiting_since
+        taken = self._pending.take()
+        self._decoder.forget_shared()
+        return taken
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._asking.stop()
         self._rereading.stop()
         stop_caches((*self._caches, *self._blocks))
 

@@ -15,7 +15,7 @@ from cni_calico.datastore.interface import WHOLE, Listing, Reading, Revision, Wr
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import PLURALS, Key, ListKey, ResourceKey, ResourceList
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.nodeagent.policing.feed import records
+from cni_calico.nodeagent.policing.feed import decoding, records, rereading
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal, Undecoded
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.policy.decode import decode_record
@@ -52,7 +52,7 @@ class World:
 
 @pytest.fixture
 def feed_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(records, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(rereading, "ASK_AGAIN_S", 0.05)
     made = World()
     yield made
     made.feed.stop()
@@ -154,7 +154,7 @@ def test_a_record_nobody_thought_of_holds_up_no_other(feed_world: World, monkeyp
             raise ZeroDivisionError
         return decode_record(key, value)
 
-    monkeypatch.setattr(records, "decode_record", read)
+    monkeypatch.setattr(decoding, "decode_record", read)
     feed_world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
     until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")
     other = ResourceKey("GlobalNetworkPolicy", "other")
