@@ -18,6 +18,7 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, OpenFilter, count_dropped, remove_other
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
+from cni_calico.nodeagent.policing.feed.limits import MemoryLimits
 from cni_calico.nodeagent.policing.feed.memory import MemoryGuard
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.policing.feed.shares import Taken
@@ -68,7 +69,9 @@ class PolicyLoop:
         rounds.use_tunnels(asked.tunnels)
         count, by_iptables = partial(count_dropped, plane), plane.name == IPTABLES
         self._drops = DroppedPackets(plane.report_group, context.log, figures, count, by_iptables=by_iptables)
-        self._memory = MemoryGuard(felix.policy_memory_mib, forget_cached=self._filter.kernel.forget_cached)
+        self._memory = MemoryGuard(
+            MemoryLimits(felix.policy_memory_mib), forget_cached=self._filter.kernel.forget_cached
+        )
         kubernetes = context.followed_kubernetes
         self._feed = RecordFeed(context.followed, node, monitor.wake, kubernetes, self._memory.judge)
         self._turns = Turns(self._memory)

@@ -9,7 +9,9 @@ from cni_calico.kernel.cgroup import LimitedGroup
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.policing.feed.changes import FedChange, FedRecord, Refusal, Undecoded, Unread
-from cni_calico.nodeagent.policing.feed.memory import LARGE_BYTES, MemoryGuard
+from cni_calico.nodeagent.policing.feed.held import LARGE_BYTES
+from cni_calico.nodeagent.policing.feed.limits import MemoryLimits
+from cni_calico.nodeagent.policing.feed.memory import MemoryGuard
 from cni_calico.nodeagent.policing.feed.sizes import estimate_record
 from cni_calico.policy.records import PolicyRecord, parse_policy
 
@@ -26,7 +28,7 @@ class Host:
         (path / "memory.stat").write_text("")
         group = LimitedGroup(path, limit_mib * MIB, "memory.current", ())
         self.groups = (group,) if limit_mib else ()
-        self.guard = MemoryGuard(0, lambda: self.now, lambda: self.groups)
+        self.guard = MemoryGuard(MemoryLimits(0, lambda: self.now, lambda: self.groups), lambda: self.now)
 
     def use(self, mib: int) -> None:
         (self._path / "memory.current").write_text(str(mib * MIB))
@@ -191,7 +193,7 @@ def test_an_unreadable_policy_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_the_settings_limit_counts_the_agents_own_memory() -> None:
-    guard = MemoryGuard(100, lambda: 0.0, lambda: (), lambda: 70 * MIB)
+    guard = MemoryGuard(MemoryLimits(100, lambda: 0.0, lambda: (), lambda: 70 * MIB), lambda: 0.0)
     large = policy("a", 1000)
     assert is_denied(give(guard, key_of("a"), large))
     assert "FELIX_POLICYMEMORYLIMITMIB, 100 MiB" in guard.problems()[0]
@@ -205,7 +207,7 @@ def test_what_waits_is_looked_at_once_a_second() -> None:
         reads += 1
         return 99 * MIB
 
-    guard = MemoryGuard(100, lambda: now, lambda: (), used)
+    guard = MemoryGuard(MemoryLimits(100, lambda: now, lambda: (), used), lambda: now)
     for number in range(50):
         give(guard, key_of("a", f"p{number}"), Unread((number + 2) * MIB, policy("a", 1)))
     for _ in range(2):

@@ -522,12 +522,12 @@ def test_what_was_given_up_does_not_count(tmp_path: Path, limited: LimitedWorld)
     limited = LimitedWorld(tmp_path, 40)
     limited.put(EARLIER)
     limited.settle()
-    held = dict(limited.host.guard._held)
+    held = dict(limited.host.guard._held.sizes)
     begin(limited, sized("a", 700))
     limited.put(Unread(1 << 20, STAND_IN))
     limited.put(sized("b", 1), OTHER)
     limited.settle()
-    assert limited.graph == [EARLIER] and limited.host.guard._held[KEY] == held[KEY]
+    assert limited.graph == [EARLIER] and limited.host.guard._held.sizes[KEY] == held[KEY]
     assert not limited.turns._begun
     limited.put(sized("a", 710))
     limited.settle()
