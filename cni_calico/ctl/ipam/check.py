@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from cni_calico import __version__
-from cni_calico.ctl.ipam.lost import LostThings, find_lost, render_lost, report_lost
+from cni_calico.ctl.ipam.lost import LostThings, find_lost, is_kubernetes, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
+from cni_calico.ctl.ipam.unjudged import Unjudged, find_unjudged, render_unjudged, report_unjudged
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
 from cni_calico.model.resources import Network
 
@@ -55,16 +57,21 @@ def check(session: Session, arguments: Namespace) -> str:
     records = read_records(session, items)
     report = check_records(records)
     lost = find_lost(session, items, every=arguments.show_problem_ips or bool(arguments.report))
+    unjudged = _unjudged(session, records)
     spec, revision = read_cluster(session)
-    document = {**build_report(report, spec, revision), "lost": report_lost(lost), "unasked": lost.unasked}
+    document = {
+        **build_report(report, spec, revision),
+        "lost": report_lost(lost),
+        "unasked": lost.unasked,
+        "unjudged": report_unjudged(unjudged),
+    }
     if arguments.report:
         write_file(arguments.report, render_json(document))
     if arguments.output != TABLE:
         text = render_value(document, arguments.output)
     else:
-        text = render_check(
-            records, report, lost, show_all=arguments.show_all_ips, show_problems=arguments.show_problem_ips
-        )
+        shown = {"show_all": arguments.show_all_ips, "show_problems": arguments.show_problem_ips}
+        text = render_check(records, report, lost, unjudged, **shown)
         text += f"Report written to {arguments.report}\n" if arguments.report else ""
     if report.findings:
         raise CommandFailed("", output=text)  # the text has said everything
@@ -75,7 +82,18 @@ def text_of(session: Session) -> str:
     """What ``ipam check --show-problem-ips`` prints. Raises DatastoreError."""
     items = read_items(session)
     records = read_records(session, items)
-    return render_check(records, check_records(records), find_lost(session, items, every=True), show_problems=True)
+    lost, unjudged = find_lost(session, items, every=True), _unjudged(session, records)
+    return render_check(records, check_records(records), lost, unjudged, show_problems=True)
+
+
+def _unjudged(session: Session, records: Records) -> tuple[Unjudged, ...]:
+    """Raises DatastoreError and CorruptRecord."""
+
+    def is_strict() -> bool:
+        config = Allocator(session.store).ledger(session.deadline).config()
+        return config is not None and config.strict_affinity
+
+    return find_unjudged(records, knows_pods=is_kubernetes(session), is_strict=is_strict)
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------
@@ -85,6 +103,7 @@ def render_check(
     records: Records,
     report: ConsistencyReport,
     lost: LostThings,
+    unjudged: Sequence[Unjudged],
     *,
     show_all: bool = False,
     show_problems: bool = False,
@@ -104,7 +123,8 @@ def render_check(
     lines += [f"Loading all nodes and workload endpoints: {len(report.users)} IPs are in use.", ""]
     lines += [*_render_nodes(report.allocations), ""]
     lines += _render_findings(report, show_problems=show_problems)
-    lines += [*render_lost(lost), "", f"Check complete; found {len(report.findings)} problems."]
+    lines += [*render_lost(lost), *render_unjudged(unjudged, every=show_problems), ""]
+    lines += [f"Check complete; found {len(report.findings)} problems."]
     return "\n".join(lines) + "\n"
 
 

@@ -35,9 +35,14 @@ def is_container(text: str) -> bool:
     return _CONTAINER.fullmatch(text) is not None
 
 
+def outlives_its_pod(handle_id: str) -> bool:
+    """Whether a handle is of a later feature, whose addresses stay while pods come and go."""
+    return any(mark in handle_id for mark in _LATER)
+
+
 def parse_bare_handle(handle_id: str) -> Named | None:
     """None if the handle is none of the oldest releases'."""
-    if any(mark in handle_id for mark in _LATER):
+    if outlives_its_pod(handle_id):
         return None
     if is_container(handle_id.rpartition(".")[2]):
         return Named()

@@ -1,4 +1,6 @@
-"""``ipam check`` over many lost addresses: judged by what is listed, not by a request for each."""
+"""``ipam check`` over many lost addresses: judged by what is listed, not by a request for each; and over those that
+nobody judges.
+"""
 
 import json
 from collections import Counter
@@ -90,3 +92,40 @@ def test_addresses_without_attributes_are_counted_or_asked_for(calicoctl, space)
     assert not any("space/p3," in line for line in every.splitlines())
     document = json.loads(calicoctl("ipam", "check", "--format", "json", code=1))
     assert document["unasked"] == lost_in_all - named
+
+
+@pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
+def test_addresses_of_containers_on_nodes_that_exist_are_named(calicoctl, space):
+    """By whom each is released: neither the janitor nor this command knows a node's containers."""
+    calicoctl("create", "-f", "-", stdin=json.dumps(pool("a", "10.1.0.0/16")))
+    is_kubernetes = space.address.startswith("kubernetes")
+    for name in ("n1", "n2"):
+        node = {"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": name}, "spec": {}}
+        if is_kubernetes:
+            shared_cluster().create_node(name)
+        else:
+            calicoctl("create", "-f", "-", stdin=json.dumps(node))
+    known, cidr = "ab" * 32, ip_network("10.1.0.0/26")
+    handles = [known, f"net.{known}", "net.c1", "c1", "net.vmi.d1"]
+    free = range(len(handles), SIZE)
+    block = {**lost_block(cidr), "affinity": "host:n1", "attributes": [{"handle_id": one} for one in handles]}
+    block |= {"allocations": [*range(len(handles)), *(None for _ in free)], "unallocated": [*free]}
+    space.first.commit([Write.put(BlockKey(cidr), block)], Deadline.after(10))
+    out = calicoctl("ipam", "check", code=1)
+    borrowed = "it may be another node's container's, as affinity is not strict: only its container's DEL releases it"
+    assert f"  10.1.0.0 (handle {known}): {borrowed}\n" in out
+    number = 3 if is_kubernetes else 4  # the janitor knows pods, and whether net.c1 is one
+    assert f"Found {number} addresses without attributes that nobody seems to have and the janitor" in out
+    calicoctl("ipam", "configure", "--strict-affinity=true")
+    out = calicoctl("ipam", "check", code=1)
+    alone = "only node n1 knows its container: GC there releases it, or its agent, if that sees the runtimes"
+    assert f"  10.1.0.0 (handle {known}): {alone}\n  10.1.0.1 (handle net.{known}): {alone}\n" in out
+    doubtful = "its handle is not certainly a container's ID: only who took it releases it"
+    assert f"  10.1.0.3 (handle c1): {doubtful}\n" in out
+    by_gc = f"{doubtful}, and GC of the network that its handle begins with, on node n1\n"
+    either = "if it is pod net/c1's, a janitor that knows Kubernetes releases it; else"
+    assert (f"  10.1.0.2 (handle net.c1): {either} {by_gc}" in out) is not is_kubernetes
+    assert ("10.1.0.2 (handle net.c1): there is no pod net/c1, and nobody has the address" in out) is is_kubernetes
+    assert "10.1.0.4 (handle" not in out
+    reported = json.loads(calicoctl("ipam", "check", "--format", "json", code=1))["unjudged"]
+    assert [one["ip"] for one in reported][:2] == ["10.1.0.0", "10.1.0.1"] and len(reported) == number
