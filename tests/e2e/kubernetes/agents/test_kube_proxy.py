@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
 
 SERVICES, SYSTEM = f"/api/v1/namespaces/{NAMESPACE}/services", "/api/v1/namespaces/kube-system"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+NODE = "/api/v1/nodes/node1"
 ELSEWHERE = ip_network("10.244.0.0/14")  # its prefix ends inside a byte
 
 
@@ -43,7 +44,10 @@ def settings(mode: str, kubeconfig: str, cidr: str) -> dict[str, object]:
 
 @contextmanager
 def kube_proxy(node: KubeNode, mode: str, cidr: str) -> Iterator[None]:
-    """``mode``: nftables, iptables or legacy."""
+    """``mode``: nftables, iptables or legacy. It waits half a minute for a Node's address, so that has one."""
+    this = node.kube.request("GET", NODE)
+    this["status"]["addresses"] = [{"type": "InternalIP", "address": "192.0.2.1"}]
+    node.kube.request("PUT", f"{NODE}/status", this)
     path, root = os.environ["PATH"], Path(node.root)
     if mode == "legacy":
         programs = root / "legacy"
