@@ -16,6 +16,7 @@ from cni_calico.log import Log
 _RECORD = re.compile(rb'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[[A-Z]+\]\[\d+\] |\t|\{"time": ')
 _BIRD = re.compile(r"(?:\S+ \S+ )?<(DEBUG|TRACE|INFO|REMOTE|WARN|ERR|AUTH|FATAL|BUG)> (.*)|bird: (.*)")
 _LEVELS = {"DEBUG": "debug", "TRACE": "debug", "INFO": "info", "REMOTE": "info", "WARN": "warning", "AUTH": "warning"}
+_ORDERLY = "Shutdown completed"  # BIRD calls it fatal, also when it was asked to end
 _CHUNK, _LONGEST = 65536, 32768
 _LAST_S = 1.0
 
@@ -59,6 +60,7 @@ class ChildLines:
         text = line.decode("utf-8", "replace")
         if found := _BIRD.fullmatch(text):
             level, said, before = found.groups()
-            self._bird.write(_LEVELS.get(level or "WARN", "error"), said if before is None else before)
+            written = "info" if said == _ORDERLY else _LEVELS.get(level or "WARN", "error")
+            self._bird.write(written, said if before is None else before)
         elif text.strip():
             self._other.info(text)

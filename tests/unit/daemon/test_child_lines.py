@@ -19,6 +19,8 @@ PRINTED = [
     "2026-01-02 03:04:05.678 <WARN> Kernel dropped some netlink messages",
     "<ERR> no such protocol",
     "bird: Starting",
+    "<FATAL> Shutdown completed",
+    "<FATAL> Out of memory",
     "Traceback (most recent call last):",
     "",
 ]
@@ -40,6 +42,8 @@ def test_as_json():
         ("warning", "bird", "Kernel dropped some netlink messages"),
         ("error", "bird", "no such protocol"),
         ("warning", "bird", "Starting"),
+        ("info", "bird", "Shutdown completed"),
+        ("error", "bird", "Out of memory"),
         ("info", "output", "Traceback (most recent call last):"),
     ]
 
@@ -53,6 +57,8 @@ def test_as_text():
         ("WARNING", "bird"),
         ("ERROR", "bird"),
         ("WARNING", "bird"),
+        ("INFO", "bird"),
+        ("ERROR", "bird"),
         ("INFO", "output"),
     ]
 
