@@ -99,11 +99,11 @@ def render_agent(fields: Mapping[str, Any], now: float, look: PlainLook = PLAIN)
     for heading, topic in _TOPICS:
         texts = fields.get(topic) or ()
         lines += ["", f"{heading}:", *(f"  {text}" for text in texts)] if texts else []
-    left_out = [
-        *(fields.get("policing") or {}).get("problems", ()),
-        *(fields.get("policing") or {}).get("warnings", ()),
-    ]
+    policing = fields.get("policing") or {}
+    notes = policing.get("notes", ())
+    left_out = [text for topic in ("problems", "warnings") for text in policing.get(topic, ()) if text not in notes]
     lines += ["", "Policies that are not in force as written:", *(f"  {text}" for text in left_out)] if left_out else []
+    lines += ["", "Notes on this host's packet filter:", *(f"  {text}" for text in notes)] if notes else []
     troubles: Mapping[str, str] = fields.get("troubles") or {}
     lines += ["", "Failing parts:", *(f"  {part}: {why}" for part, why in troubles.items())] if troubles else []
     return "\n".join(lines) + "\n"

@@ -43,13 +43,15 @@ class GateFacts:
 class Gate:
     """``why`` says why not, "" while policy is enforced. ``ready``: the node may be ready without enforcing policy.
 
-    ``upstream_goes``: what upstream's agent left may be removed although no policy is enforced.
+    ``upstream_goes``: what upstream's agent left may be removed although no policy is enforced. ``none_exist``: that is
+    the only reason.
     """
 
     police: bool
     ready: bool = True
     why: str = ""
     upstream_goes: bool = False
+    none_exist: bool = False
 
 
 POLICE = Gate(True)
@@ -73,7 +75,7 @@ def decide(facts: GateFacts) -> Gate:
         )
     if facts.policies:
         return POLICE
-    return Gate(False, why="there is no policy", upstream_goes=True)
+    return Gate(False, why="there is no policy", upstream_goes=True, none_exist=True)
 
 
 def listed(names: Sequence[str]) -> str:

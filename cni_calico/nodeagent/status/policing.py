@@ -20,7 +20,8 @@ class Standing:
     ``in_force``: the newest state is in force, or the last one that could be applied (then ``failing`` says why the
     newest could not). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be
     removed. ``lost``: in words, what upstream enforces here and this agent would not. ``problems``: records and
-    policies that are not in force as written; ``warnings``: parts of policies that are ignored.
+    policies that are not in force as written; ``warnings``: parts of policies that are ignored; ``notes``: those of
+    both that are about this host and not about a policy. ``none_exist``: as far as the engine has heard, there is none.
     ``by``: the packet filter, "nftables" or "iptables". ``guarded``: tunnel devices that only nodes' packets can enter,
     or that need not be guarded; ``vxlan_ports``: the UDP ports for which that holds, None if it holds for any;
     ``unguardable``: why the packet filter refuses their rules where no policy is to be enforced, "" while it does not,
@@ -35,6 +36,8 @@ class Standing:
     failing: str = ""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    none_exist: bool = False
     lost: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     repairs: int = 0
@@ -51,6 +54,7 @@ class Standing:
             "sentence": self.sentence,
             "problems": list(self.problems),
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "counts": dict(self.counts),
             "repairs": self.repairs,
             "by": self.by,

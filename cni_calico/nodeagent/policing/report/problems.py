@@ -20,8 +20,12 @@ def describe_problems(facts: GraphFacts, goal: Goal) -> tuple[str, ...]:
         found.append(f"{policy} denies what it governs: {describe_size(count, facts.over.budget or 0)}")
     found += map(str, facts.disputes)
     found += [f"{policy}: {why}" for policy, why in goal.problems.items()]
-    found += [f"{feature.value} is not in force: {why}" for feature, why in goal.lacking.items()]
     return tuple(sorted(found))
+
+
+def describe_lacking(goal: Goal) -> tuple[str, ...]:
+    """What this kernel or packet filter lacks and policies do not need: sentences, sorted."""
+    return tuple(sorted(f"{feature.value} is not in force: {why}" for feature, why in goal.lacking.items()))
 
 
 def count_goal(goal: Goal, facts: GraphFacts, records: int) -> dict[str, int]:

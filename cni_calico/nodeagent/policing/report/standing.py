@@ -19,7 +19,12 @@ from cni_calico.nodeagent.policing.gate import Gate
 from cni_calico.nodeagent.policing.report.announce import describe_policing
 from cni_calico.nodeagent.policing.report.dispute_events import DisputeEvents
 from cni_calico.nodeagent.policing.report.lifelines import Lifelines, describe_idle, read_lifelines
-from cni_calico.nodeagent.policing.report.problems import count_goal, describe_problems, describe_spared
+from cni_calico.nodeagent.policing.report.problems import (
+    count_goal,
+    describe_lacking,
+    describe_problems,
+    describe_spared,
+)
 from cni_calico.nodeagent.policing.report.surroundings import Surroundings
 from cni_calico.nodeagent.policing.report.unenforced import Unenforced
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -108,6 +113,7 @@ class StandingReport:
         """A round has ended."""
         gate, facts, in_force = result.gate, result.facts, result.in_force
         self._count(result)
+        troubles, lacking = tuple(self._troubles(result)), describe_lacking(result.goal)
         standing = replace(
             result.guard,
             decided=True,
@@ -116,8 +122,10 @@ class StandingReport:
             upstream_goes=in_force or gate.upstream_goes,
             why_not=gate.why,
             failing=result.failing,
-            problems=describe_problems(facts, result.goal) + result.guard.problems + result.waiting,
-            warnings=result.warnings + result.left_out + tuple(self._troubles(result)) + describe_spared(facts.over),
+            problems=describe_problems(facts, result.goal) + lacking + result.guard.problems + result.waiting,
+            warnings=result.warnings + result.left_out + troubles + describe_spared(facts.over),
+            notes=(*troubles, *lacking, *result.guard.problems),
+            none_exist=gate.none_exist and not result.failing,
             lost=self.lost.describe(result.felix, result.policies, result.select_governing),
             counts=count_goal(result.goal, facts, len(result.policies)),
             repairs=self.figures.repairs,

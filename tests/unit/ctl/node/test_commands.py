@@ -73,6 +73,19 @@ def test_status_of_policies():
     )
 
 
+def test_what_is_about_the_host_is_no_policy():
+    """Notes are those of the problems and warnings that name no policy."""
+    lacking = "the check of proxy ARP's answers is not in force: legacy iptables has no such rules"
+    mode = "NFTablesMode is Disabled: policies are enforced with legacy iptables and IP sets"
+    ignored = "NetworkPolicy shop/web: its http matches are ignored"
+    policing = {"in_force": True, "problems": [lacking], "warnings": [ignored, mode], "notes": [mode, lacking]}
+    text = render_agent({**FIELDS, "policing": policing}, 101.0)
+    assert f"\nPolicies that are not in force as written:\n  {ignored}\n\n" in text
+    assert text.endswith(f"\nNotes on this host's packet filter:\n  {mode}\n  {lacking}\n")
+    text = render_agent({**FIELDS, "policing": {**policing, "warnings": [mode]}}, 101.0)
+    assert "as written" not in text
+
+
 def test_a_node_without_bgp_says_so():
     said = render_bird("no such file", {"backend": "vxlan"}, NOW)
     assert said == "There is no BGP on this node: CALICO_NETWORKING_BACKEND is vxlan.\n"
