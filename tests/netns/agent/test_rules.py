@@ -107,7 +107,7 @@ def _bring(rules: Masquerade, nat: Nat, felix: FelixSettings) -> tuple[Any, list
     """What is there after a full pass, and what failed in it."""
     done = Pass()
     rules.apply(Desired(nat=(nat,)), felix, soon(), done, True)
-    if felix.iptables_backend != "legacy":
+    if felix.iptables_backend != "legacy" and felix.nftables_mode != "Disabled":
         return nftables.read_table("ip", "calico", soon()), done.failed
     return select_own(iptables.read_rules(nat.family, "legacy", soon())), done.failed
 
@@ -127,6 +127,19 @@ def test_while_a_pool_cannot_be_read_the_rules_stay(host_without_rules: Namespac
         assert repaired == first[0] and not failed
     assert host_without_rules.call(_bring, again, nothing_known, felix) in ((None, []), ([], []))
     assert host_without_rules.call(_bring, again, replace(NAT[4], partial=True), felix) == first
+
+
+def test_nftables_mode_disabled_masquerades_with_iptables(host_without_rules: Namespace) -> None:
+    """As policies do; and back."""
+    auto, disabled = FelixSettings(), FelixSettings(nftables_mode="Disabled")
+    rules = Masquerade(Log("none", stderr=False))
+    first, failed = host_without_rules.call(_bring, rules, NAT[4], auto)
+    assert first and not failed
+    there, failed = host_without_rules.call(_bring, rules, NAT[4], disabled)
+    assert any("MASQUERADE" in line for line in there) and not failed
+    assert host_without_rules.call(nftables.read_table, "ip", "calico", soon()) is None
+    assert host_without_rules.call(_bring, Masquerade(Log("none", stderr=False)), NAT[4], auto) == (first, [])
+    assert select_own(host_without_rules.call(iptables.read_rules, 4, "legacy", soon())) == []
 
 
 def test_a_script_is_applied_whole_or_not_at_all(host_without_rules: Namespace) -> None:

@@ -129,9 +129,11 @@ class Masquerade:
                     done.lacking[MASQUERADE[nat.family]] = str(e)
 
     def _choose(self, felix: FelixSettings, deadline: Deadline) -> Masquerader:
-        """Decided once, unless the configuration asks for iptables; the other way's rules are removed."""
+        """Decided once, unless the parameters ask for iptables; the other way's rules are removed."""
         before = self._by
         legacy = felix.iptables_backend == "legacy" and felix.nftables_mode != "Enabled"
+        # as for policies: Disabled where there is no legacy iptables is nftables all the same
+        legacy = legacy or (felix.nftables_mode == "Disabled" and iptables.is_installed(4, "legacy"))
         if before is not None and before.called == NftablesMasquerade.called and not legacy:
             return before
         by_nftables = not legacy and nftables.usable(deadline)
