@@ -169,8 +169,9 @@ class Parts:
             self._host_status.use(felix)
         if self._service_sources is not None:
             self._service_sources.use(snapshot)
-        self._tunnels.use(snapshot)
-        self._bgp.use(snapshot)
+        if not self._agent.held:  # an address tells the other nodes that the device stands
+            self._tunnels.use(snapshot)
+        self._bgp.use(self._agent.in_use)
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
             self._bgp.tunnel_made()

@@ -12,11 +12,12 @@ from ipaddress import IPv4Address, collapse_addresses, ip_network
 from typing import Any
 
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
-from cni_calico.model.resources import Address, Network
+from cni_calico.model.resources import Address, IPPool, Network
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
 from cni_calico.nodeagent.dataplane import routes as desired_routes
+from cni_calico.nodeagent.dataplane.switching import select_staying
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.network.plan import Sysctl
 
@@ -64,9 +65,15 @@ class Desired:
 
 
 def desired_state(
-    snapshot: Snapshot, interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
+    snapshot: Snapshot,
+    interfaces: Sequence[HostInterface],
+    felix: FelixSettings,
+    backend: str,
+    also: Sequence[IPPool] = (),
 ) -> Desired:
-    """All of it. Without a record of this node only workloads are handled."""
+    """All of it. Without a record of this node only workloads are handled. ``also``: pools that nothing goes through
+    now, whose tunnel devices have to be there (switching.py).
+    """
     own = snapshot.own
     present = desired_endpoints.select_present(snapshot.endpoints, interfaces)
     routes = desired_endpoints.desired_endpoint_routes(present, felix)
@@ -80,10 +87,11 @@ def desired_state(
     if own is None and not unknown:
         problems.append(f"there is no Node {snapshot.node}: run calico-node -startup")
     elif own is not None and backend != "none":
-        devices, lacking = encapsulation.desired_devices(own, snapshot.pools, interfaces, felix, backend)
-        problems += [f"cannot make {name}: {why}" for name, why in lacking.items()]
+        devices, lacking = encapsulation.desired_devices(own, (*snapshot.pools, *also), interfaces, felix, backend)
+        problems += [f"cannot make {name}: {why}" for name, why in lacking.items() if name not in devices]
+        usable = frozenset(devices).difference(lacking)
         for family in _families(felix):
-            fabric = desired_routes.Fabric(family, snapshot, interfaces, frozenset(devices), felix, backend)
+            fabric = desired_routes.Fabric(family, snapshot, interfaces, usable, felix, backend)
             routes |= desired_routes.desired_remote_routes(fabric, snapshot.blocks)
             routes |= desired_routes.desired_blackholes(fabric, snapshot.blocks)
             hops, vteps = desired_routes.desired_vteps(fabric)
@@ -104,6 +112,23 @@ def desired_state(
         problems=tuple(problems),
         lacking=lacking,
     )
+
+
+def with_staying_routes(
+    desired: Desired,
+    snapshot: Snapshot,
+    leaving: Sequence[IPPool],
+    interfaces: Sequence[HostInterface],
+    actual: Sequence[HostRoute],
+    felix: FelixSettings,
+    backend: str,
+) -> Desired:
+    """Routes as the ``leaving`` pools had them stay until others are in their place."""
+    names = {pool.metadata.name for pool in leaving}
+    pools = (*leaving, *(pool for pool in snapshot.pools if pool.metadata.name not in names))
+    before = desired_state(replace(snapshot, pools=pools), interfaces, felix, backend)
+    staying = select_staying(before.routes, desired.routes, actual)
+    return replace(desired, routes=desired.routes | staying)
 
 
 def with_routes_in_doubt(

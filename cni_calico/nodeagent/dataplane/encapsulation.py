@@ -101,7 +101,10 @@ def _less(mtu: int, overhead: str) -> int:
 def desired_devices(
     own: Node, pools: Sequence[IPPool], interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
 ) -> tuple[dict[str, TunnelDevice], dict[str, str]]:
-    """The tunnel devices by name, and why a wanted one cannot be made."""
+    """The tunnel devices by name, and why a wanted one cannot be made, or is not enough.
+
+    A VXLAN device is made before it has its address: the address in the Node tells the others that it stands.
+    """
     devices: dict[str, TunnelDevice] = {}
     lacking: dict[str, str] = {}
     if backend == "none":
@@ -112,8 +115,10 @@ def desired_devices(
         made = _vxlan(own, family, interfaces, felix)
         if isinstance(made, str):
             lacking[VXLAN[family]] = made
-        else:
-            devices[made.name] = made
+            continue
+        devices[made.name] = made
+        if made.address is None:
+            lacking[made.name] = "this node has no tunnel address for it yet"
     end = endpoint_of(own, 4)
     if wants_ipip(pools, felix) and end is not None:
         mtu = felix.mtu_v4_ipip or _less(_mtu_below(end.address, interfaces), "ipip")
@@ -133,8 +138,6 @@ def _vxlan(own: Node, family: int, interfaces: Sequence[HostInterface], felix: F
     holder = holder_of(end.address, interfaces)
     if holder is None:
         return f"no interface of this host holds the node's address {end.address}"
-    if end.vtep is None:
-        return "it has no address yet"
     mtu = (felix.vxlan_mtu if family == 4 else felix.vxlan_mtu_v6) or _less(holder.mtu, f"vxlan{family}")
     return TunnelDevice(
         name=VXLAN[family],

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cni_calico.backoff import Backoff
@@ -29,7 +30,12 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.context.legacy import unmet_driver
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
-from cni_calico.nodeagent.dataplane.desired import Desired, desired_state, with_routes_in_doubt
+from cni_calico.nodeagent.dataplane.desired import (
+    Desired,
+    desired_state,
+    with_routes_in_doubt,
+    with_staying_routes,
+)
 from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
@@ -37,6 +43,7 @@ from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import render_unread, start_counting
 from cni_calico.nodeagent.dataplane.routes import makes_routes
+from cni_calico.nodeagent.dataplane.switching import Switching
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.policing import Standing
@@ -94,7 +101,14 @@ class DataplaneLoop:
         self.ports: Mapping[str, int] = {}  # the UDP ports of those that are VXLAN devices and there
         self._desired = Desired()
         self._held = HeldDevices()
+        self._switching = Switching()
+        self.in_use = Snapshot(node)  # the newest snapshot, with pools as they are used
         self._monitor: Monitor | None = None
+
+    @property
+    def held(self) -> Collection[str]:
+        """The tunnel devices that wait for their rules."""
+        return self._desired.held
 
     @property
     def devices(self) -> Mapping[str, object]:
@@ -156,27 +170,36 @@ class DataplaneLoop:
         begun = time.monotonic()
         full = begun >= self._next_full
         deadline = Deadline.after(PASS_S)
-        snapshot = sources.snapshot()
+        backend = self._context.settings.backend
+        snapshot = self.in_use = sources.snapshot()
         felix = self._parameters(snapshot)
         try:
             interfaces = read_interfaces(deadline)
-            self._desired = desired_state(snapshot, interfaces, felix, self._context.settings.backend)
-            if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
-                self._desired = with_routes_in_doubt(self._desired, snapshot, read_host_routes(deadline), felix)
             up = {interface.name for interface in interfaces if interface.up}
+            ways = self._switching.select(snapshot, felix, backend, up, begun)
+            used = self.in_use = replace(snapshot, pools=ways.pools)
+            self._desired = desired_state(used, interfaces, felix, backend, (*ways.coming, *ways.leaving))
+            if ways.leaving:
+                actual = read_host_routes(deadline)
+                self._desired = with_staying_routes(
+                    self._desired, used, ways.leaving, interfaces, actual, felix, backend
+                )
+            if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
+                self._desired = with_routes_in_doubt(self._desired, used, read_host_routes(deadline), felix)
             there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.tunnels = frozenset((*self._desired.devices, *there.intersection(DEVICES)))
             self.ports = self._read_ports(self._desired, there, deadline)
             self._desired, waiting = self._held.select(self._desired, up, self.ports, self._policing(), begun)
             done = applier.apply(self._desired, felix, deadline, full=full)
             self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
-            done.pending += waiting
+            done.pending += waiting + ways.pending
+            unmet = select_unmet(snapshot if ways.overdue else used, done.lacking)
         except CalicoError as e:
-            done = Pass(failed=[str(e)])
+            done, unmet = Pass(failed=[str(e)]), ()
         ended = time.monotonic()
         self._schedule(done, felix, full, ended)
         driver = unmet_driver(self._environ, snapshot.felix_node or {}, snapshot.felix_default or {})
-        self._unmet = (*select_unmet(snapshot, done.lacking), *done.refused, *filter(None, [driver]))
+        self._unmet = (*unmet, *done.refused, *filter(None, [driver]))
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
         self._synced = True
@@ -211,7 +234,7 @@ class DataplaneLoop:
 
     def _makes_routes(self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
         felix = parse_felix(self._environ, felix_node, felix_default).settings
-        return makes_routes(pools, felix, self._context.settings.backend)
+        return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
         parsed: Parameters = parse_felix(self._environ, snapshot.felix_node, snapshot.felix_default)
@@ -235,7 +258,8 @@ class DataplaneLoop:
         self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
         standing = self._policing()
-        silent = standing.in_force or not standing.decided
+        # the snapshot may know of a policy that the engine has not heard of yet: it says so itself within a round
+        silent = standing.in_force or not standing.decided or standing.none_exist
         count = 0 if silent else snapshot.policies + self._kubernetes_policies
         if count:
             policies = (

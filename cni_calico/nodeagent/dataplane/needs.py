@@ -26,12 +26,9 @@ def select_unmet(snapshot: Snapshot, lacking: Mapping[str, str]) -> tuple[str, .
         kind, mode = encapsulation_of(pool)
         device = {"ipip": IPIP, "vxlan": VXLAN[family]}.get(kind, "")
         if device in lacking:
-            nodes = sorted(_select_peers(snapshot, pool, mode))
+            nodes = sorted(select_peers(snapshot, pool, mode))
             if nodes:
-                unmet.append(
-                    f"IPPool {pool.metadata.name} needs {device} to reach {_listed(nodes)}: {lacking[device]}; "
-                    f"load the kernel module (modprobe {kind}) or set another {kind}Mode"
-                )
+                unmet.append(f"IPPool {pool.metadata.name} needs {device} to reach {_listed(nodes)}: {lacking[device]}")
         if pool.nat_outgoing and MASQUERADE[family] in lacking and has_block(snapshot, pool, snapshot.node):
             why = lacking[MASQUERADE[family]]
             unmet.append(
@@ -42,7 +39,7 @@ def select_unmet(snapshot: Snapshot, lacking: Mapping[str, str]) -> tuple[str, .
     return tuple(unmet)
 
 
-def _select_peers(snapshot: Snapshot, pool: IPPool, mode: str) -> Iterator[str]:
+def select_peers(snapshot: Snapshot, pool: IPPool, mode: str) -> Iterator[str]:
     """The other nodes that have, or may get, addresses of the pool that are reached through its tunnel."""
     own = None if snapshot.own is None else endpoint_of(snapshot.own, pool.cidr.version)
     if own is None:

@@ -2,13 +2,15 @@
 Node.
 
 Rule: an address is published only while its allocation is ours: it is allocated before it is written to the Node, and
-cleared there before it is released. The handle shows what is ours, so a start that was interrupted between the two
-steps finds its address again. While a pool cannot be read, nothing is released: the address may belong to that pool.
+cleared there before it is released, by the agent ``LEAVING_S`` after the last pool wanted it. The handle shows what is
+ours, so a start that was interrupted between the two steps finds its address again. While a pool cannot be read,
+nothing is released: the address may belong to that pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +29,7 @@ from cni_calico.nodeagent.startup.node_record import key_of
 from cni_calico.nodeagent.view.snapshot import Snapshot
 
 TUNNELS_S = 300.0
+LEAVING_S = 30.0  # as long as other nodes may still reach this one by the kind of tunnel that its pools had before
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,16 @@ def select_tunnel_pools(kind: TunnelKind, node: Node, pools: Sequence[IPPool]) -
     return found
 
 
-def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequence[Network] = ()) -> tuple[str, ...]:
+def allocate_tunnel_addresses(
+    context: Context,
+    node: str,
+    *,
+    pod_cidrs: Sequence[Network] = (),
+    may_release: Callable[[TunnelKind], bool] = lambda kind: True,
+) -> tuple[str, ...]:
     """Put all kinds in order once; returns what was changed. A kind that fails does not stop the others.
+
+    ``may_release`` is asked for a kind that no pool wants any more.
 
     ``pod_cidrs`` are the node's, if addresses are host-local's (USE_POD_CIDR). Raises DatastoreError, and the last
     failure of a kind after all were tried.
@@ -83,7 +94,7 @@ def allocate_tunnel_addresses(context: Context, node: str, *, pod_cidrs: Sequenc
     failure: CalicoError | None = None
     for kind in KINDS:
         try:
-            changed += _bring_in_order(context, allocator, kind, node, pools, pod_cidrs)
+            changed += _bring_in_order(context, allocator, kind, node, pools, pod_cidrs, may_release)
         except IPAMError as e:
             context.log.error(f"cannot get the node's {kind.name} tunnel address: {e}")
             failure = e
@@ -122,6 +133,7 @@ def _bring_in_order(
     name: str,
     pools: Pools,
     pod_cidrs: Sequence[Network],
+    may_release: Callable[[TunnelKind], bool],
 ) -> list[str]:
     deadline = context.deadline()
     stored = context.store.get(key_of(name), deadline)
@@ -130,6 +142,8 @@ def _bring_in_order(
     node = decode_node(key_of(name), stored.value)
     usable = select_tunnel_pools(kind, node, pools.readable)
     told: Address | None = getattr(node, kind.field)
+    if told is not None and not usable and pools.complete and not may_release(kind):
+        return []
     if context.settings.use_pod_cidr:
         return _tell_static(context, kind, name, told, usable=bool(usable) or not pools.complete, pod_cidrs=pod_cidrs)
     held = [item.address for item in allocator.addresses_of(kind.handle_of(name), deadline)]
@@ -210,6 +224,7 @@ class TunnelKeeper:
     node: str
     keeper: Keeper = field(init=False)
     _depends: object = None
+    _unwanted: dict[str, float] = field(default_factory=dict)  # since when, by the kind's name
 
     def __post_init__(self) -> None:
         self.keeper = Keeper("tunnel addresses", self._do, TUNNELS_S, self.context.log, self.context.troubles)
@@ -217,7 +232,17 @@ class TunnelKeeper:
     def _do(self) -> None:
         if self.context.settings.backend == "none":
             return
-        allocate_tunnel_addresses(self.context, self.node, pod_cidrs=read_pod_cidrs(self.context))
+        before, self._unwanted = self._unwanted, {}
+        now = time.monotonic()
+
+        def may_release(kind: TunnelKind) -> bool:
+            since = self._unwanted[kind.name] = before.get(kind.name, now)
+            return now - since >= LEAVING_S
+
+        allocate_tunnel_addresses(
+            self.context, self.node, pod_cidrs=read_pod_cidrs(self.context), may_release=may_release
+        )
+        self.keeper.interval_s = LEAVING_S if self._unwanted else TUNNELS_S
 
     def use(self, snapshot: Snapshot) -> None:
         own = snapshot.own

@@ -7,6 +7,7 @@ one that waits for its rules is not touched.
 from __future__ import annotations
 
 from collections.abc import Collection
+from errno import EOPNOTSUPP
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -36,7 +37,7 @@ class TunnelDevices:
             except KernelError as e:
                 done.failed.append(str(e))
                 if change.actual is None or change.remake:
-                    done.lacking[change.wanted.name] = str(e)
+                    done.lacking[change.wanted.name] = f"{e}{_remedy(change.wanted.kind, e)}"
         for name in removed:
             if desired.additive or name in desired.held:
                 continue
@@ -45,6 +46,13 @@ class TunnelDevices:
                 done.changed.append(f"removed {name}")
             except KernelError as e:
                 done.failed.append(str(e))
+
+
+def _remedy(kind: str, error: KernelError) -> str:
+    """What helps if the kernel does not know this kind of device."""
+    if error.errno != EOPNOTSUPP:
+        return ""
+    return f"; load the kernel module (modprobe {kind}) or set another {kind}Mode"
 
 
 def _bring(change: DeviceChange, deadline: Deadline) -> str:

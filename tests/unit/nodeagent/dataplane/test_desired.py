@@ -186,7 +186,6 @@ def test_parameters_of_devices():
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        (node("n1", "10.0.0.1/24"), "it has no address yet"),
         (node("n1", None, "fd00::1/64", "10.65.1.0"), "this node has no IPv4 address"),
         (node("n1", "10.0.0.99/24", vtep="10.65.1.0"), "no interface of this host holds the node's address 10.0.0.99"),
     ],
