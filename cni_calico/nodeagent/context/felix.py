@@ -122,7 +122,7 @@ class FelixSettings:
         "NFTablesMode",
         choice("Auto", "Enabled", "Disabled"),
         "Auto",
-        "Use nftables; Disabled: legacy iptables, where it is installed, for policies (with ipset) and for natOutgoing.",
+        "Use nftables; Disabled: legacy iptables, where installed, for policies (with ipset) and for natOutgoing.",
     )
     chain_insert_mode: str = setting(
         "ChainInsertMode", choice("insert", "append"), "insert", "Where rules go in chains of the legacy iptables."
