@@ -20,6 +20,7 @@ from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
 from cni_calico.model.resources import Network
@@ -87,10 +88,13 @@ def text_of(session: Session) -> str:
 
 
 def _unjudged(session: Session, records: Records) -> tuple[Unjudged, ...]:
-    """Raises DatastoreError and CorruptRecord."""
+    """Raises DatastoreError."""
 
     def is_strict() -> bool:
-        config = Allocator(session.store).ledger(session.deadline).config()
+        try:
+            config = Allocator(session.store).ledger(session.deadline).config()
+        except CorruptRecord:
+            return False
         return config is not None and config.strict_affinity
 
     return find_unjudged(records, knows_pods=is_kubernetes(session), is_strict=is_strict)

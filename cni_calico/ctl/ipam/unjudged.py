@@ -34,17 +34,22 @@ def find_unjudged(records: Records, *, knows_pods: bool, is_strict: Callable[[],
     """``knows_pods``: the endpoints are Kubernetes' pods; ``is_strict``: whether affinity is, asked once, if it
     matters.
     """
-    everybody, users = endpointed(records.endpoints), list_users(records.endpoints, records.nodes)
-    nodes, is_strict = {node.metadata.name for node in records.nodes}, cache(is_strict)
-    found: list[Unjudged] = []
+    nodes, held = {node.metadata.name for node in records.nodes}, []
     for block in records.blocks.values():
         for address, handle_id in _without_attributes(block):
             named = parse_bare_handle(handle_id)
             is_judged = named is not None and (block.node not in nodes or (bool(named.pod) and knows_pods))
-            if not is_judged and address not in users and not _may_be_of(everybody, handle_id, named):
-                may_be_borrowed = bool(nodes - {block.node}) and not is_strict()
-                found.append(Unjudged(address, handle_id, _why(handle_id, named, block.node or "", may_be_borrowed)))
-    return tuple(found)
+            if not is_judged:
+                held.append((block.node or "", address, handle_id, named))
+    if not held:  # as in all newer clusters
+        return ()
+    everybody, users = endpointed(records.endpoints), list_users(records.endpoints, records.nodes)
+    is_strict = cache(is_strict)
+    return tuple(
+        Unjudged(address, handle_id, _why(handle_id, named, node, bool(nodes - {node}) and not is_strict()))
+        for node, address, handle_id, named in held
+        if address not in users and not _may_be_of(everybody, handle_id, named)
+    )
 
 
 def _without_attributes(block: Block) -> Iterator[tuple[Address, str]]:

@@ -115,6 +115,14 @@ class TestCheckAndRelease:
         done = cluster("ipam", "check", "--format", "jsonpath={.problems[*].problem}")
         assert done.code == 1 and "leaked" in done.out.lower()
 
+    def test_what_may_be_borrowed_where_nobody_can_tell(self, cluster):
+        """A configuration that cannot be read forbids no borrowing."""
+        block = cluster.stored(BLOCK)
+        block["attributes"] = [{"handle_id": "ab" * 32, "secondary": {}} for _ in block["attributes"]]
+        cluster.write({BLOCK: block, ENDPOINT: None, IPAM + "config": {"strict_affinity": "yes"}})
+        out = cluster.finds("ipam", "check")
+        assert f"(handle {'ab' * 32}): it may be another node's container's, as affinity is not strict" in out
+
     def test_a_leak_is_found_reported_and_released(self, cluster, tmp_path):
         cluster.write({ENDPOINT: None})
         out = cluster.finds("ipam", "check", "--show-problem-ips")
