@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -40,6 +39,7 @@ from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
+from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import render_unread, start_counting
 from cni_calico.nodeagent.dataplane.routes import makes_routes
@@ -55,8 +55,6 @@ PASS_S = 60.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
 # the pause as a multiple of the pass's duration: while dozens of pods come and go, they need the processors
 REST = 9
-RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
-PENDING_S = 1.0
 GROWN_BYTES = 32 << 20
 
 
@@ -82,7 +80,7 @@ class DataplaneLoop:
         self.node = node
         self.numbers = numbers
         self.facts: dict[str, Any] = {}  # what other parts add to the status
-        self._kubernetes_policies = self._unread_policies = 0
+        self._policies = 0, 0  # Kubernetes' own: how many there are, and of them not read
         self._context = context
         self._environ = environ
         self._on_snapshot = on_snapshot
@@ -90,12 +88,8 @@ class DataplaneLoop:
         self._policing_stalled_s = policing_stalled_s
         self._log: Log = context.log
         self._said = Said(self._log)
-        self._synced = False
-        self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
-        self._next_full = 0.0
-        self._next_retry = float("inf")
-        self._last: Pass | None = None
-        self._unmet: tuple[str, ...] = ()
+        self._schedule = PassSchedule()
+        self._last = Pass()
         self._resident = 0
         self.tunnels: frozenset[str] | None = None  # our tunnel devices that are there or are to be; None: unknown yet
         self.ports: Mapping[str, int] = {}  # the UDP ports of those that are VXLAN devices and there
@@ -146,9 +140,9 @@ class DataplaneLoop:
         start_counting(self._context, self._count_policies, stopping)
         try:
             while not stopping.is_set():
-                happened = self._monitor.wait(self._patience())
+                happened = self._monitor.wait(self._schedule.patience_s(time.monotonic(), status.HEARTBEAT_S))
                 applier.notice(self._monitor.take_changed())
-                if not stopping.is_set() and sources.settle() and (happened or self._due()):
+                if not stopping.is_set() and sources.settle() and (happened or self._schedule.is_due(time.monotonic())):
                     begun = time.monotonic()
                     self._pass(sources, applier)
                     stopping.wait(pause_after(time.monotonic() - begun))
@@ -156,19 +150,11 @@ class DataplaneLoop:
         finally:
             sources.stop()
 
-    def _patience(self) -> float:
-        moments = [self._next_full, self._next_retry]
-        return max(0.0, min(status.HEARTBEAT_S, min(moments) - time.monotonic())) if self._synced else 0.2
-
-    def _due(self) -> bool:
-        now = time.monotonic()
-        return not self._synced or now >= self._next_full or now >= self._next_retry
-
     # -- one pass -----------------------------------------------------------------------------------------------------
 
     def _pass(self, sources: Sources, applier: Applier) -> None:
         begun = time.monotonic()
-        full = begun >= self._next_full
+        full = self._schedule.is_full(begun)
         deadline = Deadline.after(PASS_S)
         backend = self._context.settings.backend
         snapshot = self.in_use = sources.snapshot()
@@ -197,12 +183,12 @@ class DataplaneLoop:
         except CalicoError as e:
             done, unmet = Pass(failed=[str(e)]), ()
         ended = time.monotonic()
-        self._schedule(done, felix, full, ended)
+        failed, pending = bool(done.failed), bool(done.pending)
+        self._schedule.ended(ended, full=full, resync_s=felix.resync_s, failed=failed, pending=pending)
         driver = unmet_driver(self._environ, snapshot.felix_node or {}, snapshot.felix_default or {})
-        self._unmet = (*unmet, *done.refused, *filter(None, [driver]))
+        done.unmet = (*unmet, *done.refused, *filter(None, [driver]))
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
-        self._synced = True
         self._on_snapshot(snapshot, felix)
         if full:
             self._shrink()
@@ -222,15 +208,6 @@ class DataplaneLoop:
         if memory.resident_bytes() > self._resident + GROWN_BYTES:
             memory.trim_memory()
             self._resident = memory.resident_bytes()
-
-    def _schedule(self, done: Pass, felix: FelixSettings, full: bool, now: float) -> None:
-        if full:
-            self._next_full = now + felix.resync_s if felix.resync_s else float("inf")
-        if done.failed:
-            self._next_retry = now + self._retry.next()
-        else:
-            self._retry.reset()
-            self._next_retry = now + PENDING_S if done.pending else float("inf")
 
     def _makes_routes(self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
         felix = parse_felix(self._environ, felix_node, felix_default).settings
@@ -254,27 +231,27 @@ class DataplaneLoop:
         for text in done.changed:
             self._log.info(text)
         self._said.say("failed", tuple(done.failed), "error")
-        self._said.say("unmet", tuple(f"this node is not ready: {text}" for text in self._unmet), "error")
+        self._said.say("unmet", tuple(f"this node is not ready: {text}" for text in done.unmet), "error")
         self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
         standing = self._policing()
         # the snapshot may know of a policy that the engine has not heard of yet: it says so itself within a round
         silent = standing.in_force or not standing.decided or standing.none_exist
-        count = 0 if silent else snapshot.policies + self._kubernetes_policies
+        count = 0 if silent else snapshot.policies + self._policies[0]
         if count:
             policies = (
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
                 f"be reached by everybody ({standing.failing or standing.why_not})",
             )
-        policies += render_unread(self._unread_policies)
+        policies += render_unread(self._policies[1])
         self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
         self.numbers.policies = count
 
     def _count_policies(self, count: int, unread: int) -> None:
         """Called, from another thread, with the number of Kubernetes' own policies, and of those that are not read."""
-        if (count, unread) != (self._kubernetes_policies, self._unread_policies):
-            self._kubernetes_policies, self._unread_policies = count, unread
+        if (count, unread) != self._policies:
+            self._policies = count, unread
             self.wake()
 
     def _tell(self, sources: Sources) -> None:
@@ -282,15 +259,14 @@ class DataplaneLoop:
         self._said.say("datastore", (f"the datastore is out of sync: {error}",) if error else (), "warning")
         self.numbers.note_datastore(in_sync=sources.healthy, error=bool(error))
         self.numbers.routes = Counter(route.dst.version for route in self._desired.routes)
-        failed = [] if self._last is None else self._last.failed
         self.facts["policing"] = self._policing().fields()
         fields = {
             "node": self.node,
             "datastore": describe_config(self._context.config),
-            "synced": self._synced,
+            "synced": self._schedule.has_begun,
             "datastore_error": error,
-            "failed": failed,
-            "unmet": list(self._unmet),
+            "failed": self._last.failed,
+            "unmet": list(self._last.unmet),
             "problems": list(self._desired.problems),
             "warnings": [text for topic in ("parameters", "policies") for text in self._said.texts(topic)],
             "mtu": self._desired.mtu,

@@ -19,7 +19,7 @@ class Pass:
     """One pass: what it changed and what failed, in words; ``pending`` routes are still in their grace period.
 
     ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py). ``refused``: what was
-    not done although it could be, and why; the node is not ready.
+    not done although it could be, and why; ``unmet``: in words, why the node is not ready, with these.
     """
 
     changed: list[str] = field(default_factory=list)
@@ -27,6 +27,7 @@ class Pass:
     pending: int = 0
     lacking: dict[str, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    unmet: tuple[str, ...] = ()
 
 
 class Part(Protocol):

@@ -10,19 +10,14 @@ policies do not need and the kernel does not support (``lack``) are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from cni_calico.netfilter.rules import COMMENT_CHARACTERS, DROP, NftRule
-from cni_calico.netfilter.tables import NftChain
-from cni_calico.nodeagent.policing.tables import groups, stages, standing
-from cni_calico.nodeagent.policing.tables.chains import AskedPolicies, has_pass, render_class
+from cni_calico.nodeagent.policing.tables import stages, standing
+from cni_calico.nodeagent.policing.tables.classes import ClassChains
 from cni_calico.nodeagent.policing.tables.endpoints import Able, EndpointRules
-from cni_calico.nodeagent.policing.tables.groups import PolicyGroups
 from cni_calico.nodeagent.policing.tables.hosts.interfaces import InterfaceAddresses
 from cni_calico.nodeagent.policing.tables.hosts.rules import HostRules
-from cni_calico.nodeagent.policing.tables.naming import class_chain, quoted
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature
-from cni_calico.nodeagent.policing.tables.parts import ChainPart, PartedChain
 from cni_calico.nodeagent.policing.tables.refused import RefusedParts
 from cni_calico.nodeagent.policing.tables.sets import FilterSets
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -35,10 +30,8 @@ from cni_calico.policy.wanted import (
     WantedChanges,
     WantedClass,
     WantedPolicy,
-    WantedTier,
 )
 
-_BOTH = tuple((family, ingress) for ingress in (True, False) for family in (4, 6))
 _STAGES = ""  # the base chains' name where lists are counted by the chain that uses them
 
 
@@ -48,20 +41,21 @@ class Goal:
     def __init__(self, settings: FilterSettings) -> None:
         self.settings = settings
         self.tables = GoalTables()
+        self.refused = RefusedParts()
         self.sets = FilterSets(self.tables)
         self.endpoints = EndpointRules(self.tables, settings)
-        self.hosts = HostRules(self.tables, lambda family: self.sets.has_networks(family, NODES), self._may_pass)
+        self.class_chains = ClassChains(
+            self.tables, lambda: self.settings, lambda name, ingress: self.refused.classes.get((name, ingress), "")
+        )
+        self.hosts = HostRules(
+            self.tables, lambda family: self.sets.has_networks(family, NODES), self.class_chains.may_pass
+        )
         self.chains = PolicyChains(
             self.tables, self.sets, lambda: self.settings, self._why_denied, lambda one: one in self.hosts.dropping
         )
-        self.problems = self.chains.problems
         self.policies: dict[PolicyId, WantedPolicy] = {}
-        self.classes: dict[str, WantedClass] = {}
         self.lacking: dict[OptionalFeature, str] = {}
-        self._groups = PolicyGroups()
-        self._passing: dict[bool, set[PolicyId]] = {True: set(), False: set()}  # policies, by whether ingress
         self._checks_sources = True  # no attempt has failed: while the next one is made, nothing may open
-        self.refused = RefusedParts()
         self._incomplete: tuple[frozenset[str], str] = (frozenset(), "")
         self._stages: dict[int, tuple[stages.Needed | None, tuple[str, ...]]] = {}
         for table in FILTER.values():
@@ -73,6 +67,15 @@ class Goal:
         self.sets.make(NODES, Members())
         self._render_stages()
         self._render_loopback()
+
+    @property
+    def problems(self) -> Mapping[PolicyId, str]:
+        """The policies that deny, and why."""
+        return self.chains.problems
+
+    @property
+    def classes(self) -> Mapping[str, WantedClass]:
+        return self.class_chains.all
 
     def _families(self) -> tuple[int, ...]:
         return (4, 6) if self.settings.ipv6 else (4,)
@@ -93,16 +96,12 @@ class Goal:
                 and not self.chains.is_large(policy)
             }
         passed = self._update_policies(changes.policies, again)
-        for class_id, wanted in changes.classes.items():
-            if wanted is not None:
-                self.classes[class_id] = wanted
-                self._render_class(wanted)
+        for wanted in filter(None, changes.classes.values()):
+            self.class_chains.put(wanted)
         for class_id in [class_id for class_id, wanted in changes.classes.items() if wanted is None]:
-            self._drop_class(self.classes.pop(class_id))  # what it shares with new ones has stayed
+            self._drop_class(class_id)  # what it shares with new ones has stayed
         if passed:
-            for wanted_class in self.classes.values():
-                if not passed.isdisjoint(wanted_class.policy_ids()):
-                    self._render_class(wanted_class)
+            self.class_chains.render_asking(passed)
         self.hosts.update(changes.hosts, changes.host_classes)
         if changes.hosts or changes.host_classes or (passed and self.hosts.all):
             self.render_hosts()
@@ -112,7 +111,7 @@ class Goal:
         for name in changes.sets_removed:
             self.refused.sets.pop(name, None)
             self.sets.remove(name)
-        self._groups.forget(self.tables.of[FILTER[4]].chains.keys())
+        self.class_chains.forget_groups()
 
     def configure(self, settings: FilterSettings) -> None:
         """Use other parameters: everything is rendered again; sets and their members stay."""
@@ -122,8 +121,7 @@ class Goal:
         self.hosts.select(settings)
         for policy in self.policies.values():
             self._render_policy(policy)
-        for wanted in self.classes.values():
-            self._render_class(wanted)
+        self.class_chains.render_all()
         self.endpoints.configure(settings)
         self._stages = {family: (None, names) for family, (_, names) in self._stages.items()}
         self._render_stages()
@@ -178,7 +176,7 @@ class Goal:
         if (class_id, ingress) in self.refused.classes or class_id not in self.classes:
             return False
         self.refused.classes[class_id, ingress] = why
-        self._render_class(self.classes[class_id])
+        self.class_chains.render(self.classes[class_id])
         return True
 
     def deny_interface(self, interface: str, why: str) -> bool:
@@ -230,7 +228,7 @@ class Goal:
             self.endpoints.denied.clear()
             self.endpoints.configure(self.settings)
         for class_id in {class_id for class_id, _ in refused.classes} & self.classes.keys():
-            self._render_class(self.classes[class_id])
+            self.class_chains.render(self.classes[class_id])
         again = {policy: self.policies[policy] for policy in self.problems if policy in self.policies}
         if again:
             self.update(WantedChanges(policies=dict(again)))
@@ -259,23 +257,14 @@ class Goal:
                 self.refused.policies.pop(policy_id, None)
             if after is None:
                 self.policies.pop(policy_id, None)
-                self._note_passing(policy_id, None)
+                self.class_chains.note_passing(policy_id, None)
                 self.chains.drop(policy_id)
                 continue
             self.policies[policy_id] = after
             self._render_policy(after)
-            if self._note_passing(policy_id, after):
+            if self.class_chains.note_passing(policy_id, after):
                 passed.add(policy_id)
         return passed
-
-    def _note_passing(self, policy: PolicyId, wanted: WantedPolicy | None) -> bool:
-        """Returns whether that has changed."""
-        changed = False
-        for ingress, passing in self._passing.items():
-            if (wanted is not None and has_pass(wanted, ingress)) != (policy in passing):
-                passing ^= {policy}
-                changed = True
-        return changed
 
     def _render_policy(self, policy: WantedPolicy) -> None:
         self.chains.render(policy)
@@ -290,36 +279,10 @@ class Goal:
 
     # -- classes and stages -------------------------------------------------------------------------------------------
 
-    def _render_class(self, wanted: WantedClass) -> None:
-        for family, ingress in _BOTH:
-            why = self.refused.classes.get((wanted.id, ingress), "")
-            if family not in self._families():
-                self.tables.drop_parted(FILTER[family], class_chain(wanted.id, ingress))
-            elif why:
-                deny = NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS])
-                chain = NftChain(class_chain(wanted.id, ingress), (deny,))
-                self.tables.put_parted(FILTER[family], PartedChain(chain))
-            else:
-                self.tables.put_parted(FILTER[family], self._rendered_class(wanted, ingress, family))
-
-    def _rendered_class(self, wanted: WantedClass, ingress: bool, family: int) -> PartedChain:
-        passing, used = self._passing[ingress], dict[str, ChainPart]()
-
-        def grouped(tier: WantedTier) -> Iterator[AskedPolicies] | None:
-            if len(tier.policies) < groups.GROUPED_FROM or self.settings.by_iptables:
-                return None
-            return self._groups.ask(tier.policies, ingress, self.settings, passing, used)
-
-        chain = render_class(wanted, ingress, family, self.settings, passing.__contains__, grouped)
-        return PartedChain(chain, tuple(used.values()))
-
-    def _drop_class(self, wanted: WantedClass) -> None:
-        for family, ingress in _BOTH:
-            self.refused.classes.pop((wanted.id, ingress), None)
-            self.tables.drop_parted(FILTER[family], class_chain(wanted.id, ingress))
-
-    def _may_pass(self, policy: PolicyId, ingress: bool) -> bool:
-        return policy in self._passing[ingress]
+    def _drop_class(self, class_id: str) -> None:
+        for ingress in (True, False):
+            self.refused.classes.pop((class_id, ingress), None)
+        self.class_chains.remove(class_id)
 
     def render_hosts(self) -> None:
         """Again, after something that they depend on has changed."""

@@ -1,0 +1,64 @@
+"""When the data plane's next pass is due: at first, after a failure, for a full resync."""
+
+from __future__ import annotations
+
+import pytest
+
+from cni_calico.nodeagent.dataplane.pass_schedule import PENDING_S, RETRY_FIRST_S, RETRY_LAST_S, PassSchedule
+
+NEVER, HEARTBEAT_S = float("inf"), 10.0
+
+
+class Timed:
+    def __init__(self) -> None:
+        self.schedule = PassSchedule()
+
+    def end(self, now: float, *, resync_s: float = 90, failed: bool = False, pending: bool = False) -> bool:
+        """Returns whether the pass was a full one."""
+        full = self.schedule.is_full(now)
+        self.schedule.ended(now, full=full, resync_s=resync_s, failed=failed, pending=pending)
+        return full
+
+    def patience_s(self, now: float, longest_s: float = NEVER) -> float:
+        return self.schedule.patience_s(now, longest_s)
+
+
+@pytest.fixture
+def timed_passes() -> Timed:
+    return Timed()
+
+
+def test_the_first_pass_is_full_and_due_at_once(timed_passes: Timed) -> None:
+    assert timed_passes.schedule.is_due(1000) and not timed_passes.schedule.has_begun
+    assert 0 < timed_passes.patience_s(1000) < 1
+    assert timed_passes.end(1000) and timed_passes.schedule.has_begun
+    assert not timed_passes.schedule.is_due(1000)
+
+
+def test_a_full_resync_comes_in_an_interval(timed_passes: Timed) -> None:
+    timed_passes.end(1000)
+    assert timed_passes.patience_s(1000) == 90 and timed_passes.patience_s(1000, HEARTBEAT_S) == HEARTBEAT_S
+    assert not timed_passes.end(1060), "a pass for a change is none"
+    assert timed_passes.patience_s(1060) == 30 and not timed_passes.schedule.is_due(1089)
+    assert timed_passes.schedule.is_due(1090) and timed_passes.patience_s(1100) == 0
+    assert timed_passes.end(1090, resync_s=0) and timed_passes.patience_s(1090) == NEVER
+
+
+def test_a_failed_pass_is_tried_again_less_and_less_often(timed_passes: Timed) -> None:
+    timed_passes.end(1000)
+    pauses = []
+    for _ in range(8):
+        timed_passes.end(1001, failed=True)
+        pauses.append(timed_passes.patience_s(1001))
+    assert pauses == [min(RETRY_FIRST_S * 2**i, RETRY_LAST_S) for i in range(8)]
+    timed_passes.end(1002)
+    assert timed_passes.patience_s(1002) == 88
+    timed_passes.end(1003, failed=True, pending=True)
+    assert timed_passes.patience_s(1003) == RETRY_FIRST_S
+
+
+def test_what_is_pending_is_looked_at_soon(timed_passes: Timed) -> None:
+    timed_passes.end(1000, pending=True)
+    assert timed_passes.patience_s(1000) == PENDING_S and timed_passes.schedule.is_due(1000 + PENDING_S)
+    timed_passes.end(1001)
+    assert timed_passes.patience_s(1001) == 89
