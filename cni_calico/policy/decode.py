@@ -16,9 +16,9 @@ from cni_calico.model.kubernetes.policies import (
     read_network_policy,
 )
 from cni_calico.model.resources import Resource, WorkloadEndpoint
-from cni_calico.policy.graph import NETWORK_SETS, SLICE, GraphRecord
 from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import read_slice, record_of
+from cni_calico.policy.nodes import NETWORK_SETS, SLICE, GraphRecord
 from cni_calico.policy.records import (
     POLICY_KINDS,
     labelled_network_set,

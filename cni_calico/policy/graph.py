@@ -14,52 +14,25 @@ record is invalid, its last valid version stays in force, and ``problems`` says 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Resource, WorkloadEndpoint
-from cni_calico.policy.active import ActivePolicies
+from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.policy.budget import count_rules, denied
-from cni_calico.policy.confirmed import ClaimedEndpoint
-from cni_calico.policy.endpoints import Dispute, LocalEndpoints, PresentInterface
+from cni_calico.policy.endpoints import Dispute, PresentInterface
 from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget
-from cni_calico.policy.hosts import HostRecord, LocalHosts, parse_host
+from cni_calico.policy.hosts import HostRecord
+from cni_calico.policy.nodes import SLICE, WORKLOADS, GraphNodes, GraphRecord
 from cni_calico.policy.records import (
     POLICY_KINDS,
     Labelled,
     PolicyRecord,
-    ProfileRecord,
-    ServiceMembers,
-    TierRecord,
-    labelled_network_set,
-    labelled_workload,
-    parse_policy,
-    parse_profile,
-    parse_tier,
     policy_id,
-    require_interface,
 )
-from cni_calico.policy.sets import Sets
 from cni_calico.policy.sources import ServiceSource, SetSource
 from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
-
-GraphRecord = (
-    Resource
-    | WorkloadEndpoint
-    | ClaimedEndpoint
-    | ServiceMembers
-    | PolicyRecord
-    | Labelled
-    | HostRecord
-    | ProfileRecord
-    | TierRecord
-)
-NETWORK_SETS = ("GlobalNetworkSet", "NetworkSet")
-SLICE, _WORKLOADS = "EndpointSlice", "WorkloadEndpoint"
-_NAMING_PROFILES = (_WORKLOADS, "HostEndpoint")
 
 
 class Graph:
@@ -79,21 +52,15 @@ class Graph:
         alone: bool = True,
     ) -> None:
         """``alone``: as for LocalEndpoints."""
-        self._is_local = is_local
-        self._is_local_host = is_local_host
-        self._active = ActivePolicies()
-        self._endpoints = LocalEndpoints(self._active, alone=alone)
-        self._hosts = LocalHosts(self._active)
-        self._sets = Sets()
-        self._claimed: dict[ResourceKey, WorkloadEndpoint] = {}  # with only those of its addresses that count
+        self._nodes = GraphNodes(is_local, is_local_host, alone=alone)
+        self._active, self._endpoints = self._nodes.active, self._nodes.endpoints
+        self._hosts, self._sets = self._nodes.hosts, self._nodes.sets
         self._problems: dict[ResourceKey, str] = {}
-        self._changed_rules: set[PolicyId] = set()  # records changed, in force or not
         self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
         self.governing = 0  # of them, those that are no profiles
         self._warnings: dict[PolicyId, tuple[str, ...]] = {}  # of them
         self.facts = GraphFacts()  # as of the last flush
-        self._profiles_moved = False  # since then: profiles, or who names them
         self._ahead: dict[PolicyId, list[str]] = {}  # sets needed by what is made ahead
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
@@ -106,80 +73,19 @@ class Graph:
     def put(self, key: ResourceKey, record: GraphRecord | None) -> None:
         """Note a record; None: it does not exist (any more)."""
         try:
-            self._put(key, record)
+            self._nodes.put(key, record)
         except Wrong as e:
             self._problems[key] = str(e)
         except Exception as e:  # one malformed record must not end the policies of all workloads
             self._problems[key] = f"cannot be understood: {type(e).__name__}: {e}"
         else:
             self._problems.pop(key, None)
+            if record is None and key.kind in POLICY_KINDS:
+                self.spared.pop(policy_id(key), None)
 
     def refuse(self, key: ResourceKey, why: str) -> None:
         """A record exists that its reader could not decode: the previous version stays."""
         self._problems[key] = why
-
-    def _put(self, key: ResourceKey, record: GraphRecord | None) -> None:
-        self._profiles_moved = self._profiles_moved or key.kind in _NAMING_PROFILES
-        if isinstance(record, Labelled):
-            self._endpoints.put(key, None)
-            self._claimed.pop(key, None)
-            self._sets.set_item(key, record)
-        elif isinstance(record, HostRecord) or (record is None and key.kind == "HostEndpoint"):
-            self._set_host(key, record)
-        elif isinstance(record, PolicyRecord):
-            self._set_policy(record.wanted.id, record)
-        elif isinstance(record, ProfileRecord):
-            self._set_profile(key.name, record)
-        elif isinstance(record, TierRecord):
-            self._active.set_tier(key.name, record)
-        elif isinstance(record, ClaimedEndpoint):
-            self._set_workload(key, record.record, replace(record.record, ip_networks=record.confirmed))
-        elif isinstance(record, WorkloadEndpoint) or (record is None and key.kind == "WorkloadEndpoint"):
-            self._set_workload(key, record)
-        elif isinstance(record, ServiceMembers) or (record is None and key.kind == SLICE):
-            self._sets.set_slice(key, record)
-        elif key.kind in POLICY_KINDS:
-            name = policy_id(key)
-            self._set_policy(name, None if record is None else parse_policy(key, record))
-        elif key.kind == "Profile":
-            self._set_profile(key.name, None if record is None else parse_profile(key, record))
-        elif key.kind == "Tier":
-            self._active.set_tier(key.name, None if record is None else parse_tier(record))
-        elif key.kind == "HostEndpoint":
-            self._set_host(key, None if record is None else parse_host(record))
-        elif key.kind in NETWORK_SETS:
-            self._sets.set_item(key, None if record is None else labelled_network_set(key, record))
-
-    def _set_workload(
-        self, key: ResourceKey, record: WorkloadEndpoint | None, counting: WorkloadEndpoint | None = None
-    ) -> None:
-        """``counting``: the same with the addresses that are members of sets, if these are not all."""
-        is_local = record is not None and self._is_local(record)
-        if record is not None and is_local:
-            require_interface(record)
-        self._endpoints.put(key, record if is_local else None)
-        if counting is None:
-            self._claimed.pop(key, None)
-        else:
-            self._claimed[key] = counting
-        counting = counting or record
-        self._sets.set_item(key, None if counting is None else labelled_workload(counting))
-
-    def _set_host(self, key: ResourceKey, record: HostRecord | None) -> None:
-        self._hosts.put(key, record if record is not None and self._is_local_host(record) else None)
-        self._sets.set_item(key, None if record is None else record.labelled)
-
-    def _set_profile(self, name: str, profile: ProfileRecord | None) -> None:
-        self._sets.set_profile(name, None if profile is None else profile.labels)
-        self._active.set_profile(name, profile)
-        self._changed_rules.add(PolicyId("Profile", name))
-        self._profiles_moved = True
-
-    def _set_policy(self, name: PolicyId, policy: PolicyRecord | None) -> None:
-        if policy is None:
-            self.spared.pop(name, None)
-        self._active.set_policy(name, policy)
-        self._changed_rules.add(name)
 
     def see(self, node: str, interfaces: Mapping[str, PresentInterface | None]) -> None:
         """Note interfaces of a node that have changed, None for those that are gone."""
@@ -200,9 +106,9 @@ class Graph:
         if changes.policies:
             needs, warnings = OtherNeeds(self.selectors > 0, self.services > 0), dict(self._warnings)
         missing, missing_host = before.missing_profiles, before.missing_host_profiles
-        if self._profiles_moved:
+        if self._nodes.profiles_moved:
             missing, missing_host = self.missing_profiles(), self.missing_host_profiles()
-            self._profiles_moved = False
+            self._nodes.profiles_moved = False
         versions = ((key, self.last_valid(key)) for key in self._problems)
         self.facts = GraphFacts(
             needs,
@@ -224,7 +130,7 @@ class Graph:
         classes, host_classes = self._active.classes.flush(), self._active.host_classes.flush()
         in_force = self._active.in_force
         policies: dict[PolicyId, WantedPolicy | None] = {}
-        for name in self._changed_rules | in_force.changed:
+        for name in self._nodes.changed_rules | in_force.changed:
             before = self._policies.get(name)
             self.over_budget.pop(name, None)
             wanted, sources = self._rules(name) if name in in_force.counts else (None, {})
@@ -242,7 +148,7 @@ class Graph:
             else:
                 self._policies[name] = wanted
                 self._held[name] = sources
-        self._changed_rules.clear()
+        self._nodes.changed_rules.clear()
         in_force.changed.clear()
         endpoints = _differing(moved | self._endpoints.changed, self._endpoints.render, self._wanted_endpoints)
         hosts = _differing(moved | self._hosts.changed, self._hosts.render, self._wanted_hosts)
@@ -276,12 +182,12 @@ class Graph:
         """Judge all policies by it."""
         if budget != self.budget:
             self.budget = budget
-            self._changed_rules |= self._active.policies.keys()
+            self._nodes.changed_rules |= self._active.policies.keys()
 
     def spare(self, policies: Mapping[PolicyId, int]) -> None:
         """These count although they are above the budget, as long as they do not become larger."""
         self.spared.update(policies)
-        self._changed_rules |= policies.keys()
+        self._nodes.changed_rules |= policies.keys()
 
     def wanted(self) -> Wanted:
         """Everything that is wanted, as of the last flush. The cost is proportional to the size of everything, so this
@@ -332,13 +238,7 @@ class Graph:
 
     def last_valid(self, key: ResourceKey) -> GraphRecord | None:
         """The last valid version of a record; ``put`` accepts it, also in a later run."""
-        if key.kind in POLICY_KINDS:
-            return self._active.policies.get(policy_id(key))
-        if key.kind == "Profile":
-            return self._active.profiles.get(key.name)
-        if key.kind == "Tier":
-            return self._active.tiers.get(key.name)
-        return self._claimed.get(key) or self._endpoints.record(key) or self._hosts.record(key) or self._sets.held(key)
+        return self._nodes.last_valid(key)
 
     def select_governing(self, host: Labelled) -> tuple[str, ...]:
         """The policies that select a host endpoint."""
@@ -362,7 +262,7 @@ class Graph:
     def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:
         """The sets in force whose members come from records of these kinds: WorkloadEndpoint, EndpointSlice."""
         found = (source for sources in self._held.values() for source in sources.values()) if kinds else ()
-        return frozenset(s.id for s in found if (SLICE if isinstance(s, ServiceSource) else _WORKLOADS) in kinds)
+        return frozenset(s.id for s in found if (SLICE if isinstance(s, ServiceSource) else WORKLOADS) in kinds)
 
     def missing_profiles(self) -> tuple[str, ...]:
         """The profiles that this node's workloads name and that do not exist, sorted."""

@@ -33,7 +33,7 @@ from cni_calico.model.kubernetes.policies import (
     read_stored_network_policy,
 )
 from cni_calico.model.resources import Metadata, Resource
-from cni_calico.policy.graph import SLICE
+from cni_calico.policy.nodes import SLICE
 from cni_calico.policy.records import ServiceMembers
 from cni_calico.policy.rules import PROTOCOLS
 

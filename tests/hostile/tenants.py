@@ -31,8 +31,9 @@ from cni_calico.netavark.documents import PORTS_MAX, parse_document, parse_membe
 from cni_calico.nodeagent.bgp.config.services import parse_service
 from cni_calico.plugin.annotations import PREFIX, parse_pod_annotations
 from cni_calico.policy.decode import decode_record, reduce_record
-from cni_calico.policy.graph import SLICE, Graph
+from cni_calico.policy.graph import Graph
 from cni_calico.policy.kubernetes import MEMBERS_MAX, record_of
+from cni_calico.policy.nodes import SLICE
 from cni_calico.policy.records import Labelled, PolicyRecord, ServiceMembers, labelled_workload, parse_profile
 from cni_calico.policy.wanted import WantedRule, WantedSide
 from cni_calico.relay.reduction import reduce_account, reduce_pod

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.decode import decode_record
-from cni_calico.policy.graph import SLICE
+from cni_calico.policy.nodes import SLICE
 from tests.hostile.mutation import changed
 from tests.hostile.targets import TARGETS
 from tests.hostile.tenants import (

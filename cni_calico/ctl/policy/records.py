@@ -25,9 +25,10 @@ from cni_calico.policy.budget import DEFAULT
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.endpoints import owner_of
-from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.graph import Graph
 from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.wanted import PolicyId
 
 _KUBERNETES = {

@@ -39,7 +39,8 @@ from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.policy.confirmed import ClaimedEndpoint
-from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import Labelled
 
 APPLY_S, _FORGIVE_S = 60.0, 180.0

@@ -17,7 +17,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import IPPool, Node
-from cni_calico.policy.graph import GraphRecord
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.preserved import BadPreserved, parse_value, render_value
 from cni_calico.regular import READ_LIMIT
 

@@ -12,7 +12,8 @@ import pytest
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import EndpointPort, Metadata, Resource, WorkloadEndpoint
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record, reduce_record
-from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.preserved import KNOWN, BadPreserved, parse_value, render_value
 from cni_calico.policy.records import ServiceMembers
 from cni_calico.policy.sources import port_source

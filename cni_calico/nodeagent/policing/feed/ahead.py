@@ -17,7 +17,8 @@ from dataclasses import replace
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.tables.goal import Goal
-from cni_calico.policy.graph import NETWORK_SETS, Graph
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import NETWORK_SETS
 from cni_calico.policy.records import Labelled, PolicyRecord
 
 MOST_REMOVED = 100  # sets that a round removes

@@ -13,7 +13,7 @@ from typing import Any
 from cni_calico.datastore.interface import Versioned
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.policing.feed.standins import decode_stand_in
-from cni_calico.policy.graph import GraphRecord
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import PolicyRecord
 
 

@@ -22,7 +22,8 @@ from cni_calico.nodeagent.status.policing import Durations
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.policy.endpoints import PresentInterface
 from cni_calico.policy.flushed import GraphFacts
-from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
 from cni_calico.policy.wanted import Wanted, WantedChanges
 

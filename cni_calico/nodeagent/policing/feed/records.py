@@ -38,8 +38,8 @@ from cni_calico.nodeagent.policing.feed.pending import PendingChanges
 from cni_calico.nodeagent.policing.feed.rereading import AskingAgain, Rereading
 from cni_calico.policy.confirmed import HeldInBlock
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
-from cni_calico.policy.graph import GraphRecord
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import Labelled
 from cni_calico.policy.steps import Steps, finish
 

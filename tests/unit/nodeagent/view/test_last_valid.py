@@ -14,7 +14,7 @@ from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.view import last_valid
 from cni_calico.nodeagent.view.last_valid import FILE, LastValid, parse_versions, render_versions
-from cni_calico.policy.graph import GraphRecord
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.preserved import BadPreserved
 from cni_calico.policy.records import TierRecord
 from tests.unit.policy.test_preserved import valid

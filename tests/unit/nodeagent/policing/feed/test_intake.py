@@ -17,7 +17,8 @@ from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.status.policing import Durations
 from cni_calico.nodeagent.view.last_valid import LastValid
-from cni_calico.policy.graph import Graph, GraphRecord
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import GraphRecord
 
 TIER, POLICY = ResourceKey("Tier", "default", ""), ResourceKey("GlobalNetworkPolicy", "p", "")
 PROFILE = ResourceKey("Profile", "kns.default", "")
