@@ -23,7 +23,8 @@ from cni_calico.relay.connections import Listening
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.follower import CollectionFollower, order_of_start
 from cni_calico.relay.replay import read_changes
-from cni_calico.relay.server import Offered, RelayServer
+from cni_calico.relay.server import RelayServer
+from cni_calico.relay.serving import Offered
 from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache

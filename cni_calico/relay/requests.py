@@ -64,11 +64,12 @@ _HOLDERS, _HOLDERS_NAMES = Topic(BLOCKS, holders=True), HOLDERS_QUERY.partition(
 
 
 class RequestRefused(Exception):
-    """A request that is not carried out, with its HTTP status."""
+    """A request that is not carried out, with its HTTP status. ``gone``: the topics whose older changes are."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, gone: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self.status = status
+        self.gone = gone
 
 
 @dataclass(frozen=True, slots=True)

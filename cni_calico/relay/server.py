@@ -7,52 +7,30 @@ its client resumes at its position, here or at another relay.
 
 from __future__ import annotations
 
-import os
 import select
 import time
-from dataclasses import dataclass
 
 from cni_calico.datastore.http import names_peer
 from cni_calico.log import Log
-from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.client import Client, Gone, State
 from cni_calico.relay.connections import ClientSockets, Listening
-from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.numbers import ServerNumbers
 from cni_calico.relay.requests import (
     FOREIGN,
-    GZIP_HEAD,
     HEAD_BYTES,
     LAST_CHUNK,
-    LIST_HEAD,
     NOT_HTTP,
-    STREAM_HEAD,
-    AskedList,
     AskedWatch,
     RequestRefused,
     chunk,
     parse_request,
-    render_cut_off,
     render_status,
-    render_text,
 )
-from cni_calico.relay.snapshots import RenderedLists
-from cni_calico.relay.watch_cache import EXPIRED, WAITING, WatchCache
+from cni_calico.relay.serving import BEHIND, Offered, Serving
 from cni_calico.relay.watch_reviews import WatchReviews
 
 LONGEST_GATHER_S = 0.5
 LOOK_S = 0.5
-BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have reached
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """What clients get, after which reviews, and whether the API server is heard of."""
-
-    cache: WatchCache
-    snapshots: RenderedLists
-    reviews: TokenReviews
-    cut_off: CutOff
 
 
 class RelayServer:
@@ -61,9 +39,7 @@ class RelayServer:
     def __init__(self, offered: Offered, listening: Listening, wake_fd: int, log: Log) -> None:
         self.numbers = ServerNumbers()
         self._limits = listening.limits
-        self._cut_off = offered.cut_off
-        self._cache = offered.cache
-        self._snapshots = offered.snapshots
+        self._serving = Serving(offered, self.numbers, self._limits.watch_s)
         self._reviews = offered.reviews
         self._watch_reviews = WatchReviews(offered.reviews, self._limits.watch_review_s)
         self._log = log
@@ -183,7 +159,7 @@ class RelayServer:
                 self.connections.drop(client, "closed")
                 continue
             self.connections.watch(client)
-        self._cache.ask_older()
+        self._serving.ask_older()
         self._served_at, self._serve_at = time.monotonic(), float("inf")
         self._serve_s = self._served_at - begun
 
@@ -199,21 +175,21 @@ class RelayServer:
                 if why:
                     raise RequestRefused(401, why)
             self.connections.admit(client)
-            if why := self._cut_off.why():
-                raise RequestRefused(503, why)
-            if isinstance(wanted := request.wanted, AskedList):
-                self._serve_list(client, wanted)
-            elif isinstance(wanted, AskedWatch):
-                self._serve_watch(client, wanted)
-            else:
-                self._serve_ready(client)
+            pieces = self._serving.answer(client)
         except RequestRefused as e:
             self._refuse(client, e)
+            return
+        if pieces is None:
+            return
+        if isinstance(request.wanted, AskedWatch):
+            self._begin_watch(client, pieces)
+        else:
+            self._answer(client, pieces)
 
-    def _refuse(self, client: Client, why: RequestRefused, gone: tuple[str, ...] = ()) -> None:
+    def _refuse(self, client: Client, why: RequestRefused) -> None:
         self.numbers.request("refused")
         client.keeps_open = False
-        self._answer(client, (render_status(why.status, str(why), gone=gone),))
+        self._answer(client, (render_status(why.status, str(why), gone=why.gone),))
 
     def _answer(self, client: Client, pieces: tuple[bytes, ...]) -> None:
         now = time.monotonic()
@@ -239,54 +215,13 @@ class RelayServer:
             else:
                 self._tell(client, now)
 
-    def _serve_ready(self, client: Client) -> None:
-        if not self._cache.synced:
-            raise RequestRefused(503, f"not read yet: {', '.join(self._cache.unsynced())}")
-        self.numbers.request("ready")
-        self._answer(client, (render_text("ready\n"),))
-
-    def _serve_list(self, client: Client, wanted: AskedList) -> None:
-        history = self._cache.history(wanted.topic)
-        if history.missing:
-            raise RequestRefused(404, f"the cluster does not know {wanted.topic.path}")
-        if not history.synced:
-            return
-        if wanted.at_least > history.position:
-            if time.monotonic() - client.since < BEHIND_LIST_S:
-                return
-            raise RequestRefused(504, f"Too large resource version: {wanted.at_least}, current: {history.position}")
-        snapshot = self._snapshots.find(wanted)
-        if snapshot is None:
-            return
-        self.numbers.request("list")
-        self.numbers.lists.observe(time.monotonic() - client.since)
-        self._answer(client, (GZIP_HEAD if wanted.gzip else LIST_HEAD, *snapshot.pieces))
-
-    def _serve_watch(self, client: Client, wanted: AskedWatch) -> None:
-        standing = {topic: self._cache.standing(topic, version) for topic, version in wanted.places.items()}
-        gone = tuple(topic.name for topic, state in standing.items() if state == EXPIRED)
-        if gone:
-            text = f"too old resource version: older changes are not kept any more of {', '.join(gone)}"
-            self._refuse(client, RequestRefused(410, text), gone)
-            return
-        if not wanted.several and any(self._cache.history(topic).missing for topic in wanted.places):
-            raise RequestRefused(404, f"the cluster does not know {next(iter(wanted.places)).path}")
-        if WAITING in standing.values():
-            self._cache.ask_older()
-            return
+    def _begin_watch(self, client: Client, pieces: tuple[bytes, ...]) -> None:
         now = time.monotonic()
-        self.numbers.request("watch")
         self._waiting.pop(client.fd, None)
         self._streams[client.fd] = client
-        client.interest, client.place, missed = self._cache.begin(wanted.places, several=wanted.several)
-        longest_s = self._limits.watch_s
-        # so that not all end at the same moment
-        lasts_s = min(wanted.timeout_s, longest_s) if wanted.timeout_s else longest_s * (0.5 + os.urandom(1)[0] / 512)
-        client.ends_at = now + lasts_s
         client.enter(State.STREAM, now)
         self._watch_reviews.begin(client, now)
-        client.request, client.wants_bookmarks = None, wanted.bookmarks
-        pieces = (STREAM_HEAD, chunk(missed)) if missed else (STREAM_HEAD,)
+        client.request = None
         client.send(pieces, now)
         self._count_sent(pieces)
 
@@ -296,7 +231,7 @@ class RelayServer:
         """Send the new changes to all watches."""
         waited_s = now - self._dirty_since
         self._dirty_since, self._flushed_at = 0.0, now
-        begun, end, told = time.perf_counter(), self._cache.end, 0
+        begun, end, told = time.perf_counter(), self._serving.end, 0
         for client in list(self._streams.values()):
             if client.place < end and not client.sending:
                 told += self._tell(client, now)
@@ -305,14 +240,10 @@ class RelayServer:
 
     def _tell(self, client: Client, now: float) -> bool:
         """Send a watch the changes that it does not have; returns whether there were any."""
-        assert client.interest is not None
-        if client.place >= (end := self._cache.end):
-            return False
-        data = self._cache.since(client.place, client.interest)
+        data = self._serving.changes(client)
         if data is None:
-            self.connections.drop(client, "behind")
+            self.connections.drop(client, BEHIND)
             return False
-        client.place = end
         return bool(data) and self._send(client, data, now)
 
     def _send(self, client: Client, data: bytes, now: float) -> bool:
@@ -333,8 +264,7 @@ class RelayServer:
         """The periodic work: limits, bookmarks, dropping old history."""
         self._looked_at = now
         for client in list(self.connections.all.values()):
-            behind = self._cache.behind(client.place) if client.full_since else 0
-            if why := self.connections.why_end(client, behind, now):
+            if why := self.connections.why_end(client, self._serving.behind(client), now):
                 self.connections.drop(client, why)
         for client in self._watch_reviews.ended(now):
             self._end(client, now, "revoked")
@@ -346,26 +276,15 @@ class RelayServer:
         if now - self._bookmarked_at >= self._limits.bookmark_s:
             self._bookmarked_at = now
             self._bookmark(now)
-            self._cache.trim()
-            self._snapshots.trim()
+            self._serving.trim()
 
     def _bookmark(self, now: float) -> None:
-        """Send a bookmark to every watch that is up to date; it also shows that the connection works."""
-        without, why = self._cut_off.lasting(), self._cut_off.why()
-        for client in list(self._streams.values()):
-            if client.sending or client.interest is None or client.place < self._cache.end:
-                continue
-            if why and not client.interest.several:  # it could not be sent
-                self._end(client, now, "cut off")
-                continue
-            client.interest, data = self._cache.bookmarks(client.interest, without)
-            if data is None:
-                self.connections.drop(client, "behind")
-                continue
-            if why or client.told_cut_off:
-                data += render_cut_off(why)
-                client.told_cut_off = bool(why)
-            if data and client.wants_bookmarks:
+        for client, data, why in self._serving.bookmarks(list(self._streams.values())):
+            if why == BEHIND:
+                self.connections.drop(client, why)
+            elif why:
+                self._end(client, now, why)
+            else:
                 self._send(client, data, now)
 
     def _end(self, client: Client, now: float, why: str = "") -> None:

@@ -27,7 +27,8 @@ from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.parts import server_context
-from cni_calico.relay.server import Offered, RelayServer
+from cni_calico.relay.server import RelayServer
+from cni_calico.relay.serving import Offered
 from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache
