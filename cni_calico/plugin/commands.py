@@ -69,3 +69,11 @@ HANDLERS: dict[str, Handler] = {"ADD": _add, "DEL": _delete, "CHECK": _check, "S
 def serve(call: Call, services: Services) -> Answer:
     """The answer of the calico executable to a call. Never raises."""
     return run_call(call, services, HANDLERS)
+
+
+def import_handlers() -> None:
+    """Import what an ADD, a DEL and a CHECK need: whoever stays has it before the first call comes."""
+    from cni_calico.plugin import add, check, delete
+    from cni_calico.plugin.network import setup
+
+    _ = add, check, delete, setup

@@ -31,6 +31,7 @@ from cni_calico.plugin.call import protocol
 from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.call.success import describe_success, log_success
+from cni_calico.plugin.commands import import_handlers
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.connections import CallRequest, Refused, read_request, send_answer
@@ -296,10 +297,7 @@ def _warm_up() -> None:
     """Import what the first call would otherwise wait for. The objects that exist then are excluded from garbage
     collection, because its pauses of up to 8 ms occurred in one call out of sixty.
     """
-    from cni_calico.plugin import add, check, delete
-    from cni_calico.plugin.network import setup
-
-    _ = add, check, delete, setup
+    import_handlers()
     gc.collect()
     gc.freeze()
 
