@@ -10,14 +10,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cni_calico.datastore import cache as cache_module
 from cni_calico.datastore.cache import Cache, stop_caches
-from cni_calico.datastore.interface import Committed, Event, Listing, Versioned, Write
+from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.datastore.local.store import LocalStore
-from cni_calico.datastore.remembered import Kept, Listeners, order_of
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.keys import HandleKey, HandleList, IPAMConfigKey
@@ -187,58 +185,6 @@ def test_another_store_in_place_of_ours(make_cache) -> None:
         store.elsewhere(Write.put(ONE, {"n": 77}))
     assert cache.wait_until(lambda: cache.records() == {ONE: 77}, SOON)
     assert cache.revision == 1
-
-
-def test_order_of_revisions() -> None:
-    assert order_of(7) == 7
-    assert [order_of(r) for r in ("12", "12@3,4", '9/["a"]', "", "x")] == [12, 12, 9, 0, 0]
-
-
-class Still(Cache[int]):
-    """Without the thread's work: the test decides in which order things arrive."""
-
-    def _run(self) -> None:
-        pass
-
-
-KEYS = (ONE, TWO, HandleKey("net.three"))
-CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans(), st.booleans()), min_size=1, max_size=10)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
-@given(CHANGES, st.randoms(use_true_random=False))
-def test_any_order_of_arrival_ends_in_the_truth(changes, random) -> None:
-    """History of one store; each commit may also be applied as ours, early or late; lists may be of any moment."""
-    truth: dict = {}
-    commits, lists, events = [], [Listing([], 0)], []
-    for revision, (key, delete, ours) in enumerate(changes, 1):
-        if delete:
-            truth.pop(key, None)
-            events.append(Event(key, None, revision))
-            stored, write = [], Write.remove(key)
-        else:
-            truth[key] = Versioned(key, {"n": revision}, revision)
-            events.append(Event(key, {"n": revision}, revision))
-            stored, write = [truth[key]], Write.put(key, {"n": revision})
-        if ours:
-            commits.append((Committed(revision, stored), [write]))
-        lists.append(Listing(list(truth.values()), revision))
-    cache = Still(MemoryStore(), Kept(HandleList(), number))
-    at = random.randrange(len(lists))
-    cache._known.replace(lists[at])
-    random.shuffle(commits)
-    while at < len(changes) or commits:
-        step = random.choice(["event", "commit", "list"])
-        if step == "commit" and commits:
-            cache.apply(*commits.pop())
-        elif step == "event" and at < len(changes):
-            cache._known.mirror([events[at]])
-            at += 1
-        elif step == "list":
-            at = random.randrange(at, len(lists))
-            cache._known.replace(lists[at])
-    assert cache.items() == truth
-    assert cache.records() == {key: v.value["n"] for key, v in truth.items()}
 
 
 def test_only_records_may_be_kept(make_cache) -> None:

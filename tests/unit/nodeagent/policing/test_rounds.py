@@ -3,93 +3,32 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from errno import ENOENT, ENOMEM, EPERM
+from dataclasses import replace
+from errno import ENOENT
 from pathlib import Path
 
 import pytest
 
-from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink.filter_events import Happened
-from cni_calico.log import SILENT, Log
 from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
-from cni_calico.netfilter.tables import AddRules, AddTable, NftTable, Operation, TableId
-from cni_calico.nodeagent.context.agent import Context
-from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
-from cni_calico.nodeagent.policing.enforce.filters import OpenFilter
+from cni_calico.netfilter.tables import AddRules
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal
-from cni_calico.nodeagent.policing.rounds import KernelSide, Rounds
+from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.policing.schedule import RETRY_FIRST_S
 from cni_calico.nodeagent.policing.tables.touched import FILTER
-from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.decode import reduce_record
 from cni_calico.policy.hosts import HostRecord
-from cni_calico.policy.records import Labelled
-from tests.fakes.memory_store import MemoryStore
-from tests.fakes.nftables import FakePacketFilter
-from tests.netns.policing.lab import private_settings
 from tests.unit.nodeagent.fabric import FELIX, INTERFACES, workload
-
-WORKLOAD = ResourceKey("WorkloadEndpoint", "n1-k8s-a-eth0", "default")
-POLICY = ResourceKey("GlobalNetworkPolicy", "deny")
-
-
-@dataclass
-class Unreadable(FakePacketFilter):
-    reads: int = 0
-    broken: bool = True
-
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        self.reads += 1
-        if self.broken:
-            raise KernelError("cannot read tables")
-        return FakePacketFilter.read_table(self, table, deadline)
-
-
-class OnKubernetes:
-    """A KubernetesNode that nobody asks anything."""
-
-    def read_facts(self, deadline: Deadline) -> KubernetesFacts:
-        raise AssertionError
-
-    def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
-        raise AssertionError
-
-
-@dataclass
-class Host:
-    """Without Kubernetes, at a time that is set; its kernel cannot be read."""
-
-    directory: Path
-    time: float = 1000.0
-    enforcement: str = "Enabled"
-    kubernetes: bool = False  # with another datastore
-    kernel: Unreadable = field(default_factory=Unreadable)
-    told: list[Standing] = field(default_factory=list)
-
-    def rounds(
-        self, figures: PolicyFigures | None = None, log: Log = SILENT, watch: Callable[[], None] = lambda: None
-    ) -> Rounds:
-        context = Context(private_settings(self.directory), MemoryStore(), log, lambda _: True)
-        context.kubernetes = OnKubernetes() if self.kubernetes else None
-        felix = replace(
-            FELIX,
-            policy_enforcement=self.enforcement,
-            endpoint_status_prefix=str(self.directory),
-            nftables_refresh_s=90,
-        )
-        kernel = KernelSide(OpenFilter(self.kernel), watch_rules=watch)
-        return Rounds(context, "n1", felix, kernel, self.told.append, figures, lambda: self.time)
-
-
-def policed(host: Host) -> bool:
-    """Whether policies' chains are in the kernel; standing rules do not count."""
-    return any("from-workloads" in table.chains for table in host.kernel.tables.values())
+from tests.unit.nodeagent.policing.host import (
+    POLICY,
+    WORKLOAD,
+    Host,
+    host_record,
+    policed,
+    status_files,
+)
 
 
 def test_what_upstream_left_may_go_where_nothing_is_policed_though_the_kernel_cannot_be_read(tmp_path: Path) -> None:
@@ -116,10 +55,6 @@ def test_a_policy_that_cannot_be_read_is_one(tmp_path: Path) -> None:
     assert host.told[-1].in_force and host.kernel.tables
 
 
-def _host(node: str, profiles: tuple[str, ...] = (), **labels: str) -> HostRecord:
-    return HostRecord(node, "eth0", Labelled(frozenset(labels.items()), profiles))
-
-
 def _policy(selector: str) -> Resource:
     spec = {"tier": "default", "selector": selector, "types": ["Ingress"]}
     return Resource("GlobalNetworkPolicy", Metadata(POLICY.name), spec)
@@ -134,11 +69,11 @@ GOVERNED = "what GlobalNetworkPolicy deny says about HostEndpoint eth0"
 @pytest.mark.parametrize(
     ("host", "selector", "lost"),
     [
-        (_host("n1"), "role == 'x'", (OFF, CLOSED)),
-        (_host("n1", OPEN), "role == 'x'", (OFF,)),
-        (_host("n1", OPEN, role="x"), "role == 'x'", (OFF, GOVERNED)),
-        (_host("n1", OPEN), "all()", (OFF, GOVERNED)),
-        (_host("n2", role="x"), "all()", (OFF,)),
+        (host_record("n1"), "role == 'x'", (OFF, CLOSED)),
+        (host_record("n1", OPEN), "role == 'x'", (OFF,)),
+        (host_record("n1", OPEN, role="x"), "role == 'x'", (OFF, GOVERNED)),
+        (host_record("n1", OPEN), "all()", (OFF, GOVERNED)),
+        (host_record("n2", role="x"), "all()", (OFF,)),
     ],
 )
 def test_what_only_upstream_enforces_on_hosts_is_told(
@@ -158,7 +93,7 @@ def test_a_host_endpoint_is_a_reason_to_enforce(tmp_path: Path) -> None:
     told = Host(tmp_path)
     told.kernel.broken = False
     rounds = told.rounds()
-    for host, is_policed in ((_host("n2"), False), (_host("n1"), True), (None, False)):
+    for host, is_policed in ((host_record("n2"), False), (host_record("n1"), True), (None, False)):
         rounds.receive({ResourceKey("HostEndpoint", "eth0"): host})
         rounds.calculate()
         rounds.once()
@@ -243,11 +178,11 @@ def test_status_files_where_nothing_is_policed(tmp_path: Path, monkeypatch: pyte
     for host, there in ((Host(tmp_path / "off", enforcement="Disabled"), True), (Host(tmp_path / "host"), True)):
         host.kernel.broken = False
         _with_endpoint(host)
-        assert bool(_files(host)) is there
+        assert bool(status_files(host)) is there
     waits = Host(tmp_path / "waits", kubernetes=True)
     waits.kernel.broken = False
     _with_endpoint(waits)
-    assert not _files(waits)
+    assert not status_files(waits)
 
 
 def test_removed_status_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +190,7 @@ def test_removed_status_files_are_written_again(tmp_path: Path, monkeypatch: pyt
     host = Host(tmp_path / "host")
     host.kernel.broken = False
     rounds = _with_endpoint(host)
-    (written,) = _files(host)
+    (written,) = status_files(host)
     content = written.read_bytes()
     written.unlink()
     rounds.once()
@@ -271,10 +206,6 @@ def _with_endpoint(host: Host) -> Rounds:
     rounds.calculate()
     rounds.once()
     return rounds
-
-
-def _files(host: Host) -> list[Path]:
-    return list((host.directory / "endpoint-status").glob("*"))
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -433,141 +364,6 @@ def test_what_policies_depend_on_is_tried_again_soon(tmp_path: Path) -> None:
     host.time += 2 * RETRY_FIRST_S
     rounds.once()
     assert not host.told[-1].failing and "from-workloads" in host.kernel.tables[FILTER[4]].chains
-
-
-def test_standing_rules_that_failed_are_tried_when_they_are_wanted_again(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    host.kernel.refuse = lambda operation: ENOMEM if isinstance(operation, AddTable) else 0
-    rounds = host.rounds()
-    rounds.once()
-    assert host.told[-1].problems
-    host.kernel.refuse = lambda operation: 0
-    wanted = rounds._felix
-    rounds.configure(replace(wanted, standing_rules="Disabled"))
-    rounds.once()
-    rounds.configure(wanted)
-    rounds.once()
-    assert rounds.guard.stands and not host.told[-1].problems
-
-
-def test_which_tunnels_are_guarded(tmp_path: Path) -> None:
-    """Without a policy, and whether or not the kernel takes the rule; the node is ready in any case."""
-    for refused, guarded in ((False, {"vxlan.calico", "tunl0"}), (True, set())):
-        host = Host(tmp_path)
-        host.kernel.broken = False
-        if refused:
-            host.kernel.refuse = lambda o: EPERM if isinstance(o, AddRules) and o.chain == "tunnels" else 0
-        rounds = host.rounds()
-        rounds.use_tunnels(Tunnels(frozenset((4,)), True, frozenset()))
-        rounds.once()
-        said = host.told[-1]
-        assert said.guarded == guarded and said.ready and not said.in_force
-        assert any("guard tunnels" in text for text in said.problems) is refused
-        assert bool(said.unguardable) is refused
-
-
-def test_standing_rules_that_fail_are_tried_less_and_less_often(tmp_path: Path) -> None:
-    """Where no policy is enforced; other tunnels are tried at once."""
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    tries: list[float] = []
-
-    def refuse(operation: Operation) -> int:
-        if isinstance(operation, AddTable):
-            tries.append(host.time)
-            return ENOMEM
-        return 0
-
-    host.kernel.refuse = refuse
-    rounds = host.rounds()
-    for _ in range(200):
-        rounds.once()
-        host.time += 1
-    when = sorted(set(tries))
-    assert 7 <= len(when) <= 12 and when[-1] - when[-2] == 30
-    rounds.use_tunnels(Tunnels(frozenset((4,))))
-    rounds.once()
-    assert tries[-1] == host.time and host.told[-1].problems
-    host.kernel.refuse = lambda operation: 0
-    host.time += 31
-    rounds.once()
-    assert not host.told[-1].problems and rounds.guard.stands and rounds.pause().seconds > 60
-
-
-def test_before_every_listing_has_been_read(tmp_path: Path) -> None:
-    """A listing may be refused for ever: what needs none of them stands, and tunnels come up with it."""
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    rounds = host.rounds()
-    rounds.use_tunnels(Tunnels(frozenset((4,))))
-    rounds.wait_for("")
-    assert host.told[-1].guarded == {"vxlan.calico"} and host.told[-1].warnings and not host.told[-1].decided
-    early = set(host.kernel.tables[FILTER[4]].chains)
-    assert early == {"tunnels", "loopback-in", "loopback-out", "from-encapsulated", "to-host-encapsulated"}
-    rounds.use_tunnels(Tunnels(frozenset((4,)), True))
-    rounds.wait_for("no right to list")
-    said = host.told[-1]
-    assert said.guarded == {"vxlan.calico", "tunl0"} and said.decided and said.failing == "no right to list"
-    count = len(host.told)
-    rounds.wait_for("no right to list")
-    assert len(host.told) == count
-    rounds.once()
-    chains = set(host.kernel.tables[FILTER[4]].chains)
-    assert chains == early - {"loopback-in"} | {"spoofing"} and not host.told[-1].warnings
-
-
-def test_policies_in_force_stay_while_a_listing_is_read_that_a_new_rule_needs(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    rounds = host.rounds()
-    rounds.use_tunnels(Tunnels(vxlan=frozenset({4})))
-    rounds.wait_for("")
-    rounds.receive({POLICY: Refusal("no")})
-    rounds.calculate()
-    rounds.once()
-    assert policed(host) and host.told[-1].in_force
-    rounds.use_tunnels(Tunnels(vxlan=frozenset({4, 6})))  # a node joined
-    rounds.wait_for("")
-    assert policed(host) and host.told[-1].in_force and not host.told[-1].warnings
-
-
-def test_rules_of_an_earlier_run_stay_until_everything_has_been_read(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    first = host.rounds()
-    first.receive({POLICY: Refusal("no")})
-    first.once()
-    assert policed(host)
-    first.stop()
-    before = deepcopy(host.kernel.tables)
-    again = host.rounds()
-    again.use_tunnels(Tunnels(frozenset((4,))))
-    again.wait_for("")
-    assert host.kernel.tables == before and not host.told[-1].guarded
-
-
-def test_a_tunnel_is_not_guarded_by_the_rules_of_another(tmp_path: Path) -> None:
-    """The kernel takes the rule for VXLAN, and then not the change that adds the one for IPIP."""
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    rounds = host.rounds()
-    rounds.use_tunnels(Tunnels(frozenset((4,))))
-    rounds.once()
-    assert host.told[-1].guarded == {"vxlan.calico"}
-    host.kernel.refuse = lambda _: ENOMEM
-    rounds.use_tunnels(Tunnels(frozenset((4,)), True))
-    rounds.once()
-    assert "tunl0" not in host.told[-1].guarded
-
-
-def test_for_which_ports_tunnels_are_guarded(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    host.kernel.broken = False
-    rounds = host.rounds()
-    rounds.use_tunnels(Tunnels(frozenset((4,)), other_ports=frozenset((4790,))))
-    rounds.once()
-    assert host.told[-1].vxlan_ports == {4789, 4790} and host.told[-1].guarded == {"vxlan.calico"}
 
 
 def test_services_networks_that_can_be_read_again_are_no_problem(tmp_path: Path) -> None:

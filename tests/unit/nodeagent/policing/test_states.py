@@ -24,7 +24,7 @@ from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures
 from tests.fakes.notes import Notes
 from tests.unit.nodeagent.fabric import FELIX, INTERFACES, workload
-from tests.unit.nodeagent.policing.test_rounds import POLICY, WORKLOAD, Host, _files, _host, policed
+from tests.unit.nodeagent.policing.host import POLICY, WORKLOAD, Host, host_record, policed, status_files
 
 READING, OFF, FAILED, ON, BEHIND = EngineState
 APPLIED, LACKING, REFUSED, UNWANTED = RoundOutcome
@@ -109,7 +109,7 @@ class RoundsMachine(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(["n1", "n2", ""]))
     def change_host_endpoint(self, node: str) -> None:
-        self.put(HOST, _host(node) if node else None)
+        self.put(HOST, host_record(node) if node else None)
 
     @rule()
     def kernel_recovers(self) -> None:
@@ -214,9 +214,11 @@ class RoundsMachine(RuleBasedStateMachine):
         if not failed:
             assert there is self.state.in_force
         if self.state in (ON, BEHIND) and not failed:
-            assert bool(_files(self.host)) is (WORKLOAD in self.documents)
+            assert bool(status_files(self.host)) is (WORKLOAD in self.documents)
         if self.state is OFF and not failed:
-            assert bool(_files(self.host)) is (WORKLOAD in self.documents)  # nothing is to come that an ADD waits for
+            assert bool(status_files(self.host)) is (
+                WORKLOAD in self.documents
+            )  # nothing is to come that an ADD waits for
 
     def check_first(self, before: EngineState, *, failed: bool, was_there: bool) -> None:
         if self.was_policed is None and self.rounds._enforcer.looked:
