@@ -11,7 +11,7 @@ The next comparison finds whatever a failed phase left behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cni_calico.netfilter.tables import (
@@ -66,8 +66,19 @@ class Phases:
     def __bool__(self) -> bool:
         return bool(self.new or self.switch or self.removals)
 
-    def in_order(self) -> Iterable[list[Operation]]:
-        return (phase for phase in (self.new, self.switch, self.removals) if phase)
+    def __iter__(self) -> Iterator[list[Operation]]:
+        """In their order, without those that are empty."""
+        for phase in (self.new, self.switch, self.removals):
+            if phase:
+                yield phase
+
+
+def plan_tables(changes: Iterable[tuple[NftTable, NftTable | None, Touched | None]]) -> Phases:
+    """What makes each ``held`` equal to its ``goal``; (goal, held, touched) as for ``plan_table``."""
+    phases = Phases()
+    for goal, held, touched in changes:
+        plan_table(goal, held, touched, phases)
+    return phases
 
 
 def plan_table(goal: NftTable, held: NftTable | None, touched: Touched | None, phases: Phases) -> None:

@@ -261,7 +261,7 @@ class Graph:
 
     def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:
         """The sets in force whose members come from records of these kinds: WorkloadEndpoint, EndpointSlice."""
-        found = (source for sources in self._held.values() for source in sources.values()) if kinds else ()
+        found = (source for sources in self._held.values() for source in sources.values())
         return frozenset(s.id for s in found if (SLICE if isinstance(s, ServiceSource) else WORKLOADS) in kinds)
 
     def missing_profiles(self) -> tuple[str, ...]:

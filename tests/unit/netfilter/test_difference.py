@@ -83,7 +83,7 @@ def test_any_table_becomes_any_other(seed: int, everything: bool) -> None:
         touched = None if everything or before is None else touched_of(before, after)
         phases = Phases()
         plan_table(copy.deepcopy(after), known.get(TABLE), touched, phases)
-        for operations in phases.in_order():
+        for operations in phases:
             kernel.apply(operations, soon())
             mirror(known, operations)
         assert kernel.read_table(TABLE, soon()) == after == known[TABLE]

@@ -25,7 +25,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.filter.interface import PacketFilter, TableReader
 from cni_calico.log import Log
-from cni_calico.netfilter.difference import Phases, plan_table, remade
+from cni_calico.netfilter.difference import Phases, Touched, plan_tables, remade
 from cni_calico.netfilter.rules import NftRule
 from cni_calico.netfilter.tables import (
     DropTable,
@@ -244,7 +244,8 @@ class Enforcer:
             )
 
     def _plan(self, deadline: Deadline) -> Phases:
-        touched, phases = self.goal.tables.take_touched(), Phases()
+        touched, others = self.goal.tables.take_touched(), Phases()
+        changes: list[tuple[NftTable, NftTable | None, Touched | None]] = []
         everything = self._doubted
         if everything:
             before = self.held if self._read else None
@@ -258,13 +259,16 @@ class Enforcer:
                 continue
             if goal is None:
                 if table in self.held or table in self._unread:
-                    phases.removals.append(DropTable(table))
+                    others.removals.append(DropTable(table))
             elif table in self._unread:
-                phases.new += remade(goal, table)
+                others.new += remade(goal, table)
             elif everything or table not in self.held:
-                plan_table(goal, self.held.get(table), None, phases)
+                changes.append((goal, self.held.get(table), None))
             elif table in touched:
-                plan_table(goal, self.held[table], touched[table], phases)
+                changes.append((goal, self.held[table], touched[table]))
+        phases = plan_tables(changes)
+        phases.new += others.new
+        phases.removals += others.removals
         return self.goal.refused.without(phases)
 
     def _apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:

@@ -112,7 +112,8 @@ class Intake:
     def flush(self, seen: Mapping[str, PresentInterface | None], calculation: Durations) -> WantedChanges:
         """What changed in what is wanted; ``facts`` are of now. ``seen``: this node's interfaces that have changed."""
         begun, before = self._now(), self.facts
-        self._graph.see(self._node, seen)
+        if seen:
+            self._graph.see(self._node, seen)
         flushed = self._graph.flush(MOST_REMOVED)
         self.facts = flushed.facts
         if self.facts.warnings is not before.warnings:
@@ -131,7 +132,7 @@ class Intake:
 
     def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:
         """The sets in force whose members come from records of these kinds."""
-        return self._graph.sets_of(kinds)
+        return self._graph.sets_of(kinds) if kinds else frozenset()
 
     def select_governing(self, host: Labelled) -> tuple[str, ...]:
         """The policies that select a host endpoint."""

@@ -87,7 +87,7 @@ def transactions(phases: Phases, *, at_once: bool = False) -> Iterator[Transacti
         apart[feature_of(operation)].removals.append(operation)
     for feature, its in apart.items():
         if at_once and its:
-            yield feature, [operation for phase in its.in_order() for operation in phase]
+            yield feature, [operation for phase in its for operation in phase]
             continue
-        for operations in its.in_order():
+        for operations in its:
             yield feature, operations

@@ -30,7 +30,7 @@ def bring_about(goal: Goal, kernel: FakePacketFilter, held: dict[TableId, NftTab
         elif table in touched:
             plan_table(goal.tables.of[table], held.get(table), touched[table], phases)
     count = 0
-    for operations in phases.in_order():
+    for operations in phases:
         kernel.apply(operations, Deadline.after(10))
         mirror(held, operations)
         count += 1
@@ -130,7 +130,7 @@ def test_failsafe_ports_come_first(seed: int) -> None:
         phases = Phases()
         for table in TABLES:
             plan_table(goal.tables.of[table], kernel.tables.get(table), None, phases)
-        for operations in phases.in_order():
+        for operations in phases:
             kernel.apply(operations, Deadline.after(10))
             mirror(held, operations)
             seen += sum(
