@@ -16,7 +16,7 @@ from cni_calico.kernel.netlink.filter_events import FilterMonitor, Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, OpenFilter, count_dropped, remove_other
+from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, KernelSide, OpenFilter, count_dropped, remove_other
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.feed.limits import MemoryLimits
 from cni_calico.nodeagent.policing.feed.memory import MemoryGuard
@@ -24,7 +24,7 @@ from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.policing.feed.shares import Taken
 from cni_calico.nodeagent.policing.feed.turns import Turns
 from cni_calico.nodeagent.policing.report.drops import DroppedPackets
-from cni_calico.nodeagent.policing.rounds import KernelSide, Rounds
+from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.policing.schedule import LOOK_S, RoundReason
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing

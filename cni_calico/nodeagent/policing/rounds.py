@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.memory import give_back_memory
 from cni_calico.kernel.netlink.filter_events import Happened
-from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.departures import Departures
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
-from cni_calico.nodeagent.policing.enforce.filters import OpenFilter
+from cni_calico.nodeagent.policing.enforce.filters import KernelSide
 from cni_calico.nodeagent.policing.enforce.guard import StandingGuard
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.feed.hearing import Hearing, speak_to
@@ -44,18 +42,6 @@ from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import Labelled
 
 APPLY_S, _FORGIVE_S = 60.0, 180.0
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSide:
-    """What the engine has opened, of the network namespace of its thread. ``conntrack`` None: connections are left
-    alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on.
-    """
-
-    filtering: OpenFilter
-    conntrack: Nfnetlink | None = None
-    watch_rules: Callable[[], None] = lambda: None
-    watch_addresses: Callable[[], None] = lambda: None
 
 
 class Rounds:

@@ -69,15 +69,15 @@ def collect_policing(standing: Standing, figures: PolicyFigures) -> Iterator[Any
     yield GaugeMetricFamily(
         "calico_policy_in_force", "1 while policies are in force on this node.", value=standing.in_force
     )
-    text = "Packets that standing rules dropped, since the rule was made."
-    dropped = CounterMetricFamily("calico_standing_dropped_packets", text, labels=["reason"])
-    for reason, count in figures.dropped.items():
-        dropped.add_metric([reason], count)
-    yield dropped
-    rounds = CounterMetricFamily("calico_policy_rounds", "Rounds of the policy engine.", labels=["reason"])
-    for reason, count in dict(figures.rounds).items():
-        rounds.add_metric([reason], count)
-    yield rounds
+    dropped = "Packets that standing rules dropped, since the rule was made."
+    for name, text, counts in (
+        ("calico_standing_dropped_packets", dropped, figures.dropped),
+        ("calico_policy_rounds", "Rounds of the policy engine, by what they were done for.", dict(figures.rounds)),
+    ):
+        counter = CounterMetricFamily(name, text, labels=["reason"])
+        for reason, count in counts.items():
+            counter.add_metric([reason], count)
+        yield counter
     by = GaugeMetricFamily("calico_policy_by", "1 for the packet filter that enforces policies.", labels=["filter"])
     by.add_metric([standing.by], 1)
     yield by

@@ -18,9 +18,9 @@ from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.agent import Context
-from cni_calico.nodeagent.policing.enforce.filters import OpenFilter
+from cni_calico.nodeagent.policing.enforce.filters import KernelSide, OpenFilter
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
-from cni_calico.nodeagent.policing.rounds import KernelSide, Rounds
+from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.status.policing import Standing
 from cni_calico.policy.decode import reduce_record
 from tests.fakes.memory_store import MemoryStore

@@ -76,6 +76,18 @@ class OpenFilter:
     touched: Callable[[], bool] = lambda: False
 
 
+@dataclass(frozen=True, slots=True)
+class KernelSide:
+    """What the engine has opened, of the network namespace of its thread. ``conntrack`` None: connections are left
+    alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on.
+    """
+
+    filtering: OpenFilter
+    conntrack: Nfnetlink | None = None
+    watch_rules: Callable[[], None] = lambda: None
+    watch_addresses: Callable[[], None] = lambda: None
+
+
 class NoPacketFilter(KernelError):
     """A kernel without any that can be used: nothing can be filtered."""
 

@@ -13,8 +13,8 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.netfilter.tables import NftTable, TableId
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import KubernetesFacts
-from cni_calico.nodeagent.policing.enforce.filters import OpenFilter
-from cni_calico.nodeagent.policing.rounds import KernelSide, Rounds
+from cni_calico.nodeagent.policing.enforce.filters import KernelSide, OpenFilter
+from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.records import Labelled
