@@ -187,7 +187,14 @@ def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) ->
             from cni_calico.ctl.datastore.initialize import initialize
 
             initialize(session)
-        return command(session, arguments) + ("" if dry_run == "none" else "Nothing was changed: --dry-run=server.\n")
+        try:
+            said = command(session, arguments)
+        finally:
+            if session.written:
+                from cni_calico.ctl.policy.consequences import warn_of_consequences
+
+                warn_of_consequences(session, arguments, session.written)
+        return said + ("" if dry_run == "none" else "Nothing was changed: --dry-run=server.\n")
 
 
 def main() -> int:

@@ -19,7 +19,8 @@ from cni_calico.model.keys import Key, ResourceKey, etcd_path
 class Session:
     """An open datastore, the deadline of the command, and the source of time (RFC 3339) and new UIDs.
 
-    ``damaged`` collects the records that the datastore left out of listings because they are not JSON objects.
+    ``damaged`` collects the records that the datastore left out of listings because they are not JSON objects,
+    ``written`` the resources that were stored.
     """
 
     store: Datastore
@@ -27,6 +28,7 @@ class Session:
     now: Callable[[], str]
     uid: Callable[[], str]
     damaged: list[tuple[str, str]] = field(default_factory=list)
+    written: list[ResourceKey] = field(default_factory=list)
 
     def note_damaged(self, key: Key, why: str) -> None:
         """``why`` may repeat the record's key or description; that part is dropped."""

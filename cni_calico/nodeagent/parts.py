@@ -88,7 +88,13 @@ class Parts:
             self._service_sources = ServiceSourcesLook(self.context, self._agent.facts)
         self._tunnels = TunnelKeeper(self.context, self.node)
         bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
-        self._bgp = BgpKeeper(self.context, self.node, bgp_environment, facts=self._agent.facts)
+        self._bgp = BgpKeeper(
+            self.context,
+            self.node,
+            bgp_environment,
+            facts=self._agent.facts,
+            tell_lifelines=self._policy.use_sessions,
+        )
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()
 

@@ -18,25 +18,39 @@ from cni_calico.policy.hosts import ALL_INTERFACES
 from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import PolicyReach, Wanted
 
-_TCP, _SOURCE_PORT, KUBELET_PORT = 6, 49152, 10250
+TCP, UDP = 6, 17
+_NAMES = {TCP: "TCP", UDP: "UDP"}
+_SOURCE_PORT, KUBELET_PORT = 49152, 10250
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _STAGES: tuple[PolicyReach, ...] = ("raw", "beforeNat", "own")
 
 
 @dataclass(frozen=True, slots=True)
 class Lifeline:
-    """A TCP connection without which the node does not work: from the host to ``other`` (egress), or the reverse
-    (ingress).
+    """A connection without which the node does not work: from the host to ``other`` (egress), or the reverse
+    (ingress). ``also``: ports that the same rule should allow. ``alone``: it is needed, whatever else there is for the
+    same purpose.
     """
 
     what: str
     direction: Direction
     other: Address
     port: int
+    protocol: int = TCP
+    also: tuple[int, ...] = ()
+    alone: bool = False
+
+    @property
+    def purpose(self) -> tuple[str, Direction | None]:
+        return self.what, self.direction if self.alone else None
+
+    @property
+    def shown(self) -> str:
+        return f"{_NAMES[self.protocol]} {self.port}"
 
     def packet(self, own: Address) -> Packet:
         ends = (own, self.other) if self.direction == "egress" else (self.other, own)
-        return Packet(*ends, _TCP, _SOURCE_PORT, self.port)
+        return Packet(*ends, self.protocol, _SOURCE_PORT, self.port)
 
 
 def parse_endpoints(what: str, urls: Iterable[str]) -> Iterator[Lifeline]:
@@ -60,8 +74,8 @@ def describe_cuts(
     the way to it and this host's own address; ``everywhere`` is the one of all interfaces. If there are several
     lifelines for the same purpose, it is enough that one is not cut.
     """
-    cut: dict[str, tuple[Lifeline, ResourceKey]] = {}
-    alive: set[str] = set()
+    cut: dict[object, tuple[Lifeline, ResourceKey]] = {}
+    alive: set[object] = set()
     for line in lifelines:
         found = find_host(line.other)
         if found is None:
@@ -75,24 +89,27 @@ def describe_cuts(
         decision, whose = next(decided, (None, key))
         is_open = is_failsafe(ports(line.direction), line.direction, packet)
         if is_open or decision is None or decision.verdict == "Allow":
-            alive.add(line.what)
+            alive.add(line.purpose)
         else:
-            cut.setdefault(line.what, (line, whose))
-    for what, (line, key) in cut.items():
-        if what not in alive:
-            yield _sentence(line, key)
+            cut.setdefault(line.purpose, (line, whose))
+    for purpose, (line, key) in cut.items():
+        if purpose not in alive:
+            yield describe_cut(line, key)
 
 
-def _sentence(line: Lifeline, key: ResourceKey) -> str:
-    bits = line.other.max_prefixlen
+def describe_cut(line: Lifeline, key: ResourceKey, node: str = "this node") -> str:
+    """A sentence: what the host endpoint ``key`` cuts ``node`` off from, and the rule that is missing."""
+    bits, protocol = line.other.max_prefixlen, _NAMES[line.protocol]
+    ports = ", ".join(map(str, (line.port, *line.also)))
     if line.direction == "egress":
-        way, side = f"from {line.what} at {line.other}", f"nets: [{line.other}/{bits}], ports: [{line.port}]"
-        setting = f"FailsafeOutboundHostPorts: tcp:{line.port}"
+        at = "" if str(line.other) in line.what else f" at {line.other}"
+        way, side = f"from {line.what}{at}", f"nets: [{line.other}/{bits}], ports: [{ports}]"
+        setting = f"FailsafeOutboundHostPorts: {protocol.lower()}:{line.port}"
     else:
-        way, side = f"off for {line.what}", f"ports: [{line.port}]"
-        setting = f"FailsafeInboundHostPorts: tcp:{line.port}"
-    rule = f"{{action: Allow, protocol: TCP, destination: {{{side}}}}}"
+        way, side = f"off for {line.what}", f"ports: [{ports}]"
+        setting = f"FailsafeInboundHostPorts: {protocol.lower()}:{line.port}"
+    rule = f"{{action: Allow, protocol: {protocol}, destination: {{{side}}}}}"
     return (
-        f"HostEndpoint {key.name} cuts this node {way} (TCP {line.port}): give a policy that selects it the "
+        f"HostEndpoint {key.name} cuts {node} {way} ({line.shown}): give a policy that selects it the "
         f"{line.direction} rule {rule}, before what denies it; or {setting} besides the ports that are open now"
     )

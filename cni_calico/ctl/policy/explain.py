@@ -24,6 +24,7 @@ from cni_calico.ctl.policy.hosts import (
     read_views,
 )
 from cni_calico.ctl.policy.interfaces import addresses_of_node
+from cni_calico.ctl.policy.lifelines import describe_cut_sessions, read_sessions
 from cni_calico.ctl.policy.masquerading import masquerading
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
@@ -99,6 +100,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
     judged = [(end, direction, *_judged(records, graph, end, direction, packet, path)) for end, direction in directions]
     hosts = judge(graph.wanted(), path, packet, views)
+    for cut in describe_cut_sessions(records, views, read_sessions(session, records.nodes, views)):
+        arguments.warn(cut)
     allowed = all(passes for *_, passes in judged) and all(host.passes for host in hosts)
     if arguments.output != TABLE:
         ends = [

@@ -97,6 +97,11 @@ class PolicyRecords:
         return graph
 
 
+def load_stored(session: Session) -> PolicyRecords:
+    """What is stored and can be read."""
+    return load(session, Namespace(overlay=(), warn=_ignore))
+
+
 def load(session: Session, arguments: Namespace) -> PolicyRecords:
     """Raises InvalidConfig for a file that cannot be used; warns of records that cannot be read."""
     found = PolicyRecords(budget=read_rule_budget(session))
@@ -122,6 +127,21 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
     if any(key.kind == "HostEndpoint" for key in found.records):
         found.nodes.update(_read_nodes(session, arguments.warn))
     return found
+
+
+def load_hosts(session: Session) -> PolicyRecords:
+    """The host endpoints that can be read, and the nodes if there are any."""
+    found = PolicyRecords()
+    for item in session.store.list(ResourceList("HostEndpoint"), session.deadline).items:
+        if isinstance(item.key, ResourceKey):
+            _add(found, item.key, item.value, _ignore)
+    if found.records:
+        found.nodes.update(_read_nodes(session, _ignore))
+    return found
+
+
+def _ignore(problem: object) -> None:
+    """For callers that drop warnings."""
 
 
 def _read_nodes(session: Session, warn: Callable[[object], None]) -> Iterator[tuple[str, Node]]:

@@ -231,7 +231,9 @@ class _Writer:
     def write(self, change: Callable[[Versioned | None], Document | None]) -> Versioned | None:
         if not is_storable(self.key):
             raise ResourceMissing(self.key)
-        return update(self.session.store, self.key, change, self.session.deadline)
+        written = update(self.session.store, self.key, change, self.session.deadline)
+        self.session.written.append(self.key)
+        return written
 
 
 # -- operations -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from cni_calico.nodeagent.bgp.bird.links import ensure_links
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import blame
+from cni_calico.nodeagent.bgp.config.lifelines import desired_lifelines
 from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
 from cni_calico.nodeagent.bgp.config.snapshot import (
     BgpEnvironment,
@@ -41,6 +42,7 @@ from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 from cni_calico.nodeagent.view.sources import Sources
+from cni_calico.policy.lifelines import Lifeline
 
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
@@ -53,7 +55,7 @@ class BgpKeeper:
 
     ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
     (parts of the records that are left out) and "bgp_unmet" (why the node is not ready without BIRD). ``output_fd`` is
-    where BIRD's own log goes.
+    where BIRD's own log goes. ``tell_lifelines`` is told what the sessions need from host endpoints.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class BgpKeeper:
         facts: dict[str, Any] | None = None,
         *,
         output_fd: int = 2,
+        tell_lifelines: Callable[[tuple[Lifeline, ...]], None] = lambda lifelines: None,
     ) -> None:
         self._settings = settings = context.settings
+        self._tell_lifelines = tell_lifelines
         self.facts: dict[str, Any] = {} if facts is None else facts
         self._context = context
         self._log = context.log
@@ -156,7 +160,9 @@ class BgpKeeper:
             if not self._rendered and self._keep_what_is_there(snapshot, deadline):
                 self.facts["bgp_unmet"] = []
                 return False
-            config = render_bird_config(self._build(snapshot, deadline))
+            built = self._build(snapshot, deadline)
+            config = render_bird_config(built)
+            self._tell_lifelines(desired_lifelines(built, config.peers))
             self._tell_problems(config.problems)
             applied = self.controller.apply(config, deadline)
             if config.files:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from cni_calico.errors import CalicoError, RulesRefused
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
@@ -21,6 +22,7 @@ from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop
 from cni_calico.nodeagent.policing.tables.touched import NAME
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
+from cni_calico.policy.lifelines import Lifeline
 
 KERNEL_AGAIN_S = 30.0
 
@@ -47,16 +49,30 @@ class PolicyEngine:
         self._early = early
         self._keeps: bool | None = None  # whether an earlier run's rules stay until everything has been read
         self._asked: AskedOfEngine | None = None
+        self._sessions: tuple[Lifeline, ...] = ()
+        self._guard = threading.Lock()  # two threads hand in
         self._moved: float | None = None
         self._configured = threading.Event()
         self._monitor: FilterMonitor | None = None
 
     def use(self, felix: FelixSettings, tunnels: Tunnels) -> None:
         """Use these parameters and tunnels, from any thread; nothing is done before they are known."""
-        asked = AskedOfEngine(felix, tunnels)
-        if asked != self._asked:
-            self._asked = asked
+        with self._guard:
+            asked = AskedOfEngine(felix, tunnels, self._sessions)
+            is_new = asked != self._asked
+            if is_new:  # the loop tells by the object whether something is new
+                self._asked = asked
+        if is_new:
             self._configured.set()
+            self.wake()
+
+    def use_sessions(self, lifelines: tuple[Lifeline, ...]) -> None:
+        """Report which of the node's BGP sessions host endpoints cut; from any thread."""
+        with self._guard:
+            is_new, self._sessions = lifelines != self._sessions, lifelines
+            if is_new and self._asked is not None:
+                self._asked = replace(self._asked, sessions=lifelines)
+        if is_new:
             self.wake()
 
     def stalled_s(self) -> float:

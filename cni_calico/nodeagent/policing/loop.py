@@ -28,16 +28,18 @@ from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.policing.schedule import LOOK_S, RoundReason
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
+from cni_calico.policy.lifelines import Lifeline
 
 _TOLD = (RoundReason.RETRY, RoundReason.COMPARISON, RoundReason.STANDING)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedOfEngine:
-    """What the other parts of the agent hand in."""
+    """What the other parts of the agent hand in. ``sessions``: what BGP needs from host endpoints."""
 
     felix: FelixSettings
     tunnels: Tunnels
+    sessions: tuple[Lifeline, ...] = ()
 
     @property
     def filtering(self) -> tuple[object, ...]:
@@ -67,6 +69,7 @@ class PolicyLoop:
         self._rounds = rounds = Rounds(context, node, felix, side, tell, figures)
         rounds.guard.keeps = keeps
         rounds.use_tunnels(asked.tunnels)
+        rounds.use_sessions(asked.sessions)
         count, by_iptables = partial(count_dropped, plane), plane.name == IPTABLES
         self._drops = DroppedPackets(plane.report_group, context.log, figures, count, by_iptables=by_iptables)
         self._memory = MemoryGuard(
@@ -119,6 +122,7 @@ class PolicyLoop:
         self._rounds.configure(asked.felix)
         self._memory.configure(asked.felix.policy_memory_mib)
         self._rounds.use_tunnels(asked.tunnels)
+        self._rounds.use_sessions(asked.sessions)
         return True
 
     def _notice(self) -> Happened:

@@ -38,6 +38,7 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.lifelines import Lifeline
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import Labelled
 
@@ -90,6 +91,10 @@ class Rounds:
         self.guard.tunnels = tunnels
         self._goal.use_tunnels(tunnels)
         self._report.lifelines.use_tunnels(tunnels)
+
+    def use_sessions(self, lifelines: tuple[Lifeline, ...]) -> None:
+        """What this node's BGP sessions need from host endpoints."""
+        self._report.lifelines.bgp = lifelines
 
     def notice(self, happened: Happened) -> None:
         """Process what the kernel reported."""

@@ -83,6 +83,29 @@ def test_one_server_of_several_is_enough():
     assert cuts(STORE, member) == []
 
 
+def test_bfd_is_cut_in_each_direction_and_bgp_only_in_both():
+    bgp = [Lifeline("BGP with 192.0.2.9", way, OTHER, 1790) for way in ("ingress", "egress")]
+    bfd = [Lifeline("BFD with 192.0.2.9", way, OTHER, 3784, 17, (3785,), alone=True) for way in ("ingress", "egress")]
+    found = cuts(*bgp, *bfd)
+    assert [text.partition(": give")[0] for text in found] == [
+        "HostEndpoint h cuts this node off for BGP with 192.0.2.9 (TCP 1790)",
+        "HostEndpoint h cuts this node off for BFD with 192.0.2.9 (UDP 3784)",
+        "HostEndpoint h cuts this node from BFD with 192.0.2.9 (UDP 3784)",
+    ]
+    assert "{action: Allow, protocol: UDP, destination: {ports: [3784, 3785]}}" in found[1]
+    assert (
+        "egress rule {action: Allow, protocol: UDP, destination: {nets: [192.0.2.9/32], ports: [3784, 3785]}}"
+        in found[2]
+    )
+    assert "FailsafeOutboundHostPorts: udp:3784" in found[2]
+    allow = [{"action": "Allow", "protocol": "UDP", "destination": {"ports": ["3784:3785"]}}]
+    (left,) = cuts(*bfd, p={"types": ["Egress"], "egress": allow})
+    assert "off for BFD" in left
+    out = [{"action": "Allow", "protocol": "TCP", "destination": {"ports": [1790]}}]
+    assert cuts(*bgp, p={"types": ["Egress"], "egress": out}) == []
+    assert cuts(*bfd, p={"ingress": allow, "egress": allow}) == []
+
+
 def test_servers_that_are_named_by_their_addresses():
     urls = ("https://10.0.0.1:2379", "http://[fd00::1]", "etcd.example:2379", "10.0.0.2:1", "http://10.0.0.3:port")
     found = [(str(line.other), line.port) for line in parse_endpoints("x", urls)]

@@ -85,6 +85,11 @@ def _render_local(peer: Peer, own: Address, listen_port: int, bind: bool) -> lis
     return [*out, "strict bind on;"] if bind else out
 
 
+def is_near(peer: Peer, own: Interface) -> bool:
+    """Whether a session is one with a neighbour on the own network: routers speak BFD over one hop to those."""
+    return peer.bfd and not peer.ttl_hops and peer.address in own.network
+
+
 def render_peer(
     peer: Peer, own: Interface, *, listen_port: int, bind: bool, cluster_id: str, fragments: Fragments
 ) -> list[str]:
@@ -95,10 +100,8 @@ def render_peer(
     lines = [f"description {render_text(render_name(peer.origin))};"]
     lines += _render_local(peer, own.ip, listen_port, bind)
     lines.append(f"neighbor {peer.address}{port} as {peer.as_number};")
-    near = peer.bfd and peer.address in own.network  # routers speak BFD over one hop to directly connected peers
-    lines += (
-        ["ttl security on;", f"multihop {peer.ttl_hops};"] if peer.ttl_hops else ["direct;" if near else "multihop;"]
-    )
+    far = ["ttl security on;", f"multihop {peer.ttl_hops};"] if peer.ttl_hops else ["multihop;"]
+    lines += ["direct;"] if is_near(peer, own) else far
     if peer.bfd:
         lines.append("bfd on;")
     if peer.passive:

@@ -32,6 +32,7 @@ class Lifelines:
         self._lifelines = lifelines
         self._log = log
         self._nodes: tuple[Lifeline, ...] = ()
+        self.bgp: tuple[Lifeline, ...] = ()  # this node's sessions
         self._judged: tuple[object, ...] = ()  # what the cuts were last judged by, besides policies and sets
 
     def use_tunnels(self, tunnels: Tunnels) -> None:
@@ -53,7 +54,7 @@ class Lifelines:
         interfaces of this host's addresses.
         """
         settings, interfaces = goal.settings, goal.hosts.interfaces
-        lines = self._lifelines + (self._nodes if kubelet else ())
+        lines = self._lifelines + self.bgp + (self._nodes if kubelet else ())
         judged = (interfaces, owners, lines, settings.failsafe_in, settings.failsafe_out)
         if judged == self._judged and not _concerns(changes, goal, lines, owners):
             return

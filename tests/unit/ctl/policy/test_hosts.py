@@ -43,6 +43,52 @@ def test_to_a_host_whose_address_only_its_node_says(tiered_cluster):
     assert "HostEndpoint h9 has no expectedIPs and its Node no address" in calicoctl.fails(*ask)
 
 
+def put_router(calicoctl, **annotations):
+    tor = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": "BGPPeer",
+        "metadata": {"name": "tor", "annotations": annotations},
+        "spec": {"peerIP": "172.31.0.254", "asNumber": 65000},
+    }
+    return calicoctl("apply", "-f", "-", stdin=json.dumps(tor)).err
+
+
+def test_sessions_that_a_host_endpoint_cuts(tiered_cluster):
+    """Said by whatever is written, before it is written with --dry-run, and by explain; not about failsafe ports."""
+    calicoctl = tiered_cluster(NAMED)
+    bfd = {"cni-calico.io/bfd": "true"}
+
+    def rules(action):
+        rule = [{"action": action, "protocol": protocol} for protocol in ("UDP", "TCP")]
+        spec = {"selector": "all()", "order": 0, "types": ["Ingress", "Egress"], "ingress": rule, "egress": rule}
+        policy = {"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": "first"}}
+        return calicoctl("apply", "-f", "-", stdin=json.dumps({**policy, "spec": spec})).err
+
+    assert "cuts" not in put_router(calicoctl) + rules("Deny")
+    said = put_router(calicoctl, **bfd)
+    for way in ("off for", "from"):
+        assert f"Warning: HostEndpoint h0 cuts node n1 {way} BFD with 172.31.0.254 (UDP " in said
+    listen = {"apiVersion": "projectcalico.org/v3", "kind": "BGPConfiguration", "metadata": {"name": "default"}}
+    listen["spec"] = {"listenPort": 1790}
+    text = calicoctl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(listen)).err
+    assert "cuts node n1" in text and "BGP with 172.31.0.2 (TCP 1790)" in text
+    asked = ("policy", "explain", "--from", "192.0.2.1", "--to", "172.31.0.1", "--port", "80")
+    assert "cuts node n1 off for BFD" in calicoctl(*asked).err
+    assert "cuts" not in rules("Allow")
+    assert "cuts" not in calicoctl(*asked).err
+
+
+def test_a_host_endpoint_of_no_node_is_told(tiered_cluster):
+    calicoctl = tiered_cluster(NAMED)
+    host = {"apiVersion": "projectcalico.org/v3", "kind": "HostEndpoint", "metadata": {"name": "h7"}}
+    for name, meant in (("n11", "did you mean n1?"), ("rack-7", "'calicoctl get nodes' lists")):
+        host["spec"] = {"node": name, "interfaceName": "eth0"}
+        done = calicoctl("apply", "-f", "-", stdin=json.dumps(host))
+        assert done.code == 0 and f"HostEndpoint(h7) has no effect: there is no node {name}; {meant}" in done.err
+    host["spec"]["node"] = "n2"
+    assert "no node" not in calicoctl("apply", "-f", "-", stdin=json.dumps(host)).err
+
+
 def test_host_endpoints_of_one_interface(tiered_cluster):
     """The agent takes the one with the smallest name, and none whose interface is excluded."""
     calicoctl = tiered_cluster(NAMED)
