@@ -56,7 +56,10 @@ def _control_services(arguments: Sequence[str]) -> int:
 def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
     from cni_calico.nodeagent.status.probes import run_probes
 
-    faults = run_probes(chosen, values, os.environ)
+    notes: list[str] = []
+    faults = run_probes(chosen, values, os.environ, notes)
+    for note in notes:
+        sys.stdout.write(f"calico-node: {note}\n")
     for fault in faults:
         sys.stderr.write(f"calico-node: {fault}\n")
     return 1 if faults else 0

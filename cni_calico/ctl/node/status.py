@@ -144,7 +144,18 @@ def render_bird(bird: BirdStatus | str, fields: Mapping[str, Any], now: datetime
     lines += ["A graceful restart is under way."] if bird.recovering else []
     lines += [] if bird.running else ["BIRD is starting or shutting down."]
     tables = [render_family(version, bird.peers, now, look) for version in (4, 6)]
-    return head + "\n".join(lines) + "\n\n" + "\n".join(tables)
+    return head + "\n".join(lines) + "\n\n" + "\n".join([*tables, *_ends(bird.peers, fields)])
+
+
+def _ends(peers: Sequence[PeerStatus], fields: Mapping[str, Any]) -> list[str]:
+    """When and why the sessions ended the last times."""
+    known: Mapping[str, Any] = fields.get("bgp_ends") or {}
+    lines = [
+        f"  {end['time'].replace('T', ' ')}  {peer.address or peer.name}: {end['reason']}"
+        for peer in peers
+        for end in known.get(peer.name, ())
+    ]
+    return ["\n".join(["Sessions that ended, the last three times of each:", *sorted(lines)]) + "\n"] if lines else []
 
 
 def render_family(version: int, peers: Sequence[PeerStatus], now: datetime, look: PlainLook = PLAIN) -> str:

@@ -73,6 +73,7 @@ class Picture:
     type: str
     locked: bool
     has_bgp: bool
+    bgp_by: str  # what says so
     pools: Sequence[PicturedPool] = ()
     nodes: Sequence[PicturedNode] = ()
     sessions: Sequence[PicturedSession] = ()
@@ -92,24 +93,41 @@ def picture_of(
     configurations: Iterable[Resource],
     peers: Iterable[Resource],
     filters: Iterable[Resource],
+    backend: str = "",
 ) -> Picture:
-    """``spec`` is ClusterInformation's, the others are the resources of BGP."""
+    """``spec`` is ClusterInformation's, the others are the resources of BGP. ``backend``: what the agent of a node here
+    uses, "" if none is known.
+    """
+    configurations, peers = list(configurations), list(peers)
     types = str(spec.get("clusterType") or "").split(",")
     blocks = list(records.blocks.values())
     pools = [_pool(pool, blocks) for pool in sorted(records.pools, key=_place)]
     strays = [block for block in blocks if not any(is_within(block.cidr, pool.cidr) for pool in records.pools)]
-    nodes, sessions, problems = _nodes(records, "bgp" in types, configurations, peers, filters)
+    has_bgp, bgp_by = _who_says_bgp(types, backend, any((configurations, peers)))
+    nodes, sessions, problems = _nodes(records, has_bgp, configurations, peers, filters)
     return Picture(
         version=str(spec.get("calicoVersion") or "unknown"),
         type=str(spec.get("clusterType") or "unknown"),
         locked=spec.get("datastoreReady") is False,
-        has_bgp="bgp" in types,
+        has_bgp=has_bgp,
+        bgp_by=bgp_by,
         pools=pools,
         nodes=nodes,
         sessions=sessions,
         strays=[_block(block) for block in strays],
         problems=problems,
     )
+
+
+def _who_says_bgp(types: Sequence[str], backend: str, configured: bool) -> tuple[bool, str]:
+    """Whether the nodes have BGP, and what says so: their environment is stored nowhere, an agent knows its own."""
+    if backend:
+        return backend == "bird", f"this node's agent has CALICO_NETWORKING_BACKEND {backend}"
+    if "bgp" in types:
+        return True, "the cluster's type"
+    if configured:
+        return True, "BGP is configured; CALICO_NETWORKING_BACKEND of each node decides"
+    return False, "the cluster's type, and no BGP record; CALICO_NETWORKING_BACKEND of each node decides"
 
 
 def _place(pool: IPPool) -> tuple[int, Any]:

@@ -82,7 +82,7 @@ def _routing(picture: Picture) -> str:
     if picture.sessions:
         parts.append(f"{len(picture.sessions):,} sessions come from BGPPeers (drawn as lines in colour)")
     if not picture.has_bgp:
-        parts.append("there is no BGP: nodes read each other's blocks from the datastore")
+        parts.append(f"there is no BGP ({escape(picture.bgp_by)}): nodes read each other's blocks from the datastore")
     text = "; ".join(parts) or "no session with another node or router is configured"
     return f"<p class=soft>{text[0].upper()}{text[1:]}.</p>"
 

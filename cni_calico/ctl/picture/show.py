@@ -1,13 +1,17 @@
 """``calicoctl show``: a picture of the cluster, as text or as one HTML page.
 
-Rule: everything comes from the datastore; what only the nodes know is not shown, such as whether a session is up.
+Rule: everything comes from the datastore; what only the nodes know is not shown, such as whether a session is up. But
+whether there is BGP at all is asked of the agent of this host, if it lives and its node is one of the cluster's.
 """
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from collections.abc import Collection
 from dataclasses import asdict
 
+from cni_calico import directories
 from cni_calico.ctl.ipam.records import read_cluster, read_records
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.values import TABLE, render_value
@@ -17,6 +21,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Resource
+from cni_calico.nodeagent.status import file as agent_status
 
 
 def show(session: Session, arguments: Namespace) -> str:
@@ -41,7 +46,16 @@ def read_picture(session: Session) -> Picture:
     for key, why in records.corrupt:
         session.damaged.append((key, why))
     configurations, peers, filters = (_read(session, kind) for kind in ("BGPConfiguration", "BGPPeer", "BGPFilter"))
-    return picture_of(records, spec, configurations=configurations, peers=peers, filters=filters)
+    backend = _read_backend({node.metadata.name for node in records.nodes})
+    return picture_of(records, spec, configurations=configurations, peers=peers, filters=filters, backend=backend)
+
+
+def _read_backend(nodes: Collection[str]) -> str:
+    """What the living agent of this host uses; "" if there is none, or it is not one of these nodes'."""
+    fields = agent_status.read_status(directories.run_dir(os.environ))
+    if agent_status.why_not_live(fields, agent_status.since_boot()) or fields.get("node") not in nodes:
+        return ""
+    return str(fields.get("backend") or "")
 
 
 def _read(session: Session, kind: str) -> list[Resource]:

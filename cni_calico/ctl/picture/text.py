@@ -47,7 +47,7 @@ def _pool(pool: PicturedPool) -> list[str]:
 
 def _sessions(picture: Picture, look: PlainLook) -> list[str]:
     if not picture.has_bgp:
-        return ["BGP: off"]
+        return [f"BGP: off ({picture.bgp_by})"]
     members = sum(node.in_mesh for node in picture.nodes)
     mesh = f"full mesh of {members} nodes, {picture.mesh_sessions} sessions" if members > 1 else "no mesh"
     lines = [f"BGP: {mesh}; {len(picture.sessions)} sessions by BGPPeers"]

@@ -26,6 +26,7 @@ from cni_calico.model.resources import Node
 from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
 from cni_calico.nodeagent.bgp.bird.links import ensure_links
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
+from cni_calico.nodeagent.bgp.bird.session_ends import SessionEnds
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import blame
 from cni_calico.nodeagent.bgp.config.lifelines import desired_lifelines
@@ -40,13 +41,17 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
 from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.policy.lifelines import Lifeline
 
 APPLY_S = 20.0
+ENDS = "bgp_ends"  # of sessions, in the agent's status
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
 AGAIN_S = 30.0  # for changes that nothing reports: a Secret, the host's addresses, what BIRD leaves in the kernel
+SESSIONS_S = 1.0  # BIRD waits as long before it connects again, so few ends are missed
+LOOK_S = 0.5  # for BIRD's answer to what the sessions do
 FILES_S = 5.0  # for users' files beside BIRD's configuration
 
 
@@ -54,8 +59,9 @@ class BgpKeeper:
     """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
     ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
-    (parts of the records that are left out) and "bgp_unmet" (why the node is not ready without BIRD). ``output_fd`` is
-    where BIRD's own log goes. ``tell_lifelines`` is told what the sessions need from host endpoints.
+    (parts of the records that are left out), ENDS (why sessions ended) and "bgp_unmet" (why the node is not ready
+    without BIRD). ``output_fd`` is where BIRD's own log goes. ``tell_lifelines`` is told what the sessions need from
+    host endpoints.
     """
 
     def __init__(
@@ -90,6 +96,8 @@ class BgpKeeper:
         self._said = Said(context.log)
         self._rendered = False  # the configuration in force was made by this process, from records that it could read
         self._feed = BgpFeed(context, node, self._wake.set)
+        self._ends = SessionEnds(read_status(settings.run_dir).get(ENDS))
+        self.facts[ENDS] = self._ends.ends
 
     def use(self, snapshot: Snapshot) -> None:
         """Take the agent's newest view; called from the agent's thread."""
@@ -106,7 +114,7 @@ class BgpKeeper:
     def run(self, stopping: threading.Event) -> None:
         if self._environment.backend == "bird":
             self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
-        retry, next_look, next_marks = Backoff(RETRY_S, LAST_RETRY_S), 0.0, 0.0
+        retry, next_look, next_marks, next_sessions = Backoff(RETRY_S, LAST_RETRY_S), 0.0, 0.0, 0.0
         marks = read_marks(self._confd_dir)
         try:
             while not stopping.is_set():
@@ -117,6 +125,9 @@ class BgpKeeper:
                     before, marks = marks, read_marks(self._confd_dir)
                     if marks != before:
                         self._wake.set()
+                if time.monotonic() >= next_sessions and self.controller.running:
+                    next_sessions = time.monotonic() + SESSIONS_S
+                    self._look_at_sessions()
                 woken = self._wake.wait(0.5)
                 if not (woken or time.monotonic() >= next_look) or not self._ready():
                     continue
@@ -132,6 +143,14 @@ class BgpKeeper:
         finally:
             self._feed.stop()
             self.controller.close()
+
+    def _look_at_sessions(self) -> None:
+        try:
+            ended = self._ends.note(self.controller.sessions(Deadline.after(LOOK_S)))
+        except CalicoError:
+            return  # BIRD starts, or is too busy to answer: the next look tells
+        if ended:
+            self.facts[ENDS] = self._ends.ends
 
     def run_once(self, deadline: Deadline) -> bool:
         """Render the configuration and put it into force once, leaving BIRD running; returns whether BIRD runs with it

@@ -21,7 +21,7 @@ from cni_calico.kernel.writer_lock import hold_lock, is_held
 NAME = "agent-status.json"
 STARTUP_NAME = "startup-error"
 CONFD_NAME = "confd-status.json"
-CONFD_TOPICS = ("bgp", "bgp_problems", "bgp_unmet", "bird")
+CONFD_TOPICS = ("bgp", "bgp_problems", "bgp_unmet", "bgp_ends", "bird")
 HEARTBEAT_S = 5.0
 STALE_S = 60.0  # a full resync of a large node, on a busy host
 POLICING_STALE_S = 120.0  # twice as long as the policy engine waits for the kernel

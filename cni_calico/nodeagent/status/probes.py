@@ -15,8 +15,10 @@ CNI_ANSWER_S = 0.5
 _WITHOUT_BIRD = frozenset(("vxlan", "none"))
 
 
-def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Why the probes fail, one line for each; [] if all succeed."""
+def run_probes(
+    names: set[str], values: Mapping[str, str], environ: Mapping[str, str], notes: list[str] | None = None
+) -> list[str]:
+    """Why the probes fail, one line for each; [] if all succeed. ``notes`` gets what is wrong and makes none fail."""
     run_dir = directories.run_dir(environ)
     faults = []
     if "felix-live" in names:
@@ -32,7 +34,7 @@ def run_probes(names: set[str], values: Mapping[str, str], environ: Mapping[str,
     if with_bird and names & {"bird-live", "bird6-live"}:
         faults.append(_bird_live(run_dir))
     if with_bird and names & {"bird-ready", "bird6-ready"}:
-        faults.append(_bird_ready(run_dir, values, environ))
+        faults.append(_bird_ready(run_dir, values, environ, [] if notes is None else notes))
     return [fault for fault in faults if fault]
 
 
@@ -87,7 +89,7 @@ def _bird_live(run_dir: str) -> str:
     return f"BIRD is not alive: {why}" if why else ""
 
 
-def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, str], notes: list[str]) -> str:
     from cni_calico.nodeagent.bgp.bird.probes import read_ready
     from cni_calico.nodeagent.bgp.bird.readiness import THRESHOLD_S
 
@@ -101,4 +103,6 @@ def _bird_ready(run_dir: str, values: Mapping[str, str], environ: Mapping[str, s
             return f"-threshold-time={values['threshold-time']}: {e}"
     nodename_file = directories.nodename_file(environ)
     readiness = read_ready(_bird_socket(run_dir), nodename_file, threshold_s=threshold_s)
+    if readiness.ready and readiness.waiting:
+        notes.append(readiness.text)
     return "" if readiness.ready else readiness.text

@@ -1,4 +1,4 @@
-"""BGP and BFD with a router, and a host endpoint that cuts them: the agent says so, and they are cut."""
+"""Sessions with routers: what ends them and what cuts them is told, also when they are up again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from cni_calico.deadline import Deadline
 from cni_calico.model.resources import Metadata, Resource
+from cni_calico.nodeagent.bgp.bird.control import BirdControl, read_status
 from tests.deadlines import until
 from tests.netns.agents import Store
 from tests.netns.bird.cluster import Lab, make_lab
@@ -17,12 +19,16 @@ from tests.netns.nodes import Node
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 
 TOR = "10.0.0.250"
-ROUTER = f"""router id {TOR};
+SECOND = "10.0.0.251"
+
+
+def router(address: str) -> str:
+    return f"""router id {address};
 log stderr all;
 protocol device {{ }}
 protocol bfd {{ interface "*" {{ min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }}; }}
 protocol bgp n1 {{
-  local {TOR} port 1179 as 65000; neighbor 10.0.0.1 port 1790 as 64512; direct; bfd on;
+  local {address} port 1179 as 65000; neighbor 10.0.0.1 port 1790 as 64512; direct; bfd on;
   connect delay time 1; connect retry time 1; error wait time 1, 1;
   ipv4 {{ import all; export none; }};
 }}
@@ -32,7 +38,7 @@ protocol bgp n1 {{
 @pytest.fixture
 def routed(tmp_path: Path) -> Iterator[tuple[Lab, Node]]:
     with make_lab(tmp_path) as lab:
-        lab.node("tor", f"{TOR}/24").apply_text(ROUTER)
+        lab.node("tor", f"{TOR}/24").apply_text(router(TOR))
         ns = lab.namespace("n1")
         lab.plug(ns, "eth0", "0", "10.0.0.1/24")
         node = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
@@ -44,6 +50,18 @@ def routed(tmp_path: Path) -> Iterator[tuple[Lab, Node]]:
             node.end()
 
 
+def up(node: Node) -> set[str]:
+    """The addresses of the node's own BIRD with sessions."""
+    status = read_status(f"{node.root}/run/bird.ctl", Deadline.after(10))
+    return {peer.address for peer in status.peers if peer.established}
+
+
+def order(lab: Lab, name: str, command: str) -> None:
+    """A command of a router's operator."""
+    with BirdControl(lab.nodes[name].controller.paths.socket, Deadline.after(10)) as control:
+        control.tell(command, Deadline.after(10))
+
+
 def put(node: Node, kind: str, name: str, spec: dict[str, Any], **annotations: str) -> None:
     node.store.put(Resource(kind, Metadata(name, annotations=annotations), spec))
 
@@ -52,10 +70,53 @@ def warned(node: Node, text: str) -> bool:
     return any(text in said for said in (node.status().get("policing") or {}).get("warnings", ()))
 
 
+def peer(node: Node, name: str, address: str) -> None:
+    put(node, "BGPPeer", name, {"peerIP": f"{address}:1179", "asNumber": 65000}, **{"cni-calico.io/bfd": "true"})
+
+
+def test_why_sessions_ended_is_known_when_they_are_up_again(routed: tuple[Lab, Node]) -> None:
+    """In the status, also of the next agent; and a probe that succeeds names the peer that is down."""
+    lab, node = routed
+    lab.node("second", f"{SECOND}/24").apply_text(router(SECOND))
+    put(node, "BGPConfiguration", "default", {"listenPort": 1790, "nodeToNodeMeshEnabled": False})
+    peer(node, "tor", TOR)
+    peer(node, "second", SECOND)
+    node.run().until_applied()
+    until(lambda: all(lab.nodes[name].established() for name in ("tor", "second")), "both sessions", 60)
+    probe = ("-bird-ready", "-threshold-time=0s")
+    until(lambda: node.calico_node(*probe, check=False).stdout == "", "nothing to say of two sessions", 60)
+
+    def ends() -> list[str]:
+        known = node.status().get("bgp_ends") or {}
+        return [end["reason"] for end in known.get("Global_10_0_0_250_port_1179", ())]
+
+    def flap() -> int:
+        order(lab, "tor", "disable n1")
+        until(lambda: TOR not in up(node), "it is down here", 60)
+        order(lab, "tor", "enable n1")
+        until(lambda: TOR in up(node), "it is up again", 60)
+        return len(ends())
+
+    until(lambda: flap() >= 3, "three ends; what lasted less than a second may be missed", 90)
+    assert flap() == 3 and "Received: Administrative shutdown" in ends()
+    shown = node.calicoctl("node", "status").stdout
+    assert "Sessions that ended, the last three times of each:" in shown
+    assert shown.count(f"  {TOR}: Received: Administrative shutdown") == ends().count(
+        "Received: Administrative shutdown"
+    )
+    order(lab, "second", "disable n1")
+    told = until(lambda: node.calico_node(*probe).stdout, "the probe names it", 60)
+    assert told.startswith("calico-node: BIRD is ready: 1 of 2 BGP sessions are established") and SECOND in told
+    before = node.status()["pid"]
+    node.calico_node("sv", "restart", "/etc/service/enabled/felix")
+    until(lambda: node.status().get("pid") not in (None, before), "another agent", 60)
+    assert len(ends()) == 3
+
+
 def test_what_cuts_a_session_is_named_and_the_rule_mends_it(routed: tuple[Lab, Node]) -> None:
     lab, node = routed
     put(node, "BGPConfiguration", "default", {"listenPort": 1790, "nodeToNodeMeshEnabled": False})
-    put(node, "BGPPeer", "tor", {"peerIP": f"{TOR}:1179", "asNumber": 65000}, **{"cni-calico.io/bfd": "true"})
+    peer(node, "tor", TOR)
     node.run().until_applied()
     until(lambda: lab.nodes["tor"].established() == {"n1"}, "the session with BFD", 60)
     put(node, "HostEndpoint", "h", {"node": "n1", "interfaceName": "*"})

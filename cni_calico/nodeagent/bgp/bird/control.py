@@ -15,6 +15,7 @@ from types import TracebackType
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import BirdRefused, BirdUnavailable
+from cni_calico.nodeagent.bgp.bird.session_ends import SessionState, parse_sessions
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, parse_peers, parse_status
 
 CONNECT = faults.declare("bird.connect")
@@ -160,6 +161,12 @@ def read_status(path: str, deadline: Deadline) -> BirdStatus:
     with BirdControl(path, deadline) as control:
         status = parse_status(control.tell("show status", deadline).lines)
         return replace(status, peers=parse_peers(control.tell("show protocols all", deadline).lines))
+
+
+def read_sessions(path: str, deadline: Deadline) -> dict[str, SessionState]:
+    """The sessions in one line each, which costs BIRD and us little. Raises BirdUnavailable, BirdRefused."""
+    with BirdControl(path, deadline) as control:
+        return parse_sessions(control.tell("show protocols", deadline).lines)
 
 
 def check_config(control: BirdControl, file: str, deadline: Deadline) -> None:

@@ -16,7 +16,14 @@ from cni_calico.errors import BirdRefused, BirdUnavailable, BirdUnsupported, Cal
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
 from cni_calico.nodeagent.bgp.bird.adoption import keep_first
-from cni_calico.nodeagent.bgp.bird.control import BirdControl, apply_config, check_config, read_status, withdraw_and_end
+from cni_calico.nodeagent.bgp.bird.control import (
+    BirdControl,
+    apply_config,
+    check_config,
+    read_sessions,
+    read_status,
+    withdraw_and_end,
+)
 from cni_calico.nodeagent.bgp.bird.leftovers import remove_all, remove_leftovers
 from cni_calico.nodeagent.bgp.bird.process import (
     BirdPaths,
@@ -26,6 +33,7 @@ from cni_calico.nodeagent.bgp.bird.process import (
     has_bird_routes,
     require_version,
 )
+from cni_calico.nodeagent.bgp.bird.session_ends import SessionState
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus
 from cni_calico.nodeagent.bgp.config.render import AGGREGATION, IPAM, MAIN, BirdConfig
 
@@ -101,6 +109,10 @@ class BirdController:
     def status(self, deadline: Deadline) -> BirdStatus:
         """Raises BirdUnavailable."""
         return read_status(self.paths.socket, deadline)
+
+    def sessions(self, deadline: Deadline) -> dict[str, SessionState]:
+        """Raises BirdUnavailable."""
+        return read_sessions(self.paths.socket, deadline)
 
     def reload_kernel(self, deadline: Deadline) -> None:
         """Have BIRD write its routes to the kernel again: it gives up on those whose device (tunl0) was missing."""

@@ -18,8 +18,11 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
+    """``waiting``: how many peers are not established."""
+
     ready: bool
     text: str
+    waiting: int = 0
 
 
 def decide_ready(
@@ -47,7 +50,7 @@ def decide_ready(
         count = f"{len(waiting)} of {len(status.peers)} BGP sessions are not established"
         return Readiness(False, f"BIRD is not ready: {count}{_named(waiting, probe)}")
     text = f"BIRD is ready: {len(status.peers) - len(waiting)} of {len(status.peers)} BGP sessions are established"
-    return Readiness(True, text + _named(waiting, lambda peer: ""))
+    return Readiness(True, text + _named(waiting, lambda peer: ""), len(waiting))
 
 
 def _named(waiting: list[PeerStatus], probe: Callable[[PeerStatus], str]) -> str:

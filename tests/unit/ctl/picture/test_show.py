@@ -6,6 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from cni_calico.nodeagent.status.file import write_status
+from tests.unit.ctl.conftest import pool
 from tests.unit.ctl.picture.clusters import EVIL, fill, name_of
 
 COUNT = 5
@@ -64,6 +66,27 @@ def test_the_facts(five):
     )
 
 
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("bird", "BGP: full mesh of 5 nodes, 10 sessions"),
+        ("vxlan", "BGP: off (this node's agent has CALICO_NETWORKING_BACKEND vxlan)"),
+    ],
+)
+def test_bgp_is_what_the_agent_of_a_node_here_does(five, tmp_path, monkeypatch, backend, said):
+    """Whatever the cluster's type says; the agent of another cluster's node says nothing."""
+    monkeypatch.setenv("CALICO_RUN_DIR", str(tmp_path))
+    write_status(str(tmp_path), {"node": name_of(0, COUNT), "backend": backend})
+    assert said in five.ok("show")
+    write_status(str(tmp_path), {"node": "elsewhere", "backend": "none"})
+    assert "BGP: full mesh of 5 nodes" in five.ok("show")
+
+
+def test_a_cluster_without_a_word_about_bgp(calicoctl):
+    calicoctl.apply(pool("p", "10.65.0.0/16"))
+    assert "BGP: off (the cluster's type, and no BGP record; CALICO_NETWORKING_BACKEND" in calicoctl.ok("show")
+
+
 def test_a_route_reflector(calicoctl):
     fill(calicoctl.path, COUNT, reflector=True)
     facts = json.loads(calicoctl.ok("show", "-o", "json"))
@@ -112,7 +135,8 @@ def test_texts_of_the_cluster_are_texts(five, tmp_path):
 def test_an_empty_cluster(calicoctl, tmp_path):
     calicoctl.apply({"apiVersion": "projectcalico.org/v3", "kind": "BGPPeer", "metadata": {"name": "x"},
                      "spec": {"peerIP": "192.0.2.1", "asNumber": 65001}})  # fmt: skip
-    assert "POOL" in calicoctl.ok("show")
+    text = calicoctl.ok("show")
+    assert "POOL" in text and "BGP: no mesh" in text
     assert "There is no node." in page_of(calicoctl, tmp_path).texts
 
 
