@@ -38,7 +38,8 @@ class JanitorCounters:
     kept: int = 0
     failures: int = 0
     reclaimed: Counter[PoolOnNode] = field(default_factory=Counter)
-    ipam: Callable[[], IpamNumbers] | None = None  # the leader's view of address management; for any thread
+    # the leader's view of address management, None while the lease is not certainly ours; for any thread
+    ipam: Callable[[], IpamNumbers | None] = lambda: None
 
     def count(self, outcome: ReclaimOutcome) -> None:
         self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)

@@ -35,6 +35,7 @@ def render_metrics(leads: bool, loops: Mapping[str, LoopNumbers], counters: Jani
         _family("calico_janitor_released_total", "counter", "What was released.", "kind", counters.released),
         _family("calico_janitor_failures_total", "counter", "What failed.", "", {"": counters.failures}),
     ]
-    if counters.ipam is not None:
-        families.append(render_ipam_metrics(counters.ipam()))
+    numbers = counters.ipam()
+    if numbers is not None:
+        families.append(render_ipam_metrics(numbers))
     return "".join(families)

@@ -81,7 +81,7 @@ class JanitorWork:
                 self._pause(caches, stopping)
         finally:
             caches.stop()
-            self.counters.is_leader, self.counters.candidates, self.counters.ipam = False, {}, None
+            self.counters.is_leader, self.counters.candidates, self.counters.ipam = False, {}, lambda: None
             self._log.info("this agent is no longer the janitor, another one may be")
 
     def _reclaimer(self, stopping: threading.Event) -> Reclaimer:
@@ -139,7 +139,9 @@ class JanitorWork:
         released = (subject for subject in outcome.released if isinstance(subject, Holding))
         self.counters.reclaimed.update(place_of(holding, pools) for holding in released)
 
-    def _ipam_numbers(self, caches: JanitorCaches, suspects: Suspects) -> IpamNumbers:
+    def _ipam_numbers(self, caches: JanitorCaches, suspects: Suspects) -> IpamNumbers | None:
+        if self._election.remaining_s() <= 0:
+            return None
         return IpamNumbers(suspects.blocks(), list(suspects.all), caches.pools(), dict(self.counters.reclaimed))
 
     def label_old_affinities(self) -> None:

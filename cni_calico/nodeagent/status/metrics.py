@@ -13,6 +13,7 @@ from typing import Any
 
 from cni_calico import BUILD, __version__
 from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.ipam_metrics import render_ipam_metrics
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_SOCKET, OWED_RELEASES
 from cni_calico.errors import CalicoError
@@ -56,7 +57,7 @@ class Metrics:
             registry.register(collector)
         if self.has_cni_server:
             registry.register(CniServerAnswers(bool(of_server)))
-        return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + of_server
+        return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._of_pools() + of_server
 
     def collect(self) -> Iterator[Any]:
         """Called by prometheus-client to collect."""
@@ -153,6 +154,11 @@ class Metrics:
             for name, value in sorted(values.items()):
                 gauge.add_metric([name], value)
             yield gauge
+
+    def _of_pools(self) -> bytes:
+        """The cluster's pools, by the agent that is the janitor, as kube-controllers print them where these are."""
+        numbers = None if self.janitor is None else self.janitor.ipam()
+        return b"" if numbers is None else render_ipam_metrics(numbers).encode()
 
     def _of_janitor(self, gauge: Callable[..., Any], counter: Callable[..., Any]) -> Iterator[Any]:
         """Of the whole cluster, from the agent that is the janitor; each other agent only reports that it is not."""

@@ -43,6 +43,10 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
     metrics = get(agent_node, 9091, "/metrics")
     assert "calico_agent_passes_total" in metrics and "calico_cni_refused_total" in metrics
     assert "\ncalico_cni_server_up 1.0\n" in metrics
+    size = re.compile(r'^ipam_ippool_size\{ippool="default-ipv4-ippool"\} 65536$', re.MULTILINE)
+    until(
+        lambda: size.search(get(agent_node, 9091, "/metrics")), "pools, from the only agent, which is the janitor", 60
+    )
     assert complaints(metrics) == "" and undescribed(metrics) == set()
     assert (agent_node.root / "lib" / "nodename").read_text() == "n1"
     until(lambda: agent_node.ns.link("vxlan.calico"), "the tunnel is up", 20)

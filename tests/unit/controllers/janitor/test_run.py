@@ -24,6 +24,19 @@ def test_what_a_node_left_goes_and_is_counted(janitor_field):
     assert one.election.resigned and not one.counters.is_leader and "calico_janitor_leader 0.0" in _page(one.counters)
 
 
+def test_the_pools_are_on_the_page_only_while_the_lease_is_held(janitor_field):
+    """At once, also before the loop notices that somebody else may hold it: two pages would be added up."""
+    one = janitor_field()
+    until(lambda: 'ipam_ippool_size{ippool="four"} 64\n' in _page(one.counters), "the pool")
+    numbers = one.counters.ipam
+    one.election.ours = False
+    assert numbers() is None
+    until(lambda: not one.counters.is_leader, "it steps down")
+    assert "ipam_" not in _page(one.counters).replace("calico_ipam_", "")
+    one.election.ours = True
+    until(lambda: "ipam_ippool_size{" in _page(one.counters), "it leads again")
+
+
 def _page(counters):
     metrics = Metrics(Numbers(), "/nonexistent", "/nonexistent")
     metrics.janitor = counters

@@ -15,6 +15,7 @@ import pytest
 
 from cni_calico import __version__
 from cni_calico.controllers.counters import JanitorCounters
+from cni_calico.controllers.ipam_metrics import IpamNumbers
 from cni_calico.daemon.http_server import PageServer
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.log import SILENT, Log
@@ -277,7 +278,10 @@ def test_promtool_has_no_complaint(tmp_path):
     metrics = Metrics(Numbers(doubts={("bgp-peer", 4): 2}), str(tmp_path), str(tmp_path))
     metrics.snapshot = snapshot(pool("10.65.0.0/16"), blocks=(block("10.65.1.0/26", "n1"),))
     metrics.janitor = JanitorCounters(
-        candidates={"address": 1}, released=Counter(address=2), confirmed=Counter(address=2)
+        candidates={"address": 1},
+        released=Counter(address=2),
+        confirmed=Counter(address=2),
+        ipam=lambda: IpamNumbers(pools=(pool("10.65.0.0/16"),)),
     )
     metrics.policing = lambda: (Standing(), PolicyFigures(in_kernel={"4": {"chains": 1, "rules": 1, "sets": 1}}))
     server = CniServer(f"{tmp_path}/cni.sock", SILENT, workers=2)
@@ -287,6 +291,7 @@ def test_promtool_has_no_complaint(tmp_path):
     finally:
         server.stop()
     assert "calico_cni_queue 0\n" in page and "calico_janitor_candidates{" in page and "felix_nft_rules{" in page
+    assert 'ipam_ippool_size{ippool="10.65.0.0-16"} 65536\n' in page
     assert complaints(page) == "" and undescribed(page) == set()
 
 
