@@ -24,7 +24,7 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
-from cni_calico.nodeagent.bgp.keeper import BgpKeeper
+from cni_calico.nodeagent.bgp.keeper import ENDS, BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
@@ -43,6 +43,7 @@ from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.alone import tell_alone
+from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.pages import health_pages
@@ -87,6 +88,7 @@ class Parts:
         if self.context.kubernetes is not None:
             self._service_sources = ServiceSourcesLook(self.context, self._agent.facts)
         self._tunnels = TunnelKeeper(self.context, self.node)
+        self._agent.facts[ENDS] = read_status(settings.run_dir).get(ENDS)
         bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
         self._bgp = BgpKeeper(
             self.context,

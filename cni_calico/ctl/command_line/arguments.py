@@ -183,7 +183,13 @@ def _add_policy(commands: Commands, common: CommandParser) -> None:
     explain = commands.add("explain", *parents)
     ends = (("source", "from", "source of the connection"), ("destination", "to", "destination of the connection"))
     for name, to, what in ends:
-        explain.add_argument(f"--{to}", dest=name, required=True, metavar="POD|NS/POD|ADDRESS", help=what)
+        explain.add_argument(
+            f"--{to}",
+            dest=name,
+            required=True,
+            metavar="POD|NS/POD|ADDRESS" + ("|HOST:PORT" if to == "to" else ""),
+            help=what,
+        )
     explain.add_argument(
         "--protocol", default="tcp", metavar="NAME|NUMBER", help="the connection's protocol (default tcp)"
     )

@@ -208,6 +208,7 @@ COMMANDS: Mapping[str, Help] = {
             ("policy explain --from shop/web --to shop/db --port 80 --with new.yaml", "as if the file were applied"),
             ("policy explain --from 10.0.0.1 --to shop/db --port 80 --source-port 1024", "from a certain source port"),
             ("policy explain --from 10.0.0.1 --to hostendpoint:worker-1 --port 10250", "to a host"),
+            ("policy explain --from 10.0.0.1 --to 192.0.2.11:8080", "to a published port of this host"),
         ),
     ),
     "policy show": Help(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from ipaddress import ip_address
 
+from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
@@ -23,9 +25,9 @@ from cni_calico.ctl.policy.hosts import (
     read_tunnel,
     read_views,
 )
-from cni_calico.ctl.policy.interfaces import addresses_of_node
 from cni_calico.ctl.policy.lifelines import describe_cut_sessions, read_sessions
 from cni_calico.ctl.policy.masquerading import masquerading
+from cni_calico.ctl.policy.published import SeenTranslation, look_here, parse_host_port, read_address
 from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
@@ -74,12 +76,13 @@ ports too (--source-port).
 def explain(session: Session, arguments: Namespace) -> str:
     records = load(session, arguments)
     source = find_end(records, arguments.source, arguments.namespace)
-    destination = find_end(records, arguments.destination, arguments.namespace)
-    source, destination = _at_itself(source, destination), _at_itself(destination, source)
+    source, destination, outer, published = _destination(session, records, source, arguments)
     for end in (source, destination):
         if end.key is not None and (claimed := unconfirmed(records.claimed.get(end.key))):
             arguments.warn(describe_unconfirmed(end.shown, claimed))
     packet = _packet(source, destination, arguments)
+    if published is not None and published.becomes is not None:
+        packet = replace(packet, destination_port=published.becomes.port)
     if source.key is not None and destination.key is not None and (why := masquerading(session, packet.source)):
         arguments.warn(f"this holds for a connection to the pod itself. By a service, {why}")
     tunnel = read_tunnel(session, source, destination, packet.destination, arguments.warn)
@@ -99,7 +102,7 @@ def explain(session: Session, arguments: Namespace) -> str:
             arguments.warn(f"{end.shown}: {dispute}")
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
     judged = [(end, direction, *_judged(records, graph, end, direction, packet, path)) for end, direction in directions]
-    hosts = judge(graph.wanted(), path, packet, views)
+    hosts = judge(graph.wanted(), path, packet, views, before_nat=outer)
     for cut in describe_cut_sessions(records, views, read_sessions(session, records.nodes, views)):
         arguments.warn(cut)
     allowed = all(passes for *_, passes in judged) and all(host.passes for host in hosts)
@@ -108,14 +111,42 @@ def explain(session: Session, arguments: Namespace) -> str:
             {"workload": end.shown, "direction": direction, "allowed": passes, "why": [line.strip() for line in lines]}
             for end, direction, lines, passes in judged
         ]
-        found = {"from": str(packet.source), "to": str(packet.destination), "connection": _shown(packet)}
+        found: dict[str, object] = {"from": str(packet.source), "to": str(packet.destination)}
+        found |= {"connection": _shown(packet)}
+        if published is not None:
+            found |= {"published": arguments.destination, "judgedFrom": list(published.judged_from)}
         shown = [_host_document(records, graph, host) for host in hosts]
         return render_value({**found, "allowed": allowed, "ends": ends, "hosts": shown}, arguments.output)
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
+    if published is not None:
+        lines[:0] = [f"Judged from {text}." for text in published.judged_from]
     lines += [line for _, _, text, _ in judged for line in text]
     lines += [line for host in hosts for line in _host_lines(records, graph, host)]
     verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
-    return "\n".join([*lines, "", verdict, _hint(source, destination, packet, hosts)])
+    hint = "" if published is not None else _hint(source, destination, packet, hosts)
+    return "\n".join([*lines, "", verdict, hint])
+
+
+def _destination(
+    session: Session, records: PolicyRecords, source: TrafficEnd, arguments: Namespace
+) -> tuple[TrafficEnd, TrafficEnd, Packet | None, SeenTranslation | None]:
+    """Both ends, the packet as it comes to a published port, and what is known of that; None without one."""
+    asked = parse_host_port(arguments.destination)
+    if asked is None:
+        destination = find_end(records, arguments.destination, arguments.namespace)
+        return _at_itself(source, destination), _at_itself(destination, source), None, None
+    if arguments.port not in (None, asked.port):
+        raise InvalidConfig(f"cannot explain: --to names port {asked.port}, and --port {arguments.port}")
+    arguments.port = asked.port
+    host = find_end(records, str(read_address(session, asked.host)), arguments.namespace)
+    source, host = _at_itself(source, host), _at_itself(host, source)
+    outer = _packet(source, host, arguments)
+    if outer.protocol not in WITH_PORTS:
+        raise InvalidConfig(f"cannot explain: {arguments.protocol} has no ports, and --to names {asked.port}")
+    published = look_here(session, outer, arguments.warn)
+    if published.becomes is None:
+        return source, host, outer, published
+    return source, find_end(records, str(published.becomes.address), arguments.namespace), outer, published
 
 
 def _hint(source: TrafficEnd, destination: TrafficEnd, packet: Packet, hosts: list[HostVerdict]) -> str:

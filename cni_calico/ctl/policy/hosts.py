@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.ipam.records import read_pools
-from cni_calico.ctl.policy.interfaces import NodeHosts, addresses_of_node, node_hosts
+from cni_calico.ctl.policy.interfaces import NodeHosts, node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.model.keys import ResourceKey
@@ -172,14 +173,26 @@ def asked_at(path: list[HostGate], views: Mapping[str, NodeHosts]) -> set[Resour
     return {gate.key for gate in path} | {key for key in everywhere if key is not None}
 
 
-def judge(wanted: Wanted, path: list[HostGate], packet: Packet, views: Mapping[str, NodeHosts]) -> list[HostVerdict]:
-    """The verdicts of the stages, in order; a stage that decides nothing is left out. ``views``: by node."""
+def judge(
+    wanted: Wanted,
+    path: list[HostGate],
+    packet: Packet,
+    views: Mapping[str, NodeHosts],
+    *,
+    before_nat: Packet | None = None,
+) -> list[HostVerdict]:
+    """The verdicts of the stages, in order; a stage that decides nothing is left out. ``views``: by node;
+    ``before_nat``: the packet as the stages before translation see it where it comes in, if that is another one.
+    """
+    inner = packet
     found: list[HostVerdict] = []
     skipped: set[tuple[ResourceKey, Direction]] = set()
     for gate in path:
         host = wanted.hosts.get(gate.key)
         if host is None or (gate.key, gate.direction) in skipped or _is_idle(gate, host.interface):
             continue
+        is_early = gate.direction == "ingress" and gate.reach in ("raw", "beforeNat")
+        packet = inner if before_nat is None or not is_early else before_nat
         if gate.reach != "forward" and _is_open(gate, views[gate.node].felix, packet):
             if gate.reach == "own":
                 found.append(HostVerdict(gate, None))

@@ -8,20 +8,19 @@ endpoint of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
+from cni_calico.ctl.addresses import TUNNELS, devices_of_addresses, main_addresses
 from cni_calico.model.interface_patterns import is_excluded
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, Node
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord
 
 LOOPBACK = "lo"
 _LOOPBACK_ADDRESSES = (ip_address("127.0.0.1"), ip_address("::1"))
-_TUNNELS = (IPIP, *VXLAN.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class NodeHosts:
 
     def _is_internal(self, interface: str) -> bool:
         """Whether no other host can be reached through an interface, except by a tunnel."""
-        return interface in (ALL_INTERFACES, LOOPBACK, *_TUNNELS) or interface.startswith(self.felix.interface_prefixes)
+        return interface in (ALL_INTERFACES, LOOPBACK, *TUNNELS) or interface.startswith(self.felix.interface_prefixes)
 
 
 def node_hosts(
@@ -90,38 +89,7 @@ def node_hosts(
     }
     if record is None:
         return NodeHosts(own, felix)
-    return NodeHosts(own, felix, tuple(_main(record)), dict(_devices(record)))
-
-
-def addresses_of_node(record: Node) -> tuple[Address, ...]:
-    """Every address that a Node says it has, the main ones first."""
-    return tuple(dict.fromkeys((*_main(record), *(address for address, _ in _devices(record)))))
-
-
-def _main(record: Node) -> Iterator[Address]:
-    for interface in (record.ipv4, record.ipv6):
-        if interface is not None:
-            yield interface.ip
-    for entry in record.addresses:
-        if entry.get("type") == "InternalIP":
-            yield from _parse(entry.get("address"))
-
-
-def _devices(record: Node) -> Iterator[tuple[Address, str]]:
-    tunnels = (record.ipv4_ipip_tunnel, record.ipv4_vxlan_tunnel, record.ipv6_vxlan_tunnel)
-    for address, name in zip(tunnels, _TUNNELS, strict=True):
-        if address is not None:
-            yield address, name
-    for entry in record.interfaces:
-        for text in entry.get("addresses") or ():
-            yield from ((address, str(entry.get("name") or "")) for address in _parse(text))
-
-
-def _parse(text: object) -> Iterator[Address]:
-    try:
-        yield ip_address(str(text).partition("/")[0])
-    except ValueError:
-        return
+    return NodeHosts(own, felix, tuple(main_addresses(record)), dict(devices_of_addresses(record)))
 
 
 def _is_unnamed(host: HostRecord, addresses: tuple[Address, ...]) -> bool:

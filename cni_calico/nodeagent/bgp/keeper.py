@@ -41,7 +41,6 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
 from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.agent import Context
-from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.policy.lifelines import Lifeline
@@ -59,9 +58,9 @@ class BgpKeeper:
     """``follow`` gives it the agent's snapshot; ``run`` is its thread.
 
     ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
-    (parts of the records that are left out), ENDS (why sessions ended) and "bgp_unmet" (why the node is not ready
-    without BIRD). ``output_fd`` is where BIRD's own log goes. ``tell_lifelines`` is told what the sessions need from
-    host endpoints.
+    (parts of the records that are left out), ENDS (why sessions ended; what an earlier run knew may be there already)
+    and "bgp_unmet" (why the node is not ready without BIRD). ``output_fd`` is where BIRD's own log goes.
+    ``tell_lifelines`` is told what the sessions need from host endpoints.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class BgpKeeper:
         self._said = Said(context.log)
         self._rendered = False  # the configuration in force was made by this process, from records that it could read
         self._feed = BgpFeed(context, node, self._wake.set)
-        self._ends = SessionEnds(read_status(settings.run_dir).get(ENDS))
+        self._ends = SessionEnds(self.facts.get(ENDS))
         self.facts[ENDS] = self._ends.ends
 
     def use(self, snapshot: Snapshot) -> None:

@@ -4,7 +4,8 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cni_calico.ctl.policy.interfaces import addresses_of_node, node_hosts
+from cni_calico.ctl.addresses import addresses_of_node
+from cni_calico.ctl.policy.interfaces import node_hosts
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Node
 from cni_calico.nodeagent.context.felix import FelixSettings

@@ -1,0 +1,126 @@
+"""A published port in ``calicoctl policy explain --to HOST:PORT``: what the connection becomes on this host.
+
+Rule: what was looked at is said with the answer. Rules of other programs are known of this host alone, and to root; of
+another host's ports it is said that they were not seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from cni_calico import directories
+from cni_calico.ctl.addresses import addresses_of_node
+from cni_calico.ctl.policy.hosts import HOST_PREFIX
+from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.deadline import Deadline
+from cni_calico.errors import InvalidConfig
+from cni_calico.kernel.filter.nft import has_table
+from cni_calico.kernel.filter.published_ports import read_nat
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.model.documents.codec import decode_node
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Address
+from cni_calico.netfilter.nat import NatConnection, Translation
+from cni_calico.nodeagent.policing.tables.touched import NAME
+from cni_calico.nodeagent.status import file as agent_status
+from cni_calico.policy.explain import Packet
+
+_PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """``host``: an address, or the name of a node."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTranslation:
+    """``becomes``: None if nothing that was seen translates the connection. ``judged_from``: what was looked at, one
+    sentence each.
+    """
+
+    becomes: Translation | None
+    judged_from: tuple[str, ...]
+
+
+def parse_host_port(text: str) -> HostPort | None:
+    """None for what is no HOST:PORT: a workload, an address, a host endpoint. Raises InvalidConfig."""
+    if text.startswith(HOST_PREFIX):
+        return None
+    host, colon, number = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif not colon or ":" in host or "/" in host:
+        return None
+    if not (host and number.isascii() and number.isdecimal() and 0 < int(number[:6]) <= _PORT_MAX):
+        raise InvalidConfig(
+            f"cannot explain: {text!r} is neither a workload nor HOST:PORT",
+            details="write 192.0.2.1:8080, [2001:db8::1]:8080, or NODE:8080 for a published port",
+        )
+    return HostPort(host, int(number))
+
+
+def read_address(session: Session, host: str) -> Address:
+    """Raises CommandFailed for what is neither an address nor a node with one."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        found = session.store.get(ResourceKey("Node", host), session.deadline)
+    addresses = () if found is None else addresses_of_node(decode_node(ResourceKey("Node", host), found.value))
+    if not addresses:
+        raise CommandFailed(f"cannot explain: {host} is no address, and there is no node {host} with one")
+    return addresses[0]
+
+
+def look_here(session: Session, packet: Packet, warn: Callable[[object], None]) -> SeenTranslation:
+    """How this host translates a connection, and whether it enforces policies. Raises CalicoError."""
+    shown = f"[{packet.destination}]" if packet.destination.version == 6 else str(packet.destination)
+    shown = f"{shown}:{packet.destination_port}"
+    own = {address.ip for link in read_interfaces(session.deadline) for address in link.addresses}
+    if packet.destination not in own and not packet.destination.is_loopback:
+        text = (
+            f"the records alone: {packet.destination} is no address of this host ({os.uname().nodename}), so whether "
+        )
+        return SeenTranslation(None, (f"{text}{shown} is published cannot be seen here; ask on that host, as root",))
+    if os.geteuid() != 0:
+        text = f"the records alone: it takes root to read the rules that may translate {shown} on this host"
+        return SeenTranslation(None, (text,))
+    is_own = packet.source in own or packet.source.is_loopback
+    connection = NatConnection(
+        packet.source, packet.destination, packet.protocol, packet.destination_port, is_local=True, from_host=is_own
+    )
+    tables = read_nat(packet.destination.version, session.deadline)
+    becomes, by = None, f"this host's rules ({', '.join(table.by for table in tables) or 'none'}): nothing translates"
+    for table in tables:
+        becomes, passed = table.translate(connection)
+        for text in passed:
+            warn(f"a rule of this host may translate {shown}, and cannot be judged: {text}")
+        if becomes is not None:
+            by = f"this host's rules ({table.by}):"
+            break
+    to = "" if becomes is None else f" becomes {becomes.address} port {becomes.port}"
+    return SeenTranslation(
+        becomes, (f"{by} {shown}{to}", _enforced(packet.destination.version, session.deadline, warn))
+    )
+
+
+def _enforced(version: int, deadline: Deadline, warn: Callable[[object], None]) -> str:
+    """Whether our own rules are in force here; they stay when the agent ends."""
+    fields = agent_status.read_status(directories.run_dir(os.environ))
+    policing = fields.get("policing") or {}
+    if why := agent_status.why_not_live(fields, agent_status.since_boot()):
+        is_there = has_table("ip" if version == 4 else "ip6", NAME, deadline)
+        here = "still has the rules of before" if is_there else "has no rules of ours that are known"
+        return f"the stored policies; this host {here}: {why}"
+    if policing.get("in_force"):
+        return "the stored policies, which are in force on this host"
+    warn(
+        f"no policy is in force on this host, so it lets through what policies deny: {policing.get('sentence') or '?'}"
+    )
+    return "the stored policies, which are NOT in force on this host"
