@@ -30,6 +30,7 @@ FINDINGS = {
     "IPv6 MTU": "ok",
     "IPv4 policy": "ok",
     "IPv6 policy": "ok",
+    "other hosts": "not tried",
     "services": "not tried",
     "DNS": "not tried",
 }

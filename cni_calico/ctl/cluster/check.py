@@ -84,5 +84,6 @@ def _on_host(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[Trial
     from cni_calico.ctl.cluster.connectivity.host import HostCheck
 
     network = find_network(arguments.network, arguments.plugins)
+    wanted = [name for name in arguments.nodes.split(",") if name]
     with open_session(arguments, environ) as session:
-        yield from HostCheck(session, network, environ, arguments.note).run()
+        yield from HostCheck(session, network, environ, arguments.note, wanted).run()

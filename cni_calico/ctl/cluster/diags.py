@@ -1,7 +1,8 @@
-"""``calicoctl cluster diags``: one archive of what is stored and, on Kubernetes, of Calico's pods and their logs.
+"""``calicoctl cluster diags``: one archive of what is stored and, on Kubernetes, of Calico's pods and their logs;
+without Kubernetes of this host, as in ``node diags``.
 
-Rule: everything comes from the datastore and the API server, and kubectl is not needed; if something cannot be
-collected, a text in the archive says why. Everything passes through redaction.
+Rule: everything comes from the datastore and the API server, or from this host, and kubectl is not needed; if something
+cannot be collected, a text in the archive says why. Everything passes through redaction.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
 from cni_calico.ctl.ipam import check as ipam_check
 from cni_calico.ctl.ipam import show as ipam_show
 from cni_calico.ctl.ipam.lost import api_of, is_kubernetes
+from cni_calico.ctl.node.diags import host_items
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.archive import ArchiveMember, write_archive
 from cni_calico.ctl.output.redaction import secrets_in
@@ -62,7 +65,12 @@ def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     secrets = secrets_in("".join(f"{key}={value}\n" for key, value in environ.items()))
     with open_session(arguments, environ) as session:
         session.store.get(CLUSTER, session.deadline)  # an archive that contains only failures would be useless
-        count = write_archive(target, name, _items(session, arguments), secrets)
+        host: Iterator[ArchiveMember] = iter(())
+        if not is_kubernetes(session):
+            host, in_use = host_items(environ)
+            secrets |= in_use
+        items = chain(_items(session, arguments), _of_this_host(host))
+        count = write_archive(target, name, items, secrets)
         session.take_damaged()  # its failures are named in the archive
     return (
         f"Diagnostics saved to {target} ({count} files).\n"
@@ -81,6 +89,16 @@ def _items(session: Session, arguments: Namespace) -> Iterator[ArchiveMember]:
     if is_kubernetes(session):
         yield from _kubernetes(session, arguments)
     yield "left-out", "".join(f"{why}\n" for _, why in session.take_damaged())
+
+
+def _of_this_host(items: Iterator[ArchiveMember]) -> Iterator[ArchiveMember]:
+    """Where there is no API server that has everybody's logs."""
+    host = os.uname().nodename
+    first = next(items, None)
+    if first is not None:
+        yield "hosts", f"This archive has the host {host}; of others 'calicoctl node diags' there makes an archive.\n"
+        for name, text in chain((first,), items):
+            yield f"host-{host}/{name}", text
 
 
 def _try(do: Callable[..., str], *arguments: object) -> str:

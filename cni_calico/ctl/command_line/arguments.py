@@ -304,7 +304,12 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
     status = commands.add("status", common, output_option())
     status.add_argument("--wait", action="store_true", help="wait until nothing is wrong, or until --timeout is over")
     check = commands.add("check", common, output_option())
-    check.add_argument("--nodes", default="", metavar="NODE,NODE", help="test between these nodes (default any two)")
+    check.add_argument(
+        "--nodes",
+        default="",
+        metavar="NODE,NODE",
+        help="test between these nodes (default any two; without Kubernetes: from here to these, default all)",
+    )
     check.add_argument(
         "--image",
         default="",

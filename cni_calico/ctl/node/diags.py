@@ -61,18 +61,23 @@ _VARIABLES = tuple(_PREFIXES.split())
 
 def collect(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CommandFailed if the archive cannot be written."""
+    items, secrets = host_items(environ, arguments.log_dir)
     stamp = time.strftime("%Y%m%d_%H%M%S")
     name = f"calico-diags-{stamp}"
     target = arguments.archive or f"/tmp/{name}-{os.getpid()}.tar.gz"  # noqa: S108 - made exclusively, see write_archive
-    run_dir = directories.run_dir(environ)
-    log_dir = arguments.log_dir or environ.get("CALICO_LOG_DIR") or directories.LOG_DIR
-    bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or directories.BIRD_CONFIG_DIR
-    secrets = _secrets(environ, run_dir, bird_dir)
-    count = write_archive(target, name, _items(environ, run_dir, log_dir, bird_dir), secrets)
+    count = write_archive(target, name, items, secrets)
     return (
         f"Diagnostics saved to {target} ({count} files).\n"
         "What looks like a secret is hidden in it; addresses and names are not: see who gets it.\n"
     )
+
+
+def host_items(environ: Mapping[str, str], log_dir: str = "") -> tuple[Iterator[ArchiveMember], set[str]]:
+    """What is collected of this host, and the secrets that are in use here. ``log_dir``: "" is the configured one."""
+    run_dir = directories.run_dir(environ)
+    logs = log_dir or environ.get("CALICO_LOG_DIR") or directories.LOG_DIR
+    bird_dir = environ.get("CALICO_BIRD_CONFIG_DIR") or directories.BIRD_CONFIG_DIR
+    return _items(environ, run_dir, logs, bird_dir), _secrets(environ, run_dir, bird_dir)
 
 
 def _items(environ: Mapping[str, str], run_dir: str, log_dir: str, bird_dir: str) -> Iterator[ArchiveMember]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from ipaddress import ip_address
 from socket import socket
+from typing import Protocol
 
 from cni_calico import directories
 from cni_calico.ctl.cluster.connectivity import objects
@@ -26,6 +28,7 @@ from cni_calico.ctl.cluster.connectivity.findings import (
     family_of,
     missing_families,
 )
+from cni_calico.ctl.cluster.connectivity.other_hosts import MakeAny, read_hosts, try_hosts
 from cni_calico.ctl.cluster.connectivity.probes import MakeSocket, answer, open_listeners, own_socket, reach, try_all
 from cni_calico.ctl.cluster.connectivity.undisturbed import undisturbed
 from cni_calico.ctl.resources import operations
@@ -45,13 +48,27 @@ _SERVER, _CLIENT = "server", "client"
 _NO_CLUSTER = "there is no Kubernetes here"
 
 
+class MakeInside(Protocol):
+    """A socket inside of a container."""
+
+    def __call__(self, family: int, kind: int, protocol: int = 0, /) -> socket: ...
+
+
 class HostCheck:
-    """``note`` tells the user about what is not a finding; ``environ`` says where this host's agent has its files."""
+    """``note`` tells the user about what is not a finding; ``environ`` says where this host's agent has its files;
+    ``wanted``: the other nodes that are tried, all if none is named.
+    """
 
     def __init__(
-        self, session: Session, network: InstalledNetwork, environ: Mapping[str, str], note: Callable[[str], None]
+        self,
+        session: Session,
+        network: InstalledNetwork,
+        environ: Mapping[str, str],
+        note: Callable[[str], None],
+        wanted: Collection[str] = (),
     ) -> None:
         self.session = session
+        self.wanted = wanted
         self.network = network
         self.environ = {name: environ[name] for name in _DIRECTORIES if environ.get(name)}
         self.note = note
@@ -78,6 +95,7 @@ class HostCheck:
             yield from try_all(plan, made[_CLIENT][0], lambda: self._forbid(undo))
             if why_unpoliced:
                 yield Trial("policy", SKIPPED, why_unpoliced)
+            yield from self._try_others(made[_CLIENT][0], {ip_address(address).version for address in addresses})
             yield Trial("services", SKIPPED, _NO_CLUSTER)
             yield Trial("DNS", SKIPPED, _NO_CLUSTER)
 
@@ -87,7 +105,13 @@ class HostCheck:
     def _container_of(self, name: str) -> Attached:
         return Attached(self.network, name, named_netns.path_of(name), self.environ)
 
-    def _attach(self, name: str, undo: ExitStack) -> tuple[MakeSocket, list[str]]:
+    def _try_others(self, make: MakeAny, families: set[int]) -> Iterator[Trial]:
+        """From the container that asks to containers of the other hosts."""
+        endpoint = self.session.store.get(self._endpoint_of(self._name(_CLIENT)), self.session.deadline)
+        own = str((endpoint.value.get("spec") or {}).get("node")) if endpoint is not None else ""
+        yield from try_hosts(read_hosts(self.session, own, self.wanted), make, families)
+
+    def _attach(self, name: str, undo: ExitStack) -> tuple[MakeInside, list[str]]:
         """A namespace in the network: what makes sockets in it, and its addresses."""
         container = self._container_of(name)
         undo.callback(self._detach, container)
@@ -96,9 +120,9 @@ class HostCheck:
         undo.callback(os.close, fd)
         addresses = container.add(self.session.deadline)
 
-        def make(family: int, kind: int) -> socket:
+        def make(family: int, kind: int, protocol: int = 0) -> socket:
             with netns.inside(fd):
-                return socket(family, kind)
+                return socket(family, kind, protocol)
 
         return make, addresses
 
