@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from cni_calico.ctl.node import checksystem
+from cni_calico.ctl.node.asked import select_asked
 from cni_calico.ctl.node.checksystem import FEATURES, is_new_enough, module_names, parse_kernel_config
+from cni_calico.model.keys import ResourceKey
 
 SYSTEM = "System doesn't meet one or more minimum systems requirements to run Calico"
 ALL = {option for feature in FEATURES for option in feature.options}
@@ -20,6 +22,7 @@ SOMETIMES = {
     "ipip": ("CONFIG_NET_IPIP", "pools with ipipMode"),
     "vxlan": ("CONFIG_VXLAN", "pools with vxlanMode"),
     "wireguard": ("CONFIG_WIREGUARD", "encryption"),
+    "sctp": ("CONFIG_NF_CT_PROTO_SCTP", "policies with SCTP"),
 }
 
 
@@ -48,7 +51,7 @@ def test_a_host_that_has_all(check):
     rows, code = check()
     assert code == 0 and set(rows.values()) == {"OK"}
     named = {feature.name for feature in FEATURES}
-    basics = {"kernel 6.1.0-18-amd64 >= 4.19", "IPv4 forwarding", "IPv6", "network namespaces"}
+    basics = {"kernel 6.1.0-18-amd64 >= 5.10", "IPv4 forwarding", "IPv6", "network namespaces"}
     assert rows.keys() == {*named, *basics, "packet filter program", "BIRD"}
 
 
@@ -68,6 +71,55 @@ def test_what_only_some_clusters_need(check, what):
     assert {name: state for name, state in rows.items() if state != "OK"} == {
         what: f"missing, only needed for {purpose}"
     }
+
+
+SELECT = {"selector": "all()", "types": ["Ingress"]}
+ASKING = {
+    "ipip": ("IPPool", {"cidr": "10.65.0.0/16", "ipipMode": "CrossSubnet"}),
+    "vxlan": ("IPPool", {"cidr": "10.65.0.0/16", "vxlanMode": "Always"}),
+    "NAT": ("IPPool", {"cidr": "10.65.0.0/16", "natOutgoing": True}),
+    "wireguard": ("FelixConfiguration", {"wireguardEnabledV6": True}),
+    "sctp": ("GlobalNetworkPolicy", {**SELECT, "ingress": [{"action": "Allow", "protocol": "SCTP"}]}),
+}
+
+
+@pytest.mark.parametrize("what", ASKING)
+def test_what_a_record_asks_for_has_to_be_there(check, calicoctl, what):
+    kind, spec = ASKING[what]
+    option, _ = SOMETIMES[what]
+    manifest = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": "default"}, "spec": spec}
+    calicoctl.ok("apply", "-f", "-", stdin=json.dumps(manifest))
+    assert check()[1] == 0
+    rows, code = check(ALL - {option})
+    assert code == 1
+    wrong = {name: state for name, state in rows.items() if state != "OK"}
+    assert wrong == {what: f"FAIL, needed for {kind}(default)"}
+
+
+def test_what_kubernetes_policies_ask_for():
+    port = {"protocol": "SCTP", "port": 5000}
+    documents = [
+        (ResourceKey("KubernetesNetworkPolicy", name, "shop"), {"spec": {"ingress": [{"ports": [port]}]}})
+        for name in "abcde"
+    ]
+    more = (ResourceKey("NetworkPolicy", "x", "shop"), {"spec": {"egress": [{"protocol": 132}]}})
+    odd = [(ResourceKey("IPPool", "odd"), spec) for spec in ({}, {"spec": None}, {"spec": {"ipipMode": "Never"}})]
+    named = [f"KubernetesNetworkPolicy(shop/{name})" for name in "abc"]
+    assert select_asked([*documents, more, *odd]) == {"sctp": ", ".join(named) + " and 3 more"}
+
+
+def test_without_a_datastore_features_are_listed(check, calicoctl, tmp_path):
+    """And it is said that nothing was asked."""
+    assert check(ALL - {"CONFIG_NET_IPIP"})[1] == 0
+    done = calicoctl("node", "checksystem", "-f", str(tmp_path / "config"))
+    assert done.code == 0 and "What is configured could not be looked at" in done.err
+
+
+def test_kube_proxys_mode_ipvs_is_seen(check, monkeypatch):
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path == checksystem.IPVS_INTERFACE or exists(path))
+    rows, code = check()
+    assert code == 0 and rows["ip_vs"].startswith("kube-proxy runs in mode ipvs, which is not supported")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +156,7 @@ def test_what_the_kernel_does_not_offer(check, monkeypatch, missing, what, state
 
 def test_a_kernel_that_is_too_old(check):
     rows, code = check(release="4.18.0-553.el8.x86_64")
-    assert code == 1 and rows["kernel 4.18.0-553.el8.x86_64 >= 4.19"] == "FAIL"
+    assert code == 1 and rows["kernel 4.18.0-553.el8.x86_64 >= 5.10"] == "FAIL"
 
 
 def test_a_configuration_that_cannot_be_read(calicoctl, tmp_path):
@@ -115,7 +167,7 @@ def test_a_configuration_that_cannot_be_read(calicoctl, tmp_path):
 
 @pytest.mark.parametrize(
     ("release", "new"),
-    [("4.19.0", True), ("4.18.20", False), ("5.4", True), ("3.10.0-1160.el7", False), ("10.0.1", True), ("", False)],
+    [("5.10.0", True), ("5.9.20", False), ("5.15", True), ("3.10.0-1160.el7", False), ("10.0.1", True), ("", False)],
 )
 def test_releases(release, new):
     assert is_new_enough(release) == new
@@ -137,8 +189,8 @@ def test_as_a_document(check, calicoctl, tmp_path, release, code):
     document = json.loads(done.out)
     assert done.code == code and document["meetsRequirements"] == (code == 0)
     rows = {row["name"]: row for row in document["checks"]}
-    assert rows[f"kernel {release} >= 4.19"] == {
-        "name": f"kernel {release} >= 4.19",
+    assert rows[f"kernel {release} >= 5.10"] == {
+        "name": f"kernel {release} >= 5.10",
         "found": code == 0,
         "neededFor": "every node",
     }
