@@ -1,9 +1,10 @@
 #!/bin/bash
 # Sets up what is missing, builds the executables, and runs the tests.
 #
-#   ./test.sh [--all] [-- PYTEST-ARGUMENT...]
+#   ./test.sh [--all] [--kernel SERIES] [-- PYTEST-ARGUMENT...]
 #
-#   --all   the slow tests too, and those that need kubelets and containerd (built once: some five minutes)
+#   --all             the slow tests too, and those that need kubelets and containerd (built once: some five minutes)
+#   --kernel SERIES   which of Debian's kernels runs in a virtual machine: 5.10, 6.1 (without it) or 6.12; --all: each
 #
 # Test files run in parallel. A test that fails is run a second time, alone, and counts as failed if it fails again.
 # pytest's summary names every test that was skipped, and why. A test that could run on this machine (root, network
@@ -12,9 +13,15 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 options=(--no-unexpected-skips)
+kernels=(6.1)
 while [ $# -gt 0 ]; do
   case $1 in
     --all) options+=(--slow --timeout=900); all=1 ;; # beside others, long tests take longer
+    --kernel)
+      shift
+      kernels=("${1:?--kernel needs a series, such as 6.1}")
+      options+=("--kernel=$1")
+      ;;
     --)
       shift
       break
@@ -28,7 +35,10 @@ while [ $# -gt 0 ]; do
 done
 
 tests/setup/python.sh
-if [ "$(id -u)" = 0 ]; then tests/setup/tests.sh; fi
+if [ "$(id -u)" = 0 ]; then
+  tests/setup/tests.sh
+  if [ -n "${all:-}" ]; then tests/setup/kernels.sh; else tests/setup/kernels.sh "${kernels[@]}"; fi
+fi
 if [ -n "${all:-}" ]; then
   for part in lab browser netavark; do "tests/setup/$part.sh"; done
 fi

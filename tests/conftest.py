@@ -1,8 +1,9 @@
 """What every suite shares: which tests can run on this machine, and that none is skipped without being noticed.
 
-Rule: a test is skipped for one of two reasons, a marker's need that this machine does not meet, or one of
-``MAY_BE_SKIPPED``. With ``--no-unexpected-skips`` (as ./test.sh calls pytest) any other skip, and a marker's skip on a
-machine that has root and network namespaces, is a failure. A run in which no test ran is one, too.
+Rule: a test is skipped for one of three reasons, a marker's need that this machine does not meet, a feature of the
+kernel that the marker ``kernel`` names, or one of ``MAY_BE_SKIPPED``. With ``--no-unexpected-skips`` (as ./test.sh
+calls pytest) any other skip, and a marker's skip on a machine that has root and network namespaces, is a failure. What
+is skipped for the kernel runs in tests/kernels, where such a skip is a failure. A run in which no test ran is one, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hypothesis import settings
 
 from tests import deadlines
 from tests.again import Again, Recorder
+from tests.kernels import features, images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -27,9 +29,7 @@ if TYPE_CHECKING:
     from cni_calico.deadline import Deadline
 
 ROOT = Path(__file__).resolve().parent.parent
-LAB_CACHE = Path(
-    os.environ.get("LAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cni-lab"
-)
+LAB_CACHE = images.LAB_CACHE
 
 # fixtures that more than one suite uses
 pytest_plugins = (
@@ -41,9 +41,10 @@ pytest_plugins = (
 
 SUMMARY = "summary"  # the property of a test whose value is a line at the end of the run
 
-# beginnings of reasons that are good ones anywhere: asked for with --slow, not in this kernel, not in that datastore,
-# no commits of before in this copy of the sources
-MAY_BE_SKIPPED = ("slow: ", "kernel: ", "backend: ", "history: ")
+# beginnings of reasons that are good ones anywhere: asked for with --slow, not in that datastore, no commits of before
+# in this copy of the sources
+MAY_BE_SKIPPED = ("slow: ", "backend: ", "history: ")
+KERNEL = "kernel: "  # of the marker's reasons
 
 
 @cache
@@ -79,8 +80,15 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: all(Path(f"/usr/bin/{name}").exists() for name in ("aarch64-linux-gnu-gcc", "qemu-aarch64")),
         "arm64: tests/setup/tests.sh installs what it needs",
     ),
+    "kernels": (
+        lambda: images.find_root() is not None and Path(f"/usr/bin/{images.own_architecture().emulator}").exists(),
+        "kernels: tests/setup/kernels.sh fetches it",
+    ),
     "browser": (lambda: Path("/usr/bin/chromium").exists(), "browser: tests/setup/browser.sh installs it"),
-    "bundle": (lambda: Path("/usr/bin/objcopy").exists(), "bundle: tests/setup/python.sh installs what it needs"),
+    "bundle": (
+        lambda: Path("/usr/bin/objcopy").exists() or features.has("machine"),
+        "bundle: tests/setup/python.sh installs what it needs",
+    ),
 }
 
 # nothing is timed: a busy machine makes every example slow
@@ -93,6 +101,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--slow", action="store_true", help="run the tests marked slow too")
     group.addoption(
         "--no-unexpected-skips", action="store_true", help="fail for a skip without one of the good reasons"
+    )
+    group.addoption(
+        "--kernel", choices=images.SERIES, default=images.DEFAULT_SERIES, help="the stock kernel to run tests on"
     )
     group.addoption("--again", action="store_true", help="run what failed once more, alone, and count that")
     group.addoption("--reports", type=Path, metavar="FILE", help="write every test's reports (what --again calls)")
@@ -126,12 +137,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, (met, reason) in NEEDS.items():
             if item.get_closest_marker(marker) and not met():
                 item.add_marker(pytest.mark.skip(reason=reason))
+        for name in missing_features(item) if not item.get_closest_marker("skip") else ():
+            item.add_marker(pytest.mark.skip(reason=f"{KERNEL}no {name} here; tests/kernels has kernels with it"))
     if is_worker(config):
         # files are handed out in this order; the last ones should not keep a single worker busy
         cost: dict[Path, float] = defaultdict(float)
         for item in items:
             cost[item.path] += estimated_seconds(item)
         items.sort(key=lambda item: (-cost[item.path], item.path))
+
+
+def missing_features(item: pytest.Item) -> list[str]:
+    """What the test's markers ``kernel`` name and this kernel lacks."""
+    wanted = [name for marker in item.iter_markers("kernel") for name in marker.args]
+    return [name for name in wanted if not features.has(name)]
 
 
 # how long a test takes, about; the first marker it has decides, if it is not marked takes(SECONDS)
@@ -157,20 +176,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return by_file(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def unexpected(reason: str) -> bool:
-    """True for a skip that hides something: not a good reason anywhere, and not one on this machine."""
+def unexpected(reason: str, item: pytest.Item | None = None) -> bool:
+    """True for a skip that hides something: not a good reason anywhere, and not one on this machine. That the kernel
+    lacks something is none in a machine of tests/kernels, and none without the marker, by which those find their tests.
+    """
+    if reason.startswith(KERNEL):
+        return features.has("machine") or item is None or item.get_closest_marker("kernel") is None
     if reason.startswith(MAY_BE_SKIPPED):
         return False
     return has_namespaces() or not reason.startswith(tuple(f"{marker}: " for marker in NEEDS))
 
 
-def _fail_if_unexpected(config: pytest.Config, report: Any) -> None:
+def _fail_if_unexpected(config: pytest.Config, report: Any, item: pytest.Item | None = None) -> None:
     if not report.skipped or hasattr(report, "wasxfail") or not config.getoption("--no-unexpected-skips"):
         return
     reason = (
         report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
     )
-    if unexpected(reason):
+    if unexpected(reason, item):
         report.outcome = "failed"
         report.longrepr = f"skipped, but has to run on this machine: {reason}"
 
@@ -178,7 +201,7 @@ def _fail_if_unexpected(config: pytest.Config, report: Any) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _fail_if_unexpected(item.config, report)
+    _fail_if_unexpected(item.config, report, item)
     return report
 
 
@@ -211,6 +234,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(scope="session")
 def bundle() -> Path:
     """The directory with the frozen executables of the sources as they are."""
+    if features.has("machine"):  # frozen before it was started
+        return ROOT / "dist" / "bin"
     done = subprocess.run([ROOT / "build" / "build.sh"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / "dist" / "bin"

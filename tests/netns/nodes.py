@@ -203,12 +203,12 @@ def until_all_reach_all(pods: list[Pod], timeout_s: float = 30.0, *, size: int =
 
 
 @contextmanager
-def without_a_lost_ping(source: Pod, *targets: Pod) -> Iterator[None]:
+def without_a_lost_ping(source: Pod, *targets: Pod, interval_s: float = 0.05) -> Iterator[None]:
     """Pings all addresses of the targets during the block and checks that every one was answered."""
     with ExitStack() as stack:
         running = []
         for address in (address for target in targets for address in target.addresses):
-            argv = ["nsenter", f"--net={source.ns.path}", "ping", "-n", "-i0.05", "-W1", address]
+            argv = ["nsenter", f"--net={source.ns.path}", "ping", "-n", f"-i{interval_s}", "-W1", address]
             ping = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
             stack.callback(ping.wait)
             stack.callback(ping.kill)

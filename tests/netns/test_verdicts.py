@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.wanted import WantedEndpoint
+from tests.kernels.features import has
 from tests.netns.wire import INTERFACES, PEER, ROUTER, UPLINK, Wire, frame, open_wire
 from tests.unit.policy.cluster import ADDRESSES, INVALID, PACKETS, documents_for, graph_of, keys
 from tests.unit.policy.naive import Naive
@@ -91,7 +92,7 @@ def _judge(wire: Wire, documents: dict[Any, Any]) -> None:
     assert wrong == []
 
 
-def check_verdicts(wire: Wire, states: int = 60) -> None:
+def check_verdicts(wire: Wire, states: int = 15 if has("machine") else 60) -> None:
     """The same examples each time, whatever the packet filter and the kernel."""
     limits = settings(max_examples=states, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     limits(given(documents=_clusters)(_judge))(wire)
@@ -122,6 +123,7 @@ def test_only_packets_of_the_test_count(wire: Wire) -> None:
     assert wire.seen()["cali1"] == {7}
 
 
+@pytest.mark.stock
 def test_verdicts(wire: Wire) -> None:
     check_verdicts(wire)
 
@@ -132,5 +134,6 @@ def test_verdicts_for_long(wire: Wire) -> None:
     check_verdicts(wire, 500)
 
 
+@pytest.mark.stock
 def test_verdicts_of_iptables(legacy_wire: Wire) -> None:
     check_verdicts(legacy_wire)

@@ -407,6 +407,22 @@ def test_policies_that_nobody_enforces_are_told(agent: Running, filled_store: St
     assert "NOBODY ENFORCES" in agent.log()
 
 
+def test_a_policy_that_the_engine_has_not_heard_of_is_not_called_unenforced(
+    host_n1: Namespace, filled_store: Store, tmp_path: Path
+) -> None:
+    """Its standing is from another moment than the count: it says so itself if it cannot enforce the policy."""
+    none = Standing(decided=True, ready=True, upstream_goes=True, why_not="there is no policy", none_exist=True)
+    agent = Running(host_n1, filled_store, "n1", tmp_path / "n1", policing=none)
+    try:
+        agent.start().until_synced()
+        filled_store.put(Resource("GlobalNetworkPolicy", Metadata("deny"), {"selector": "all()"}))
+        filled_store.put(Resource("FelixConfiguration", Metadata("default"), {"bogus": "1"}))
+        until(lambda: "bogus" in str(agent.status()["warnings"]), "it has seen what came after the policy")
+        assert agent.status()["policies"] == 0 and "NOBODY ENFORCES" not in agent.log()
+    finally:
+        agent.stop(signal.SIGKILL)
+
+
 def test_route_sync_may_be_disabled(host_n1: Namespace, filled_store: Store, tmp_path: Path) -> None:
     with running(host_n1, filled_store, "n1", tmp_path / "n1", FELIX_ROUTESYNCDISABLED="true"):
         assert routes(host_n1) == {}

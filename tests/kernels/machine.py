@@ -1,0 +1,144 @@
+"""Virtual machines with Debian's stock kernels, in qemu without KVM; what tests/setup/kernels.sh fetched is in them.
+
+Rule: a machine is one process of one thread, all in memory, and its clock counts instructions (a nanosecond each) and
+skips idle time: a busy host makes it slow, but no time-out in it expires earlier, and nanoseconds in it are
+instructions, the same in every run. Everything is read before the machine starts, because while it waits for a disk
+such a clock runs ahead. Nothing of a machine stays but what its command leaves in /results.
+
+By hand: ``python -m tests.kernels.machine 6.1 COMMAND``, with these sources as /product and its executables as
+/opt/cni/bin, root, and every module of the kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kernels.images import SERIES, Kernel, archive, cache, find_kernel, find_root, make_image, prepared
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+_LEFT_OUT = (".git", ".venv", ".cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache", ".hypothesis", "build/go")
+_RESULTS_BYTES = 96 << 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``status``: the command's; None if the machine ended without one, or was ended. ``seconds``: of this host."""
+
+    status: int | None
+    output: str
+    seconds: float
+    results: Path
+
+
+def run(
+    kernel: Kernel,
+    command: str,
+    results: Path,
+    *,
+    limit_s: float,
+    memory_mib: int = 3072,
+    disks: Sequence[Path] = (),
+) -> Outcome:
+    """Boot, run ``command`` (of bash) in /product, and take its /results to the directory ``results``.
+
+    ``limit_s``: of this host; a machine that takes longer is ended, and leaves only its console, which grows in the
+    file ``console`` there. ``disks``: files that are /dev/vdb and so on, and keep what is written to them: a machine
+    that reboots ends, and the next one may have the same. A command that begins with ``#init`` is process 1 itself: it
+    may become systemd, which the root has.
+    """
+    root = find_root(kernel.architecture)
+    assert root is not None, "tests/setup/kernels.sh makes it"
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir(parents=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="machine.", dir=cache(kernel.architecture)) as made:
+        work = Path(made)
+        # an emulated processor would take long for it
+        compiling = [sys.executable, "-m", "compileall", "-q", "cni_calico", "tests", "build"]
+        subprocess.run(compiling, cwd=ROOT, check=True)
+        initrd = _initrd(kernel, root, command, work)
+        disk = work / "disk"
+        disk.touch()
+        os.truncate(disk, _RESULTS_BYTES)
+        with (results / "console").open("wb") as console:
+            argv = [
+                "timeout",
+                "--kill-after=5",
+                str(limit_s),
+                "nice",
+                f"--adjustment={os.environ.get('KERNELS_NICE') or 10}",
+                *_emulator(kernel, initrd, (disk, *disks), memory_mib),
+            ]
+            subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, check=False)
+        # an empty disk is a machine that was ended
+        subprocess.run(["tar", "xf", disk, "-C", results], capture_output=True, check=False)
+    status, output = results / "status", results / "output"
+    return Outcome(
+        int(status.read_text()) if status.exists() else None,
+        (output if output.exists() else results / "console").read_text(errors="replace"),
+        time.monotonic() - began,
+        results,
+    )
+
+
+def _emulator(kernel: Kernel, initrd: Path, disks: Sequence[Path], memory_mib: int) -> list[str]:
+    at = kernel.architecture
+    drives = (word for disk in disks for word in ("-drive", f"file={disk},format=raw,if=virtio"))
+    return [
+        *(at.emulator, *at.options, "-smp", "1", "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"),
+        *("-m", str(memory_mib)),
+        *("-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-serial", "stdio"),
+        *(*drives, "-kernel", str(prepared(kernel) / "vmlinuz")),
+        *("-initrd", str(initrd), "-append", f"console={at.console} quiet panic=-1 mitigations=off nokaslr"),
+    ]
+
+
+def _initrd(kernel: Kernel, root: Path, command: str, work: Path) -> Path:
+    """The initramfs with all images."""
+    images = work / "images"
+    images.mkdir()
+    os.link(root, images / "root")
+    os.link(prepared(kernel) / "modules", images / "modules")
+    (images / "command").write_text(command)
+    shutil.copy(HERE / "main.sh", images / "main")
+    make_image(ROOT, images / "product", *_LEFT_OUT)
+    initrd = work / "initrd"
+    with initrd.open("wb") as out:
+        out.write((prepared(kernel) / "initrd").read_bytes())
+        out.flush()
+        archive(work, "images", out)
+    shutil.rmtree(images)
+    return initrd
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kernels.machine")
+    parser.add_argument("series", choices=SERIES)
+    parser.add_argument("command", nargs="+", help="for bash; its /results come back")
+    parser.add_argument("--results", type=Path, default=Path(tempfile.gettempdir()) / "machine-results")
+    parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="of this host (900)")
+    parser.add_argument("--memory", type=int, default=3072, metavar="MIB")
+    given = parser.parse_args()
+    kernel = find_kernel(given.series)
+    if kernel is None:
+        sys.stderr.write("no such kernel: tests/setup/kernels.sh fetches it\n")
+        return 2
+    sys.stderr.write(f"{kernel.version}; its console: {given.results}/console\n")
+    done = run(kernel, " ".join(given.command), given.results, limit_s=given.limit, memory_mib=given.memory)
+    sys.stdout.write(done.output)
+    sys.stderr.write(f"{done.seconds:.0f} s, results in {done.results}\n")
+    return 99 if done.status is None else done.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

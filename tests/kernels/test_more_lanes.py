@@ -1,0 +1,38 @@
+"""The other lanes, and the table of kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SUMMARY
+from tests.kernels.images import DEFAULT_SERIES, SERIES, find_kernel
+from tests.kernels.lanes import LANES, LIMIT_S
+from tests.kernels.table import documented_rows, read_probe, render_row
+from tests.kernels.test_stock_kernels import FIRST, check_lane
+
+pytestmark = [pytest.mark.netns, pytest.mark.kernels, pytest.mark.bundle, pytest.mark.timeout(LIMIT_S + 200)]
+
+
+@pytest.mark.takes(150)
+@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("lane", [name for name in LANES if name != FIRST])
+def test_lane(
+    series: str,
+    lane: str,
+    bundle: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    record_property: pytest.RecordProperty,
+) -> None:
+    record_property(SUMMARY, check_lane(series, lane, tmp_path / "results", request))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("series", SERIES)
+def test_the_page_has_the_table_of_kernels(series: str, tmp_path: Path) -> None:
+    """docs/node.md; ``python -m tests.kernels.table`` prints it."""
+    kernel = find_kernel(series)
+    assert kernel is not None and DEFAULT_SERIES in SERIES
+    assert documented_rows()[series] == render_row(kernel, read_probe(kernel, tmp_path / "results"))

