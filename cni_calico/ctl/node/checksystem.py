@@ -17,6 +17,8 @@ from pathlib import Path
 
 from cni_calico.bounded import read_text
 from cni_calico.ctl.input.files import read_file
+from cni_calico.ctl.node.asked import read_asked
+from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import CalicoError
@@ -121,9 +123,6 @@ class SystemCheck:
 
 def _asked(arguments: Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
     """Nothing, with a note, if the datastore cannot be read."""
-    from cni_calico.ctl.node.asked import read_asked
-    from cni_calico.ctl.opening import open_session
-
     try:
         with open_session(arguments, environ) as session:
             return read_asked(session)
