@@ -111,8 +111,10 @@ def parse_args(text: str) -> CniArgs:
         if not equals:
             raise InvalidEnvironment(f"cannot parse CNI_ARGS: {pair!r} is not KEY=VALUE")
         values[key.strip()] = value.strip()
+    if not values.get("K8S_POD_NAMESPACE") and not _is_name(values.get("K8S_POD_NAME", "")):
+        values["K8S_POD_NAME"] = ""  # podman's name for a container: of no importance for its network
     for key in ("K8S_POD_NAMESPACE", "K8S_POD_NAME", "CNI_TEST_NAMESPACE"):
-        if values.get(key) and (len(values[key]) > MAX_ID or not names.valid_identifier(values[key])):
+        if values.get(key) and not _is_name(values[key]):
             raise InvalidEnvironment(f"cannot parse CNI_ARGS: {key}={values[key]!r} is not a Kubernetes name")
     address = None
     if values.get("IP"):
@@ -128,6 +130,10 @@ def parse_args(text: str) -> CniArgs:
         ip=address,
         test_namespace=values.get("CNI_TEST_NAMESPACE", ""),
     )
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= MAX_ID and names.valid_identifier(text)
 
 
 def parse_call(environ: Mapping[str, str], stdin: bytes) -> Call:

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 
 from cni_calico.ipam.block import holdings
 from cni_calico.ipam.pools import pool_of
+from cni_calico.model.identity import container_name
 from cni_calico.model.keys import AffinityKey
 from cni_calico.model.resources import Address, Affinity, Block, Handle, IPPool, Network, Node, WorkloadEndpoint
 
@@ -124,6 +125,8 @@ def list_users(endpoints: Iterable[WorkloadEndpoint], nodes: Iterable[Node]) -> 
     users: dict[Address, list[str]] = {}
     for endpoint in endpoints:
         name = f"workload endpoint {endpoint.metadata.namespace}/{endpoint.metadata.name}"
+        if called := container_name(endpoint):
+            name += f" ({called})"
         for network in endpoint.ip_networks:
             users.setdefault(network.network_address, []).append(name)
     for node in nodes:

@@ -76,12 +76,17 @@ class Plugins:
     def _call(
         self, verb: str, plugin: str, netns: str, membership: Membership, document: Mapping[str, Any]
     ) -> Mapping[str, Any]:
+        arguments = ["IgnoreUnknown=1"]
+        if membership.name:
+            arguments.append(f"K8S_POD_NAME={membership.name}")  # as podman 4 gives it to CNI plugins
+        if membership.address and verb == "ADD":
+            arguments.append(f"IP={membership.address}")
         variables = attachment_variables(
             container=membership.container,
             netns=netns,
             interface=membership.interface,
             directories=self._directories,
-            arguments="IgnoreUnknown=1" + (f";IP={membership.address}" if membership.address and verb == "ADD" else ""),
+            arguments=";".join(arguments),
         )
         given = {name: value for name, value in self.environ.items() if not name.startswith("CNI_")}
         answer = call_plugin(plugin, verb, document, {**given, **variables}, Deadline.after(TIMEOUT_S))

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
+from cni_calico.cni.environment import MAX_ID
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_netconf
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.fields import brief
+from cni_calico.model.names import valid_identifier
 
 CNI_VERSION = "1.0.0"
 # podman's "-o NAME=VALUE": a key of the network configuration (docs/configuration.md), as text
@@ -53,6 +55,7 @@ class Membership:
     """A container's connection to a network: the input of ``setup`` and ``teardown``."""
 
     container: str
+    name: str  # the container's, "" if it is not one that CNI can pass on
     interface: str
     address: str  # asked for, or ""
     ports: tuple[PublishedPort, ...]
@@ -123,12 +126,14 @@ def parse_membership(document: JsonFields) -> Membership:
             raise InvalidConfig(
                 f"cannot give the container the address {brief(repr(address))}: it is not an IP address"
             ) from e
+    name = document.text("container_name")
     mappings = [JsonFields(one, "port_mappings.") for one in document.objects("port_mappings")]
     ports = tuple(port for fields in mappings for port in _ports(fields))
     if sum(port.count for port in ports) > PORTS_MAX:
         raise InvalidConfig(f"cannot publish more than {PORTS_MAX} ports of one container: its ranges overlap")
     return Membership(
         container=container,
+        name=name if len(name) <= MAX_ID and valid_identifier(name) else "",
         interface=interface,
         address=next(iter(addresses), ""),
         ports=ports,

@@ -40,6 +40,7 @@ from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
+from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.alone import tell_alone
@@ -127,6 +128,8 @@ class Parts:
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
             if self.context.is_kubernetes_datastore:
                 works["labels"] = lambda: label_keeper(self.context, self.node).run(stopping)
+            if self.context.kubernetes is None:  # pods are named by Kubernetes
+                works["names"] = lambda: names_keeper(self.context, self.node).run(stopping)
             if self._host_status is not None:
                 host_status = self._host_status
                 works["host-status"] = lambda: host_status.keeper.run(stopping)

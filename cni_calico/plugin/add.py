@@ -44,6 +44,7 @@ from cni_calico.plugin.endpoints import (
     remove_endpoint,
 )
 from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded
+from cni_calico.plugin.identity.labels import CallIdentity, plan_identified, read_call_identity
 from cni_calico.plugin.ipam.addresses import UNDO_TIMEOUT_S, assign, plan_request, result_of
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.ownership import plan_digests
@@ -104,6 +105,7 @@ class _Addition:
     mac: bytes | None = None
     companion: Companion | None = None  # the endpoint that was created together with its addresses
     companion_uids: Sequence[str] = ()
+    identity: CallIdentity | None = None  # of a container outside Kubernetes
 
     def run(self) -> Result:
         """Add the container. Raises _MustReadFirst once everything is undone."""
@@ -117,6 +119,8 @@ class _Addition:
             owed.cancel(task.services.files, task.services.state_dir, attachment)
             return result
         self.mtu = read_mtu(task, attachment.node)
+        if attachment.orchestrator != KUBERNETES:
+            self.identity = read_call_identity(task.call, attachment.network, task.services.files)
         return self._set_up()
 
     def _set_up(self) -> Result:
@@ -317,7 +321,7 @@ class _Addition:
             uid=self.task.services.new_uid(),
             labels=self.task.conf.mesos.labels,
         )
-        return plan_pod_record(record, self.facts)
+        return plan_pod_record(record, self.facts) if self.identity is None else plan_identified(record, self.identity)
 
     def _plan_companion(self) -> None:
         """If memory has no endpoint of the attachment, plan to create it together with the addresses in one

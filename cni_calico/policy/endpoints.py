@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import owner_in, owner_text, select_owner, shown_owner
 from cni_calico.model.resources import WorkloadEndpoint
@@ -182,6 +183,7 @@ class LocalEndpoints:
             f"{key.namespace}/{_workload(record)}",
             record.endpoint,
             record.container_id,
+            container_name(record),
         )
 
 

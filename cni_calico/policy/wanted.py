@@ -255,7 +255,8 @@ class WantedEndpoint:
 
     ``spoofing``: networks besides its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
     ``orchestrator``, ``workload``, ``endpoint``: the names in its status file ("k8s", "namespace/pod", "eth0").
-    ``container``: its ID. Endpoints of one workload with the same one are interfaces of one container.
+    ``container``: its ID. Endpoints of one workload with the same one are interfaces of one container. ``name``: what
+    people call a container outside Kubernetes, "" if that is unknown.
     """
 
     key: ResourceKey
@@ -270,6 +271,12 @@ class WantedEndpoint:
     workload: str = ""
     endpoint: str = ""
     container: str = ""
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The workload, for people."""
+        return f"{self.key.namespace}/{self.name}" if self.name else self.workload or self.interface
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.fields import JSON
+from cni_calico.model.identity import shown_name
 from cni_calico.model.keys import NAMESPACED_KINDS
 
 Column = str | Callable[[JSON], Any]
@@ -57,8 +58,10 @@ def _number(path: str) -> Column:
 
 
 def _workload(document: JSON) -> str:
-    spec = document.get("spec") or {}
-    return spec.get("pod") or spec.get("workload") or spec.get("containerID") or ""
+    """The pod, or what people call the container; its ID if nobody has said."""
+    spec, labels = document.get("spec") or {}, _field(document, "metadata.labels") or {}
+    name = spec.get("pod") or shown_name(labels if isinstance(labels, Mapping) else {})
+    return name or spec.get("workload") or spec.get("containerID") or ""
 
 
 def _nats(document: JSON) -> list[str]:

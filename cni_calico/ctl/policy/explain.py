@@ -28,11 +28,12 @@ from cni_calico.ctl.policy.hosts import (
 from cni_calico.ctl.policy.lifelines import describe_cut_sessions, read_sessions
 from cni_calico.ctl.policy.masquerading import masquerading
 from cni_calico.ctl.policy.published import SeenTranslation, look_here, parse_host_port, read_address
-from cni_calico.ctl.policy.records import PolicyRecords, load
+from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
+from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.budget import describe_size
@@ -44,6 +45,7 @@ from cni_calico.policy.rules import Direction, parse_protocol
 from cni_calico.policy.wanted import PolicyId
 
 _UDP, _IPIP, _VXLAN_PORT = 17, 4, 4789
+_SAME_NAME, _SHORT_ID = 5, 12  # containers that a message names; digits of an ID that runtimes show
 _ECHO = {4: (8, 0), 6: (128, 0)}
 _SOURCE_PORT = 49152
 _TRANSLATED = """\
@@ -186,13 +188,27 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
         return _host_end(records, text.removeprefix(HOST_PREFIX))
     space, slash, name = text.rpartition("/")
     wanted = space if slash else namespace or DEFAULT_NAMESPACE
-    for key, record in sorted(records.endpoints.items(), key=lambda item: item[0].name):
-        if key.namespace == wanted and name in (record.pod, record.workload, record.container_id, key.name):
-            addresses = tuple(net.network_address for net in record.ip_networks)
-            if not addresses:
-                raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
-            return TrafficEnd(_endpoint_name(key, record), addresses, key, record.node)
-    raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
+    named = [(key, record) for key, record in records.endpoints.items() if key.namespace == wanted]
+    named = [(key, record) for key, record in named if _is_called(key, record, name)]
+    if not named:
+        raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
+    named.sort(key=lambda item: item[0].name)
+    if len({record.container_id for _, record in named}) > 1 and not any(record.pod for _, record in named):
+        which = "; ".join(f"{key.name} on {record.node}" for key, record in named[:_SAME_NAME])
+        raise CommandFailed(f"cannot explain: several containers are called {wanted}/{name}; name one of {which}")
+    key, record = named[0]
+    addresses = tuple(net.network_address for net in record.ip_networks)
+    if not addresses:
+        raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
+    return TrafficEnd(_endpoint_name(key, record), addresses, key, record.node)
+
+
+def _is_called(key: ResourceKey, record: WorkloadEndpoint, name: str) -> bool:
+    """Whether somebody may mean the workload by this name; runtimes show the first twelve digits of an ID."""
+    if name and name in (record.pod, record.container_id, key.name, container_name(record)):
+        return True
+    is_short = len(name) >= _SHORT_ID and not record.pod and record.container_id.startswith(name)
+    return is_short or (bool(name) and name == record.workload and not container_name(record))
 
 
 def _host_end(records: PolicyRecords, name: str) -> TrafficEnd:
@@ -221,7 +237,7 @@ def _at_itself(end: TrafficEnd, other: TrafficEnd) -> TrafficEnd:
 
 
 def _endpoint_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
-    return f"{key.namespace}/{record.pod or record.workload or key.name}"
+    return f"{key.namespace}/{workload_name(key, record)}"
 
 
 def _packet(source: TrafficEnd, destination: TrafficEnd, arguments: Namespace) -> Packet:

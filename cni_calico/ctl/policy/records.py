@@ -16,6 +16,7 @@ from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_node, describe
+from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
 from cni_calico.model.resources import Network, Node, Resource, WorkloadEndpoint
@@ -35,6 +36,11 @@ _KUBERNETES = {
     ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICY,
     ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"): CLUSTER_NETWORK_POLICY,
 }
+
+
+def workload_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
+    """What people call a workload: the pod, the container's name; else the ID, or the record's own name."""
+    return record.pod or container_name(record) or record.workload or record.container_id or key.name
 
 
 @dataclass(slots=True)
@@ -66,7 +72,7 @@ class PolicyRecords:
         endpoints = self.endpoints
         own = endpoints[key]
         others = {
-            f"{other.namespace}/{record.pod or record.container_id}"
+            f"{other.namespace}/{workload_name(other, record)}"
             for other, record in endpoints.items()
             if (record.node, record.interface_name) == (own.node, own.interface_name)
             and record.ip_networks

@@ -10,7 +10,7 @@ from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.explain import find_end
 from cni_calico.ctl.policy.hosts import HOST_PREFIX, everywhere_on, host_records, named_host, overruled_by
-from cni_calico.ctl.policy.records import PolicyRecords, load
+from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -119,7 +119,7 @@ def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict
     record = records.endpoints[key]
     found: dict[str, Any] = {
         "namespace": key.namespace,
-        "name": record.pod or record.workload or key.name,
+        "name": workload_name(key, record),
         "node": record.node,
         "interface": record.interface_name,
         "addresses": [str(net.network_address) for net in record.ip_networks],
@@ -145,8 +145,7 @@ def _shown(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:
     claimed = unconfirmed(records.claimed.get(key))
     each = (f"{net.network_address}{' (not confirmed)' if net in claimed else ''}" for net in record.ip_networks)
     addresses = ", ".join(each) or "no address"
-    name = record.pod or record.workload or key.name
-    lines = [f"{key.namespace}/{name} on {record.node}, {record.interface_name}, {addresses}"]
+    lines = [f"{key.namespace}/{workload_name(key, record)} on {record.node}, {record.interface_name}, {addresses}"]
     if key not in wanted.endpoints:
         why = "it names no interface" if record.ip_networks else "it has no address (any more)"
         return "\n".join([*lines, f"  not policed: {why}", ""])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.model.identity import OWN
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.install.test_podman import conflist
 from tests.lab.images import BUSYBOX, make_busybox
@@ -42,12 +43,14 @@ nerdctl load -i "$IMAGE" >/dev/null
 run() { nerdctl --cgroup-manager cgroupfs run --network calico --pull never "$@"; }
 say() { printf '%s %s\n' "$1" "$(echo "$2" | tr '\n' ' ')"; }
 say networks "$(nerdctl network ls --format '{{.Name}}')"
-run -d --name web -p 8080:80 "$BOX" sh -c 'echo hello >/www/index.html; httpd -f -p 80 -h /www' >/dev/null
+serve='echo hello >/www/index.html; httpd -f -p 80 -h /www'
+run -d --name web --label role=front -p 8080:80 "$BOX" sh -c "$serve" >/dev/null
 address=$(nerdctl inspect -f '{{.NetworkSettings.IPAddress}}' web)
 say address "$address"
 say inside "$(run --rm "$BOX" wget -q -O - "http://$address/")"
 say published "$(busybox wget -q -O - http://192.0.2.10:8080/)"
 say endpoints "$(/opt/cni/bin/calicoctl get workloadendpoints 2>&1)"
+say labels "$(/opt/cni/bin/calicoctl get workloadendpoints -o json)"
 say status "$(/opt/cni/bin/calicoctl node status >/dev/null 2>&1; echo $?)"
 nerdctl rm -f web >/dev/null
 say free "$(/opt/cni/bin/calicoctl ipam show -o json)"
@@ -74,7 +77,10 @@ def test_a_host_with_nerdctl(bundle: Path, tmp_path: Path) -> None:
     address = said["address"].strip()
     assert re.fullmatch(r"192\.168\.\d+\.\d+", address)
     assert said["inside"].strip() == said["published"].strip() == "hello"
-    assert f"{address}/32" in said["endpoints"]
+    assert re.search(rf"\bweb +\S+ +{address}/32 ", said["endpoints"]), said["endpoints"]
+    (endpoint,) = json.loads(said["labels"])["items"]
+    labels = {"cni-calico.io/container": "web", "cni-calico.io/network": "calico", f"{OWN}role": "front"}
+    assert labels.items() <= endpoint["metadata"]["labels"].items()
     assert said["status"].strip() == "0"
     assert [pool["used"] for pool in json.loads(said["free"])["pools"]] == [0]
     assert "found 0 problems" in said["check"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.model.identity import OWN
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow]
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow]
 HOST = r"""
 set -eu
 mount --make-rprivate /
+umount /sys/fs/cgroup/unified 2>/dev/null || :  # with both hierarchies crun starts nothing
 for d in /var/lib/containers /etc/cni /run /var/lib/calico /etc/calico /var/log /opt/cni; do
   mkdir -p $d; mount -t tmpfs none $d
 done
@@ -41,13 +43,19 @@ tar -C /run/image -c . | podman import - box >/dev/null 2>&1
 run() { podman run --network calico --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$@"; }
 say() { printf '%s %s\n' "$1" "$(echo "$2" | tr '\n' ' ')"; }
 say backend "$(podman info 2>/dev/null | grep networkBackend)"
-run -d --name web -p 8080:80 box sh -c 'echo hello >/index.html; httpd -f -p 80 -h /' >/dev/null
+run -d --name web --label role=front -p 8080:80 box sh -c 'echo hello >/index.html; httpd -f -p 80 -h /' >/dev/null
 address=$(podman inspect -f '{{.NetworkSettings.Networks.calico.IPAddress}}' web)
 say address "$address"
 say inside "$(run --rm box wget -q -O - "http://$address/")"
 say published "$(busybox wget -q -O - http://192.0.2.10:8080/)"
 say chosen "$(run --rm --ip 192.168.10.5 box ip -o -4 addr show eth0)"
 say endpoints "$(/opt/cni/bin/calicoctl get workloadendpoints 2>&1)"
+say labels "$(/opt/cni/bin/calicoctl get workloadendpoints -o json)"
+podman rename web site
+for i in $(seq 100); do /opt/cni/bin/calicoctl get workloadendpoints | grep -q '^site ' && break; sleep 0.2; done
+say renamed "$(/opt/cni/bin/calicoctl get workloadendpoints)"
+say explained "$(/opt/cni/bin/calicoctl policy show site)"
+podman rename site web
 say status "$(/opt/cni/bin/calicoctl node status >/dev/null 2>&1; echo $?)"
 say used "$(/opt/cni/bin/calicoctl ipam show -o json)"
 podman rm -f -t 0 web >/dev/null
@@ -77,7 +85,12 @@ def test_a_host_with_podman(bundle: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"192\.168\.\d+\.\d+", address)
     assert said["inside"].strip() == said["published"].strip() == "hello"
     assert " 192.168.10.5/32 " in said["chosen"]
-    assert f"{address}/32" in said["endpoints"]
+    assert re.search(rf"\bweb +\S+ +{address}/32 ", said["endpoints"]), said["endpoints"]
+    (endpoint,) = json.loads(said["labels"])["items"]
+    labels = {"cni-calico.io/container": "web", "cni-calico.io/network": "calico", f"{OWN}role": "front"}
+    assert labels.items() <= endpoint["metadata"]["labels"].items()
+    assert re.search(rf"\bsite +\S+ +{address}/32 ", said["renamed"]), said["renamed"]
+    assert "default/site on " in said["explained"]
     assert said["status"].strip() == "0"
     assert [pool["used"] for pool in json.loads(said["used"])["pools"]] == [1]
     assert [pool["used"] for pool in json.loads(said["free"])["pools"]] == [0]

@@ -107,12 +107,29 @@ def test_a_container_is_connected_and_disconnected(podman: Podman, pod_ns: Names
     theirs = {f"{one['local']}/{one['prefixlen']}" for one in link["addr_info"] if one["scope"] == "global"}
     assert shown["mac_address"] == link["address"] and {one["ipnet"] for one in shown["subnets"]} == theirs
     assert len(theirs) == 2 and set(podman.node.taken()) == {address.partition("/")[0] for address in theirs}
+    assert {label["cni-calico.io/container"] for label in labels(podman)} == {"web"}
     for address in podman.node.taken():
         podman.node.host.run("ping", "-c1", "-W5", address)
     for _ in range(2):  # podman repeats a tear-down that was cut short
         done = podman.run(podman.driver, "teardown", pod_ns.path, document=connection)
         assert (done.returncode, done.stdout) == (0, "")
     assert podman.node.taken() == {} and [one["ifname"] for one in pod_ns.ip("link", "show")] == ["lo"]
+
+
+def labels(podman: Podman) -> list[dict[str, str]]:
+    """Of every endpoint."""
+    return [endpoint["metadata"]["labels"] for endpoint in podman.node.endpoints()]
+
+
+@pytest.mark.parametrize("name", ["bell\x07", "a;b=c", "x" * 4096, None])
+def test_a_name_that_no_label_can_hold_keeps_no_container_from_starting(
+    podman: Podman, pod_ns: Namespace, name: str | None
+) -> None:
+    connection = podman.connection(container_name=name)
+    done = podman.run(podman.driver, "setup", pod_ns.path, document=connection)
+    assert done.returncode == 0, done.stdout
+    assert ["cni-calico.io/container" in each for each in labels(podman)] == [False]
+    assert podman.run(podman.driver, "teardown", pod_ns.path, document=connection).returncode == 0
 
 
 def test_a_set_up_that_fails_leaves_nothing(podman: Podman, pod_ns: Namespace) -> None:

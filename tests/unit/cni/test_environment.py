@@ -57,7 +57,7 @@ def test_bad_interface_names(value):
         parse_call({**GOOD, "CNI_IFNAME": value}, b"")
 
 
-@pytest.mark.parametrize("value", ["IP", "IP=1.2.3", "K8S_POD_NAME=a/b", "K8S_POD_NAMESPACE=../x"])
+@pytest.mark.parametrize("value", ["IP", "IP=1.2.3", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=a/b", "K8S_POD_NAMESPACE=../x"])
 def test_bad_args(value):
     with pytest.raises(InvalidEnvironment, match="CNI_ARGS"):
         parse_args(value)
@@ -75,3 +75,10 @@ def test_anything_parses_or_is_refused_by_name(changes, stdin):
         assert e.code == 4 and e.message
     else:
         assert "/" not in call.container_id and "/" not in call.ifname
+
+
+@pytest.mark.parametrize("name", ["a/b", "we b", "\x07bell", "x" * 254, ""])
+def test_podmans_name_of_a_container_never_fails_a_call(name: str) -> None:
+    args = parse_args(f"IgnoreUnknown=1;K8S_POD_NAME={name}")
+    assert (args.pod_name, args.is_kubernetes) == ("", False)
+    assert parse_args("K8S_POD_NAME=web").pod_name == "web"

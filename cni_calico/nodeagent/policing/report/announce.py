@@ -19,7 +19,7 @@ def describe_policing(
     """The lines to log, sorted; at least one."""
     groups: dict[str, list[str]] = {}
     for endpoint in endpoints:
-        groups.setdefault(endpoint.class_id, []).append(endpoint.workload or endpoint.interface)
+        groups.setdefault(endpoint.class_id, []).append(endpoint.shown)
     lines = sorted(f"{_some(sorted(names))}: {_rules(classes[name])}" for name, names in groups.items())
     whole = f"calicoctl policy show --all --node {node}"
     head = f"this node enforces policies from now on, for {len(endpoints)} workloads; details: {whole}"

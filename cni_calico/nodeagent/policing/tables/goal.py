@@ -200,7 +200,7 @@ class Goal:
         """What is not in force as it should be, besides ``problems`` and ``lacking``."""
         found = [text for name, text in self.refused.texts() if not name or name in self.endpoints.denied]
         for (class_id, ingress), why in self.refused.classes.items():
-            names = sorted(e.workload or e.interface for e in self.endpoints.all.values() if e.class_id == class_id)
+            names = sorted(e.shown for e in self.endpoints.all.values() if e.class_id == class_id)
             direction = "to" if ingress else "from"
             found.append(f"everything {direction} {', '.join(names[:5])} ({len(names)} workloads) is denied: {why}")
         for name, why in self.refused.host_chains.items():

@@ -196,3 +196,59 @@ def test_workloads_that_name_one_interface(calicoctl):
     assert ["cali1" in one["disputed"] for one in shown] == [True, True]
     done = calicoctl("policy", "explain", "--from", "one/a", "--to", "192.0.2.1", "--port", "80")
     assert "one/a: two/b on n1 names the same interface" in done.err
+
+
+def containers(calicoctl, *described):
+    """(node, container ID, address, labels) of each."""
+    records = {}
+    for node, container, address, labels in described:
+        name = f"{node}-cni-{container}-eth0"
+        metadata = {"name": name, "namespace": "default", "uid": "u", "creationTimestamp": "2026-11-20T12:06:00Z"}
+        spec = {"orchestrator": "cni", "node": node, "endpoint": "eth0", "containerID": container}
+        spec |= {"interfaceName": f"cali{container[:11]}", "ipNetworks": [f"{address}/32"]}
+        kind = "WorkloadEndpoint"
+        document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {**metadata, "labels": labels}}
+        records[etcd_path(ResourceKey(kind, name, "default"))] = document | {"spec": spec}
+    calicoctl.write(records)
+    return calicoctl
+
+
+WEB, INFRA, OTHER = "ab" * 32, "cd" * 32, "ef" * 32
+CALLED = "cni-calico.io/container"
+
+
+def test_containers_have_their_names(calicoctl):
+    containers(
+        calicoctl,
+        ("n1", WEB, "10.0.0.1", {CALLED: "web"}),
+        ("n1", INFRA, "10.0.0.2", {CALLED: "0123-infra", "cni-calico.io/pod": "shop"}),
+        ("n2", OTHER, "10.0.0.3", {}),
+    )
+    listed = calicoctl.ok("get", "workloadendpoints", "-a").splitlines()
+    assert [line.split()[1] for line in listed[1:] if line] == ["web", "shop", OTHER]
+    for name in ("web", "default/web", WEB, WEB[:12], f"n1-cni-{WEB}-eth0"):
+        assert calicoctl.ok("policy", "show", name).startswith("default/web on n1, ")
+    assert calicoctl.ok("policy", "show", "shop").startswith("default/shop on n1, ")
+    assert calicoctl.ok("policy", "show", OTHER[:12]).startswith(f"default/{OTHER} on n2, ")
+    said = calicoctl.ok("policy", "explain", "--from", "web", "--to", "shop", "--port", "80")
+    assert said.startswith("default/web (10.0.0.1) to default/shop (10.0.0.2), tcp/80:")
+
+
+def test_two_containers_of_one_name_are_listed(calicoctl):
+    containers(calicoctl, ("n1", WEB, "10.0.0.1", {CALLED: "web"}), ("n2", OTHER, "10.0.0.3", {CALLED: "web"}))
+    refused = calicoctl.fails("policy", "show", "web")
+    assert f"several containers are called default/web; name one of n1-cni-{WEB}-eth0 on n1; n2-cni-" in refused
+    assert calicoctl.ok("policy", "show", OTHER[:12]).startswith("default/web on n2, ")
+
+
+def test_a_pod_cannot_take_a_containers_name(calicoctl):
+    """Its owner chooses its labels."""
+    containers(calicoctl, ("n1", WEB, "10.0.0.1", {CALLED: "web"}))
+    name = "n1-k8s-evil-eth0"
+    metadata = {"name": name, "namespace": "default", "uid": "u", "creationTimestamp": "2026-11-20T12:06:00Z"}
+    spec = {"orchestrator": "k8s", "node": "n1", "endpoint": "eth0", "containerID": "c2", "pod": "evil"}
+    spec |= {"interfaceName": "cali2", "ipNetworks": ["10.0.0.9/32"]}
+    document = {"apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint", "metadata": metadata, "spec": spec}
+    document["metadata"]["labels"] = {CALLED: "web"}
+    calicoctl.write({etcd_path(ResourceKey("WorkloadEndpoint", name, "default")): document})
+    assert calicoctl.ok("policy", "show", "web").startswith("default/web on n1, cali" + WEB[:11])
