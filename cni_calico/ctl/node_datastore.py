@@ -4,6 +4,7 @@ node does not say that it uses another one: a second store would be written that
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 
@@ -12,8 +13,17 @@ from cni_calico.ctl.settings import DEFAULT_PATH, parse_environment
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import DatastoreConfig, describe_config, is_same_datastore
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_live
+from cni_calico.regular import read_regular
 
 NODE_ENVIRONMENT = "/etc/calico/calico-node.env"
+
+
+def read_node_name(environ: Mapping[str, str]) -> str:
+    """The name that this host's node has; without the agent's file the host's."""
+    try:
+        return read_regular(f"{directories.state_dir(environ)}/nodename").decode().strip()
+    except (OSError, ValueError):
+        return os.uname().nodename.lower()
 
 
 def require_same(config: DatastoreConfig, environ: Mapping[str, str]) -> None:

@@ -26,6 +26,7 @@ from cni_calico.model.resources import Address
 
 # libcni's, and with it every runtime's that calls CNI plugins; the second where one keeps its cache there
 _RESULTS = ("var/lib/cni/results", "var/lib/cni/cache/results")
+_WITHOUT_LIBCNI = ("var/lib/containers/storage",)  # podman's: with netavark it keeps no results
 # directories whose entries are named after containers: of libcni, podman and CRI-O, containerd, nerdctl, Docker
 _NAMED = (
     *_RESULTS,
@@ -57,16 +58,21 @@ def find_trace(container_id: str, address: Address, deadline: Deadline, root: st
     hidden = what_is_hidden(root)
     if hidden:
         return hidden
+    place = find_place(container_id, root)
+    return place or _route_to(address, deadline) or _namespace_with(address, deadline, root)
+
+
+def find_place(container_id: str, root: str = "/") -> str:
+    """Where a runtime has the container, running or not; "" for nowhere. Raises KernelError."""
     try:
-        named = next(_places_naming(container_id, root), "")
+        return next(_places_naming(container_id, root), "")
     except OSError as e:
         raise KernelError(f"cannot look for container {container_id[:13]}: {e.strerror}", errno=e.errno or 0) from e
-    return named or _route_to(address, deadline) or _namespace_with(address, deadline, root)
 
 
 def what_is_hidden(root: str = "/") -> str:
     """What of the runtimes' state cannot be seen here, as a sentence; "" if all can. Raises KernelError."""
-    if not any(os.path.isdir(os.path.join(root, results)) for results in _RESULTS):
+    if not any(os.path.isdir(os.path.join(root, state)) for state in (*_RESULTS, *_WITHOUT_LIBCNI)):
         return "the state of this host's runtimes is not visible: there is no /var/lib/cni/results"
     for pattern in (*_NAMED, _LEASES, *_NAMED_NAMESPACES):
         directory = pattern.partition("/*")[0]

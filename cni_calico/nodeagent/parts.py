@@ -40,6 +40,7 @@ from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
+from cni_calico.nodeagent.runtimes.attachments import attachments_keeper
 from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
@@ -139,6 +140,8 @@ class Parts:
             if self.context.settings.janitor:
                 works["janitor"] = self._keep_clean
                 works["oldest"] = lambda: oldest_keeper(self.context, self.node).run(stopping)
+                if self.context.kubernetes is None:
+                    works["attachments"] = lambda: attachments_keeper(self.context, self.node).run(stopping)
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
             works["follower"] = lambda: follow(self.context.followed, self.node, self._use_only, stopping)
         if "confd" in self._chosen:

@@ -14,6 +14,7 @@ from typing import Any
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.controllers.ipam_metrics import IpamNumbers, place_of
+from cni_calico.controllers.janitor.asked import is_ready
 from cni_calico.controllers.janitor.caches import JanitorCaches, open_objects
 from cni_calico.controllers.janitor.options import CALL_S, JanitorOptions, parse_grace
 from cni_calico.daemon.said import Said
@@ -24,8 +25,7 @@ from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.ipam.lost.leaks import DepartedNode, Holding, LostEndpoint, Subject, SurplusBlock
 from cni_calico.ipam.lost.reclaim import Reclaimer, ReclaimOutcome
 from cni_calico.ipam.lost.suspects import Suspects
-from cni_calico.model.documents.codec import decode_cluster_information
-from cni_calico.model.keys import CLUSTER, CONTROLLERS_DEFAULT
+from cni_calico.model.keys import CONTROLLERS_DEFAULT
 from cni_calico.model.resources import IPPool
 
 LABELS_S = 30.0
@@ -174,9 +174,7 @@ class JanitorWork:
                     self._log.warning(f"kept the {subject}: {why}")
 
     def _may_write(self) -> bool:
-        """Not while the datastore is being migrated or upgraded."""
-        found = self._cluster.store.get(CLUSTER, Deadline.after(CALL_S))
-        return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
+        return is_ready(self._cluster.store)
 
     def _reclaim(self, reclaimer: Reclaimer, batch: list[Any]) -> ReclaimOutcome:
         outcome = ReclaimOutcome()

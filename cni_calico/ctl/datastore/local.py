@@ -9,6 +9,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 
+from cni_calico.ctl.node_datastore import read_node_name
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.ctl.settings import read_config
@@ -16,13 +17,11 @@ from cni_calico.datastore.local.file import marker_path
 from cni_calico.datastore.local.salvage import read_problems, salvage
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
-from cni_calico.directories import state_dir
 from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.model.host import HostRoute
 from cni_calico.model.keys import HandleKey, HandleList
-from cni_calico.regular import read_regular
 
 HANDLE = "rebuilt."
 
@@ -126,14 +125,6 @@ def rebuild(arguments: Namespace, environ: Mapping[str, str]) -> str:
     return text
 
 
-def _node_name(environ: Mapping[str, str]) -> str:
-    try:
-        path = state_dir(environ) + "/nodename"
-        return read_regular(path).decode().strip()
-    except (OSError, ValueError):
-        return os.uname().nodename.lower()
-
-
 def _fill(
     store: LocalStore,
     routes: Iterable[HostRoute],
@@ -144,7 +135,7 @@ def _fill(
     lines, failed = [], []
     if arguments.filename:
         lines.append(_apply(store, arguments, deadline).rstrip("\n"))
-    node = arguments.node or _node_name(environ)
+    node = arguments.node or read_node_name(environ)
     allocator = Allocator(store)
     handles = set()
     for route in routes:

@@ -6,6 +6,7 @@ What the janitor would release comes last and does not count as a problem, becau
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from cni_calico import __version__
+from cni_calico.ctl.ipam.departed import DepartedHere, find_departed_here, render_departed, report_departed
 from cni_calico.ctl.ipam.lost import LostThings, find_lost, is_kubernetes, render_lost, report_lost
 from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
 from cni_calico.ctl.ipam.unjudged import Unjudged, find_unjudged, render_unjudged, report_unjudged
@@ -58,13 +60,14 @@ def check(session: Session, arguments: Namespace) -> str:
     records = read_records(session, items)
     report = check_records(records)
     lost = find_lost(session, items, every=arguments.show_problem_ips or bool(arguments.report))
-    unjudged = _unjudged(session, records)
+    unjudged, here = _unjudged(session, records), find_departed_here(records.endpoints, os.environ)
     spec, revision = read_cluster(session)
     document = {
         **build_report(report, spec, revision),
         "lost": report_lost(lost),
         "unasked": lost.unasked,
         "unjudged": report_unjudged(unjudged),
+        "departed": report_departed(here),
     }
     if arguments.report:
         write_file(arguments.report, render_json(document))
@@ -72,7 +75,7 @@ def check(session: Session, arguments: Namespace) -> str:
         text = render_value(document, arguments.output)
     else:
         shown = {"show_all": arguments.show_all_ips, "show_problems": arguments.show_problem_ips}
-        text = render_check(records, report, lost, unjudged, **shown)
+        text = render_check(records, report, lost, unjudged, here, **shown)
         text += f"Report written to {arguments.report}\n" if arguments.report else ""
     if report.findings:
         raise CommandFailed("", output=text)  # the text has said everything
@@ -84,7 +87,8 @@ def text_of(session: Session) -> str:
     items = read_items(session)
     records = read_records(session, items)
     lost, unjudged = find_lost(session, items, every=True), _unjudged(session, records)
-    return render_check(records, check_records(records), lost, unjudged, show_problems=True)
+    here = find_departed_here(records.endpoints, os.environ)
+    return render_check(records, check_records(records), lost, unjudged, here, show_problems=True)
 
 
 def _unjudged(session: Session, records: Records) -> tuple[Unjudged, ...]:
@@ -108,6 +112,7 @@ def render_check(
     report: ConsistencyReport,
     lost: LostThings,
     unjudged: Sequence[Unjudged],
+    here: DepartedHere,
     *,
     show_all: bool = False,
     show_problems: bool = False,
@@ -127,7 +132,7 @@ def render_check(
     lines += [f"Loading all nodes and workload endpoints: {len(report.users)} IPs are in use.", ""]
     lines += [*_render_nodes(report.allocations), ""]
     lines += _render_findings(report, show_problems=show_problems)
-    lines += [*render_lost(lost), *render_unjudged(unjudged, every=show_problems), ""]
+    lines += [*render_lost(lost), *render_unjudged(unjudged, every=show_problems), *render_departed(here), ""]
     lines += [f"Check complete; found {len(report.findings)} problems."]
     return "\n".join(lines) + "\n"
 

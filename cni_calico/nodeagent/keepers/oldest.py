@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from cni_calico.controllers.janitor.options import CALL_S, JanitorOptions, parse_grace
+from cni_calico.controllers.janitor.asked import is_ready, read_grace_s
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
@@ -28,10 +28,7 @@ from cni_calico.ipam.lost.leaks import Holding, reduce_block
 from cni_calico.ipam.release import leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.kernel.container_traces import find_trace, what_is_hidden
-from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import (
-    CLUSTER,
-    CONTROLLERS_DEFAULT,
     AffinityKey,
     AffinityList,
     BlockKey,
@@ -93,7 +90,7 @@ class OldestAddresses:
         if not held:
             return LOOK_S
         everybody = endpointed(list_endpoints(self.context.store, ResourceList("WorkloadEndpoint"), self._deadline()))
-        now, grace_s = self.now(), self._grace_s()
+        now, grace_s = self.now(), read_grace_s(self.context.store)
         for holding in held:
             try:
                 kept = everybody.may_have(holding) or self._trace(holding)
@@ -102,7 +99,7 @@ class OldestAddresses:
                 kept = True
             if kept or grace_s is None:
                 self._since.pop(holding, None)
-            elif now - self._since.setdefault(holding, now) >= grace_s and self._may_write():
+            elif now - self._since.setdefault(holding, now) >= grace_s and is_ready(self.context.store):
                 self._release(holding)
         return LOOK_S if grace_s is None else grace_s
 
@@ -136,17 +133,6 @@ class OldestAddresses:
         if freed:
             why = "no runtime of this host knows its container, and nobody has the address"
             self.context.log.info(f"released {holding}: {why}")
-
-    def _grace_s(self) -> float | None:
-        """As for the janitor; None: switched off."""
-        found = self.context.store.get(CONTROLLERS_DEFAULT, Deadline.after(CALL_S))
-        usual = JanitorOptions().grace_s
-        return usual if found is None else parse_grace(found.value, usual)
-
-    def _may_write(self) -> bool:
-        """Not while the datastore is being migrated or upgraded."""
-        found = self.context.store.get(CLUSTER, Deadline.after(CALL_S))
-        return found is None or decode_cluster_information(CLUSTER, found.value).datastore_ready is not False
 
     def _deadline(self) -> Deadline:
         return Deadline.after(_READ_S)
