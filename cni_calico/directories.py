@@ -19,6 +19,7 @@ SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # of the 
 NODENAME_FILE = f"{STATE_DIR}/nodename"
 SHUTDOWN_FILE = "shutdownTS"  # in STATE_DIR
 CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN_DIR
+POLICED_ADDRESSES = "policed-addresses"  # in RUN_DIR
 OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 

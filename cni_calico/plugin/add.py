@@ -43,6 +43,7 @@ from cni_calico.plugin.endpoints import (
     read_rivals,
     remove_endpoint,
 )
+from cni_calico.plugin.former_connections import remove_former_connections
 from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded
 from cni_calico.plugin.identity.labels import CallIdentity, plan_identified, read_call_identity
 from cni_calico.plugin.ipam.addresses import UNDO_TIMEOUT_S, assign, plan_request, result_of
@@ -127,6 +128,8 @@ class _Addition:
         services = self.task.services
         with ExitStack() as undo:
             given = self._assign_addresses(undo)
+            if not self.recorded.is_ours(self.attachment):
+                remove_former_connections(given.addresses, services, self.task.deadline)
             network = self._make_links if self.task.conf.dataplane is None else self._make_external_network
             plan, mac = network(given, undo)
             self._store_endpoint(plan, mac, undo)

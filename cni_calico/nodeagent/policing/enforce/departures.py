@@ -4,8 +4,9 @@ Rule: a file lists the policed addresses. An address is added to it before a pol
 removed only once its connections are removed or another workload has it. An address that only a pod's annotation names
 is added once this node routes it to the pod's interface, or IPAM holds it for the pod. An address in the list of an
 earlier run that no workload has now belonged to a workload that went in between. Connections of an address that is this
-host's own now are the host's, and stay. The file is in the run directory and
-not synced: connections do not outlive a reboot either. Where no such file has been written yet (an older version or
+host's own now are the host's, and stay. An ADD reads the file: an address that is assigned again before it was taken
+out has connections that the ADD removes (plugin/former_connections.py). The file is in the run directory and not
+synced: connections do not outlive a reboot either. Where no such file has been written yet (an older version or
 upstream's agent ran before), the endpoints' status files are read instead; with Kubernetes as the datastore they are
 not, because other agents write annotations' addresses into them.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 
+from cni_calico.directories import POLICED_ADDRESSES
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.interfaces import is_own_address
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
@@ -28,7 +30,7 @@ from cni_calico.nodeagent.policing.enforce.owners import Owners
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.records import Labelled
 
-FILE = "policed-addresses"
+FILE = POLICED_ADDRESSES
 _UNKNOWN = frozenset[bytes]()
 
 
