@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from cni_calico.cni.answer import Answer, answer_error
 from cni_calico.cni.environment import parse_call
@@ -28,9 +29,9 @@ from cni_calico.errors import CalicoError, InternalError, ProtocolMismatch, TryA
 from cni_calico.faults import install_from_environment
 from cni_calico.log import Log, wants_json
 from cni_calico.plugin.call import protocol
+from cni_calico.plugin.call.outcome import describe_success, log_failure, log_success
 from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path
-from cni_calico.plugin.call.success import describe_success, log_success
 from cni_calico.plugin.commands import import_handlers
 from cni_calico.plugin.commands import serve as serve_plugin
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
@@ -229,6 +230,7 @@ class CniServer:
             raise
         except CalicoError as e:
             answer = answer_error(e, CURRENT)
+            tell = partial(self._tell_refused, answer)
         except Exception as e:  # a worker must survive every error
             answer = self._failure(e, command, f"unexpected {type(e).__name__}")
         finally:
@@ -261,7 +263,15 @@ class CniServer:
                     raise Declined(f"the server is short of {lacking}") from e
                 raise
             answer, log = serve(call, services), services.log
-        return answer, lambda seconds: log_success(describe_success(call, answer, seconds), log, self.log)
+
+        def tell(seconds: float) -> None:
+            log_success(describe_success(call, answer, seconds), log, self.log)
+            log_failure(call, answer, self.log)
+
+        return answer, tell
+
+    def _tell_refused(self, answer: Answer, _: float) -> None:
+        log_failure(None, answer, self.log)
 
 
 def _nothing(_: float = 0.0) -> None:

@@ -160,7 +160,7 @@ def _serve(load: Load, environ: Mapping[str, str], stdin: bytes, *, server_is_st
     try:
         answer = load()(call, services)
         if services.log.file_path:
-            from cni_calico.plugin.call.success import describe_success, log_success
+            from cni_calico.plugin.call.outcome import describe_success, log_success
 
             log_success(describe_success(call, answer, time.monotonic() - started), services.log)
         return answer

@@ -70,6 +70,19 @@ def test_each_call_that_succeeded_is_a_line_in_the_log(plain_node: Node, pod_ns)
         assert re.fullmatch(r"DEL c1 eth0: (\S+/\S+ )?removed in [0-9.]+ ms", second)
 
 
+def test_an_add_that_failed_is_one_line_in_the_servers_log(behaving_server, pod_ns):
+    """With container name, code and message, whatever the network configuration logs."""
+    node, _ = behaving_server
+    config = {"log_level": "none", "ipam": {"type": "calico-ipam", "ipv4_pools": ["192.0.2.0/24"]}}
+    failed = call(node, "ADD", "c1", pod_ns.path, args="K8S_POD_NAME=web", **config)
+    assert not failed.ok
+    expected = f"ADD c1 eth0: web failed with code {failed.document['code']}: {failed.document['msg']}"
+    log = node.root / "server.log"
+    until(lambda: expected in log.read_text(), "the line is written")
+    assert call(node, "ADD", "c1", pod_ns.path).ok and call(node, "DEL", "c1", pod_ns.path).ok
+    assert log.read_text().count("failed with code") == 1
+
+
 def test_a_server_that_ends_does_not_take_its_successors_socket_away(plain_node: Node, pod_ns):
     with plain_node.server() as first:
         inode = os.stat(socket_of(plain_node)).st_ino

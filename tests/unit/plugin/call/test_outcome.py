@@ -1,15 +1,17 @@
-"""The line about a call that succeeded."""
+"""The line about a call that succeeded or failed."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from cni_calico.cni.answer import NOTHING, Answer
+from cni_calico.cni.answer import NOTHING, Answer, answer_error
 from cni_calico.cni.environment import Call, parse_call
+from cni_calico.errors import CalicoError, InvalidEnvironment, KernelError, NoPool, TryAgain
 from cni_calico.log import Log
-from cni_calico.plugin.call.success import describe_success, log_success
+from cni_calico.plugin.call.outcome import describe_success, log_failure, log_success
 
 POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web"
 
@@ -30,6 +32,7 @@ OLD = {"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.1/32"}}
         (call("ADD"), Answer(0, json.dumps(OLD)), "shop/web 10.0.0.1/32 in 12.3 ms"),
         (call("ADD", ""), Answer(0, json.dumps(OLD)), "10.0.0.1/32 in 12.3 ms"),
         (call("ADD"), Answer(0, "{}"), "shop/web no address in 12.3 ms"),
+        (call("ADD", "K8S_POD_NAME=web"), Answer(0, json.dumps(OLD)), "web 10.0.0.1/32 in 12.3 ms"),
         (call("DEL"), NOTHING, "shop/web removed in 12.3 ms"),
         (call("CHECK"), NOTHING, ""),
         (call("ADD"), Answer(1, "{}"), ""),
@@ -50,3 +53,40 @@ def test_where_it_is_written(tmp_path, capfd) -> None:
     log_success("", network, Log("info"))
     log_success("x", Log("error", str(tmp_path / "cni.log")), Log("error"))
     assert (capfd.readouterr().err, (tmp_path / "cni.log").read_text().count("\n")) == ("", 2)
+
+
+def failed(error: CalicoError) -> Answer:
+    return answer_error(error, "1.0.0")
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "line"),
+    [
+        (
+            call("ADD"),
+            NoPool("no pool", details="make one"),
+            "[ERROR] ADD c1 eth0: shop/web failed with code 112: no pool (make one)",
+        ),
+        (
+            call("ADD", "K8S_POD_NAME=web"),
+            TryAgain("not yet"),
+            "[WARNING] ADD c1 eth0: web failed with code 11: not yet",
+        ),
+        (call("DEL", ""), KernelError("a\nb\x1b[2J", errno=0), "[ERROR] DEL c1 eth0: failed with code 120: a?b?[2J"),
+        (None, InvalidEnvironment("no name"), "[ERROR] a call failed with code 4: no name"),
+        (call("CHECK"), NoPool("no pool"), ""),
+    ],
+)
+def test_a_failure_is_one_line(
+    made: Call | None, error: CalicoError, line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log_failure(made, failed(error), Log("info"))
+    said = capfd.readouterr().err
+    assert re.sub(r"^\S+ \S+ (\[\w+\])\[\d+\]", r"\1", said) == (f"{line}\n" if line else "")
+
+
+def test_a_long_failure_is_cut_and_a_success_is_none(capfd: pytest.CaptureFixture[str]) -> None:
+    log_failure(call("ADD"), failed(NoPool("x" * 4000)), Log("info"))
+    assert len(capfd.readouterr().err) < 700
+    log_failure(call("ADD"), Answer(0, "{}"), Log("info"))
+    assert capfd.readouterr().err == ""
