@@ -75,7 +75,8 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
     changed += startup_records.label_affinities(context, name)
     startup_records.write_node_name(context, name)
     startup_records.forget_shutdown(context)
-    context.log.info(f"node {name} is set up: IPv4 {v4.address or 'none'}, IPv6 {v6.address or 'none'}")
+    addresses = ", ".join(str(each.address) for each in (v4, v6) if each.address)
+    context.log.info(f"node {name} is set up, {addresses or 'without an address, as BGP and tunnels would need one'}")
     return Started(name, v4, v6, doubts, tuple(changed))
 
 

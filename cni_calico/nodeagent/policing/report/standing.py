@@ -162,4 +162,5 @@ class StandingReport:
         failing = (standing.failing,) if standing.failing else ()
         self._said.say("standing", sorted({*standing.problems, *standing.warnings, *failing}))
         if (standing.in_force, standing.why_not) != (self.standing.in_force, self.standing.why_not):
-            self._log.write("info" if standing.in_force else "warning", standing.sentence)
+            is_usual = standing.in_force or (standing.none_exist and not self.standing.in_force)
+            self._log.write("info" if is_usual else "warning", standing.sentence)

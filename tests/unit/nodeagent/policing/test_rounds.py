@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from errno import ENOENT
@@ -99,6 +100,23 @@ def test_a_host_endpoint_is_a_reason_to_enforce(tmp_path: Path) -> None:
         rounds.once()
         assert told.told[-1].in_force is is_policed
         assert bool(told.kernel.tables and "host-in" in told.kernel.tables[FILTER[4]].chains) is is_policed
+
+
+def test_a_host_without_a_policy_alarms_nobody(tmp_path: Path) -> None:
+    """Until policies that were in force go: that is a warning."""
+    log = tmp_path / "log"
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds(log=Log("info", str(log), stderr=False))
+    rounds.once()
+    said = "no policy is enforced on this node: there is no policy"
+    assert host.told[-1].ready and f" {said}\n" in log.read_text() and "[WARNING]" not in log.read_text()
+    rounds.receive({POLICY: Refusal("no")})
+    rounds.once()
+    assert host.told[-1].in_force
+    rounds.receive({POLICY: None})
+    rounds.once()
+    assert re.search(rf"\[WARNING\]\[\d+\] {said}\n", log.read_text())
 
 
 def test_policies_that_are_switched_off_are_told(tmp_path: Path) -> None:
