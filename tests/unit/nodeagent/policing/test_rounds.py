@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.kernel.netlink.filter_events import Happened
+from cni_calico.log import Log
 from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.netfilter.tables import AddRules
