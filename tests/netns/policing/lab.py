@@ -260,7 +260,7 @@ class Lab:
         if key not in self._listening:
             family = socket.AF_INET if version == 4 else socket.AF_INET6
             opened = socket_in(workload.ns, family, socket.SOCK_RAW, socket.IPPROTO_UDP)
-            opened.settimeout(5)
+            opened.settimeout(20)
             opened.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
             self._stack.callback(opened.close)
             self._listening[key] = opened

@@ -11,7 +11,7 @@ import pytest
 from tests.deadlines import until
 from tests.netns.policing.lab import lab
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 NAMES = 700
 # more than one match of iptables holds, as many as make nf_tables use ranges

@@ -19,7 +19,7 @@ import pytest
 
 from tests.netns.policing.lab import ALLOW_80, BUFFER, FIRST_MARK, LAST_MARK, RCVBUFFORCE, Lab, lab, socket_in
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 ALL_FRAMES = socket.htons(0x0003)

@@ -24,7 +24,7 @@ from tests.netns.policing.lab import socket_in
 from tests.netns.policing.test_frames import checksum
 from tests.netns.policing.uplinked import FAMILIES, HOST, OTHER, POD, Uplinked, uplinked_lab
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 FILTERS = ["Auto", "Disabled"]
 IPV4, IPV6, UDP, ICMP, ICMPV6 = 0x0800, 0x86DD, 17, 1, 58

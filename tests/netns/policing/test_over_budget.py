@@ -16,7 +16,7 @@ from tests.deadlines import until
 from tests.netns.policing.lab import Lab
 from tests.netns.policing.tenants import two_pods
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 NAME = "GlobalNetworkPolicy large"
 
 

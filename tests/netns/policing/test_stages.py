@@ -45,22 +45,32 @@ def lab_with_policy(tmp_path: Path) -> Iterator[Lab]:
 def alias(node: Lab, name: str, of: str, address: str) -> None:
     """Another name for a workload, with an address that its record does not have."""
     workload = node.workloads[of]
-    workload.ns.do("addr", "add", f"{address}/32", "dev", "eth0")
+    six = ":" in address
+    workload.ns.do("addr", "add", f"{address}/{128 if six else 32}", "dev", "eth0", *(("nodad",) if six else ()))
     node.workloads[name] = Workload(name, workload.ns, workload.interface, (address,))
 
 
+@pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("setting", ["Disabled", "Any"])
-def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str) -> None:
-    alias(lab_with_policy, "spoofed", "a", "203.0.113.5")
-    alias(lab_with_policy, "asked", "a", "198.51.100.5")
-    lab_with_policy.workloads["a"].document["allowSpoofedSourcePrefixes"] = ["198.51.100.0/24"]
+def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str, version: int) -> None:
+    spoofed, asked, prefix = {
+        4: ("203.0.113.5", "198.51.100.5", "198.51.100.0/24"),
+        6: ("2001:db8:bad::5", "2001:db8:51::5", "2001:db8:51::/48"),
+    }[version]
+    alias(lab_with_policy, "spoofed", "a", spoofed)
+    alias(lab_with_policy, "asked", "a", asked)
+
+    def passes(name: str) -> bool:
+        return lab_with_policy.passes(name, "b", 80, version=version)
+
+    lab_with_policy.workloads["a"].document["allowSpoofedSourcePrefixes"] = [prefix]
     lab_with_policy.put_endpoint(lab_with_policy.workloads["a"], app="a")
-    assert lab_with_policy.passes("spoofed", "b", 80) and lab_with_policy.passes("asked", "b", 80)
+    assert passes("spoofed") and passes("asked")
     lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting)
     lab_with_policy.until_in_force(endpoints=2)
-    assert lab_with_policy.passes("a", "b", 80)  # the endpoint stays, whatever it asked for
-    assert not lab_with_policy.passes("spoofed", "b", 80)
-    assert lab_with_policy.passes("asked", "b", 80) is (setting == "Any")
+    assert passes("a")  # the endpoint stays, whatever it asked for
+    assert not passes("spoofed")
+    assert passes("asked") is (setting == "Any")
 
 
 def test_packet_rates(lab_with_policy: Lab) -> None:
@@ -106,7 +116,7 @@ def test_numbers_of_connections(lab_with_policy: Lab) -> None:
 
         def connected() -> tuple[socket.socket, socket.socket]:
             made = stack.enter_context(socket_in(client.ns, socket.AF_INET, socket.SOCK_STREAM))
-            made.settimeout(5)
+            made.settimeout(20)
             made.connect((server.address(), 80))
             return made, stack.enter_context(listening.accept()[0])
 
@@ -142,7 +152,7 @@ def test_the_host_never_claims_a_workloads_own_address(lab_with_policy: Lab) -> 
         """Addresses of which the host says that they are its own; the gateway's is asked for last."""
         with socket_in(client.ns, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ARP)) as wire:
             wire.bind(("eth0", ARP))
-            wire.settimeout(5)
+            wire.settimeout(20)
             found: set[str] = set()
             for address in (client.address(), "10.65.0.99"):
                 own, asked = ip_address(client.address()).packed, ip_address(address).packed
@@ -206,8 +216,9 @@ def test_what_deny_does(lab_with_policy: Lab, action: str, version: int) -> None
 def test_tunnel_packets_of_workloads(lab_with_policy: Lab, allowed: bool) -> None:
     lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower())
     lab_with_policy.until_in_force(endpoints=2)
-    assert lab_with_policy.passes("a", "b", 4789) is allowed
-    assert lab_with_policy.passes("a", "b", 4790)
+    for version in (4, 6):
+        assert lab_with_policy.passes("a", "b", 4789, version=version) is allowed
+        assert lab_with_policy.passes("a", "b", 4790, version=version)
 
 
 def test_service_loops(lab_with_policy: Lab) -> None:
@@ -255,26 +266,39 @@ def test_without_ipv6(lab_with_policy: Lab) -> None:
         arrived.recv(4096)
 
 
-def test_vxlan_only_from_nodes(lab_with_policy: Lab) -> None:
+@pytest.mark.parametrize("version", [4, 6])
+def test_vxlan_only_from_nodes(lab_with_policy: Lab, version: int) -> None:
     """And of nodes it is not tracked; what is known of the nodes may change."""
-    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10",))
-    lab_with_policy.connect("peer", "eth7", "192.0.2.50")
-    lab_with_policy.connect("stranger", "eth8", "192.0.2.51")
-    lab_with_policy.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.50/32"),)))
+    host, peer, stranger, single, both = {
+        4: ("192.0.2.10", "192.0.2.50", "192.0.2.51", "192.0.2.50/32", "192.0.2.48/29"),
+        6: ("2001:db8::10", "2001:db8::50", "2001:db8::51", "2001:db8::50/128", "2001:db8::50/124"),
+    }[version]
+    lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", (host,))
+    lab_with_policy.connect("peer", "eth7", peer)
+    lab_with_policy.connect("stranger", "eth8", stranger)
+
+    def arrives(name: str, port: int) -> bool:
+        return lab_with_policy.passes(name, "host", port, version=version)
+
+    def is_tracked(port: int) -> bool:
+        return lab_with_policy.host.call(_is_tracked, port, "ip" if version == 4 else "ip6")
+
+    families = frozenset((version,))
+    lab_with_policy.tunnels = Tunnels(families, False, frozenset((ip_network(single),)))
     lab_with_policy.start()
     lab_with_policy.until_in_force(endpoints=2)
-    assert lab_with_policy.passes("peer", "host", 4789) and not lab_with_policy.passes("stranger", "host", 4789)
-    assert lab_with_policy.passes("stranger", "host", 4790)
-    assert not lab_with_policy.host.call(_is_tracked, 4789) and lab_with_policy.host.call(_is_tracked, 4790)
+    assert arrives("peer", 4789) and not arrives("stranger", 4789)
+    assert arrives("stranger", 4790)
+    assert not is_tracked(4789) and is_tracked(4790)
     lab_with_policy.stop()
-    lab_with_policy.tunnels = Tunnels(frozenset((4,)), False, frozenset((ip_network("192.0.2.48/29"),)))
+    lab_with_policy.tunnels = Tunnels(families, False, frozenset((ip_network(both),)))
     lab_with_policy.start()
-    lab_with_policy.until_passes("stranger", "host", 4789)
+    until(lambda: arrives("stranger", 4789), "it is a node now")
     lab_with_policy.stop()
     lab_with_policy.tunnels = Tunnels()
     lab_with_policy.start()
     until(lambda: "notrack" not in lab_with_policy.ruleset(), "no tunnels, no rules about them")
-    assert lab_with_policy.passes("stranger", "host", 4789)
+    assert arrives("stranger", 4789)
 
 
 def test_a_node_that_cannot_be_read_opens_vxlan_to_nobody(lab_with_policy: Lab) -> None:
@@ -305,7 +329,7 @@ def test_a_node_that_cannot_be_read_opens_vxlan_to_nobody(lab_with_policy: Lab) 
     assert lab_with_policy.passes("stranger", "host", 4790)
 
 
-def _is_tracked(port: int) -> bool:
+def _is_tracked(port: int, family: str) -> bool:
     with Nfnetlink() as netlink:
-        listed = netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5))
+        listed = netlink.dump(1 << 8 | 1, general(family), "list", Deadline.after(5))
     return any(port.to_bytes(2, "big") in payload for payload in listed)

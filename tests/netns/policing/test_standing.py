@@ -21,15 +21,17 @@ from cni_calico.nodeagent.policing.tables.stages import SPOOFED
 from cni_calico.nodeagent.policing.tables.tunnels import UNKNOWN_VXLAN, Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures
 from tests.deadlines import until
-from tests.netns.policing.lab import Lab, Workload, socket_in
+from tests.netns.policing.lab import Lab, socket_in
 from tests.netns.policing.test_legacy import saved
 from tests.netns.policing.test_stages import ELSEWHERE, alias
 from tests.netns.policing.uplinked import HOST, OTHER, POD, Uplinked, uplinked_lab
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 FILTERS = {"nftables": {}, "iptables": {"FELIX_NFTABLESMODE": "Disabled"}}
-VXLAN, HEALTH, SECOND = 4789, 9099, "10.65.0.2"
+VXLAN, HEALTH = 4789, 9099
+SECOND, FORGED = {4: "10.65.0.2", 6: "fd00::2"}, {4: "203.0.113.5", 6: "2001:db8:bad::5"}
+BOTH_FAMILIES = pytest.mark.parametrize("version", [4, 6])
 
 
 @pytest.fixture(params=list(FILTERS))
@@ -37,7 +39,7 @@ def guarded_node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Upl
     """Two workloads, no policy, an uplink."""
     with uplinked_lab(tmp_path) as made:
         made.lab.always = {**FILTERS[request.param], "FELIX_DEFAULTENDPOINTTOHOSTACTION": "RETURN"}
-        made.lab.add("b", SECOND, "fd00::2", app="b")
+        made.lab.add("b", *SECOND.values(), app="b")
         yield made
 
 
@@ -61,18 +63,24 @@ table ip portmap {{
         node.host.set_sysctl(f"ipv4/conf/{name}/route_localnet", "1")
 
 
-def test_sources_and_tunnels_packets_of_workloads(guarded_node: Uplinked) -> None:
+@BOTH_FAMILIES
+def test_sources_and_tunnels_packets_of_workloads(guarded_node: Uplinked, version: int) -> None:
     """Without a policy; they stay when the agent stops, and a setting of their own takes them away."""
     lab = guarded_node.lab
-    alias(lab, "spoofed", "a", "203.0.113.5")
-    assert lab.passes("spoofed", "b", 80) and lab.passes("a", "b", VXLAN)
+    alias(lab, "spoofed", "a", FORGED[version])
+
+    def passes(name: str, port: int) -> bool:
+        return lab.passes(name, "b", port, version=version)
+
+    assert passes("spoofed", 80) and passes("a", VXLAN)
 
     def guarded() -> bool:
         assert lab.passes("a", "b", 80) and lab.passes("b", "a", 80, version=6)
-        return not lab.passes("spoofed", "b", 80) and not lab.passes("a", "b", VXLAN)
+        return not passes("spoofed", 80) and not passes("a", VXLAN)
 
     until_standing(lab)
-    assert guarded() and not guarded_node.from_workload_to_host(VXLAN) and guarded_node.from_workload_to_host(80)
+    assert guarded()
+    assert not guarded_node.from_workload_to_host(VXLAN, version) and guarded_node.from_workload_to_host(80, version)
     assert "from-workloads" not in lab.ruleset()
     lab.stop(signal.SIGKILL)
     assert guarded()
@@ -82,12 +90,12 @@ def test_sources_and_tunnels_packets_of_workloads(guarded_node: Uplinked) -> Non
     lab.stop()
     lab.start(FELIX_STANDINGRULES="Disabled")
     until(lambda: "spoofing" not in lab.ruleset(), "the setting takes them away")
-    assert lab.passes("spoofed", "b", 80) and lab.passes("a", "b", VXLAN)
+    assert passes("spoofed", 80) and passes("a", VXLAN)
 
 
 def test_no_packet_slips_through_when_policies_come_and_go(guarded_node: Uplinked) -> None:
     lab = guarded_node.lab
-    alias(lab, "spoofed", "a", "203.0.113.5")
+    alias(lab, "spoofed", "a", FORGED[4])
     until_standing(lab)
     ending, sent = threading.Event(), 0
     lab.receiver("b", 4)
@@ -95,10 +103,10 @@ def test_no_packet_slips_through_when_policies_come_and_go(guarded_node: Uplinke
     def send() -> None:
         nonlocal sent
         with socket_in(lab.workloads["a"].ns, socket.AF_INET, socket.SOCK_DGRAM) as forged:
-            forged.bind(("203.0.113.5", 0))
+            forged.bind((FORGED[4], 0))
             while not ending.wait(0.0002):
                 for port, word in ((80, b"forged"), (VXLAN, b"forged")):
-                    forged.sendto(word, (SECOND, port))
+                    forged.sendto(word, (SECOND[4], port))
                 sent += 2
 
     thread = threading.Thread(target=send)
@@ -115,23 +123,28 @@ def test_no_packet_slips_through_when_policies_come_and_go(guarded_node: Uplinke
     assert sent > 100 and lab.arrivals("b", b"forged") == 0
 
 
-def test_a_container_with_two_interfaces(guarded_node: Uplinked) -> None:
+@BOTH_FAMILIES
+def test_a_container_with_two_interfaces(guarded_node: Uplinked, version: int) -> None:
     """Its addresses are its own at both; another workload that claims to be this container gains nothing."""
     lab = guarded_node.lab
-    second = lab.connect("a2", "calia2", "10.65.0.12")
-    mine = {"endpoint": "net1", "interfaceName": "calia2", "ipNetworks": ["10.65.0.12/32"]}
+    length, of_second = {4: (32, "10.65.0.12"), 6: (128, "fd00::12")}[version]
+    second = lab.connect("a2", "calia2", of_second)
+    mine = {"endpoint": "net1", "interfaceName": "calia2", "ipNetworks": [f"{of_second}/{length}"]}
     document = {**lab.workloads["a"].document, **mine}
     lab.put("WorkloadEndpoint", "n1-k8s-a-net1", document, "default")
     lab.workloads["b"].document["containerID"] = document["containerID"]
     lab.put_endpoint(lab.workloads["b"], app="b")
     for of, name in (("a2", "first"), ("b", "thief")):
-        alias(lab, name, of, "203.0.113.5")  # makes the workload; the address is the first interface's
-        lab.workloads[of].ns.do("addr", "add", f"{POD[4]}/32", "dev", "eth0")
-        lab.workloads[name] = Workload(name, lab.workloads[of].ns, lab.workloads[of].interface, (POD[4],))
-    lab.add("c", "10.65.0.3")
+        alias(lab, name, of, POD[version])  # the address is the first interface's
+    lab.add("c", "10.65.0.3", "fd00::3")
+
+    def passes(name: str) -> bool:
+        return lab.passes(name, "c", 80, version=version)
+
+    assert passes("thief")
     until_standing(lab)
-    assert lab.passes("a2", "c", 80) and lab.passes("first", "c", 80)
-    assert not lab.passes("thief", "c", 80) and second.interface == "calia2"
+    assert passes("a2") and passes("first")
+    assert not passes("thief") and second.interface == "calia2"
 
 
 def frame(node: Uplinked, source: str, destination: str, port: int, word: bytes) -> None:
@@ -159,7 +172,7 @@ def out_of_loopback(node: Uplinked) -> bool:
         socket_in(node.host, socket.AF_INET, socket.SOCK_DGRAM) as usual,
     ):
         seen.bind(("eth0", 3))
-        seen.settimeout(5)
+        seen.settimeout(20)
         own.bind(("127.0.0.3", 0))
         with suppress(PermissionError):  # how the kernel says that it was dropped on its way out
             own.sendto(b"from loopback", (POD[4], 9))
@@ -181,7 +194,7 @@ def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -
     assert out_of_loopback(guarded_node)
     with socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_DGRAM) as health:
         health.bind(("127.0.0.1", HEALTH))
-        health.settimeout(5)
+        health.settimeout(20)
         frame(guarded_node, POD[4], "127.0.0.1", HEALTH, b"before")
         assert health.recv(100) == b"before"  # the hole
         if policed:
@@ -192,7 +205,7 @@ def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -
         for source, word in ((POD[4], b"attack"), ("127.0.0.1", b"attack")):
             frame(guarded_node, source, "127.0.0.1", HEALTH, word)
         frame(guarded_node, "127.0.0.2", HOST[4], HEALTH, b"attack")
-        frame(guarded_node, POD[4], SECOND, 9, b"follows")
+        frame(guarded_node, POD[4], SECOND[4], 9, b"follows")
         until(lambda: lab.passes("a", "b", 80), "what was sent before has been dealt with")
         with socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_DGRAM) as own:
             own.sendto(b"own", ("127.0.0.1", HEALTH))
@@ -214,7 +227,7 @@ def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -
         ):
             with socket_in(client_ns, socket.AF_INET, socket.SOCK_STREAM) as client:
                 for end in (client, listening):
-                    end.settimeout(5)
+                    end.settimeout(20)
                 client.connect((address, port))
                 served = listening.accept()[0]
                 with served:
@@ -222,35 +235,48 @@ def test_loopback_addresses_of_the_host(guarded_node: Uplinked, policed: bool) -
                     assert served.recv(5) == b"hello"
 
 
-def test_no_stranger_sends_through_tunnels(guarded_node: Uplinked) -> None:
+def ipip_arrives(node: Uplinked) -> bool:
+    """From the other host."""
+    with (
+        socket_in(node.host, socket.AF_INET, socket.SOCK_RAW, 4) as arrived,
+        socket_in(node.other, socket.AF_INET, socket.SOCK_RAW, 4) as stranger,
+    ):
+        stranger.sendto(b"inner", (HOST[4], 0))
+        assert node.into_host(80)  # what was sent before has been dealt with
+        arrived.setblocking(False)
+        try:
+            return arrived.recv(100).endswith(b"inner")
+        except BlockingIOError:
+            return False
+
+
+def of_other(version: int, *, ipip: bool = False) -> Tunnels:
+    """A node with VXLAN in a family, to which the other host is a node as well."""
+    return Tunnels(frozenset({version}), ipip, frozenset({ip_network(OTHER[version])}))
+
+
+@BOTH_FAMILIES
+def test_no_stranger_sends_through_tunnels(guarded_node: Uplinked, version: int) -> None:
     """VXLAN and IPIP from an address that is no node's, without a policy."""
     lab = guarded_node.lab
-    assert guarded_node.into_host(VXLAN)
+    ipip = version == 4
 
-    def ipip_arrives() -> bool:
-        with (
-            socket_in(guarded_node.host, socket.AF_INET, socket.SOCK_RAW, 4) as arrived,
-            socket_in(guarded_node.other, socket.AF_INET, socket.SOCK_RAW, 4) as stranger,
-        ):
-            arrived.settimeout(5)
-            stranger.sendto(b"inner", (HOST[4], 0))
-            assert guarded_node.into_host(80)  # what was sent before has been dealt with
-            arrived.setblocking(False)
-            try:
-                return arrived.recv(100).endswith(b"inner")
-            except BlockingIOError:
-                return False
+    def arrives() -> bool:
+        found = guarded_node.into_host(VXLAN, version)
+        assert not ipip or ipip_arrives(guarded_node) is found
+        return found
 
-    assert ipip_arrives()
-    lab.tunnels = Tunnels(frozenset({4}), True, frozenset({ip_network("172.31.0.7/32")}))
+    assert arrives()
+    elsewhere = ip_network({4: "172.31.0.7/32", 6: "fd31::7/128"}[version])
+    lab.tunnels = Tunnels(frozenset({version}), ipip, frozenset({elsewhere}))
     until_standing(lab)
-    assert not guarded_node.into_host(VXLAN) and not ipip_arrives()
+    assert not arrives() and guarded_node.into_host(80, version)
     lab.stop()
-    assert not guarded_node.into_host(VXLAN) and not ipip_arrives()
-    lab.tunnels = Tunnels(frozenset({4}), True, frozenset({ip_network(f"{OTHER[4]}/32")}))
+    assert not arrives()
+    lab.tunnels = of_other(version, ipip=ipip)
     lab.start()
-    until(lambda: guarded_node.into_host(VXLAN), "it is a node now")
-    assert ipip_arrives()
+    until(lambda: guarded_node.into_host(VXLAN, version), "it is a node now")
+    assert arrives()
 
 
 def test_loopback_of_ipv6_needs_no_rule(guarded_node: Uplinked) -> None:
@@ -268,65 +294,91 @@ def test_loopback_of_ipv6_needs_no_rule(guarded_node: Uplinked) -> None:
     ):
         wire.bind(("eth0", 0))
         wire.send(bytes.fromhex("ee" * 6 + mac["address"].replace(":", "") + "86dd") + head + udp)
-        arrived.settimeout(5)
+        arrived.settimeout(20)
         own.sendto(b"own", ("::1", HEALTH))
         assert arrived.recv(100).endswith(b"own")
 
 
-def make_tunnel(node: Uplinked, *remotes: str) -> None:
-    """As an agent left it: up, and leading to these hosts."""
-    link = ("vxlan.calico", "type", "vxlan", "id", "4096", "dstport", str(VXLAN), "nolearning")
-    node.host.do("link", "add", *link, "dev", "eth0", "local", HOST[4])
-    node.host.do("link", "set", "vxlan.calico", "up")
+def make_tunnel(node: Uplinked, *remotes: str, version: int = 4) -> str:
+    """As an agent left it: up, and leading to these hosts. Its name."""
+    name = "vxlan.calico" if version == 4 else "vxlan-v6.calico"
+    link = (name, "type", "vxlan", "id", "4096", "dstport", str(VXLAN), "nolearning")
+    node.host.do("link", "add", *link, "dev", "eth0", "local", HOST[version])
+    node.host.do("link", "set", name, "up")
     for number, remote in enumerate(remotes):
         mac = f"66:00:00:00:00:{number:02x}"
-        node.host.run("bridge", "fdb", "append", mac, "dev", "vxlan.calico", "dst", remote, "self", "permanent")
+        node.host.run("bridge", "fdb", "append", mac, "dev", name, "dst", remote, "self", "permanent")
+    return name
 
 
-def test_before_anything_has_been_read(guarded_node: Uplinked) -> None:
+@BOTH_FAMILIES
+def test_before_anything_has_been_read(guarded_node: Uplinked, version: int) -> None:
     """On a node without rules of ours, whom forwarding entries name counts as a node, and nobody else."""
     lab = guarded_node.lab
-    alias(lab, "spoofed", "a", "203.0.113.5")
-    make_tunnel(guarded_node, OTHER[4])
+    alias(lab, "spoofed", "a", FORGED[version])
+    name = make_tunnel(guarded_node, OTHER[version], version=version)
     lab.tunnels = None
     lab.start()
     until(lambda: "unknown node" in lab.ruleset(), "the tunnel is guarded")
     until(lambda: lab.standing().get("warnings"), "and the status says how")
-    assert guarded_node.into_host(VXLAN) and "1 addresses" in lab.standing()["warnings"][0]
-    assert not lab.passes("a", "b", VXLAN) and lab.passes("a", "b", 80)
-    assert lab.passes("spoofed", "b", 80)  # what a container may send from has not been read
-    guarded_node.host.run("bridge", "fdb", "del", "66:00:00:00:00:00", "dev", "vxlan.calico", "dst", OTHER[4], "self")
-    until(lambda: not guarded_node.into_host(VXLAN), "it is not named any more")
+    assert guarded_node.into_host(VXLAN, version) and "1 addresses" in lab.standing()["warnings"][0]
+
+    def passes(source: str, port: int) -> bool:
+        return lab.passes(source, "b", port, version=version)
+
+    assert not passes("a", VXLAN) and passes("a", 80)
+    assert passes("spoofed", 80)  # what a container may send from has not been read
+    entry = ("66:00:00:00:00:00", "dev", name, "dst", OTHER[version], "self")
+    guarded_node.host.run("bridge", "fdb", "del", *entry)
+    until(lambda: not guarded_node.into_host(VXLAN, version), "it is not named any more")
     lab.stop()
-    assert not guarded_node.into_host(VXLAN)
-    lab.tunnels = Tunnels(frozenset({4}), False, frozenset({ip_network(f"{OTHER[4]}/32")}))
+    assert not guarded_node.into_host(VXLAN, version)
+    lab.tunnels = of_other(version)
     lab.start()
-    until(lambda: "spoofing" in lab.ruleset(), "everything has been read")
-    until(lambda: guarded_node.into_host(VXLAN), "the Nodes count")
-    assert not lab.passes("spoofed", "b", 80) and not lab.passes("a", "b", VXLAN)
+    until(lambda: "spoofing" in lab.ruleset() and lab.standing().get("ready"), "everything has been read")
+    until(lambda: guarded_node.into_host(VXLAN, version), "the Nodes count")
+    assert not passes("spoofed", 80) and not passes("a", VXLAN)
 
 
-def test_what_an_earlier_run_left_stays_until_everything_has_been_read(guarded_node: Uplinked) -> None:
+def test_before_anything_has_been_read_routes_name_the_nodes_of_ipip(guarded_node: Uplinked) -> None:
+    """Of the device only the name counts, so that this needs no kernel that has IPIP."""
+    lab, host = guarded_node.lab, guarded_node.host
+    if host.link("tunl0") is None:
+        host.do("link", "add", "tunl0", "type", "veth", "peer", "name", "tunl0-end")
+    host.do("link", "set", "tunl0", "up")
+    lab.tunnels = None
+    lab.start()
+    until(lambda: "unknown node" in lab.ruleset(), "the tunnel is guarded")
+    assert not ipip_arrives(guarded_node) and guarded_node.into_host(VXLAN)  # VXLAN has no device here
+    host.do("route", "add", "10.66.0.0/26", "via", OTHER[4], "dev", "tunl0", "onlink")
+    until(lambda: ipip_arrives(guarded_node), "the route leads to it")
+    host.do("route", "del", "10.66.0.0/26", "dev", "tunl0")
+    until(lambda: not ipip_arrives(guarded_node), "no route leads to it")
+
+
+@BOTH_FAMILIES
+def test_what_an_earlier_run_left_stays_until_everything_has_been_read(guarded_node: Uplinked, version: int) -> None:
     lab = guarded_node.lab
-    make_tunnel(guarded_node, "172.31.0.77")
-    lab.tunnels = Tunnels(frozenset({4}), False, frozenset({ip_network(f"{OTHER[4]}/32")}))
+    make_tunnel(guarded_node, {4: "172.31.0.77", 6: "fd31::77"}[version], version=version)
+    lab.tunnels = of_other(version)
     until_standing(lab)
     lab.stop(signal.SIGKILL)
     before = saved(lab)
     lab.tunnels = None
     lab.start()
     until(lambda: lab.standing(), "the engine has looked")
-    assert saved(lab) == before and not lab.standing()["warnings"] and guarded_node.into_host(VXLAN)
+    assert saved(lab) == before and not lab.standing()["warnings"] and guarded_node.into_host(VXLAN, version)
 
 
-def test_a_host_that_is_no_node_may_be_named(guarded_node: Uplinked) -> None:
+@BOTH_FAMILIES
+def test_a_host_that_is_no_node_may_be_named(guarded_node: Uplinked, version: int) -> None:
     """Before and after the Nodes have been read."""
     lab = guarded_node.lab
-    make_tunnel(guarded_node)
+    make_tunnel(guarded_node, version=version)
     lab.tunnels = None
-    lab.start(FELIX_EXTERNALNODESCIDRLIST="172.31.0.8/31")
+    lab.start(FELIX_EXTERNALNODESCIDRLIST="172.31.0.8/31,fd31::8/125")
     until(lambda: "unknown node" in lab.ruleset(), "the tunnel is guarded")
-    assert guarded_node.into_host(VXLAN)
+    assert guarded_node.into_host(VXLAN, version)
 
 
 def counted(*, by_iptables: bool) -> dict[str, int]:
@@ -339,6 +391,12 @@ def counted(*, by_iptables: bool) -> dict[str, int]:
     return dict(figures.dropped)
 
 
+def listens(node: Uplinked) -> bool:
+    """Whether anybody listens to what the rules report."""
+    listed = Path(f"/proc/{node.lab.pid}/net/netfilter/nfnetlink_log").read_text()
+    return any(line.split()[0] == "61789" for line in listed.splitlines())
+
+
 def test_what_is_dropped_is_counted_and_told_once_for_each_interface(guarded_node: Uplinked) -> None:
     """With what allows it. Legacy iptables does not say which interface, and tells each reason once."""
     lab = guarded_node.lab
@@ -346,9 +404,10 @@ def test_what_is_dropped_is_counted_and_told_once_for_each_interface(guarded_nod
         alias(lab, name, of, "203.0.113.5")
     lab.tunnels = Tunnels(frozenset({4}), False, frozenset())
     until_standing(lab)
+    by_iptables = bool(lab.always.get("FELIX_NFTABLESMODE"))
+    until(lambda: by_iptables or listens(guarded_node), "what is dropped is told")
     assert not lab.passes("forger", "b", 80) and not lab.passes("second", "a", 80)
     assert not lab.passes("a", "b", VXLAN) and not guarded_node.into_host(VXLAN)
-    by_iptables = bool(lab.always.get("FELIX_NFTABLESMODE"))
     where = ("",) * 3 if by_iptables else (" that came in by calia", " that came in by calib", " that came in by eth0")
     reasons = (
         f"{where[0]}: {SPOOFED}",
@@ -367,12 +426,6 @@ def test_what_is_dropped_is_counted_and_told_once_for_each_interface(guarded_nod
         "vxlan-from-workload": 1,
         "vxlan-from-unknown-node": 1,
     }
-
-
-def listens(node: Uplinked) -> bool:
-    """Whether anybody listens to what the rules report."""
-    listed = Path(f"/proc/{node.lab.pid}/net/netfilter/nfnetlink_log").read_text()
-    return any(line.split()[0] == "61789" for line in listed.splitlines())
 
 
 def test_nobody_listens_where_no_rule_stands(uplinked: Uplinked) -> None:

@@ -96,9 +96,9 @@ class Uplinked:
         pod = self.lab.workloads["a"].ns
         return self.arrives(pod, OTHER[4], port, self.other, (self.host, OTHER[4], DNS))
 
-    def from_workload_to_host(self, port: int) -> bool:
+    def from_workload_to_host(self, port: int, version: int = 4) -> bool:
         pod = self.lab.workloads["a"].ns
-        return self.arrives(pod, HOST[4], port, self.host, (self.other, HOST[4], DHCP))
+        return self.arrives(pod, HOST[version], port, self.host, (self.other, HOST[version], DHCP))
 
     def log_in(self, version: int = 4) -> bool:
         """A TCP connection to the failsafe port of SSH."""

@@ -26,7 +26,7 @@ from tests.e2e.kubernetes.node import Relay
 from tests.netns.policing.lab import NODE, Lab, lab, private_settings, traffic
 from tests.netns.policing.test_engine import _has_connections
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns, pytest.mark.never_excused]
 
 SPACE, OTHER = "policed", "elsewhere"
 POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{SPACE}/networkpolicies"
