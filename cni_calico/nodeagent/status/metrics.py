@@ -102,8 +102,11 @@ class Metrics:
             host = GaugeMetricFamily("felix_host", "1; the label is this node's name.", labels=["host"])
             host.add_metric([self.snapshot.node], 1)
             yield host
-            text = "Nodes that cannot be read and none of whose addresses is known: their tunnels' packets are dropped."
-            yield GaugeMetricFamily("calico_nodes_cut_off", text, value=len(self.snapshot.cut_off))
+            text = "1 for each Node that cannot be read and has no known address: its tunnels' packets are dropped."
+            cut_off = GaugeMetricFamily("calico_nodes_cut_off", text, labels=["node"])
+            for name in self.snapshot.cut_off:
+                cut_off.add_metric([name], 1)
+            yield cut_off
         yield from self._of_datastore()
         yield from self._of_janitor(GaugeMetricFamily, CounterMetricFamily)
         yield from self._of_bird(GaugeMetricFamily)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from cni_calico.model.keys import ResourceKey
 from tests.deadlines import until
 from tests.netns.nodes import Node
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 RULE, DEVICE = "VXLAN from an unknown node", "vxlan.calico"
 OWN = ResourceKey("Node", "n1")
@@ -124,3 +125,28 @@ def test_a_pool_that_cannot_be_read_makes_no_rule(tunnel_node: Node) -> None:
     until(lambda: "spoofing" in ruleset(tunnel_node), "the standing rules are in force")
     tunnel_node.until_applied()
     assert not is_guarded(tunnel_node) and tunnel_node.ns.link(DEVICE) is None
+
+
+def _page() -> str:
+    with urllib.request.urlopen("http://127.0.0.1:9091/metrics", timeout=20) as answer:
+        return answer.read().decode()
+
+
+def metrics(node: Node) -> str:
+    return node.ns.call(_page)
+
+
+def test_a_node_that_is_cut_off_is_named(tunnel_node: Node) -> None:
+    """By status, log and metric, until its record is repaired; the others' packets arrive meanwhile."""
+    start(tunnel_node)
+    until_never_open(tunnel_node, lambda: is_up(tunnel_node), "the device is up")
+    assert "calico_nodes_cut_off{" not in metrics(tunnel_node)
+    broken = {"metadata": {"name": "n7"}, "spec": {"bgp": {"ipv4Address": 7}}}
+    tunnel_node.store.write(Write.put(ResourceKey("Node", "n7"), broken))
+    said = "Node n7 cannot be read and none of its addresses is known"
+    until(lambda: 'calico_nodes_cut_off{node="n7"} 1.0' in metrics(tunnel_node), "the metric names it")
+    until(lambda: said in str(tunnel_node.status()), "the status names it")
+    assert said in tunnel_node.log() and said in tunnel_node.calico_node("-show-status").stdout
+    tunnel_node.store.remove(ResourceKey("Node", "n7"))
+    until(lambda: "calico_nodes_cut_off{" not in metrics(tunnel_node), "it is gone")
+    until(lambda: said not in str(tunnel_node.status()), "the status is clean")
