@@ -43,6 +43,11 @@ class Touched:
     elements: dict[str, tuple[set[bytes], set[bytes]] | None] = field(default_factory=dict)
     verdicts: dict[str, set[bytes]] = field(default_factory=dict)
 
+    def join(self, other: Touched) -> None:
+        """Its chains and sets, too."""
+        self.chains |= other.chains
+        self.sets |= other.sets
+
     def element_change(self, name: str, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         both = self.elements.setdefault(name, (set(), set()))
         if both is not None:

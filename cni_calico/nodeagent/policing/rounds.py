@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.kernel.cgroup import read_limited_groups
 from cni_calico.kernel.memory import give_back_memory
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.model.keys import ResourceKey
@@ -27,6 +28,7 @@ from cni_calico.nodeagent.policing.feed.intake import Intake
 from cni_calico.nodeagent.policing.feed.interfaces import Interfaces
 from cni_calico.nodeagent.policing.feed.parameters import parse_service_networks
 from cni_calico.nodeagent.policing.feed.spared import Spared
+from cni_calico.nodeagent.policing.feed.standins import is_stand_in
 from cni_calico.nodeagent.policing.gate import Gate, GateFacts, decide
 from cni_calico.nodeagent.policing.report.standing import RoundResult, StandingReport
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
@@ -41,8 +43,10 @@ from cni_calico.policy.graph import Graph
 from cni_calico.policy.lifelines import Lifeline
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import Labelled
+from cni_calico.policy.wanted import PolicyId
 
 APPLY_S, _FORGIVE_S = 60.0, 180.0
+_KEPT_RULES = 100_000  # so many more rules are read at the start if policies wait, unless memory is limited
 
 
 class Rounds:
@@ -218,9 +222,16 @@ class Rounds:
 
     def _look(self) -> bool:
         """Learn what an earlier run left; returns whether its policies need other listings."""
-        self._enforcer.look(Deadline.after(APPLY_S), sum(self.intake.facts.over.denied.values()))
+        stand_ins = self._stand_ins()
+        more_rules = sum(self.intake.facts.over.denied.values())
+        if stand_ins and not (self._felix.policy_memory_mib or read_limited_groups()):
+            more_rules += _KEPT_RULES
+        self._enforcer.look(Deadline.after(APPLY_S), more_rules, stand_ins)
         self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
         return self.intake.spare(self._enforcer.held) and self.calculate()
+
+    def _stand_ins(self) -> set[PolicyId]:
+        return {name for name, policy in self._goal.policies.items() if is_stand_in(policy)}
 
     def _turn(self, outcome: RoundOutcome) -> None:
         """If policies come into force with it, the log tells owners what has changed for them, unless policies were
@@ -244,6 +255,8 @@ class Rounds:
         self._enforcer.compare_on()
         self._departures.before_change()
         self._enforcer.only(None)
+        if self._enforcer.kept:
+            self._enforcer.keep(self._stand_ins())
         self._enforcer.repair(Deadline.after(APPLY_S))
         waited_s = self.schedule.waited_s()
         if waited_s is not None:

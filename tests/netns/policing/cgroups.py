@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cni_calico.kernel.cgroup import read_limited_groups
 from tests.deadlines import until
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -35,6 +36,16 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
     finally:
         until(lambda: not (group / "cgroup.procs").read_text(), "an empty group")
         group.rmdir()
+
+
+def set_limit(group: Path, limit_bytes: int) -> None:
+    (group / _own()[1]).write_text(str(limit_bytes))
+
+
+def used_bytes(group: Path, pid: int) -> int:
+    """What the processes of the group use, as one of them sees it."""
+    groups = read_limited_groups(membership=Path(f"/proc/{pid}/cgroup"))
+    return next(one.read_used_bytes() for one in groups if one.path.name == group.name)
 
 
 def was_killed(group: Path) -> bool:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from cni_calico.datastore.interface import Write
+from cni_calico.nodeagent.policing.feed import starting
+from cni_calico.nodeagent.policing.feed.memory import USABLE
 from tests.deadlines import until
-from tests.netns.policing.cgroups import memory_group, was_killed
+from tests.netns.policing.cgroups import memory_group, set_limit, used_bytes, was_killed
 from tests.netns.policing.lab import Lab
 from tests.netns.policing.tenants import document, endpoint, large_policy, two_pods, unrelated
 
@@ -59,9 +61,16 @@ def _policy(name: str, number: int, rules: list[dict[str, Any]]) -> Write:
 
 @contextmanager
 def small_host(
-    root: Path, limit_mib: int, tenants: int, before: Callable[[int], list[Write]] = lambda number: []
+    root: Path,
+    limit_mib: int,
+    tenants: int,
+    before: Callable[[int], list[Write]] = lambda number: [],
+    *,
+    room_mib: int = 0,
 ) -> Iterator[tuple[Lab, Path]]:
-    """a and b may talk; c is tenant 0's. ``before``: what each tenant has written before the start."""
+    """a and b may talk; c is tenant 0's. ``before``: what each tenant has written before the start. ``room_mib``: the
+    limit is what leaves so much to policies beside what the agent itself needs here and now, which varies.
+    """
     with memory_group(limit_mib << 20) as group, two_pods(root) as made:
         made.group, made.limit_s = group, 1200
         made.put_profile("kns.t0")
@@ -72,6 +81,12 @@ def small_host(
                 made.write([one])
         made.start()
         made.until_in_force(endpoints=3 + tenants - 1)
+        if room_mib:
+            needed = used_bytes(group, made.pid)
+            made.stop()
+            set_limit(group, int((needed + (room_mib << 20)) / USABLE))
+            made.start()
+            made.until_in_force(endpoints=3 + tenants - 1)
         try:
             yield made, group
         finally:
@@ -85,7 +100,7 @@ def waiting(made: Lab) -> str:
 
 
 def test_what_does_not_fit_waits_and_opens_nothing(tmp_path: Path) -> None:
-    with small_host(tmp_path, 110, 3) as (made, _):
+    with small_host(tmp_path, 1000, 3, room_mib=45) as (made, _):
         assert made.passes("a", "c", 80)
         made.write([of_alternatives(1, 1000)])
         made.until_in_force(policies=2)
@@ -107,7 +122,7 @@ def test_what_does_not_fit_waits_and_opens_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_in_force_stays_while_a_larger_version_waits(tmp_path: Path) -> None:
-    with small_host(tmp_path, 80, 2) as (made, _):
+    with small_host(tmp_path, 1000, 2, room_mib=25) as (made, _):
         made.write([of_alternatives(0, 1, port=80)])
         made.until_passes("a", "c", 81, False)
         made.write([of_alternatives(0, 4000, port=81)])
@@ -132,7 +147,7 @@ def made_ready(made: Lab) -> bool:
 
 def test_a_start_does_not_wait_for_many_sets(tmp_path: Path) -> None:
     """Sets of more selectors than the first round takes; the namespaces that need most have to wait, and open nothing
-    until then. When the agent comes again, what was in force stays.
+    until then.
     """
     with small_host(tmp_path, 1000, 4, lambda number: [of_selectors(number, 1300 - number)]) as (made, _):
         assert "1 large policies of namespace t0 are still being made ready (NetworkPolicy selectors)" in made.log()
@@ -142,6 +157,55 @@ def test_a_start_does_not_wait_for_many_sets(tmp_path: Path) -> None:
         assert not made.passes("a", "c", 81)
         made.until_in_force(policies=5)
         assert made.standing()["counts"]["sets"] > 4 * 1290
+
+
+def of_networks(number: int, port: int, nets: int) -> Write:
+    """Lets pod a in at this port, which a network set of the tenant names, and these many networks."""
+    source = {"selector": "what == 'a'"}
+    first = {"action": "Allow", "protocol": "UDP", "source": source, "destination": {"ports": [port]}}
+    listed = [{"action": "Allow", "source": {"nets": [f"10.9.{i >> 8}.{i & 255}/32"]}} for i in range(nets)]
+    return _policy("networks", number, [first, *listed])
+
+
+def set_of_a(number: int) -> Write:
+    return document("NetworkSet", "a", f"t{number}", {"nets": ["10.65.0.1/32", "10.66.0.0/16"]}, what="a")
+
+
+def listed(made: Lab) -> list[str]:
+    """The rules, in any order; while they change a listing may be incomplete."""
+    return sorted(made.ruleset().splitlines())
+
+
+def test_a_start_cuts_nothing_that_was_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of large policies that the first round does not take the earlier rules stay, with their sets, until they have had
+    their turn; then the newest version counts, and nothing is left of the earlier one.
+    """
+    monkeypatch.setattr(starting, "START_BYTES", 4 << 20)
+    said = "1 large policies of namespace t0 are still being made ready"
+
+    def before(number: int) -> list[Write]:
+        return [set_of_a(number), of_networks(number, 80, 1500 - number)]
+
+    def ports(made: Lab) -> list[int]:
+        return [port for port in (80, 81) if made.passes("a", "c", port)]
+
+    with small_host(tmp_path, 1000, 2, before) as (made, _):
+        made.until_passes("a", "c", 80)
+        until(lambda: made_ready(made), "nothing has a stand-in")
+        made.until_in_force(policies=3)
+        written = listed(made)
+        assert len(written) > 3000
+        for port in (80, 81):
+            made.stop()
+            made.write([of_networks(0, port, 1500)])
+            begun = len(made.log())
+            made.start()
+            while not made.standing().get("in_force") or not made_ready(made):
+                assert ports(made), "one port is asked after the other, so a change may come between them"
+            assert said in made.log()[begun:]
+            until(lambda port=port: ports(made) == [port], "its turn has come")
+        made.write([of_networks(0, 80, 1500)])
+        until(lambda: listed(made) == written, "nothing is left of what had to wait")
 
 
 @pytest.mark.slow

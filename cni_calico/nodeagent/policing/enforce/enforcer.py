@@ -40,12 +40,14 @@ from cni_calico.netfilter.tables import (
 from cni_calico.nodeagent.policing.enforce.audit import Audit
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.kept import KeptPolicies
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.standing import has_policies
 from cni_calico.nodeagent.policing.tables.touched import ARP, FILTER, TABLES
 from cni_calico.nodeagent.policing.tables.without import do_without
 from cni_calico.nodeagent.status.policing import PolicyFigures
+from cni_calico.policy.wanted import PolicyId
 
 PartOfTable = Callable[[NftTable, FilterSettings], NftTable]
 FaultSuspects = Counter[FilterObject | OptionalFeature]
@@ -77,6 +79,7 @@ class Enforcer:
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
         self._select: PartOfTable | None = None  # None: all of the goal
+        self._kept = KeptPolicies()
         self.audit = Audit(kernel.reader, lambda: self.held)
 
     @property
@@ -90,10 +93,20 @@ class Enforcer:
         if select is not self._select:
             self._select, self._doubted = select, True
 
+    @property
+    def kept(self) -> tuple[PolicyId, ...]:
+        """The policies of which the rules of an earlier run stay."""
+        return tuple(self._kept)
+
+    def keep(self, stand_ins: Collection[PolicyId]) -> None:
+        """The policies of which the goal has only a stand-in: what was found of them stays."""
+        self._kept.only(stand_ins)
+        self.goal.assume_passing(self._kept.marking)
+
     def _wanted(self, table: TableId) -> NftTable | None:
         goal = self.goal.tables.of[table]
         if self._select is None:
-            return goal
+            return self._kept.over(table, goal)
         return None if table == ARP else self._select(goal, self.goal.settings)
 
     def count(self) -> dict[str, dict[str, int]]:
@@ -136,9 +149,11 @@ class Enforcer:
             self.doubt(self._changed_by or "somebody")
         return found
 
-    def look(self, deadline: Deadline, more_rules: int) -> None:
-        """Read for the first time what an earlier run left. As ``read``."""
+    def look(self, deadline: Deadline, more_rules: int, stand_ins: Collection[PolicyId] = ()) -> None:
+        """Read for the first time what an earlier run left. As ``read``. ``stand_ins``: as for ``keep``."""
         self.read(deadline, more_rules)
+        self._kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
+        self.goal.assume_passing(self._kept.marking)
         self.looked, self.was_policed = True, self.is_there
 
     def repair(self, deadline: Deadline) -> int:
@@ -246,6 +261,8 @@ class Enforcer:
     def _plan(self, deadline: Deadline) -> Phases:
         touched, others = self.goal.tables.take_touched(), Phases()
         changes: list[tuple[NftTable, NftTable | None, Touched | None]] = []
+        for table, released in self._kept.take_released().items():
+            touched.setdefault(table, Touched()).join(released)
         everything = self._doubted
         if everything:
             before = self.held if self._read else None

@@ -15,6 +15,7 @@ from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY
 from cni_calico.policy.budget import denied
 from cni_calico.policy.decode import decode_record, reduce_record
 from cni_calico.policy.records import PolicyRecord
+from cni_calico.policy.wanted import WantedPolicy
 
 WHY = "waits for memory"
 _DIRECTIONS = ("ingress", "egress")
@@ -23,6 +24,11 @@ _ANY_RULE = {"action": "Deny", "from": [{"namespaces": {}}], "to": [{"namespaces
 
 def stand_in_of(policy: PolicyRecord) -> PolicyRecord:
     return replace(policy, wanted=denied(policy.wanted, WHY), sources={}, warnings=())
+
+
+def is_stand_in(policy: WantedPolicy) -> bool:
+    """Also for a policy whose owner writes what a stand-in says: then his own one only."""
+    return policy.rules() != () and denied(policy, WHY) == policy
 
 
 def decode_stand_in(key: ResourceKey, document: JSON) -> PolicyRecord | None:

@@ -2,7 +2,8 @@
 
 Rule: the first round takes everything, and others' policies wait for it; so of tenants' large policies it takes what
 fits into START_BYTES (sizes.py) and START_SELECTORS, some seconds' work: first those that were in force before, then
-those of the namespaces that need least. The others follow in slices. What no tenant can write is never among them.
+those of the namespaces that need least. The others follow in slices. What no tenant can write is never among them. Of a
+policy that waits the rules stay that an earlier run had in force (tables/kept.py).
 
 Selectors count by themselves: nf_tables finds a set by walking through all of its table, so twice as many take four
 times as long.
@@ -59,6 +60,6 @@ def describe_later(keys: Collection[ResourceKey]) -> tuple[str, ...]:
         found.setdefault(key.namespace, []).append(f"{key.kind} {key.name}")
     return tuple(
         f"{len(names)} large policies of namespace {namespace} are still being made ready "
-        f"({listed(sorted(names))}): what they govern is denied until then"
+        f"({listed(sorted(names))}): what they govern is denied until then, unless an earlier run had them in force"
         for namespace, names in sorted(found.items())
     )

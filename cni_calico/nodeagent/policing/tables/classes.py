@@ -6,7 +6,7 @@ settings. A class whose chain the kernel refused drops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from cni_calico.netfilter.rules import COMMENT_CHARACTERS, DROP, NftRule
@@ -95,3 +95,11 @@ class ClassChains:
                 passing ^= {policy}
                 changed = True
         return changed
+
+    def assume_passing(self, policies: Mapping[bool, Collection[PolicyId]]) -> set[PolicyId]:
+        """These may (by whether ingress), until they are noted again. Returns for which that is new."""
+        new: set[PolicyId] = set()
+        for ingress, passing in self._passing.items():
+            new.update(policy for policy in policies[ingress] if policy not in passing)
+            passing.update(policies[ingress])
+        return new

@@ -10,7 +10,7 @@ policies do not need and the kernel does not support (``lack``) are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cni_calico.nodeagent.policing.tables import stages, standing
 from cni_calico.nodeagent.policing.tables.classes import ClassChains
@@ -170,6 +170,16 @@ class Goal:
     def _waits(self, policy: WantedPolicy) -> str:
         sets, why = self._incomplete
         return why if sets and any(rule.may_open(sets) for rule in policy.rules()) else ""
+
+    def assume_passing(self, policies: Mapping[bool, Collection[PolicyId]]) -> None:
+        """Tiers check the mark after these policies (by whether ingress), until they are put again: others' rules stand
+        in their place (kept.py).
+        """
+        new = self.class_chains.assume_passing(policies)
+        if new:
+            self.class_chains.render_asking(new)
+        if new and self.hosts.all:
+            self.render_hosts()
 
     def deny_class(self, class_id: str, ingress: bool, why: str) -> bool:
         """The kernel refuses its chain: drop in that direction. Returns whether that is new."""
