@@ -100,7 +100,7 @@ def waiting(made: Lab) -> str:
 
 
 def test_what_does_not_fit_waits_and_opens_nothing(tmp_path: Path) -> None:
-    with small_host(tmp_path, 1000, 3, room_mib=45) as (made, _):
+    with small_host(tmp_path, 1000, 3, room_mib=68) as (made, _):
         assert made.passes("a", "c", 80)
         made.write([of_alternatives(1, 1000)])
         made.until_in_force(policies=2)
