@@ -33,7 +33,7 @@ from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.kernel.netlink.links import Link
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.names import valid_ifname
-from cni_calico.model.resources import Address, WorkloadEndpoint
+from cni_calico.model.resources import Address, Network, WorkloadEndpoint
 from cni_calico.plugin import owed
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name
@@ -85,6 +85,10 @@ def _open_netns(task: Task, held: ExitStack) -> int | None:
         return None
     held.callback(os.close, netns)
     return netns
+
+
+def _is_single(net: Network) -> bool:
+    return net.prefixlen == net.max_prefixlen
 
 
 @dataclass(slots=True)
@@ -203,6 +207,11 @@ class Removal:
                 claim = self._claim(RECORDED, name, self._former_networks(recorded, deadline))
             except (DatastoreError, DeadlineExceeded) as e:
                 failure = e  # its owner will be known when the owed release is carried out
+        elif end is not None and not is_proven(end, claim.digests):
+            try:
+                claim = self._claim(UNKNOWN) if self._carries_anothers(end, deadline) else claim
+            except (DatastoreError, DeadlineExceeded) as e:
+                claim, failure = self._claim(UNREADABLE), e
         # after a crash the record must still exist, to say who owns the interface
         if end is None or not is_proven(end, claim.digests):
             self._remove_network(netns, recorded, claim)
@@ -234,6 +243,24 @@ class Removal:
         except KernelError:
             return None
 
+    def _carries_anothers(self, end: Link, deadline: Deadline) -> bool:
+        """Whether addresses that are routed to an interface without alias are held for another container: under
+        Kubernetes the record that names the interface, and its container, is what the pod's author wrote. Raises
+        DatastoreError, KernelError.
+        """
+        from cni_calico.plugin.network.host import Borrowed, read_routes
+
+        with Borrowed(self.task.services.host) as host:
+            routes = [route for version in (4, 6) for route in read_routes(host.rtnl, version, self.task.deadline)]
+        routed = {route.dst.network_address for route in routes if route.oif == end.ifindex and _is_single(route.dst)}
+        held = self.task.allocator.handles_of(routed, deadline)
+        return any(handle not in self.attachment.handle_ids and not self._is_own(handle) for handle in held.values())
+
+    def _is_own(self, handle: str) -> bool:
+        """Whether a handle ends as this container's do, whatever its network was called."""
+        end = f".{self.attachment.container_id}"
+        return handle.endswith((end, f"{end}.{self.attachment.ifname}"))
+
     def _former_networks(self, recorded: Recorded, deadline: Deadline) -> set[str]:
         """Other names that the network may have had when the container was added: those in its profiles, and those in
         the handles that hold its addresses. Raises DatastoreError.
@@ -249,10 +276,8 @@ class Removal:
         """
         from cni_calico.ipam.block import Release
 
-        end = f".{self.attachment.container_id}"
-        ends = (end, f"{end}.{self.attachment.ifname}")
         found = self.task.allocator.handles_of(addresses, deadline)
-        return [Release(address, handle) for address, handle in found.items() if handle.endswith(ends)]
+        return [Release(address, handle) for address, handle in found.items() if self._is_own(handle)]
 
     def _remove_network(self, netns: int | None, recorded: Recorded, claim: Claim) -> None:
         if self.task.conf.dataplane is not None:

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Policy: how long a policy of one namespace takes while another namespace writes as much as it may.
 
-    tenants.py [--case tenants|selectors|terms|members|policies|labels] [--tenants 50] [--rules 16000] [--repeat 40]
+    tenants.py [--case tenants|budget|selectors|terms|members|policies|labels]
+               [--tenants 50] [--rules 16000] [--repeat 40]
 
-tenants: policies as large as they may be; selectors: whose rules have a selector each; terms: selectors of 10,000
-terms; members: a network set of 100,000 networks; policies: 10,000 policies of one namespace; labels: those of a
-workload change 100 times a second. Prints the time from put to in force (a UDP probe sees it), alone and beside the
-others: median, 90th percentile and worst, in ms; and how long everything took. Needs root.
+tenants: policies of one network for each rule; budget: policies that need as many rules of the packet filter as a
+policy may, 16 for each of theirs; selectors: whose rules have a selector each; terms: selectors of 10,000 terms;
+members: a network set of 100,000 networks; policies: 10,000 policies of one namespace; labels: those of a workload
+change 100 times a second. Prints the time from put to in force (a UDP probe sees it), alone and beside the others:
+median, 90th percentile and worst, in ms; and how long everything took. Needs root.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.netns.policing import tenants
 from tests.netns.policing.lab import Lab
 from tests.netns.policing.tenants import endpoint, large_policy, two_pods, unrelated
 
-CASES = ("tenants", "selectors", "terms", "members", "policies", "labels")
+CASES = ("tenants", "budget", "selectors", "terms", "members", "policies", "labels")
 LIMIT_S = 240.0
 
 
@@ -53,6 +55,9 @@ def writes(asked: argparse.Namespace) -> Iterator[list[Write]]:
     match asked.case:
         case "tenants":
             yield from ([large_policy(number, asked.rules)] for number in range(asked.tenants))
+        case "budget":
+            rules = min(asked.rules, tenants.LARGEST)
+            yield from ([tenants.of_alternatives(number, rules)] for number in range(asked.tenants))
         case "selectors":
             yield from ([tenants.selector_policy(number, asked.rules)] for number in range(asked.tenants))
         case "terms":
@@ -72,6 +77,7 @@ def writes(asked: argparse.Namespace) -> Iterator[list[Write]]:
 def done_of(asked: argparse.Namespace) -> Callable[[Lab], bool]:
     count = {
         "tenants": asked.tenants,
+        "budget": asked.tenants,
         "selectors": asked.tenants,
         "policies": 10_000,
         "terms": min(20, asked.tenants),
@@ -99,7 +105,7 @@ def main() -> None:
 
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
-        if asked.case in ("tenants", "selectors", "policies"):
+        if asked.case in ("tenants", "budget", "selectors", "policies"):
             writer.join()  # what the datastore takes for it is not measured
         beside: list[float] = []
         done = done_of(asked)

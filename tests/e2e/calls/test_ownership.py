@@ -5,6 +5,7 @@ take nothing from a living pod, whatever has become of its record.
 from __future__ import annotations
 
 import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -315,6 +316,28 @@ def test_a_second_pod_with_the_interface_of_a_first(
     assert any_node.call("DEL", S1, living.path, args=own_args).ok and any_node.host.link(TWIN) is None
     added(any_node, S2, other, args=args)
     assert any_node.call("DEL", S2, other.path, args=args).ok and not any_node.leftovers()
+
+
+def test_a_pod_that_claims_the_interface_of_another(any_node: Node, make_pod_ns: MakeNamespace) -> None:
+    """As the author of a pod can with the annotation of its container's ID: an interface without alias, of a pod of
+    upstream's, stays, because IPAM holds its addresses for another container; the owner's own DEL removes it.
+    """
+    living, other = make_pod_ns(), make_pod_ns()
+    (owner, own_args), (thief, args) = twin(0), twin(1)
+    added(any_node, S1, living, args=own_args)
+    any_node.host.do("link", "set", TWIN, "alias", "")
+    ((path, document),) = any_node.records(ResourceList("WorkloadEndpoint")).items()
+    renamed = json.dumps([path, document]).replace(S1, S2)
+    for mine, its in zip(owner.split("/"), thief.split("/"), strict=True):
+        renamed = renamed.replace(mine, its).replace(mine.replace("-", "--"), its.replace("-", "--"))
+    any_node.put(dict([json.loads(renamed)]))
+    assert len(any_node.records(ResourceList("WorkloadEndpoint"))) == 2
+    for _ in range(2):
+        assert any_node.call("DEL", S2, other.path, args=args).ok
+    assert living.link("eth0") is not None and any_node.host.link(TWIN) is not None
+    assert len(any_node.records(ResourceList("WorkloadEndpoint"))) == 1
+    assert any_node.call("DEL", S1, living.path, args=own_args).ok
+    assert any_node.host.link(TWIN) is None and not any_node.leftovers()
 
 
 def test_twins_at_once(any_node: Node, make_pod_ns: MakeNamespace) -> None:

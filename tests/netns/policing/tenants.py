@@ -9,6 +9,7 @@ from typing import Any
 
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.budget import DEFAULT
 from tests.netns.policing.lab import NODE, Lab, lab
 
 
@@ -45,6 +46,24 @@ def large_policy(number: int, rules: int, version: int = 0) -> Write:
 def _policy(number: int, name: str, rules: list[dict[str, Any]]) -> Write:
     spec = {"tier": "default", "selector": "app == 'a'", "types": ["Ingress"], "ingress": rules}
     return document("NetworkPolicy", name, f"t{number}", spec)
+
+
+# of_alternatives' rules that the budget has room for, beside a few sets
+LARGEST = (DEFAULT - 1000) // 16
+
+
+def of_alternatives(number: int, rules: int, *, port: int = 0) -> Write:
+    """Each rule but the first, which allows this port, needs 16 rules of the packet filter: the densest there are."""
+    side = {"selector": "has(app)", "ports": [9000, "name"]}
+    listed = [
+        {"action": "Allow", "protocol": "UDP", "destination": {"ports": [port]}},
+        *({"action": "Allow", "protocol": "UDP", "source": side, "destination": _named(i)} for i in range(rules)),
+    ]
+    return _policy(number, "alternatives", listed)
+
+
+def _named(i: int) -> dict[str, Any]:
+    return {"selector": "app == 'a'", "ports": [f"n{i % 700}", 1 + i]}
 
 
 def selector_policy(number: int, rules: int) -> Write:

@@ -15,24 +15,18 @@ from cni_calico.nodeagent.policing.feed.memory import USABLE
 from tests.deadlines import until
 from tests.netns.policing.cgroups import memory_group, set_limit, used_bytes, was_killed
 from tests.netns.policing.lab import Lab
-from tests.netns.policing.tenants import document, endpoint, large_policy, two_pods, unrelated
+from tests.netns.policing.tenants import (
+    LARGEST,
+    document,
+    endpoint,
+    large_policy,
+    of_alternatives,
+    two_pods,
+    unrelated,
+)
 
 pytestmark = pytest.mark.netns
 TENANTS = 50
-
-
-def of_alternatives(number: int, rules: int, *, port: int = 0) -> Write:
-    """Each rule but the first, which allows this port, needs 16 rules of the packet filter."""
-    side = {"selector": "has(app)", "ports": [9000, "name"]}
-    listed = [
-        {"action": "Allow", "protocol": "UDP", "destination": {"ports": [port]}},
-        *({"action": "Allow", "protocol": "UDP", "source": side, "destination": _named(i)} for i in range(rules)),
-    ]
-    return _policy("alternatives", number, listed)
-
-
-def _named(i: int) -> dict[str, Any]:
-    return {"selector": "app == 'a'", "ports": [f"n{i % 700}", 1 + i]}
 
 
 def of_names(number: int) -> Write:
@@ -218,7 +212,7 @@ def test_fifty_times_the_largest_policies_and_300_megabytes(tmp_path: Path) -> N
         for number in range(TENANTS):
             made.write([of_names(number)])
             made.write([of_ports_and_peers(number)])
-            made.write([of_alternatives(number, 4095)])
+            made.write([of_alternatives(number, LARGEST)])
             made.write([large_policy(number, 16384)])
         made.until_in_force()
         until(lambda: f"of namespace t{TENANTS - 1}" in waiting(made), "all have been looked at", 600)
@@ -236,7 +230,7 @@ def test_a_start_beside_fifty_tenants_and_300_megabytes(tmp_path: Path) -> None:
     """
 
     def all_four(number: int) -> list[Write]:
-        large = of_alternatives(number, 4095), large_policy(number, 16384)
+        large = of_alternatives(number, LARGEST), large_policy(number, 16384)
         return [of_names(number), of_ports_and_peers(number), *large]
 
     with small_host(tmp_path, 300, TENANTS, all_four) as (made, _):
