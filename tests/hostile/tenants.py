@@ -23,7 +23,14 @@ from cni_calico.model.kubernetes.custom import read_object
 from cni_calico.model.kubernetes.pods import read_namespace, read_pod, read_service_account
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY, read_stored_network_policy
 from cni_calico.model.qos import BOUNDS
-from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT, normalized, requirements
+from cni_calico.model.selector_forms import (
+    NAMESPACE,
+    ORCHESTRATOR,
+    SERVICE_ACCOUNT,
+    normalized,
+    parse_tree,
+    requirements,
+)
 from cni_calico.model.selectors import parse_selector
 from cni_calico.model.validation.check import check_resource
 from cni_calico.model.validation.defaults import with_defaults
@@ -33,8 +40,10 @@ from cni_calico.plugin.annotations import PREFIX, parse_pod_annotations
 from cni_calico.policy.decode import decode_record, reduce_record
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.kubernetes import MEMBERS_MAX, record_of
+from cni_calico.policy.long_selectors import LONG, normalizing, parsing_tree
 from cni_calico.policy.nodes import SLICE
 from cni_calico.policy.records import Labelled, PolicyRecord, ServiceMembers, labelled_workload, parse_profile
+from cni_calico.policy.steps import finish
 from cni_calico.policy.wanted import WantedRule, WantedSide
 from cni_calico.relay.reduction import reduce_account, reduce_pod
 
@@ -418,6 +427,28 @@ def check_selector(data: bytes) -> None:
     with_short_errors(meaning, data.decode("utf-8", "replace"))
 
 
+def check_long_selector(data: bytes) -> None:
+    """The second parser, in steps, which has the texts from LONG characters on."""
+    text = data.decode("utf-8", "replace")
+    for long in (text + " " * LONG, " || ".join([f"({text})"] * (2 + LONG // (len(text) + 6)))):
+        assert len(long) >= LONG
+        found = _outcome(lambda long=long: finish(parsing_tree(long)))
+        expected = _outcome(lambda long=long: parse_tree(long))
+        assert found == expected, long[:ERROR_MAX]
+        if isinstance(found, str):
+            assert len(found) <= ERROR_MAX and "\n" not in found
+        else:
+            assert finish(normalizing(found)).text == normalized(found).text, long[:ERROR_MAX]
+
+
+def _outcome(parse: Callable[[], Any]) -> Any:
+    """The tree, or the error's text."""
+    try:
+        return parse()
+    except Refusals as e:
+        return str(e)
+
+
 # -- services ---------------------------------------------------------------------------------------------------------
 
 
@@ -481,6 +512,7 @@ TENANTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
     "a Calico policy": (CALICO_POLICY, of_json(check_calico_policy)),
     "a network set": (NETWORK_SET, of_json(check_network_set)),
     "a selector's meaning": ("a == 'b' && !has(c) || d in {'e', 'f'}", check_selector),
+    "a long selector": ("a == 'b' && !has(c) || d in {'e', 'f'}", check_long_selector),
     "a Service": (SERVICE, of_json(check_service)),
     "an EndpointSlice": (SLICE_OBJECT, of_json(check_slice)),
     "podman's document": (PODMAN, check_podman),
