@@ -8,20 +8,24 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.log import SILENT
+from cni_calico.model.access import KubernetesAccess
+from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, NFTABLES, DataPlane, count_dropped
 from cni_calico.nodeagent.policing.report.drops import DroppedPackets
 from cni_calico.nodeagent.policing.tables.stages import SPOOFED
 from cni_calico.nodeagent.policing.tables.tunnels import UNKNOWN_VXLAN, Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures
 from tests.deadlines import until
-from tests.netns.policing.lab import Lab, socket_in
+from tests.netns.policing.lab import NODE, Lab, socket_in
 from tests.netns.policing.test_legacy import saved
 from tests.netns.policing.test_stages import ELSEWHERE, alias
 from tests.netns.policing.uplinked import HOST, OTHER, POD, Uplinked, uplinked_lab
@@ -91,6 +95,32 @@ def test_sources_and_tunnels_packets_of_workloads(guarded_node: Uplinked, versio
     lab.start(FELIX_STANDINGRULES="Disabled")
     until(lambda: "spoofing" not in lab.ruleset(), "the setting takes them away")
     assert passes("spoofed", 80) and passes("a", VXLAN)
+
+
+@BOTH_FAMILIES
+def test_kubernetes_on_etcd_before_its_profiles_exist(guarded_node: Uplinked, version: int) -> None:
+    """No policy is enforced, although there is one; sources and tunnels are guarded all the same, and stay so when
+    the first profile comes.
+    """
+    lab, usual = guarded_node.lab, guarded_node.lab.open_context
+    kubernetes = ApiNode(KubernetesAPI(KubernetesAccess()), NODE)  # nobody asks it here
+    lab.open_context = lambda log: replace(usual(log), kubernetes=kubernetes)
+    lab.put("GlobalNetworkPolicy", "closed", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": []})
+    lab.remove("Profile", "kns.default")
+    alias(lab, "spoofed", "a", FORGED[version])
+    lab.tunnels = Tunnels(frozenset({version}), False, frozenset())
+    lab.start()
+    until(lambda: "spoofing" in lab.ruleset() and "profiles" in str(lab.standing()), "the standing rules are in force")
+
+    def guarded() -> bool:
+        assert not lab.passes("spoofed", "b", 80, version=version) and not lab.passes("a", "b", VXLAN, version=version)
+        return not guarded_node.into_host(VXLAN, version)
+
+    assert not lab.standing()["in_force"] and not lab.standing()["ready"]
+    assert guarded() and lab.passes("a", "b", 80, version=version)
+    lab.put_profile("kns.default")
+    lab.until_in_force(policies=1)
+    assert guarded() and not lab.passes("a", "b", 80, version=version) and lab.passes("b", "a", 80, version=version)
 
 
 def test_no_packet_slips_through_when_policies_come_and_go(guarded_node: Uplinked) -> None:

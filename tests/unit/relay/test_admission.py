@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.errors import DatastoreUnavailable
-from cni_calico.relay.admission import PEER_AT_ONCE, PEER_WAITING, STANDS_IN_S, TokenReviews
+from cni_calico.relay.admission import PEER_AT_ONCE, PEER_WAITING, REVIEW_S, STANDS_IN_S, TokenReviews
 from cni_calico.relay.answers import Answers
+from cni_calico.relay.connections import Limits
 from cni_calico.relay.fair_queue import FairQueue, select_fairly
 from cni_calico.relay.tokens import TOKEN_CHARACTERS, Accepted, is_token, parse_audiences, peer_of
+from cni_calico.relay.watch_reviews import AGAIN_S
 from tests.deadlines import until
 
 USER = "system:serviceaccount:kube-system:calico-node"
@@ -278,3 +280,13 @@ def test_what_is_too_old_is_forgotten() -> None:
     assert answers.sizes == (3, 0)
     answers.allow(b"new", 200, 100)
     assert answers.sizes == (1, 0)
+
+
+def test_the_defaults_keep_what_is_promised() -> None:
+    """A revoked token is refused within 60 s, and ends an open watch within 5 minutes, whatever happens in between: the
+    API server remembers tokens for 10 s, and a client that does not read is given up after ``behind_s``.
+    """
+    limits, api_server_s = Limits(), 10.0
+    assert api_server_s + limits.review_s + REVIEW_S <= 60
+    assert api_server_s + limits.watch_review_s + AGAIN_S + REVIEW_S + limits.behind_s <= 300
+    assert (limits.review_s, limits.watch_review_s, STANDS_IN_S) == (40, 180, 3600)
