@@ -13,7 +13,7 @@ from cni_calico.model.kubernetes.policies import (
     NETWORK_POLICY,
     ConvertedPolicy,
     read_cluster_network_policy,
-    read_network_policy,
+    reading_network_policy,
 )
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.hosts import parse_host
@@ -47,12 +47,17 @@ def decode_record(key: ResourceKey, document: JSON) -> tuple[GraphRecord | None,
     """The record (None: the object does not take part), and texts about what could not be converted. For the kinds
     above; for Kubernetes' kinds ``document`` is the object itself. Raises CorruptRecord.
     """
+    return finish(decoding_record(key, document))
+
+
+def decoding_record(key: ResourceKey, document: JSON) -> Steps[tuple[GraphRecord | None, tuple[str, ...]]]:
+    """As ``decode_record``; a Kubernetes NetworkPolicy in steps."""
+    if key.kind == NETWORK_POLICY:
+        return _converted((yield from reading_network_policy(document)))
     if key.kind == "WorkloadEndpoint":
         return decode_endpoint(key, document), ()
     if key.kind == SLICE:
         return read_slice(document)[1], ()
-    if key.kind == NETWORK_POLICY:
-        return _converted(read_network_policy(document))
     if key.kind == CLUSTER_NETWORK_POLICY:
         return _converted(read_cluster_network_policy(document))
     return decode_resource(key, document), ()

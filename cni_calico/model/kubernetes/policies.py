@@ -8,7 +8,7 @@ denies or passes denies everything. What was left out is reported. Sources: upst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
@@ -39,6 +39,7 @@ TIERS = {"Admin": "kube-admin", "Baseline": "kube-baseline"}
 ACTIONS = {"Accept": "Allow", "Deny": "Deny", "Pass": "Pass"}
 IS_POD = f"{ORCHESTRATOR} == 'k8s'"
 PORT_MAX = 65535
+PEERS = 50
 _LABEL = re.compile(r"[A-Za-z0-9_./-]{1,512}")
 
 
@@ -114,15 +115,29 @@ def read_network_policy(obj: JSON) -> ConvertedPolicy:
     """The policy with a kind of its own, which the engine enforces if Kubernetes is the datastore. Raises
     CorruptRecord.
     """
-    return _read_network_policy(obj, NETWORK_POLICY, "")
+    return _finish(reading_network_policy(obj))
+
+
+def reading_network_policy(obj: JSON) -> Generator[None, None, ConvertedPolicy]:
+    """As ``read_network_policy``, PEERS peers at each step: those of a rule are multiplied by its protocols."""
+    return _reading_network_policy(obj, NETWORK_POLICY, "")
 
 
 def read_stored_network_policy(obj: JSON) -> ConvertedPolicy:
     """The NetworkPolicy that is stored for it in etcd. Raises CorruptRecord."""
-    return _read_network_policy(obj, "NetworkPolicy", STORED_PREFIX)
+    return _finish(_reading_network_policy(obj, "NetworkPolicy", STORED_PREFIX))
 
 
-def _read_network_policy(obj: JSON, kind: str, prefix: str) -> ConvertedPolicy:
+def _finish(steps: Generator[None, None, ConvertedPolicy]) -> ConvertedPolicy:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as e:
+            found: ConvertedPolicy = e.value
+            return found
+
+
+def _reading_network_policy(obj: JSON, kind: str, prefix: str) -> Generator[None, None, ConvertedPolicy]:
     try:
         metadata = _metadata(obj)
         name = prefix + parse_text(metadata.get("name"), "metadata.name")
@@ -136,8 +151,8 @@ def _read_network_policy(obj: JSON, kind: str, prefix: str) -> ConvertedPolicy:
             "tier": "default",
             "selector": _pods(spec.get("podSelector") or {}, "spec.podSelector"),
             "types": types,
-            "ingress": _rules(spec.get("ingress"), "spec.ingress", "from", "source", left_out),
-            "egress": _rules(spec.get("egress"), "spec.egress", "to", "destination", left_out),
+            "ingress": (yield from _reading_rules(spec.get("ingress"), "spec.ingress", "from", "source", left_out)),
+            "egress": (yield from _reading_rules(spec.get("egress"), "spec.egress", "to", "destination", left_out)),
         }
     except Wrong as e:
         raise CorruptRecord(f"cannot read {object_name(obj)}: {e}") from e
@@ -145,19 +160,23 @@ def _read_network_policy(obj: JSON, kind: str, prefix: str) -> ConvertedPolicy:
     return ConvertedPolicy(key, _document(key, metadata, kept), tuple(left_out))
 
 
-def _rules(raw: Any, at: str, peers: str, side: str, left_out: list[str]) -> list[dict[str, Any]]:
+def _reading_rules(
+    raw: Any, at: str, peers: str, side: str, left_out: list[str]
+) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     for i, item in enumerate(parse_list(raw or (), at)):
         try:
             rule = parse_object(item, f"{at}[{i}]")
             ports = _read_ports(rule.get("ports"), f"{at}[{i}].ports")
-            found += [
-                _combined("Allow", protocol, listed, peer, side)
-                for protocol, listed in ports
-                for peer in _read_peers(rule.get(peers), f"{at}[{i}].{peers}")
-            ]
+            selected = yield from _reading_peers(rule.get(peers), f"{at}[{i}].{peers}")
         except Wrong as e:
             left_out.append(f"{at}[{i}] allows nothing: {e}")
+            continue
+        for protocol, listed in ports:
+            for begin in range(0, len(selected), PEERS):
+                part = selected[begin : begin + PEERS]
+                found += [_combined("Allow", protocol, listed, peer, side) for peer in part]
+                yield
     return found
 
 
@@ -169,10 +188,14 @@ def _combined(action: str, protocol: str | None, ports: list[Any], peer: JSON, s
     return {"action": action, **({"protocol": protocol} if protocol else {}), **sides}
 
 
-def _read_peers(raw: Any, at: str) -> list[dict[str, Any]]:
+def _reading_peers(raw: Any, at: str) -> Generator[None, None, list[dict[str, Any]]]:
     """The peers of a rule; a single empty one if the rule is for all peers."""
-    peers = parse_objects(raw or (), at)
-    return [_read_peer(peer, f"{at}[{i}]") for i, peer in enumerate(peers)] or [{}]
+    found: list[dict[str, Any]] = []
+    for i, peer in enumerate(parse_objects(raw or (), at)):
+        found.append(_read_peer(peer, f"{at}[{i}]"))
+        if not len(found) % PEERS:
+            yield
+    return found or [{}]
 
 
 def _read_peer(raw: JSON, at: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import read_pod
+from cni_calico.model.kubernetes.policies import PEERS, reading_network_policy
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
 from cni_calico.policy.explain import Packet, decide
 from cni_calico.policy.graph import Graph
@@ -475,3 +476,23 @@ def test_a_record_nobody_thought_of_is_a_problem_of_its_own() -> None:
 def test_a_protocol_of_many_digits_names_no_port() -> None:
     assert named_port("x", "9" * 10_000, 80) is None
     assert named_port("x", "132", 80) is not None
+
+
+@given(st.integers(0, 3), st.lists(st.sampled_from(["TCP", "UDP", "SCTP"]), max_size=4))
+def test_a_policy_in_steps_is_the_same(hundreds, protocols):
+    """No step makes more than PEERS rules, so that a policy of 1 MB holds nobody up."""
+    peers = [{"podSelector": {"matchLabels": {"a": f"{i}"}}} for i in range(100 * hundreds + 7)]
+    ports = [{"protocol": protocol, "port": 1} for protocol in protocols]
+    spec = {"podSelector": {}, "ingress": [{"from": peers, "ports": ports}], "egress": [{"to": peers}, {"to": [{}]}]}
+    policy = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
+    steps, count = reading_network_policy(policy), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as e:
+            found = e.value
+            break
+        count += 1
+    assert found == read_network_policy(policy) and len(found.left_out) == 1
+    rules = sum(len(found.document["spec"][way]) for way in ("ingress", "egress"))
+    assert rules == len(peers) * (1 + max(1, len(set(protocols)))) and count >= rules / PEERS

@@ -20,7 +20,7 @@ from cni_calico.nodeagent.policing.feed.changes import FedChange, Refusal, Undec
 from cni_calico.nodeagent.policing.feed.weights import LARGE, weigh_document
 from cni_calico.nodeagent.view.claims import is_claimed
 from cni_calico.policy.confirmed import PodClaim, pod_claim
-from cni_calico.policy.decode import decode_record, reduce_record, reducing
+from cni_calico.policy.decode import decoding_record, reduce_record, reducing
 from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
 from cni_calico.policy.steps import Steps, finish
 
@@ -74,7 +74,7 @@ class RecordDecoder:
         key = item.key
         assert isinstance(key, ResourceKey)
         try:
-            record, left_out = decode_record(key, item.value)
+            record, left_out = yield from decoding_record(key, item.value)
             if isinstance(record, WorkloadEndpoint):
                 pod = pod_of(item)
                 claim = pod_claim(record) if pod is not None and is_claimed(pod) and record.ip_networks else None

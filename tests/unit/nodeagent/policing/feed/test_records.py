@@ -18,7 +18,7 @@ from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing.feed import decoding, records, rereading
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal, Undecoded
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
-from cni_calico.policy.decode import decode_record
+from cni_calico.policy.decode import decoding_record
 from cni_calico.policy.records import Labelled, PolicyRecord
 from cni_calico.policy.steps import finish
 from tests.deadlines import until
@@ -152,9 +152,9 @@ def test_a_record_nobody_thought_of_holds_up_no_other(feed_world: World, monkeyp
     def read(key: ResourceKey, value: Any) -> Any:
         if key == DENY:
             raise ZeroDivisionError
-        return decode_record(key, value)
+        return decoding_record(key, value)
 
-    monkeypatch.setattr(decoding, "decode_record", read)
+    monkeypatch.setattr(decoding, "decoding_record", read)
     feed_world.store.commit((Write.put(DENY, document("app == 'b'")),), Deadline.after(5))
     until(lambda: isinstance(feed_world.record(), Refusal), "the refusal")
     other = ResourceKey("GlobalNetworkPolicy", "other")
