@@ -48,12 +48,21 @@ def _others(config: DatastoreConfig, environ: Mapping[str, str]) -> Iterator[tup
 
 
 def read_node_config(path: str) -> DatastoreConfig | None:
-    """The datastore that a unit's EnvironmentFile names; None if it names none, or cannot be read."""
+    """The datastore that a unit's EnvironmentFile names; None if it names none, or there is no such file. Raises
+    InvalidConfig for one that cannot be read or understood: it may name any.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             config = parse_environment(parse_environment_file(file.read()))
-    except (OSError, UnicodeDecodeError, InvalidConfig):
+    except FileNotFoundError:
         return None
+    except (OSError, UnicodeDecodeError, InvalidConfig) as e:
+        why = e.strerror if isinstance(e, OSError) else str(e)
+        raise InvalidConfig(
+            f"cannot tell which datastore is meant: none is configured for calicoctl, and calico-node's {path} cannot "
+            f"be used: {why}",
+            details=f"correct that file, name the datastore in {DEFAULT_PATH}, or set DATASTORE_TYPE",
+        ) from e
     return config if config.type else None
 
 

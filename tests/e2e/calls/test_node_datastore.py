@@ -65,6 +65,20 @@ def test_the_agent_that_runs_uses_another() -> None:
     assert done.returncode == 1 and "the agent that runs on this host uses etcdv3" in done.stderr
 
 
+def test_an_agent_that_has_ended_uses_none() -> None:
+    """Its status is not of now: nobody holds the lock that it says there is."""
+    status = json.dumps({"datastore": "etcdv3 https://10.0.0.10:2379", "updated": since_boot(), "locked": True})
+    done = on_host(f"echo '{status}' > /run/calico/agent-status.json; {WRITE} && test -e {STORE}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("made_by", ["printf '\\377=1\\n' >", "mkdir"])
+def test_what_the_node_is_set_up_for_cannot_be_read(made_by: str) -> None:
+    """It may be any datastore, so nothing is written."""
+    done = on_host(f"{made_by} /etc/calico/calico-node.env; {WRITE}; s=$?; test ! -e {STORE} && exit $s")
+    assert done.returncode == 1 and "calico-node's /etc/calico/calico-node.env cannot be used" in done.stderr
+
+
 @pytest.mark.parametrize("variables", ["#DATASTORE_TYPE=etcdv3\n", "DATASTORE_TYPE=local\n"])
 def test_the_node_uses_the_same(variables: str) -> None:
     done = on_host(f"printf '{variables}' > /etc/calico/calico-node.env; {WRITE} && test -e {STORE}")
