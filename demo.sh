@@ -13,7 +13,7 @@ cd "$(dirname "$0")"
 
 [ "$(id -u)" = 0 ] || { echo "demo.sh: needs root, to make network namespaces" >&2; exit 1; }
 echo "demo.sh installs what is missing of: Debian packages to build with, Python packages (.venv), executables (dist/bin)."
-tests/setup/python.sh
+tests/setup/python.sh --build
 build/build.sh
 BIN=$PWD/dist/bin
 

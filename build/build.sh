@@ -9,5 +9,5 @@ set -eu
 case ${1:-} in "" | /*) directory=${1:-} ;; *) directory=$PWD/$1 ;; esac
 cd "$(dirname "$0")/.."
 directory=${directory:-dist/bin}
-tests/setup/python.sh
+tests/setup/python.sh --build
 exec .venv/bin/python build/freeze.py "$directory"

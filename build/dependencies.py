@@ -1,7 +1,8 @@
 """The project's dependencies: found by its import statements, frozen once, and kept until those change.
 
 Rule: everything that a module of the project or a launcher imports is frozen, including imports inside functions; the
-project's own modules never are, so changing them does not require a new analysis of everything else.
+project's own modules never are, so changing them does not require a new analysis of everything else. What
+requirements.lock does not name is left out, so nothing else that is installed beside it changes the result.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 import shutil
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from pyinstaller import run_pyinstaller
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "cni_calico"
+LOCK = ROOT / "requirements.lock"
 KEPT = 2  # the number of results kept: a change of the imports may be reverted
 
 
@@ -33,6 +37,25 @@ def find_imports(sources: list[Path]) -> list[str]:
     return sorted(s for s in statements if not s.startswith((*ours, "from __future__")))
 
 
+def locked_names(lock: str) -> set[str]:
+    """The distributions that a lock file names, normalised as PEP 503 says."""
+    return {_normalised(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE)}
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def unlocked_modules(lock: str) -> list[str]:
+    """The top-level modules that are installed and belong only to distributions that the lock does not name."""
+    locked = locked_names(lock)
+    return sorted(
+        module
+        for module, owners in packages_distributions().items()
+        if module.isidentifier() and not locked & {_normalised(owner) for owner in owners}
+    )
+
+
 def freeze_dependencies(cache: Path, sources: list[Path]) -> Path:
     """A contents directory with everything except the project's own modules; do not change it."""
     script = "".join(f"{statement}\n" for statement in ["import __future__", *find_imports(sources)])
@@ -45,7 +68,8 @@ def freeze_dependencies(cache: Path, sources: list[Path]) -> Path:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         (work / "imports.py").write_text(script)
-        found = run_pyinstaller("dependencies", work, imports=work / "imports.py")
+        unlocked = " ".join(unlocked_modules(LOCK.read_text()))
+        found = run_pyinstaller("dependencies", work, imports=work / "imports.py", unlocked=unlocked)
         (found / "contents").rename(kept)
         shutil.rmtree(work)
     kept.touch()

@@ -42,7 +42,6 @@ SOURCES = (
     "build/front/*",
     "build/launch/*.py",
     "cni_calico/**/*",
-    "pyproject.toml",
     "requirements.lock",
 )
 KEEP_S = 900  # longer than any one test

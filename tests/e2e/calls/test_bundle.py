@@ -42,6 +42,16 @@ def contents_of(directory: Path) -> Path:
     return found
 
 
+def test_nothing_in_it_depends_on_where_it_was_built(bundle: Path) -> None:
+    """No installer's notes (RECORD has hashes of scripts that begin with their directory), no path of the sources."""
+    contents = contents_of(bundle)
+    files = [path for path in (*contents.rglob("*"), *bundle.glob("calico*")) if path.is_file()]
+    notes = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
+    assert [path for path in files if path.name in notes] == []
+    assert list(contents.glob("shtab-*.dist-info/METADATA")), "what a program asks for its version stays"
+    assert [path for path in files if str(ROOT).encode() in path.read_bytes()] == []
+
+
 def test_no_executable_hides_one_of_the_host(bundle: Path) -> None:
     """People put its directory first on their PATH."""
     names = {line.split()[1] for line in (contents_of(bundle) / "executables").read_text().splitlines()}
