@@ -25,6 +25,8 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
+from edition import Edition
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUNDLE = "cni-calico-bundle"
 LIBRARY = "usr/lib/cni-calico"
@@ -177,27 +179,28 @@ PACKAGES = (
 )
 
 
-def build_packages(release: Path, out: Path, scratch: Path, version: str, epoch: int) -> list[Path]:
+def build_packages(release: Path, out: Path, scratch: Path, edition: Edition) -> list[Path]:
     """The .deb files of the tree that becomes the tarball."""
-    return [_build(package, release, out, scratch / package.name, version, epoch) for package in PACKAGES]
+    return [_build(package, release, out, scratch / package.name, edition) for package in PACKAGES]
 
 
-def _build(package: Package, release: Path, out: Path, root: Path, version: str, epoch: int) -> Path:
+def _build(package: Package, release: Path, out: Path, root: Path, edition: Edition) -> Path:
+    epoch = edition.epoch
     root.mkdir(parents=True)
     package.fill(root, release)
     document = root / "usr/share/doc" / package.name
     document.mkdir(parents=True, exist_ok=True)
     (document / "copyright").write_text(_copyright(package.name))
     (document / "changelog.gz").write_bytes(_zipped((release / "CHANGELOG.md").read_bytes()))
-    (document / "changelog.Debian.gz").write_bytes(_zipped(_changelog(package.name, version, epoch).encode()))
+    (document / "changelog.Debian.gz").write_bytes(_zipped(_changelog(package.name, edition).encode()))
     control = root / "DEBIAN"
     control.mkdir()
-    _control_files(package, root, control, version)
+    _control_files(package, root, control, edition)
     for path in [root, *root.rglob("*")]:
         if not path.is_symlink():
             path.chmod(_mode(path))
         os.utime(path, (epoch, epoch), follow_symlinks=False)
-    file = out / f"{package.name}_{version}_amd64.deb"
+    file = out / f"{package.name}_{edition.version}_{edition.architecture}.deb"
     command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zzstd", "-z3", "--build", str(root), str(file)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -211,16 +214,16 @@ def _mode(path: Path) -> int:
     return 0o600 if path.suffix == ".env" else 0o644
 
 
-def _control_files(package: Package, root: Path, control: Path, version: str) -> None:
+def _control_files(package: Package, root: Path, control: Path, edition: Edition) -> None:
     files = sorted(path for path in root.rglob("*") if path.is_file() and control not in path.parents)
     names = {path: str(path.relative_to(root)) for path in files}
-    depends = [text.format(version=version) for text in package.depends]
+    depends = [text.format(version=edition.version) for text in package.depends]
     if package.name != BUNDLE:
-        depends.insert(0, f"{BUNDLE} (= {version})")
+        depends.insert(0, f"{BUNDLE} (= {edition.version})")
     fields = {
         "Package": package.name,
-        "Version": version,
-        "Architecture": "amd64",
+        "Version": edition.version,
+        "Architecture": edition.architecture,
         "Maintainer": MAINTAINER,
         "Installed-Size": str(sum((path.lstat().st_size + 1023) // 1024 for path in files)),
         "Depends": ", ".join(depends),
@@ -290,9 +293,9 @@ def _copyright(name: str) -> str:
     )
 
 
-def _changelog(name: str, version: str, epoch: int) -> str:
-    date = format_datetime(datetime.fromtimestamp(epoch, UTC))
-    return f"{name} ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- {MAINTAINER}  {date}\n"
+def _changelog(name: str, edition: Edition) -> str:
+    date = format_datetime(datetime.fromtimestamp(edition.epoch, UTC))
+    return f"{name} ({edition.version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- {MAINTAINER}  {date}\n"
 
 
 def _zipped(data: bytes) -> bytes:

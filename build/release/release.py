@@ -1,7 +1,7 @@
-"""Writes a release from a bundle: ``release.py BUNDLE BASE OUT`` (build/release.sh is the command to use).
+"""Writes a release from a bundle: ``release.py BUNDLE BASE OUT --arch ARCH`` (build/release.sh is the command to use).
 
-Rule: the same bundle, base layer and sources give the same bytes; a file that exists in OUT is replaced, and the list
-of sums, which is written last, has exactly what was made.
+Rule: the same bundle, base layer and sources give the same bytes, wherever they lie; a file that exists in OUT is
+replaced, and the list of sums has exactly what was made. BUILDINFO, which says with what, is written last.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import tempfile
 from pathlib import Path
 
 from archive import tree_layer
+from buildinfo import describe_build, read_packages, render_buildinfo
 from components import read_bundle, read_layer
 from debs import build_packages
+from edition import Edition
 from notice import render_notice
 from pyinstaller import source_date
 from sbom import render_sbom
@@ -24,7 +26,6 @@ from sbom import render_sbom
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALL = ROOT / "build" / "install-bundle.sh"
 NAME = "cni-calico"
-PLATFORM = "linux-amd64"
 PAGES = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "ARCHITECTURE.md", "BENCHMARKS.md", "CONTRIBUTING.md")
 DIRECTORIES = ("docs", "manifests", "install", "conflist")
 CHART = "manifests/chart"
@@ -46,12 +47,12 @@ def stage(bundle: Path, tree: Path, notice: str) -> None:
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 
 
-def build_image(tree: Path, out: Path, version: str, build: str) -> None:
+def build_image(tree: Path, out: Path, edition: Edition) -> None:
     labels = {
         "title": NAME,
         "description": "Calico's CNI plugin, IPAM, node agent, policy engine and controllers in Python",
-        "version": version,
-        "revision": build,
+        "version": edition.version,
+        "revision": edition.build,
         "licenses": "Apache-2.0",
         "base.name": "debian:bookworm",
     }
@@ -64,7 +65,7 @@ def build_image(tree: Path, out: Path, version: str, build: str) -> None:
     subprocess.run([ROOT / "build" / "image" / "build.sh", out], check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
-def release(bundle: Path, base: Path, out: Path) -> None:
+def release(bundle: Path, base: Path, out: Path, architecture: str) -> None:
     epoch = int(source_date())
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="release-", dir=out) as made:
@@ -73,8 +74,9 @@ def release(bundle: Path, base: Path, out: Path) -> None:
         subprocess.run([INSTALL, "--plain", bundle, scratch / "bin"], check=True)
         (contents,) = (scratch / "bin").glob(".calico-*")
         version, _, build = contents.name.removeprefix(".calico-").rpartition("-")
+        edition = Edition(version, build, architecture, epoch)
         shipped, image = read_bundle(contents), read_layer(base)
-        name = f"{NAME}-{version}-{PLATFORM}"
+        name = f"{NAME}-{version}-linux-{architecture}"
         tree = scratch / "tarball" / name
         stage(scratch / "bin", tree, render_notice(f"{NAME} {version}+{build}", shipped, image))
         files = [out / f"{name}.tar.gz", out / f"{NAME}-{version}-image.tar", out / f"{NAME}-{version}.cdx.json"]
@@ -83,19 +85,22 @@ def release(bundle: Path, base: Path, out: Path) -> None:
         # helm wants the chart's name as the directory
         shutil.copytree(tree / CHART, scratch / "chart" / NAME)
         files[3].write_bytes(tree_layer(scratch / "chart").data)
-        build_image(tree, files[1], version, build)
-        files[2].write_text(render_sbom(NAME, version, build, epoch, shipped, image))
-        files += build_packages(tree, out, scratch / "debs", version, epoch)
-    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files)]
-    (out / "SHA256SUMS").write_text("".join(sums))
+        build_image(tree, files[1], edition)
+        files[2].write_text(render_sbom(NAME, edition, shipped, image))
+        files += build_packages(tree, out, scratch / "debs", edition)
+    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+    fields = describe_build(edition)
+    (out / f"BUILDINFO-{architecture}").write_text(render_buildinfo(fields, read_packages(), sums))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a release.")
     for name in ("bundle", "base", "out"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--arch", required=True, help="Debian's name of the processor: amd64")
     arguments = parser.parse_args()
-    release(arguments.bundle, arguments.base, arguments.out)
+    release(arguments.bundle, arguments.base, arguments.out, arguments.arch)
 
 
 if __name__ == "__main__":

@@ -12,31 +12,30 @@ from datetime import UTC, datetime
 from typing import Any
 
 from components import Component
+from edition import Edition
 
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562, for URLs
 
 
-def render_sbom(
-    name: str, version: str, build: str, epoch: int, bundle: Sequence[Component], image: Sequence[Component]
-) -> str:
+def render_sbom(name: str, edition: Edition, bundle: Sequence[Component], image: Sequence[Component]) -> str:
     ours = {
         "type": "application",
         "bom-ref": "cni-calico",
         "name": name,
-        "version": f"{version}+{build}",
+        "version": f"{edition.version}+{edition.build}",
         "licenses": [{"license": {"id": "Apache-2.0"}}],
     }
     merged: dict[str, tuple[Component, list[str]]] = {}
     for where, components in (("bundle", bundle), ("image", image)):
         for each in components:
-            merged.setdefault(_reference(each), (each, []))[1].append(where)
+            merged.setdefault(_reference(each, edition.architecture), (each, []))[1].append(where)
     document: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "timestamp": datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "timestamp": datetime.fromtimestamp(edition.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "component": ours,
         },
         "components": [_component(reference, each, where) for reference, (each, where) in sorted(merged.items())],
@@ -47,12 +46,12 @@ def render_sbom(
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
-def _reference(each: Component) -> str:
+def _reference(each: Component, architecture: str) -> str:
     if each.kind == "pypi":
         return f"pkg:pypi/{each.name.replace('_', '-')}@{each.version}"
     if each.kind == "deb":
         version = each.version.replace("%", "%25").replace("+", "%2B").replace(":", "%3A").replace("~", "~")
-        return f"pkg:deb/debian/{each.name.replace('+', '%2B')}@{version}?arch=amd64&distro=bookworm"
+        return f"pkg:deb/debian/{each.name.replace('+', '%2B')}@{version}?arch={architecture}&distro=bookworm"
     return f"pkg:generic/{each.name}?in={each.inside}"
 
 

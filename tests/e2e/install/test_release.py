@@ -1,4 +1,4 @@
-"""build/release.sh: what it makes, made twice; the Debian packages in a fresh root; nothing without its licence."""
+"""build/release.sh: what it makes, in two places; the Debian packages in a fresh root; nothing without its licence."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ LIBRARY = "/usr/lib/cni-calico"
 PACKAGES = ("cni-calico-bundle", "calico-cni", "calico-node", "calico-kube-controllers", "calicoctl")
 
 
-def make(out: Path, **environment: str) -> dict[str, str]:
+def make(out: Path, sources: Path = ROOT, umask: int = -1, **environment: str) -> dict[str, str]:
     """Name of each file -> its sum."""
-    subprocess.run([ROOT / "build/release.sh", out], check=True, env={**os.environ, **environment})
+    command = ["nice", sources / "build/release.sh", out]
+    subprocess.run(command, check=True, env={**os.environ, **environment}, umask=umask)
     lines = (out / "SHA256SUMS").read_text().splitlines()
     sums = {line.split()[1]: line.split()[0] for line in lines}
-    assert {path.name for path in out.iterdir()} == {*sums, "SHA256SUMS"}
+    assert {path.name for path in out.iterdir()} == {*sums, "SHA256SUMS", "BUILDINFO-amd64"}
     assert sums == {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in sums}
     return sums
 
@@ -61,10 +63,50 @@ def tree(made: Path) -> Path:
     return found
 
 
-def test_twice_it_is_the_same(made: Path, tmp_path: Path) -> None:
-    """The image's lower layer, too: made again from Debian's packages."""
+def clone(directory: Path) -> None:
+    """The work tree as it is here, as a clone with a commit of its own, whose requirements-tests.lock is another."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@localhost"]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    subprocess.run([*git, "clone", "-q", "--no-checkout", ROOT, directory], check=True)
+    for name in filter(None, listed.split("\0")):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, directory / name, follow_symlinks=False)
+    lock = directory / "requirements-tests.lock"
+    lock.write_text(re.sub(r"(?m)^pytest==\S+", "pytest==0.0.1", lock.read_text()))
+    subprocess.run([*git, "add", "-A"], cwd=directory, check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "another version of a test tool"], cwd=directory, check=True)
+
+
+def test_another_place_makes_the_same(made: Path, tmp_path: Path) -> None:
+    """Another directory, home, zone, umask and version of a test tool; the image's lower layer is made again, too."""
+    home, sources = tmp_path / "home", tmp_path / "much" / "deeper" / "sources-of-cni-calico"
+    before = os.umask(0o077)
+    try:
+        clone(sources)
+        (home / ".cache" / "cni-calico").mkdir(parents=True)
+    finally:
+        os.umask(before)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    (home / ".cache/cni-calico/wheels").symlink_to(caches / "cni-calico/wheels")  # checked by their hashes, not fetched
+    environment = {"HOME": str(home), "TZ": "Asia/Kathmandu", "LC_ALL": "C", "XDG_CACHE_HOME": ""}
+    environment["SOURCE_DATE_EPOCH"] = "1577836800"
     first = dict(line.split()[::-1] for line in (made / "SHA256SUMS").read_text().splitlines())
-    assert make(tmp_path / "again", XDG_CACHE_HOME=str(tmp_path / "cache"), SOURCE_DATE_EPOCH="1577836800") == first
+    assert make(tmp_path / "again", sources, umask=0o077, **environment) == first
+    assert not list((sources / ".venv/lib").glob("python*/site-packages/pytest*")), "a release needs no test tools"
+
+
+def test_buildinfo_says_what_it_was_made_of(made: Path) -> None:
+    text = (made / "BUILDINFO-amd64").read_text()
+    fields = Parser().parsestr(text)
+    (contents,) = (ROOT / "dist/bin").glob(f".calico-*-{fields['Build']}")
+    assert contents.name == f".calico-{fields['Version']}-{fields['Build']}"
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert fields["Commit"].removesuffix(" (changed)") == head.strip()
+    sums = [line.split() for line in (made / "SHA256SUMS").read_text().splitlines()]
+    assert [line.split() for line in fields["Checksums-Sha256"].strip().splitlines()] == sums
+    assert {"gcc (= ", "libc6 (= "} <= set(re.findall(r"(?m)^ ((?:gcc|libc6) \(= )", text))
+    assert str(ROOT) not in text
 
 
 def test_the_tarball_has_what_an_installation_needs(tree: Path, tmp_path: Path) -> None:

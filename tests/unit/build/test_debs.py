@@ -15,6 +15,7 @@ from tests.conftest import ROOT
 sys.path.insert(0, str(ROOT / "build" / "release"))
 
 import debs
+from edition import Edition
 
 WITH_SETTINGS = ("calico-node", "calico-kube-controllers")
 GROUP = 12345
@@ -34,7 +35,7 @@ def test_settings_are_their_owners_alone(release: Path, tmp_path: Path, name: st
     (package,) = [one for one in debs.PACKAGES if one.name == name]
     before = os.umask(0)
     try:
-        file = debs._build(package, release, tmp_path, tmp_path / "root", "1.0", 0)
+        file = debs._build(package, release, tmp_path, tmp_path / "root", Edition("1.0", "00000000", "amd64", 0))
     finally:
         os.umask(before)
     listed = subprocess.run(["dpkg-deb", "-c", file], capture_output=True, text=True, check=True).stdout.splitlines()
