@@ -16,6 +16,7 @@ from cni_calico.datastore.kubernetes.token import Token, find_token, render_kube
 from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, InstallFailed, InvalidConfig
+from cni_calico.install.plugin_versions import read_version, reason_to_stay
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, TLS_DIR, Settings
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
@@ -101,7 +102,7 @@ def _install_into(directory: str, settings: Settings, log: Log) -> None:
         _install_bundle(directory, wanted, settings, log)
         log.info(f"installed {', '.join(wanted)} into {directory}")
     for name in _other_plugins(settings.bundle):
-        if _wanted(name, directory, settings, log):
+        if _wanted(name, directory, settings, log) and _replaces(name, directory, settings, log):
             _copy_executable(f"{settings.bundle}/{name}", f"{directory}/{name}")
             log.info(f"installed {name} into {directory}")
 
@@ -114,6 +115,26 @@ def _wanted(name: str, directory: str, settings: Settings, log: Log) -> bool:
         log.info(f"{directory}/{name} is there and stays (UPDATE_CNI_BINARIES is false)")
         return False
     return True
+
+
+def _replaces(name: str, directory: str, settings: Settings, log: Log) -> bool:
+    """Whether a plugin of others is to be copied there: none is there, or one that says that it is older."""
+    path, ours = f"{directory}/{name}", f"{settings.bundle}/{name}"
+    if not os.path.lexists(path):
+        return True
+    if _same(path, ours):
+        return False
+    reason = reason_to_stay(read_version(path), read_version(ours))
+    if reason:
+        log.info(f"{path} is there and stays: {reason}")
+    return not reason
+
+
+def _same(path: str, other: str) -> bool:
+    try:
+        return read_file(path) == read_file(other)
+    except OSError:
+        return False
 
 
 def _other_plugins(bundle: str) -> list[str]:

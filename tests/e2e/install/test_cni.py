@@ -46,9 +46,16 @@ def image(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for script in ("build/install-bundle.sh", "install/install-cni.sh"):
         shutil.copy2(ROOT / script, directory)
     shutil.copy2(ROOT / "conflist" / "10-calico.conflist.template", directory)
-    (directory / "portmap").write_text("#!/bin/sh\necho portmap\n")
-    (directory / "portmap").chmod(0o755)
+    write_plugin(directory / "portmap", "v1.9.1")
     return directory
+
+
+def write_plugin(path: Path, version: str) -> None:
+    """What a reference plugin prints when it is started by hand."""
+    path.write_text(
+        f'#!/bin/sh\necho "CNI portmap plugin {version}" >&2\necho "CNI protocol versions supported: 1.0.0" >&2\n'
+    )
+    path.chmod(0o755)
 
 
 class Host:
@@ -182,14 +189,37 @@ def test_executables_that_are_skipped_or_stay(install_host: Host) -> None:
     install_host.install(SKIP_CNI_BINARIES="portmap")
     assert install_host.names() == OURS
     (install_host.bin / "calico").write_text("old")
-    (install_host.bin / "portmap").write_text("older")
-    install_host.install(UPDATE_CNI_BINARIES="false")
-    assert (install_host.bin / "calico").read_text() == "old" and (install_host.bin / "portmap").read_text() == "older"
-    install_host.install()
-    assert (
-        "echo portmap" in (install_host.bin / "portmap").read_text()
-        and (install_host.bin / "calico").stat().st_size > 5000
-    )
+    write_plugin(install_host.bin / "portmap", "v1.9.0")
+    output = install_host.install(UPDATE_CNI_BINARIES="false")
+    assert (install_host.bin / "calico").read_text() == "old"
+    assert "plugin v1.9.0" in (install_host.bin / "portmap").read_text()
+    assert f"{install_host.bin}/portmap is there and stays (UPDATE_CNI_BINARIES is false)" in output
+    output = install_host.install()
+    assert "plugin v1.9.1" in (install_host.bin / "portmap").read_text() and "installed portmap" in output
+    assert (install_host.bin / "calico").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("v1.10.0", "it is v1.10.0, the image's v1.9.1"),
+        ("v1.9.1-k3s1", "it is v1.9.1, the image's v1.9.1"),
+        ("version unknown", "it does not say which version it is"),
+        ("damaged", "it does not say which version it is"),
+    ],
+)
+def test_a_plugin_that_does_not_say_that_it_is_older_stays(install_host: Host, content: str, why: str) -> None:
+    portmap = install_host.bin / "portmap"
+    write_plugin(portmap, content)
+    if content == "damaged":
+        portmap.write_bytes(b"\x7fELF")
+    before = portmap.read_bytes()
+    output = install_host.install()
+    assert f"{portmap} is there and stays: {why}" in output
+    assert portmap.read_bytes() == before
+    # nothing to say of what an installation put there itself
+    portmap.unlink()
+    assert "installed portmap" in install_host.install() and "portmap" not in install_host.install()
 
 
 def test_a_secondary_directory(install_host: Host) -> None:
