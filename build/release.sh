@@ -22,6 +22,7 @@ export PYTHONPATH=build:build/image:build/release
 .venv/bin/python build/release/toolchain.py
 build/build.sh
 build/image/base.sh
-.venv/bin/python build/release/release.py dist/bin "$(build/image/base.sh --print)" "$out" \
-  --arch "$arch"
+build/image/plugins.sh "$arch"
+.venv/bin/python build/release/release.py dist/bin "$(build/image/base.sh --print)" \
+  "$(build/image/plugins.sh "$arch" --print)" "$out" --arch "$arch"
 (cd "$out" && cat SHA256SUMS)

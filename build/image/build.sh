@@ -1,5 +1,6 @@
 #!/bin/bash
-# The image that the manifests name, as an OCI archive: a small Debian 12 with BIRD, nft, iptables and ipset, and the bundle.
+# The image that the manifests name, as an OCI archive: a small Debian 12 with BIRD, nft, iptables and ipset, the bundle, and
+# the reference plugins that network configurations chain.
 #
 #   build/image/build.sh [OUT.tar]            (default dist/image.tar)
 #
@@ -7,8 +8,9 @@
 # your own registry with skopeo. Making it needs no container tool and no registry.
 #
 # Settings: IMAGE        its name (default: the one in manifests/calico.yaml)
-#           CNI_PLUGINS  a directory of other plugins (portmap, bandwidth, loopback, host-local, ...) to install on
-#                        nodes beside ours; without it the nodes must get portmap and bandwidth from elsewhere
+#           ARCH         Debian's name of the processor (default: this machine's)
+#           CNI_PLUGINS  a directory of plugins to install on nodes beside ours, in the place of those that
+#                        build/image/plugins.sh builds (bandwidth, host-local, loopback, portmap, tuning)
 #           BUNDLE       a directory with the executables (default: dist/bin, built first)
 #           DOCUMENTS    files for /usr/share/doc/cni-calico of the image, beside LICENSE, separated by spaces
 #           LABELS       lines NAME=TEXT that describe the image
@@ -22,7 +24,13 @@ out=${out:-dist/image.tar}
 image=${IMAGE:-$(sed -n 's/^ *image: *//p' manifests/calico.yaml | head -n 1)}
 # our own directory last: it has a program called install
 search_path=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/cni/bin
+arch=${ARCH:-$(dpkg --print-architecture)}
 if [ -z "${BUNDLE:-}" ]; then build/build.sh; fi
+plugins=${CNI_PLUGINS:-}
+if [ -z "$plugins" ]; then
+  build/image/plugins.sh "$arch"
+  plugins=$(build/image/plugins.sh "$arch" --print)/bin
+fi
 build/image/base.sh
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
@@ -32,11 +40,9 @@ mkdir -p "$bin"
 build/install-bundle.sh --plain "${BUNDLE:-dist/bin}" "$bin"
 cp build/install-bundle.sh install/install-cni.sh conflist/10-calico.conflist.template "$bin"
 build/image/tree.sh "$root"
-if [ -n "${CNI_PLUGINS:-}" ]; then
-  for plugin in "$CNI_PLUGINS"/*; do
-    [ -e "$bin/${plugin##*/}" ] || cp "$plugin" "$bin"
-  done
-fi
+for plugin in "$plugins"/*; do
+  [ -e "$bin/${plugin##*/}" ] || cp "$plugin" "$bin"
+done
 for file in LICENSE ${DOCUMENTS:-}; do
   install -D -m 0644 "$file" "$root/usr/share/doc/cni-calico/${file##*/}"
 done
@@ -44,13 +50,16 @@ labels=()
 while read -r label; do
   if [ -n "$label" ]; then labels+=(--label "$label"); fi
 done <<<"${LABELS:-}"
+if [ -d "${plugins%/bin}/licences" ]; then
+  cp -R "${plugins%/bin}/licences" "$root/usr/share/doc/cni-calico/plugins"
+fi
 mkdir -p "${out%/*}"
-.venv/bin/python build/image/archive.py "$out" --name "$image" --layer "$(build/image/base.sh --print)" --tree "$root" \
+.venv/bin/python build/image/archive.py "$out" --name "$image" --arch "$arch" --layer "$(build/image/base.sh --print)" --tree "$root" \
   "${labels[@]}" --env "$search_path" --command /opt/cni/bin/calico-node run
 echo "made $image: $out"
 if [ -n "${KUBE_CONTROLLERS:-}" ]; then
   controllers=${image/node:/kube-controllers:}
-  .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" \
+  .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" --arch "$arch" \
     --layer "$(build/image/base.sh --print)" --tree "$root" \
     "${labels[@]}" --env "$search_path" \
     --user 999 --entrypoint /usr/bin/wrapper /usr/bin/kube-controllers

@@ -47,7 +47,9 @@ class Unowned(SystemExit):
 
 @dataclass(frozen=True, order=True)
 class Component:
-    """``kind`` pypi, deb or generic. ``texts``: (name of the file, its text). ``source``: Debian's source package."""
+    """``kind`` pypi, deb, golang or generic. ``texts``: (name of the file, its text). ``source``: Debian's source
+    package.
+    """
 
     kind: str
     name: str

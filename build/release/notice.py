@@ -12,8 +12,12 @@ from components import Component
 RULE = "=" * 100
 
 
-def render_notice(title: str, bundle: Sequence[Component], image: Sequence[Component]) -> str:
-    """``bundle``: in the executables and beside them; ``image``: the Debian packages below them in the image."""
+def render_notice(
+    title: str, bundle: Sequence[Component], plugins: Sequence[Component], image: Sequence[Component]
+) -> str:
+    """``bundle``: in the executables and beside them; ``plugins``: in the reference plugins; ``image``: the Debian
+    packages below them in the image.
+    """
     lines = [
         title,
         "",
@@ -25,10 +29,11 @@ def render_notice(title: str, bundle: Sequence[Component], image: Sequence[Compo
         *_table(
             "In the executables and the directory beside them (in the tarball, the packages and the image)", bundle
         ),
+        *_table("In the reference plugins (in the tarball and the image): Go modules", plugins),
         *_table("In the image besides: Debian 12", image),
     ]
     users: dict[tuple[str, str], list[str]] = {}
-    for component in [*bundle, *image]:
+    for component in [*bundle, *plugins, *image]:
         for file, text in component.texts:
             users.setdefault((file if file[0].isupper() else "", text.strip("\n")), []).append(component.name)
     for (_, text), names in users.items():

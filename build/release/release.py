@@ -1,7 +1,7 @@
-"""Writes a release from a bundle: ``release.py BUNDLE BASE OUT --arch ARCH`` (build/release.sh is the command to use).
+"""Writes a release: ``release.py BUNDLE BASE PLUGINS OUT --arch ARCH`` (build/release.sh is the command to use).
 
-Rule: the same bundle, base layer and sources give the same bytes, wherever they lie; a file that exists in OUT is
-replaced, and the list of sums has exactly what was made. BUILDINFO, which says with what, is written last.
+Rule: the same bundle, base layer, plugins and sources give the same bytes, wherever they lie; a file that exists in OUT
+is replaced, and the list of sums has exactly what was made. BUILDINFO, which says with what, is written last.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from archive import tree_layer
+from archive import join_images, tree_layer
 from buildinfo import describe_build, read_packages, render_buildinfo
 from components import read_bundle, read_layer
 from debs import build_packages
 from edition import Edition
+from gomodules import read_modules
 from notice import render_notice
 from pyinstaller import source_date
 from sbom import render_sbom
@@ -32,7 +33,7 @@ CHART = "manifests/chart"
 NOT_SHIPPED = ("__pycache__", "source", "*.py")
 
 
-def stage(bundle: Path, tree: Path, notice: str) -> None:
+def stage(bundle: Path, plugins: Path, tree: Path, notice: str) -> None:
     """Everything of the tarball; the bundle is moved there."""
     tree.mkdir(parents=True)
     for name in PAGES:
@@ -41,13 +42,15 @@ def stage(bundle: Path, tree: Path, notice: str) -> None:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns(*NOT_SHIPPED))
     shutil.copy(INSTALL, tree)
     bundle.rename(tree / "bin")
+    shutil.copytree(plugins / "bin", tree / "plugins")
     (tree / "NOTICE").write_text(notice)
     for path in tree.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 
 
-def build_image(tree: Path, out: Path, edition: Edition) -> None:
+def build_images(tree: Path, scratch: Path, out: Path, edition: Edition) -> None:
+    """The agent's image and the controllers', which share their layers, in one archive."""
     labels = {
         "title": NAME,
         "description": "Calico's CNI plugin, IPAM, node agent, policy engine and controllers in Python",
@@ -58,14 +61,20 @@ def build_image(tree: Path, out: Path, edition: Edition) -> None:
     }
     environment = {
         **os.environ,
+        "ARCH": edition.architecture,
         "BUNDLE": str(tree / "bin"),
+        "CNI_PLUGINS": str(tree / "plugins"),
+        "KUBE_CONTROLLERS": str(scratch / "kube-controllers.tar"),
         "DOCUMENTS": str(tree / "NOTICE"),
         "LABELS": "\n".join(f"org.opencontainers.image.{name}={text}" for name, text in labels.items()),
     }
-    subprocess.run([ROOT / "build" / "image" / "build.sh", out], check=True, env=environment, stdout=subprocess.DEVNULL)
+    node = scratch / "node.tar"
+    build = ROOT / "build" / "image" / "build.sh"
+    subprocess.run([build, node], check=True, env=environment, stdout=subprocess.DEVNULL)
+    join_images(out, [node, scratch / "kube-controllers.tar"])
 
 
-def release(bundle: Path, base: Path, out: Path, architecture: str) -> None:
+def release(bundle: Path, base: Path, plugins: Path, out: Path, architecture: str) -> None:
     epoch = int(source_date())
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="release-", dir=out) as made:
@@ -75,18 +84,19 @@ def release(bundle: Path, base: Path, out: Path, architecture: str) -> None:
         (contents,) = (scratch / "bin").glob(".calico-*")
         version, _, build = contents.name.removeprefix(".calico-").rpartition("-")
         edition = Edition(version, build, architecture, epoch)
-        shipped, image = read_bundle(contents), read_layer(base)
+        shipped, modules, image = read_bundle(contents), read_modules(plugins), read_layer(base)
         name = f"{NAME}-{version}-linux-{architecture}"
         tree = scratch / "tarball" / name
-        stage(scratch / "bin", tree, render_notice(f"{NAME} {version}+{build}", shipped, image))
-        files = [out / f"{name}.tar.gz", out / f"{NAME}-{version}-image.tar", out / f"{NAME}-{version}.cdx.json"]
+        stage(scratch / "bin", plugins, tree, render_notice(f"{NAME} {version}+{build}", shipped, modules, image))
+        files = [out / f"{name}.tar.gz", out / f"{NAME}-{version}-images-{architecture}.tar"]
+        files += [out / f"{NAME}-{version}-{architecture}.cdx.json"]
         files += [out / f"{NAME}-chart-{version}.tgz"]
         files[0].write_bytes(tree_layer(tree.parent).data)
         # helm wants the chart's name as the directory
         shutil.copytree(tree / CHART, scratch / "chart" / NAME)
         files[3].write_bytes(tree_layer(scratch / "chart").data)
-        build_image(tree, files[1], edition)
-        files[2].write_text(render_sbom(NAME, edition, shipped, image))
+        build_images(tree, scratch, files[1], edition)
+        files[2].write_text(render_sbom(NAME, edition, {"bundle": shipped, "plugins": modules, "image": image}))
         files += build_packages(tree, out, scratch / "debs", edition)
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
@@ -96,11 +106,11 @@ def release(bundle: Path, base: Path, out: Path, architecture: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a release.")
-    for name in ("bundle", "base", "out"):
+    for name in ("bundle", "base", "plugins", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--arch", required=True, help="Debian's name of the processor: amd64")
     arguments = parser.parse_args()
-    release(arguments.bundle, arguments.base, arguments.out, arguments.arch)
+    release(arguments.bundle, arguments.base, arguments.plugins, arguments.out, arguments.arch)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,8 @@ from edition import Edition
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562, for URLs
 
 
-def render_sbom(name: str, edition: Edition, bundle: Sequence[Component], image: Sequence[Component]) -> str:
+def render_sbom(name: str, edition: Edition, parts: Mapping[str, Sequence[Component]]) -> str:
+    """``parts``: bundle, plugins, image; what each consists of."""
     ours = {
         "type": "application",
         "bom-ref": "cni-calico",
@@ -26,7 +27,7 @@ def render_sbom(name: str, edition: Edition, bundle: Sequence[Component], image:
         "licenses": [{"license": {"id": "Apache-2.0"}}],
     }
     merged: dict[str, tuple[Component, list[str]]] = {}
-    for where, components in (("bundle", bundle), ("image", image)):
+    for where, components in parts.items():
         for each in components:
             merged.setdefault(_reference(each, edition.architecture), (each, []))[1].append(where)
     document: dict[str, Any] = {
@@ -52,6 +53,8 @@ def _reference(each: Component, architecture: str) -> str:
     if each.kind == "deb":
         version = each.version.replace("%", "%25").replace("+", "%2B").replace(":", "%3A").replace("~", "~")
         return f"pkg:deb/debian/{each.name.replace('+', '%2B')}@{version}?arch={architecture}&distro=bookworm"
+    if each.kind == "golang":
+        return f"pkg:golang/{each.name}@{each.version}"
     return f"pkg:generic/{each.name}?in={each.inside}"
 
 

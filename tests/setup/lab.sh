@@ -32,6 +32,7 @@ if [ "${1:-}" = --check ]; then
   tests/setup/build-go-tools.sh --check
   tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
   build/image/base.sh --check
+  build/image/plugins.sh "$(dpkg --print-architecture)" --check
   tests/setup/nerdctl.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
@@ -41,6 +42,7 @@ debian_install "${PACKAGES[@]}"
 tests/setup/build-go-tools.sh
 tests/setup/kubernetes.sh "${KUBERNETES[@]}"
 build/image/base.sh
+build/image/plugins.sh "$(dpkg --print-architecture)"
 tests/setup/nerdctl.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"

@@ -24,9 +24,14 @@ from cyclonedx.validation.json import JsonStrictValidator
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.install.test_bundle_install import renamed
 
+sys.path.insert(0, str(ROOT / "build" / "image"))
+
+from archive import read_files
+
 pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 LIBRARY = "/usr/lib/cni-calico"
+(GO,) = re.findall(r"(?m)^go (\S+)$", (ROOT / "build/toolchain.txt").read_text())
 PACKAGES = ("cni-calico-bundle", "calico-cni", "calico-node", "calico-kube-controllers", "calicoctl")
 
 
@@ -149,7 +154,7 @@ def test_the_notice_has_everything(tree: Path) -> None:
     listed = {line.split()[0] for line in tables.splitlines() if re.match(r"  \S+  +\S", line)}
     wanted = {"libpython3.11-minimal", "libssl3", "libc6", "libstdc++6", "libsqlite3-0", "zlib1g", "grpcio", "protobuf"}
     wanted |= {"pyroute2", "pyyaml", "dnspython", "boringssl", "c-ares", "pyinstaller", "bird2", "nftables"}
-    wanted |= {"iptables", "ipset", "libipset13"}
+    wanted |= {"iptables", "ipset", "libipset13", "github.com/containernetworking/plugins", "std"}
     assert wanted - listed == set()
     called = {"google": "protobuf", "grpc": "grpcio", "dns": "dnspython", "yaml": "pyyaml"}
     for name in shipped(tree):
@@ -181,24 +186,29 @@ def test_the_bill_of_materials_is_valid(made: Path, tree: Path) -> None:
     assert named == known
 
 
+Image = tuple[dict[str, Any], dict[str, Any], list[bytes]]
+
+
+def images_of(made: Path) -> list[Image]:
+    """Manifest, configuration and layers of each image of the archive."""
+    files = read_files(one(made, "*-images-amd64.tar"))
+
+    def blob(descriptor: Any) -> bytes:
+        return files["blobs/" + descriptor["digest"].replace(":", "/")]
+
+    manifests = [json.loads(blob(entry)) for entry in json.loads(files["index.json"])["manifests"]]
+    return [(each, json.loads(blob(each["config"])), [blob(layer) for layer in each["layers"]]) for each in manifests]
+
+
 def names_in(layer: bytes) -> set[str]:
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
         return {member.name.removeprefix("./") for member in tar}
 
 
 def test_the_image_says_what_it_is_and_keeps_its_licences(made: Path) -> None:
-    with tarfile.open(one(made, "*-image.tar")) as tar:
-
-        def blob(descriptor: Any) -> bytes:
-            file = tar.extractfile("blobs/" + descriptor["digest"].replace(":", "/"))
-            assert file is not None
-            return file.read()
-
-        index = tar.extractfile("index.json")
-        assert index is not None
-        manifest = json.loads(blob(json.load(index)["manifests"][0]))
-        config = json.loads(blob(manifest["config"]))
-        layers = [names_in(gzip.decompress(blob(each))) for each in manifest["layers"]]
+    node, controllers = images_of(made)
+    manifest, config, blobs = node
+    layers = [names_in(gzip.decompress(data)) for data in blobs]
     labels = config["config"]["Labels"]
     assert labels == manifest["annotations"]
     (version,) = re.findall(r"^__version__ = \"(.*)\"", (ROOT / "cni_calico/__init__.py").read_text(), re.MULTILINE)
@@ -208,6 +218,51 @@ def test_the_image_says_what_it_is_and_keeps_its_licences(made: Path) -> None:
     for package in ("bird2", "nftables", "iptables", "ipset", "libipset13", "libc6", "bash"):
         assert f"usr/share/doc/{package}/copyright" in lower
     assert {"usr/share/doc/cni-calico/LICENSE", "usr/share/doc/cni-calico/NOTICE"} <= upper
+    assert config["config"]["Cmd"] == ["/opt/cni/bin/calico-node", "run"]
+    assert controllers[0]["layers"] == manifest["layers"]
+    assert (controllers[1]["config"]["User"], controllers[1]["config"]["Entrypoint"]) == (
+        "999",
+        ["/usr/bin/wrapper", "/usr/bin/kube-controllers"],
+    )
+    assert {config["architecture"], controllers[1]["architecture"]} == {"amd64"}
+
+
+def test_the_images_are_called_as_the_manifests_and_the_page_say(made: Path) -> None:
+    index = json.loads(read_files(one(made, "*-images-amd64.tar"))["index.json"])
+    names = [entry["annotations"]["io.containerd.image.name"] for entry in index["manifests"]]
+    named = set(re.findall(r"(?m)^ *image: *(\S+)", (ROOT / "manifests/calico.yaml").read_text()))
+    assert named == {names[0]} and names[1] == names[0].replace("/node:", "/kube-controllers:") != names[0]
+
+
+def test_the_reference_plugins_say_which_they_are(made: Path, tree: Path) -> None:
+    """In the tarball and the image alike; as a runtime starts them, and by hand."""
+    plugins = {path.name: path for path in (tree / "plugins").iterdir()}
+    assert plugins.keys() == {"bandwidth", "host-local", "loopback", "portmap", "tuning"}
+    (version,) = re.findall(r"containernetworking/plugins (v\S+)", (ROOT / "build/image/plugins/go.mod").read_text())
+    for name, path in plugins.items():
+        done = subprocess.run([path], capture_output=True, text=True, env={})
+        assert done.stderr.splitlines()[0] == f"CNI {name} plugin {version}"
+        asked = {"CNI_COMMAND": "VERSION"}
+        done = subprocess.run([path], input='{"cniVersion":"1.0.0"}', capture_output=True, text=True, env=asked)
+        assert "1.1.0" in json.loads(done.stdout)["supportedVersions"]
+    _, _, (_, upper) = images_of(made)[0]
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(upper))) as tar:
+        for name, path in plugins.items():
+            file = tar.extractfile(f"opt/cni/bin/{name}")
+            assert file is not None and file.read() == path.read_bytes()
+
+
+def test_what_is_compiled_into_the_plugins_is_in_the_bill_of_materials(made: Path, tree: Path) -> None:
+    """Compared with what the programs say themselves: Go writes its modules into them, here found as text."""
+    document = json.loads(one(made, "*.cdx.json").read_text())
+    components = {each["purl"]: each for each in document["components"] if each["purl"].startswith("pkg:golang/")}
+    said = set()
+    for path in (tree / "plugins").iterdir():
+        for module, number in re.findall(rb"\n(?:mod|dep)\t(\S+)\t(\S+)\th1:", path.read_bytes()):
+            said.add(f"pkg:golang/{module.decode()}@{number.decode()}")
+    assert len(said) > 5 and components.keys() - said == {f"pkg:golang/std@{GO}"} and said <= components.keys()
+    assert all(each["properties"] == [{"name": "cni-calico:in", "value": "plugins"}] for each in components.values())
+    assert all(each["licenses"] for each in components.values())
 
 
 # -- Debian packages --------------------------------------------------------------------------------------------------
