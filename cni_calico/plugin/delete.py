@@ -33,7 +33,7 @@ from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.kernel.netlink.links import Link
 from cni_calico.model.keys import HandleKey
 from cni_calico.model.names import valid_ifname
-from cni_calico.model.resources import Address, Network, WorkloadEndpoint
+from cni_calico.model.resources import Address, WorkloadEndpoint
 from cni_calico.plugin import owed
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.node_name import os_host_name
@@ -85,10 +85,6 @@ def _open_netns(task: Task, held: ExitStack) -> int | None:
         return None
     held.callback(os.close, netns)
     return netns
-
-
-def _is_single(net: Network) -> bool:
-    return net.prefixlen == net.max_prefixlen
 
 
 @dataclass(slots=True)
@@ -202,16 +198,13 @@ class Removal:
             return failure
         name = self._host_ifnames(recorded)[0]
         claim, end = self._claim(RECORDED, name), self._read_host_end(name)
-        if end is not None and belongs_to_another(end, *claim.digests):
-            try:
+        try:
+            if end is not None and belongs_to_another(end, *claim.digests):
                 claim = self._claim(RECORDED, name, self._former_networks(recorded, deadline))
-            except (DatastoreError, DeadlineExceeded) as e:
-                failure = e  # its owner will be known when the owed release is carried out
-        elif end is not None and not is_proven(end, claim.digests):
-            try:
-                claim = self._claim(UNKNOWN) if self._carries_anothers(end, deadline) else claim
-            except (DatastoreError, DeadlineExceeded) as e:
-                claim, failure = self._claim(UNREADABLE), e
+            elif end is not None and not is_proven(end, claim.digests) and self._carries_anothers(end, deadline):
+                claim = self._claim(UNKNOWN)
+        except (DatastoreError, DeadlineExceeded) as e:
+            claim, failure = self._claim(UNREADABLE), e  # its owner will be known when the owed release is carried out
         # after a crash the record must still exist, to say who owns the interface
         if end is None or not is_proven(end, claim.digests):
             self._remove_network(netns, recorded, claim)
@@ -244,20 +237,16 @@ class Removal:
             return None
 
     def _carries_anothers(self, end: Link, deadline: Deadline) -> bool:
-        """Whether addresses that are routed to an interface without alias are held for another container: under
-        Kubernetes the record that names the interface, and its container, is what the pod's author wrote. Raises
-        DatastoreError, KernelError.
-        """
-        from cni_calico.plugin.network.host import Borrowed, read_routes
+        """Whether IPAM holds addresses behind it for another container; the record may be what a pod's author wrote."""
+        from cni_calico.plugin.network.host import Borrowed, read_addresses_behind
 
         with Borrowed(self.task.services.host) as host:
-            routes = [route for version in (4, 6) for route in read_routes(host.rtnl, version, self.task.deadline)]
-        routed = {route.dst.network_address for route in routes if route.oif == end.ifindex and _is_single(route.dst)}
-        held = self.task.allocator.handles_of(routed, deadline)
-        return any(handle not in self.attachment.handle_ids and not self._is_own(handle) for handle in held.values())
+            behind = read_addresses_behind(host.rtnl, end, self.task.deadline)
+        held = self.task.allocator.handles_of(behind, deadline).values()
+        return any(handle not in self.attachment.handle_ids and not self._is_own(handle) for handle in held)
 
     def _is_own(self, handle: str) -> bool:
-        """Whether a handle ends as this container's do, whatever its network was called."""
+        """Whether a handle is this container's, whatever its network was called."""
         end = f".{self.attachment.container_id}"
         return handle.endswith((end, f"{end}.{self.attachment.ifname}"))
 
@@ -271,9 +260,7 @@ class Removal:
         return {*recorded.own.profiles, *(str(item.handle_id).rpartition(end)[0] for item in held)}
 
     def _held_elsewhere(self, addresses: Collection[Address], deadline: Deadline) -> list[Release]:
-        """Releases for those of the addresses that a handle of the container holds, in any network. Raises
-        DatastoreError.
-        """
+        """Of those that a handle of the container holds, in any network. Raises DatastoreError."""
         from cni_calico.ipam.block import Release
 
         found = self.task.allocator.handles_of(addresses, deadline)

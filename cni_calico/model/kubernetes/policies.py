@@ -40,6 +40,7 @@ ACTIONS = {"Accept": "Allow", "Deny": "Deny", "Pass": "Pass"}
 IS_POD = f"{ORCHESTRATOR} == 'k8s'"
 PORT_MAX = 65535
 PEERS = 50
+_Reading = Generator[None, None, list[dict[str, Any]]]
 _LABEL = re.compile(r"[A-Za-z0-9_./-]{1,512}")
 
 
@@ -112,9 +113,7 @@ def _namespaces(raw: Any, at: str) -> str:
 
 
 def read_network_policy(obj: JSON) -> ConvertedPolicy:
-    """The policy with a kind of its own, which the engine enforces if Kubernetes is the datastore. Raises
-    CorruptRecord.
-    """
+    """With a kind of its own, which the engine enforces if Kubernetes is the datastore. Raises CorruptRecord."""
     return _finish(reading_network_policy(obj))
 
 
@@ -160,9 +159,7 @@ def _reading_network_policy(obj: JSON, kind: str, prefix: str) -> Generator[None
     return ConvertedPolicy(key, _document(key, metadata, kept), tuple(left_out))
 
 
-def _reading_rules(
-    raw: Any, at: str, peers: str, side: str, left_out: list[str]
-) -> Generator[None, None, list[dict[str, Any]]]:
+def _reading_rules(raw: Any, at: str, peers: str, side: str, left_out: list[str]) -> _Reading:
     found: list[dict[str, Any]] = []
     for i, item in enumerate(parse_list(raw or (), at)):
         try:
@@ -188,7 +185,7 @@ def _combined(action: str, protocol: str | None, ports: list[Any], peer: JSON, s
     return {"action": action, **({"protocol": protocol} if protocol else {}), **sides}
 
 
-def _reading_peers(raw: Any, at: str) -> Generator[None, None, list[dict[str, Any]]]:
+def _reading_peers(raw: Any, at: str) -> _Reading:
     """The peers of a rule; a single empty one if the rule is for all peers."""
     found: list[dict[str, Any]] = []
     for i, peer in enumerate(parse_objects(raw or (), at)):

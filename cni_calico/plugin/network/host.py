@@ -17,6 +17,7 @@ from cni_calico.kernel.netlink.links import Link
 from cni_calico.kernel.netlink.routes import Route
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.log import SILENT, Log
+from cni_calico.model.resources import Address
 from cni_calico.plugin.network.plan import PodPlan
 
 
@@ -97,6 +98,13 @@ def read_routes(rtnl: Rtnl, version: int, deadline: Deadline, *, table: int = ro
             return []
         raise
     return [route for reply in replies if (route := routes.decode_route(reply)).table == table]
+
+
+def read_addresses_behind(rtnl: Rtnl, link: Link, deadline: Deadline) -> set[Address]:
+    """The single addresses that are routed to an interface. Raises KernelError."""
+    found = (route for version in (4, 6) for route in read_routes(rtnl, version, deadline))
+    ours = (route.dst for route in found if route.oif == link.ifindex)
+    return {net.network_address for net in ours if net.prefixlen == net.max_prefixlen}
 
 
 def read_pair(site: Site, plan: PodPlan, deadline: Deadline) -> Pair:

@@ -79,7 +79,7 @@ class Enforcer:
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
         self._select: PartOfTable | None = None  # None: all of the goal
-        self._kept = KeptPolicies()
+        self.kept = KeptPolicies()
         self.audit = Audit(kernel.reader, lambda: self.held)
 
     @property
@@ -93,20 +93,15 @@ class Enforcer:
         if select is not self._select:
             self._select, self._doubted = select, True
 
-    @property
-    def kept(self) -> tuple[PolicyId, ...]:
-        """The policies of which the rules of an earlier run stay."""
-        return tuple(self._kept)
-
     def keep(self, stand_ins: Collection[PolicyId]) -> None:
         """The policies of which the goal has only a stand-in: what was found of them stays."""
-        self._kept.only(stand_ins)
-        self.goal.assume_passing(self._kept.marking)
+        self.kept.only(stand_ins)
+        self.goal.assume_passing(self.kept.marking)
 
     def _wanted(self, table: TableId) -> NftTable | None:
         goal = self.goal.tables.of[table]
         if self._select is None:
-            return self._kept.over(table, goal)
+            return self.kept.over(table, goal)
         return None if table == ARP else self._select(goal, self.goal.settings)
 
     def count(self) -> dict[str, dict[str, int]]:
@@ -152,8 +147,8 @@ class Enforcer:
     def look(self, deadline: Deadline, more_rules: int, stand_ins: Collection[PolicyId] = ()) -> None:
         """Read for the first time what an earlier run left. As ``read``. ``stand_ins``: as for ``keep``."""
         self.read(deadline, more_rules)
-        self._kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
-        self.goal.assume_passing(self._kept.marking)
+        self.kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
+        self.goal.assume_passing(self.kept.marking)
         self.looked, self.was_policed = True, self.is_there
 
     def repair(self, deadline: Deadline) -> int:
@@ -261,7 +256,7 @@ class Enforcer:
     def _plan(self, deadline: Deadline) -> Phases:
         touched, others = self.goal.tables.take_touched(), Phases()
         changes: list[tuple[NftTable, NftTable | None, Touched | None]] = []
-        for table, released in self._kept.take_released().items():
+        for table, released in self.kept.take_released().items():
             touched.setdefault(table, Touched()).join(released)
         everything = self._doubted
         if everything:

@@ -68,7 +68,7 @@ def its_own(of: WantedChanges) -> WantedChanges:
 def test_nothing_changes_until_its_turn_and_nothing_is_left_then(kernel: FakePacketFilter) -> None:
     before = repr(kernel.tables)
     enforcer = begin(kernel)
-    assert enforcer.kept == (NAME,)
+    assert list(enforcer.kept) == [NAME]
     for _ in range(2):
         assert enforcer.bring_about(soon()) == 0 and repr(kernel.tables) == before
         enforcer.doubt()
@@ -99,7 +99,7 @@ def test_what_others_want_is_not_the_earlier_runs(kernel: FakePacketFilter) -> N
 def test_rules_that_are_not_wholly_known_are_not_kept(kernel: FakePacketFilter) -> None:
     table, chain = FILTER[4], policy_chain(NAME, ingress=True)
     kernel.apply([AddRules(table, chain, (NftRule((UnknownExpression("later", b""),)),))], soon())
-    assert FILTER[4] not in begin(kernel)._kept._of.get(NAME, {})
+    assert FILTER[4] not in begin(kernel).kept._of.get(NAME, {})
 
 
 def test_with_other_bits_of_marks_nothing_is_kept(kernel: FakePacketFilter) -> None:
