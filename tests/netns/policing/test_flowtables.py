@@ -17,7 +17,7 @@ PORT, OTHER = 80, 81
 THEIRS = """
 table ip theirs {
   flowtable fast { hook ingress priority 0; devices = { calia, calib }; }
-  chain forward { type filter hook forward priority 100; meta l4proto tcp ct state established flow add @fast }
+  chain forward { type filter hook forward priority 100; meta l4proto tcp ct state established flow add @fast; }
 }
 """
 ALLOW = {**ALLOW_80, "ingress": [{**ALLOW_80["ingress"][0], "protocol": "TCP"}]}

@@ -44,7 +44,7 @@ def test_changes_of_policies(slow_lab: Lab) -> None:
     assert counts.forbidden_arrived == 0 and 0 < counts.allowed_arrived < counts.sent
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_upgrade(slow_lab: Lab, number: signal.Signals) -> None:
     """Another agent takes over what the one before it left."""
     with traffic(slow_lab, "a", "b", allowed=ALLOWED, forbidden=FORBIDDEN) as counts:
@@ -55,6 +55,7 @@ def test_an_upgrade(slow_lab: Lab, number: signal.Signals) -> None:
     assert counts.forbidden_arrived == 0 and 0 < counts.allowed_arrived < counts.sent
 
 
+@pytest.mark.slow
 def test_from_one_packet_filter_to_the_other(slow_lab: Lab) -> None:
     """And back; the one that leaves goes once the other one's rules are in force."""
     with traffic(slow_lab, "a", "b", allowed=ALLOWED, forbidden=FORBIDDEN) as counts:

@@ -62,7 +62,7 @@ def associate(pair: Lab, version: int, port: int, timeout_s: float) -> socket.so
 
 
 @pytest.mark.kernel("sctp")
-@pytest.mark.parametrize("version", FAMILIES)
+@pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.slow)])
 def test_sctp(pair: Lab, version: int) -> None:
     """Only to the port of the rule; an association that stands goes on when the rule is gone, and there is no other."""
     pair.put("GlobalNetworkPolicy", "sctp", allow("SCTP", PORT))
@@ -94,6 +94,7 @@ def reaches(pair: Lab, version: int, port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.kernel("udplite")
 @pytest.mark.parametrize("version", FAMILIES)
 def test_udplite(pair: Lab, version: int) -> None:

@@ -60,8 +60,8 @@ def small_lab(tmp_path: Path) -> Iterator[Lab]:
     ("lacking", "mode", "by", "why"),
     [
         ([NF_TABLES], "Auto", "iptables", "this kernel has no nf_tables"),
-        ([NF_TABLES], "Enabled", "iptables", "this kernel has no nf_tables"),
-        ([IP_SETS], "Auto", "nftables", ""),
+        pytest.param([NF_TABLES], "Enabled", "iptables", "this kernel has no nf_tables", marks=pytest.mark.slow),
+        pytest.param([IP_SETS], "Auto", "nftables", "", marks=pytest.mark.slow),
         ([IP_SETS], "Disabled", "nftables", "but policies are enforced with nftables all the same, because"),
     ],
 )
