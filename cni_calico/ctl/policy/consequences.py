@@ -17,6 +17,7 @@ from cni_calico.model.keys import ResourceKey, ResourceList
 
 _HOST = "HostEndpoint"
 _POLICY = ("GlobalNetworkPolicy", "GlobalNetworkSet", "Tier", "Profile", "FelixConfiguration")
+_SHOWN = 6
 _OF_SESSIONS = frozenset((_HOST, *_POLICY, "BGPPeer", "BGPConfiguration"))
 
 
@@ -27,8 +28,11 @@ def warn_of_consequences(session: Session, arguments: Namespace, written: Iterab
         for text in _without_node(session, [key for key in keys if key.kind == _HOST]):
             arguments.warn(text)
         if any(key.kind in _OF_SESSIONS for key in keys):
-            for text in read_cut_sessions(session):
+            cuts = read_cut_sessions(session, keys)
+            for text in cuts[:_SHOWN]:
                 arguments.warn(text)
+            if len(cuts) > _SHOWN:
+                arguments.warn(f"and {len(cuts) - _SHOWN} sessions more are cut; the status of each node has its own")
     except DatastoreForbidden:
         return
     except CalicoError as e:
@@ -41,10 +45,12 @@ def _without_node(session: Session, keys: list[ResourceKey]) -> Iterator[str]:
         spec = None if found is None else found.value.get("spec")
         if isinstance(spec, dict) and isinstance(spec.get("node"), str):
             named[key] = spec["node"]
+    if not named:
+        return
+    items = session.store.list(ResourceList("Node"), session.deadline).items
+    names = {item.key.name for item in items if isinstance(item.key, ResourceKey)}
     for key, name in named.items():
-        if session.store.get(ResourceKey("Node", name), session.deadline) is not None:
+        if name in names:
             continue
-        items = session.store.list(ResourceList("Node"), session.deadline).items
-        names = [item.key.name for item in items if isinstance(item.key, ResourceKey)]
         meant = did_you_mean(name, names) or "'calicoctl get nodes' lists those that exist"
         yield f"{shown_key(key)} has no effect: there is no node {name}; {meant}"

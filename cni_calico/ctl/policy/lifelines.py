@@ -2,15 +2,25 @@
 
 Rule: judged as ``calicoctl policy explain`` judges a connection, by the sessions that the agents make of the same
 records. What only the node knows is left to the agent's status: its environment, Secrets, and users' BIRD files. Where
-no session needs more than failsafe ports, policies are not even read.
+no session needs more than failsafe ports, policies are not even read. Of many nodes some are judged: who writes waits
+for it, and what cuts one cuts the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from cni_calico.ctl.policy.hosts import HostGate, HostVerdict, TrafficEnd, asked_at, gates, judge, read_views
+from cni_calico.ctl.policy.hosts import (
+    HostGate,
+    HostVerdict,
+    TrafficEnd,
+    asked_at,
+    gates,
+    host_records,
+    judge,
+    read_views,
+)
 from cni_calico.ctl.policy.interfaces import NodeHosts
 from cni_calico.ctl.policy.records import PolicyRecords, load_hosts, load_stored
 from cni_calico.ctl.session import Session
@@ -18,23 +28,29 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_resource
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Node, Resource
-from cni_calico.nodeagent.bgp.config.lifelines import desired_lifelines
+from cni_calico.nodeagent.bgp.config.lifelines import BGP_PORT, desired_lifelines
 from cni_calico.nodeagent.bgp.config.peers import desired_peers, node_address
 from cni_calico.nodeagent.bgp.config.records import BgpRecords, parse_records
 from cni_calico.nodeagent.bgp.config.snapshot import snapshot_of
 from cni_calico.policy.explain import Packet
-from cni_calico.policy.failsafe import is_failsafe
-from cni_calico.policy.lifelines import Lifeline, describe_cut
+from cni_calico.policy.failsafe import FailsafePort, is_failsafe
+from cni_calico.policy.lifelines import TCP, Lifeline, describe_cut
 
+MOST = 20  # nodes that are judged
 NodeSessions = dict[str, tuple[Lifeline, ...]]  # what needs a verdict, by node
 
 
-def read_cut_sessions(session: Session) -> list[str]:
-    """A sentence for each session that is cut, of every node with host endpoints. Raises CalicoError."""
+def read_cut_sessions(session: Session, written: Collection[ResourceKey] = ()) -> list[str]:
+    """A sentence for each session that is cut, of nodes with host endpoints: first those whose host endpoints were
+    ``written``. Raises CalicoError.
+    """
     hosts = load_hosts(session)
     if not hosts.records:
         return []
-    views = read_views(session, hosts, hosts.nodes)
+    by_turn = sorted(host_records(hosts).items(), key=lambda item: item[0] not in written)
+    chosen = list(dict.fromkeys(host.node for _, host in by_turn if host.node in hosts.nodes))[:MOST]
+    found = read_views(session, hosts, chosen)
+    views = {name: found[name] for name in chosen}
     lines = read_sessions(session, hosts.nodes, views)
     if not any(lines.values()):
         return []
@@ -49,6 +65,8 @@ def read_sessions(session: Session, nodes: Mapping[str, Node], views: Mapping[st
         if name not in nodes:
             continue
         records = _without_passwords(parse_records(name, configurations, peers))
+        if _is_usual(records, view):
+            continue
         snapshot = snapshot_of(records, name, nodes=nodes.values())
         lines = desired_lifelines(snapshot, desired_peers(snapshot).peers)
         found[name] = tuple(lines if any(not _is_open(view, line, nodes[name]) for line in lines) else ())
@@ -67,6 +85,15 @@ def _read(session: Session, kind: str) -> list[Resource]:
     return found
 
 
+def _is_usual(records: BgpRecords, view: NodeHosts) -> bool:
+    """Whether every session is BGP on its own port, which is a failsafe port: then no peers have to be decided."""
+    ports = records.global_listen_port or any(records.listen_ports.values())
+    if ports or any(spec.port or spec.bfd for spec in records.peers):
+        return False
+    usual = FailsafePort(TCP, BGP_PORT)
+    return usual in view.felix.failsafe_inbound and usual in view.felix.failsafe_outbound
+
+
 def _without_passwords(records: BgpRecords) -> BgpRecords:
     """Secrets are the agents'; a session without its password would be left out."""
     peers = tuple(replace(spec, password=None) for spec in records.peers)
@@ -82,10 +109,9 @@ def _is_open(view: NodeHosts, line: Lifeline, node: Node) -> bool:
 def describe_cut_sessions(
     records: PolicyRecords, views: Mapping[str, NodeHosts], sessions: Mapping[str, tuple[Lifeline, ...]]
 ) -> Iterator[str]:
-    """``records`` have the nodes of ``sessions``. One graph is made for all."""
-    passed = [
-        (name, line, *_path(records.nodes[name], views[name], line)) for name in sessions for line in sessions[name]
-    ]
+    """One graph is made for all."""
+    known = [name for name in sessions if name in records.nodes]
+    passed = [(name, line, *_path(records.nodes[name], views[name], line)) for name in known for line in sessions[name]]
     if not passed:
         return
     asked = {key for _, _, path, _ in passed for key in asked_at(path, views)}

@@ -291,3 +291,18 @@ def test_show(tiered_cluster):
     calicoctl.write({etcd_path(ResourceKey("HostEndpoint", "bad")): document})  # as kubectl can
     wrong = "HostEndpoint bad is not valid: spec.interfaceName: expected an interface, or expectedIPs"
     assert wrong in calicoctl.fails("policy", "show", "hostendpoint:bad")
+
+
+def test_many_nodes_are_summed_up(calicoctl):
+    """The ones whose host endpoints were written come first."""
+    for i in range(25):
+        node = {"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": f"n{i:02}"}}
+        calicoctl.apply({**node, "spec": {"bgp": {"ipv4Address": f"172.31.0.{i + 1}/24"}}})
+    put_router(calicoctl, **{"cni-calico.io/bfd": "true"})
+    for i in range(25):
+        put(calicoctl, "HostEndpoint", f"h{i:02}", {"node": f"n{i:02}", "interfaceName": "*"})
+    host = {"apiVersion": "projectcalico.org/v3", "kind": "HostEndpoint", "metadata": {"name": "h24"}}
+    said = calicoctl("apply", "-f", "-", stdin=json.dumps({**host, "spec": {"node": "n24", "interfaceName": "*"}})).err
+    lines = said.splitlines()
+    assert len(lines) == 7 and "HostEndpoint h24 cuts node n24" in lines[0]
+    assert lines[-1] == "Warning: and 34 sessions more are cut; the status of each node has its own"
