@@ -20,6 +20,7 @@ NODENAME_FILE = f"{STATE_DIR}/nodename"
 SHUTDOWN_FILE = "shutdownTS"  # in STATE_DIR
 CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN_DIR
 POLICED_ADDRESSES = "policed-addresses"  # in RUN_DIR
+BOOT_TABLE = "boot-table"  # in RUN_DIR: there while workloads are closed since the host's start
 OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 

@@ -15,8 +15,9 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
 from cni_calico.kernel.files import Files
-from cni_calico.log import Log, open_log_file
+from cni_calico.log import Log, open_log_file, wants_json
 from cni_calico.model.timestamps import rfc3339
+from cni_calico.nodeagent.boot_table import load_boot_table
 from cni_calico.nodeagent.context.open import Opened, open_context, open_log
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import allocate_tunnel_addresses, read_pod_cidrs
@@ -48,6 +49,18 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
             if not best_effort:
                 raise KernelError(f"cannot make directory {directory}: {e.strerror}", errno=e.errno or 0) from e
             log.warning(f"cannot make directory {directory}: {e.strerror}")
+    return 0
+
+
+def close_workloads(environ: Mapping[str, str]) -> int:
+    """-boot-table. Raises KernelError."""
+    log = Log("info", context="boot-table: ", as_json=wants_json(environ))
+    loaded = load_boot_table(environ, log)
+    names = ", ".join(f"{prefix}*" for prefix in loaded.prefixes)
+    if loaded.by:
+        log.info(f"{names}: closed by {loaded.by} until calico-node has decided what may pass")
+    else:
+        log.info(f"{names}: not closed: {loaded.why_not}")
     return 0
 
 

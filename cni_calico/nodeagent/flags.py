@@ -21,6 +21,7 @@ COMMANDS = {
     "cni-server": "serve the CNI plugin's calls",
     "startup": "set this node up",
     "init": "prepare the host",
+    "boot-table": "close workloads' interfaces until the agent has decided what may pass",
     "hostpath-init": "make the directories on the host",
     "allocate-tunnel-addrs-run-once": "put the tunnel addresses in order once",
     "confd-run-once": "configure BIRD once; a BIRD that does not run is started, and stays when the command has ended",

@@ -94,6 +94,7 @@ def _commands() -> Mapping[str, Callable[[set[str]], int]]:
     return {
         "init": _init,
         "hostpath-init": _init,
+        "boot-table": _boot_table,
         "startup": _startup,
         "allocate-tunnel-addrs-run-once": _tunnels_once,
         "confd-run-once": _confd_once,
@@ -109,6 +110,12 @@ def _init(chosen: set[str]) -> int:
     from cni_calico.nodeagent.commands import prepare_host
 
     return prepare_host(os.environ, best_effort="best-effort" in chosen)
+
+
+def _boot_table(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import close_workloads
+
+    return close_workloads(os.environ)
 
 
 def _startup(chosen: set[str]) -> int:

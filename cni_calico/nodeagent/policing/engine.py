@@ -16,6 +16,7 @@ from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.policing.enforce.boot import BootTable
 from cni_calico.nodeagent.policing.enforce.early import EarlyGuard
 from cni_calico.nodeagent.policing.enforce.filters import NoPacketFilter, OpenFilter, look, opened
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop
@@ -44,6 +45,7 @@ class PolicyEngine:
         self.standing = Standing()
         self.figures = PolicyFigures()
         self._context = context
+        self._boot = BootTable(context.settings.run_dir, context.log, context.troubles)
         self._node = node
         self._on_change = on_change
         self._early = early
@@ -136,9 +138,16 @@ class PolicyEngine:
                 if not loop.fits(newest):
                     return
                 loop.step(newest)
+                self._open_workloads()
         finally:
             loop.stop()
 
     def _tell(self, standing: Standing) -> None:
         self.standing = standing
+        self._open_workloads()
         self._on_change()
+
+    def _open_workloads(self) -> None:
+        """At once when it is decided what may pass, and later again if that failed."""
+        if self.standing.ready:
+            self._boot.take_away()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from tests.netns.policing.lab import Lab
+from tests.netns.policing.lab import Lab, lab
+from tests.netns.policing.test_boot_table import check_by_iptables
 from tests.netns.policing.test_legacy import DENY_B, legacy_lab
 from tests.netns.test_host_verdicts import check_hosts, open_hosts
 from tests.netns.test_verdicts import check_verdicts
@@ -31,6 +32,11 @@ def require_iptables(legacy_lab: Lab) -> None:
 
 def test_it_is_chosen_where_there_is_nothing_else(legacy_lab: Lab) -> None:
     require_iptables(legacy_lab)
+
+
+def test_the_boot_table(tmp_path: Path) -> None:
+    with lab(tmp_path) as made:
+        check_by_iptables(tmp_path, made)
 
 
 def test_verdicts() -> None:

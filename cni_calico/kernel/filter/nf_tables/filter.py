@@ -7,6 +7,7 @@ needs is in the user data of our objects; that of others' is never looked at.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -19,6 +20,8 @@ from cni_calico.kernel.filter.nf_tables.table_reading import ask_for, read_bound
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
 from cni_calico.netfilter.tables import NftTable, Operation, TableId
+
+_ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
 
 
 class NfTables:
@@ -71,3 +74,18 @@ class NfTables:
 
     def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
         return read_bounded(table, deadline, like)
+
+
+def why_no_nf_tables(wanted: Sequence[Operation], deadline: Deadline) -> str:
+    """Why this kernel cannot have that, "" if it can; nothing is changed. Raises CalicoError if that is unknown: a
+    failure that passes must not change the packet filter.
+    """
+    try:
+        with NfTables() as kernel:
+            # a kernel built without the tables of a family would still answer a question
+            kernel.check(wanted, deadline)
+    except KernelError as e:
+        if e.errno not in _ABSENT:
+            raise  # it may be there
+        return f"this kernel has no nf_tables ({e})"
+    return ""

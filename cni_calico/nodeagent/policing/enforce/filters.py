@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
@@ -21,7 +20,7 @@ from cni_calico.kernel.filter.legacy.filter import LegacyFilter
 from cni_calico.kernel.filter.legacy.matches import Marks
 from cni_calico.kernel.filter.legacy.script import parse_dropped
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
-from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.kernel.filter.nf_tables.filter import NfTables, why_no_nf_tables
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.netfilter.rules import LogPacket, NftRule
 from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, DropTable, TableId
@@ -34,7 +33,6 @@ _LOOK_S, _REMOVE_S = 60.0, 60.0
 _MARKS = 4
 _REPORTS = 61789  # a number that nobody else uses, as far as is known
 _PROBE = TableId(FILTER[4].family, f"{NAME}-probe")
-_ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
 _DISABLED = "NFTablesMode is Disabled"
 _LIMITS = (
     "Changes take longer the more rules there are, rules that others change are noticed within a second, members of "
@@ -122,7 +120,7 @@ def marks_of(mask: int) -> Marks | None:
 
 def look(felix: FelixSettings) -> DataPlane:
     """What this kernel has, in the namespace of the calling thread. Raises CalicoError if that is nothing."""
-    no_nftables = _no_nftables()
+    no_nftables = why_no_nf_tables([AddTable(_PROBE)], Deadline.after(_LOOK_S))
     no_iptables = "" if felix.nftables_mode != "Disabled" and not no_nftables else _no_iptables(felix)
     plane = choose(felix.nftables_mode, no_nftables, no_iptables)
     return replace(plane, report_group=_REPORTS) if plane.name == NFTABLES and _can_report() else plane
@@ -138,21 +136,6 @@ def _can_report() -> bool:
     except CalicoError:
         return False
     return True
-
-
-def _no_nftables() -> str:
-    """Why nf_tables cannot be used, "" if it can. Raises CalicoError if that is unknown: a failure that passes must not
-    change the packet filter.
-    """
-    try:
-        with NfTables() as kernel:
-            # a kernel built without IPv4's tables would still answer a question
-            kernel.check([AddTable(_PROBE)], Deadline.after(_LOOK_S))
-    except KernelError as e:
-        if e.errno not in _ABSENT:
-            raise  # it may be there
-        return f"this kernel has no nf_tables ({e})"
-    return ""
 
 
 def _no_iptables(felix: FelixSettings) -> str:
@@ -205,7 +188,7 @@ def remove_other(plane: DataPlane, felix: FelixSettings) -> str:
             if marks is not None and not programs.missing_programs() and programs.is_in_use():
                 with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
                     filtering.remove(FILTER.values(), deadline)
-        elif not _no_nftables():
+        elif not why_no_nf_tables([AddTable(_PROBE)], Deadline.after(_LOOK_S)):
             with NfTables() as kernel:
                 there = [table for table in TABLES if kernel.has_table(table, deadline)]
                 if there:

@@ -10,6 +10,7 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.legacy import programs
+from cni_calico.kernel.filter.nf_tables import filter as nf_tables_filter
 from cni_calico.netfilter.tables import AddTable
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce import filters
@@ -30,7 +31,8 @@ class Kernel(FakePacketFilter):
 def nf_tables(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Legacy iptables can be used, too."""
     made = Kernel()
-    monkeypatch.setattr(filters, "NfTables", lambda: made)
+    for module in (filters, nf_tables_filter):
+        monkeypatch.setattr(module, "NfTables", lambda: made)
     monkeypatch.setattr(programs, "missing_programs", lambda: "")
     monkeypatch.setattr(programs, "probe", lambda deadline, lock_s: deadline.require("look"))
     return made

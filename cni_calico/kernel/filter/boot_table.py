@@ -1,0 +1,112 @@
+"""The boot table: from the start of the host until the agent has decided, nothing passes a workload's interface.
+
+Rule: it only drops, before every other rule, and shares no table or chain with the policies, so that neither can undo
+the other; whoever takes it away has its own rules in force. It is nftables', for both families at once; legacy iptables
+has it where the kernel has no nf_tables. There is room in it for sets of interfaces that are closed for another reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.filter.legacy import programs
+from cni_calico.kernel.filter.nf_tables.filter import NfTables, why_no_nf_tables
+from cni_calico.netfilter.rules import DROP, Compare, MetaLoad, NftRule, PacketCounter
+from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, BaseHook, DropTable, Operation, TableId
+
+NFTABLES, IPTABLES = "nftables", "legacy iptables"
+TABLE = TableId("inet", "calico-boot")
+CHAIN = "calico-boot"  # of legacy iptables; names that begin with "cali-" are those of upstream's agent, or policies'
+_FIRST = -400  # before connection tracking and everything else that has a number of its own
+_DIRECTIONS = {"forward": ("iifname", "oifname"), "input": ("iifname",)}
+_NAME_BYTES = 15  # of an interface
+_COMMENT = "workloads are closed until calico-node has decided"
+
+
+def ensure_boot_table(prefixes: Sequence[str], deadline: Deadline) -> str:
+    """Close the interfaces whose names begin so; returns which packet filter does it, NFTABLES or IPTABLES.
+
+    Raises KernelError: neither can be used, or it refused.
+    """
+    wanted = plan_table(prefixes)
+    no_nf_tables = why_no_nf_tables(wanted, deadline)
+    if not no_nf_tables:
+        with NfTables() as kernel:
+            kernel.apply(wanted, deadline)
+        return NFTABLES
+    if missing := programs.missing_programs():
+        raise KernelError(f"cannot load the boot table: {no_nf_tables}, and for legacy iptables install {missing}")
+    for family in _families():
+        saved = programs.read_tables(family, deadline)
+        programs.restore(family, render_script(prefixes, saved), deadline)
+    return IPTABLES
+
+
+def remove_boot_table(deadline: Deadline) -> bool:
+    """Open them again; returns whether they were closed. Raises KernelError."""
+    found = read_boot_table(deadline)
+    if NFTABLES in found:
+        with NfTables() as kernel:
+            kernel.apply((DropTable(TABLE),), deadline)
+    if IPTABLES in found:
+        for family in _families():
+            if script := render_removal(programs.read_tables(family, deadline)):
+                programs.restore(family, script, deadline)
+    return bool(found)
+
+
+def read_boot_table(deadline: Deadline) -> tuple[str, ...]:
+    """The packet filters that have a boot table. Raises KernelError."""
+    found = []
+    if not why_no_nf_tables([AddTable(TABLE)], deadline):
+        with NfTables() as kernel:
+            if kernel.has_table(TABLE, deadline):
+                found.append(NFTABLES)
+    if programs.is_in_use() and not programs.missing_programs():
+        if any(render_removal(programs.read_tables(family, deadline)) for family in _families()):
+            found.append(IPTABLES)
+    return tuple(found)
+
+
+def _families() -> tuple[int, ...]:
+    return (4, 6) if programs.has_ipv6() else (4,)
+
+
+# -- computed ---------------------------------------------------------------------------------------------------------
+
+
+def plan_table(prefixes: Sequence[str]) -> tuple[Operation, ...]:
+    """PURE: the table, in the place of an earlier one, in one transaction."""
+    operations: list[Operation] = [AddTable(TABLE), DropTable(TABLE), AddTable(TABLE)]
+    for hook, directions in _DIRECTIONS.items():
+        rules = [_closing(direction, prefix) for prefix in prefixes for direction in directions]
+        operations += [AddChain(TABLE, hook, BaseHook(hook, _FIRST)), AddRules(TABLE, hook, tuple(rules))]
+    return tuple(operations)
+
+
+def _closing(direction: str, prefix: str) -> NftRule:
+    name = prefix.encode("utf-8", "surrogateescape")[:_NAME_BYTES]
+    return NftRule((MetaLoad(direction), Compare("eq", name), PacketCounter(), DROP), _COMMENT)
+
+
+def render_script(prefixes: Sequence[str], saved: str) -> str:
+    """PURE: the script of iptables-restore that closes them. ``saved``: what iptables-save prints now."""
+    lines = ["*filter", f":{CHAIN} - [0:0]"]  # which empties the chain if it is there
+    lines += [f"-A {CHAIN} {direction} {prefix}+ -j DROP" for prefix in prefixes for direction in ("-i", "-o")]
+    # first again, if something was put before it
+    lines += [*_jumps(saved, "-D"), *(f"-I {hook.upper()} -j {CHAIN}" for hook in _DIRECTIONS)]
+    return "\n".join([*lines, "COMMIT", ""])
+
+
+def render_removal(saved: str) -> str:
+    """PURE: the script that opens them again, "" if there is nothing of it."""
+    if not any(line.startswith(f":{CHAIN} ") for line in saved.splitlines()):
+        return ""
+    return "\n".join(["*filter", *_jumps(saved, "-D"), f"-F {CHAIN}", f"-X {CHAIN}", "COMMIT", ""])
+
+
+def _jumps(saved: str, verb: str) -> list[str]:
+    found = [line for line in saved.splitlines() if line.startswith("-A ") and line.endswith(f" -j {CHAIN}")]
+    return [line.replace("-A", verb, 1) for line in found]
