@@ -7,7 +7,7 @@ calls began with stay until the next upgrade, at least for a day.
 
 ``cni-calico-bundle``        the executables and their contents directory; documentation
 ``calico-cni``               calico and calico-ipam where runtimes look for plugins; calico-cni.service; netavark
-``calico-node``              the agent: calico-node.service and /etc/calico/calico-node.env
+``calico-node``              the agent: calico-node.service with its boot table, and /etc/calico/calico-node.env
 ``calico-kube-controllers``  calico-kube-controllers.service and its settings
 ``calicoctl``                with kubectl-calico, its manual page and completions
 """
@@ -72,6 +72,10 @@ if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
   systemctl disable --now {unit}
 fi
 """
+# what was loaded when the host started would stay, and nobody would be there to take it away
+_OPENED = """
+if [ "$1" = remove ]; then /{library}/calicoctl node boot-table off || :; fi
+"""
 _POSTRM = """#!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
@@ -114,6 +118,7 @@ def _cni(root: Path, release: Path) -> None:
 def _node(root: Path, release: Path) -> None:
     _link(root / "usr/bin/calico-node", f"/{LIBRARY}/calico-node")
     _unit(root, release, "calico-node")
+    _unit(root, release, "calico-boot-table")
     _settings(root, release, "calico-node")
 
 
@@ -248,6 +253,8 @@ def _scripts(package: Package) -> dict[str, str]:
         return {name: text.format(owned=OWNED, library=LIBRARY) for name, text in texts.items()}
     texts = {"postinst": _POSTINST, "prerm": _PRERM, "postrm": _POSTRM} if package.unit else {}
     scripts = {name: text.format(unit=f"{package.unit}.service") for name, text in texts.items()}
+    if package.name == "calico-node":
+        scripts["prerm"] += _OPENED.format(library=LIBRARY)
     if package.has_settings:
         scripts["postinst"] += _CLOSED.format(settings=_settings_of(package.name))
     return scripts
@@ -266,7 +273,7 @@ def _unit(root: Path, release: Path, name: str) -> None:
     """The unit, with the directory of the packages."""
     source = (release / "install/systemd" / f"{name}.service").read_text()
     target = root / "lib/systemd/system" / f"{name}.service"
-    target.parent.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(source.replace("/opt/cni/bin/", f"/{LIBRARY}/"))
 
 

@@ -50,6 +50,7 @@ _STANDALONE = {
     "datastore etcd-roles": "datastore.etcd_roles:show",
     "datastore rebuild": "datastore.local:rebuild",
     "datastore salvage": "datastore.local:rescue",
+    "node boot-table": "node.boot_table:run",
     "node checksystem": "node.checksystem:check",
     "node diags": "node.diags:collect",
     "node run": "node.run:explain",

@@ -29,6 +29,7 @@ from cni_calico.directories import CNI_BIN_DIR, CNI_NET_DIR
 from cni_calico.errors import InvalidConfig
 
 SHELLS = ("bash", "zsh", "fish")
+BOOT_TABLE_STATES = ("off", "show")
 # of options that may stand before the command, and of what only some commands have
 _DEFAULTS = {
     **{"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"},
@@ -285,6 +286,8 @@ def _add_migrate(commands: Commands, common: CommandParser) -> None:
 
 def _add_node(commands: Commands, common: CommandParser) -> None:
     commands.add("status", common, output_option())
+    boot_table = commands.add("boot-table", common)
+    boot_table.add_argument("state", choices=BOOT_TABLE_STATES, metavar="off|show", help="off or show")
     diags = commands.add("diags", common)
     diags.add_argument("--log-dir", default="", metavar="DIR", help="logs to take (default /var/log/calico)")
     diags.add_argument(

@@ -288,6 +288,15 @@ COMMANDS: Mapping[str, Help] = {
             ("node status -o 'jsonpath={.bird.peers[*].address}'", "one part of it, for a script"),
         ),
     ),
+    "node boot-table": Help(
+        "open workloads' interfaces that are closed since this host started",
+        "The boot table closes them until calico-node has decided what may pass; off is for a host whose calico-node "
+        "does not start. Needs root.",
+        (
+            ("node boot-table off", "workloads are open, until calico-node enforces policies"),
+            ("node boot-table show", "whether they are closed"),
+        ),
+    ),
     "node diags": Help(
         "one archive of logs, routes and configuration of this host",
         "Passwords, tokens and keys are hidden in it.",

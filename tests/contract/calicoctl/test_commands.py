@@ -15,7 +15,7 @@ from cni_calico.ctl.command_line.arguments import build_parser, leaves
 from cni_calico.ctl.main import run
 from tests.contract.calicoctl.files import config_of
 
-ON_THE_HOST = ("node status", "node diags", "node checksystem", "node run")
+ON_THE_HOST = ("node status", "node diags", "node checksystem", "node run", "node boot-table")
 EMBEDDED = ("datastore check", "datastore rebuild", "datastore salvage")  # about a file, of one datastore only
 FOREVER = {("version", "--poll"), ("get", "--watch")}  # run as programs elsewhere
 HEAD = {"apiVersion": "projectcalico.org/v3"}
@@ -51,6 +51,7 @@ BASE = {
     "datastore migrate import": "datastore migrate import -f {export}",
     "node status": "node status",
     "node diags": "node diags -o {unused}",
+    "node boot-table": "node boot-table show",
     "node checksystem": "node checksystem",
     "node run": "node run",
     "cluster status": "cluster status --timeout=3",

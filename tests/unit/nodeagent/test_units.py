@@ -20,6 +20,7 @@ from cni_calico.nodeagent.flags import parse_flags
 from cni_calico.plugin.call.client import call_server
 from cni_calico.server.run import DRAIN_S
 
+NAMES = ("calico-node", "calico-boot-table", "calico-cni", "calico-kube-controllers")
 UNITS = pathlib.Path(__file__).parents[3] / "install" / "systemd"
 
 
@@ -45,6 +46,24 @@ def test_the_service():
     assert float(service["TimeoutStopSec"]) > STOP_S
     assert "RuntimeDirectory" not in service  # it would take the CNI server's socket away
     assert service["EnvironmentFile"].endswith("/calico-node.env")
+
+
+def test_the_boot_table_is_loaded_before_any_network():
+    """With calico-node, and after what flushes the packet filter; nothing that has containers starts before it."""
+    both = unit("calico-boot-table"), unit()
+    executable, *arguments = both[0]["Service"]["ExecStart"].split()
+    assert executable == both[1]["Service"]["ExecStart"].split()[0]
+    assert parse_flags(arguments) == ({"boot-table"}, {})
+    assert both[0]["Service"]["EnvironmentFile"] == both[1]["Service"]["EnvironmentFile"], (
+        "the prefixes are the agent's"
+    )
+    assert both[0]["Unit"]["Wants"] == "network-pre.target" and "nftables.service" in both[0]["Unit"]["After"]
+    assert both[0]["Unit"]["DefaultDependencies"] == "no"
+    text = (UNITS / "calico-boot-table.service").read_text()
+    before = " ".join(re.findall("^Before=(.*)$", text, re.M)).split()
+    assert {"network-pre.target", "calico-node.service", "podman-restart.service", "docker.service"} <= set(before)
+    assert "calico-boot-table.service" in both[1]["Unit"]["After"].split()
+    assert both[1]["Install"]["Also"] == "calico-boot-table.service", "enabled and disabled together"
 
 
 def test_every_variable_is_known_and_valid():
@@ -105,13 +124,13 @@ def test_the_controllers_environment_is_one_they_read():
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-@pytest.mark.parametrize("name", ["calico-node", "calico-cni", "calico-kube-controllers"])
+@pytest.mark.parametrize("name", NAMES)
 def test_systemd_understands_them(name, tmp_path):
     executable = tmp_path / "program"
     executable.write_text("#!/bin/sh\n")
     executable.chmod(0o755)
     text = re.sub("/opt/cni/bin/[a-z-]+", str(executable), (UNITS / f"{name}.service").read_text())
-    for each in ("calico-node", "calico-cni", "calico-kube-controllers"):  # the first two name each other
+    for each in NAMES:  # some name each other
         (tmp_path / f"{each}.service").write_text(text)
     argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / f"{name}.service")]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})
