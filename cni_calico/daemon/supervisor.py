@@ -73,7 +73,7 @@ class ChildService:
 class Supervisor:
     """Runs services; ``command`` is this executable's own command, to which a service's arguments are added.
 
-    ``publish`` is called with the services after each start and end of one.
+    ``publish`` is called with the services after each start and end of one, ``look_too`` four times a second.
     """
 
     def __init__(
@@ -83,12 +83,13 @@ class Supervisor:
         environ: Mapping[str, str],
         log: Log,
         publish: Callable[[Sequence[ChildService]], None] = lambda services: None,
+        look_too: Callable[[], None] = lambda: None,
     ) -> None:
         self.services = list(services)
         self._command = list(command)
         self._environ = {**environ, VARIABLE: str(os.getpid())}
         self._log = log
-        self._publish = publish
+        self._publish, self._look_too = publish, look_too
         self._stopping = Stopping()
         self._lines: ChildLines
 
@@ -99,6 +100,7 @@ class Supervisor:
         try:
             while not self._stopping.wait(_TICK_S):
                 self.look()
+                self._look_too()
         finally:
             self._end_all()
             self._lines.close()

@@ -25,6 +25,7 @@ from cni_calico.nodeagent.startup.completion import announce_shutdown
 from cni_calico.nodeagent.startup.records import shutdown_path
 from cni_calico.nodeagent.startup.run import run_startup
 from cni_calico.nodeagent.status import file as status
+from cni_calico.nodeagent.status.unit import note_answered
 from cni_calico.regular import make_directories
 
 BIRD_S = 2.0
@@ -68,7 +69,7 @@ def start_up(environ: Mapping[str, str]) -> int:
     """-startup. The reason of a failure is stored for the probes and ``calicoctl node status``."""
     run_dir = directories.run_dir(environ)
     try:
-        _start_up(environ, lambda what: _note_startup(run_dir, what))
+        _start_up(environ, lambda what: _note_startup(run_dir, what), lambda: _note_answered(run_dir))
     except CalicoError as e:
         _note_startup(run_dir, str(e))
         raise
@@ -76,10 +77,10 @@ def start_up(environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _start_up(environ: Mapping[str, str], tell: Callable[[str], None]) -> None:
+def _start_up(environ: Mapping[str, str], tell: Callable[[str], None], answered: Callable[[], None]) -> None:
     opened = _open(environ, "startup")
     try:
-        run_startup(opened.context, tell)
+        run_startup(opened.context, tell, answered)
     finally:
         opened.context.store.close()
 
@@ -89,6 +90,14 @@ def _note_startup(run_dir: str, text: str) -> None:
         status.write_startup_error(run_dir, text)
     except OSError as e:
         Log("info", context="startup: ").warning(f"cannot write to {run_dir}: {e.strerror or e}")
+
+
+def _note_answered(run_dir: str) -> None:
+    try:
+        make_directories(run_dir, 0o755)
+        note_answered(run_dir)
+    except OSError:
+        pass  # the unit is ready sooner, then
 
 
 def allocate_once(environ: Mapping[str, str], *, best_effort: bool = False) -> int:

@@ -160,6 +160,7 @@ def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.supervisor import Supervisor, services_of_run
     from cni_calico.log import Log, wants_json
     from cni_calico.nodeagent.status.file import forget_status
+    from cni_calico.nodeagent.status.unit import VARIABLE, UnitReadiness, forget_answered
 
     command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = directories.nodename_file(os.environ)
@@ -171,9 +172,30 @@ def _supervise(chosen: set[str]) -> int:
     log = Log("info", context="supervisor: ", as_json=wants_json(os.environ))
     try:
         forget_status(run_dir)
+        forget_answered(run_dir)
     except OSError as e:
         log.warning(f"cannot remove the status of the agent that ran before: {e.strerror}")
-    return Supervisor(services, command, os.environ, log, lambda running: _publish(run_dir, running)).run()
+    readiness = UnitReadiness(
+        dict(os.environ),
+        run_dir,
+        log,
+        may_be_here=VARIABLE in os.environ and not _has_embedded_datastore(),
+        data_plane=data_plane,
+    )
+    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}  # a child speaks for itself only
+    return Supervisor(services, command, environ, log, lambda running: _publish(run_dir, running), readiness.look).run()
+
+
+def _has_embedded_datastore() -> bool:
+    """It needs nothing that has to be started first."""
+    from cni_calico.cni.fields import JsonFields
+    from cni_calico.cni.netconf import parse_datastore
+    from cni_calico.errors import InvalidConfig
+
+    try:
+        return parse_datastore(JsonFields({}), os.environ).type == "local"
+    except InvalidConfig:  # start-up says so
+        return False
 
 
 def _publish(run_dir: str, services: Sequence[ChildService]) -> None:

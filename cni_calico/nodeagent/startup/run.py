@@ -52,8 +52,10 @@ class _StartupFacts:
     node: Node | None
 
 
-def run_startup(context: Context, tell: Callable[[str], None] = lambda what: None) -> Started:
-    """The whole start-up; ``tell`` is called with what it waits for.
+def run_startup(
+    context: Context, tell: Callable[[str], None] = lambda what: None, answered: Callable[[], None] = lambda: None
+) -> Started:
+    """The whole start-up; ``tell`` is called with what it waits for, ``answered`` once the datastore has answered.
 
     Raises InvalidConfig, NodeNotSetUp, DatastoreError, KernelError; see the rule above.
     """
@@ -61,6 +63,7 @@ def run_startup(context: Context, tell: Callable[[str], None] = lambda what: Non
     if context.settings.wait_for_datastore:
         wait_for_datastore(context, tell)
     facts = _read_facts(context, name)
+    answered()
     v4, v6 = _plan_addresses(context, facts)
     _warn(context.log, (*v4.warnings, *v6.warnings, *v4.notes, *v6.notes))
     plan = node_record.plan_node(context.settings, name, v4, v6, facts.interfaces)

@@ -17,6 +17,7 @@ from cni_calico.daemon.supervisor import STOP_S
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, NodeSettings, parse_settings
 from cni_calico.nodeagent.flags import parse_flags
+from cni_calico.nodeagent.status.unit import DEADLINE_S
 from cni_calico.plugin.call.client import call_server
 from cni_calico.server.run import DRAIN_S
 
@@ -45,6 +46,8 @@ def test_the_service():
     assert service["KillMode"] == "mixed"  # the supervisor tells its children
     assert float(service["TimeoutStopSec"]) > STOP_S
     assert "RuntimeDirectory" not in service  # it would take the CNI server's socket away
+    assert service["Type"] == "notify" and float(service["TimeoutStartSec"]) > 2 * DEADLINE_S
+    assert {"podman-restart.service", "docker.service", "kubelet.service"} == set(unit()["Unit"]["Before"].split())
     assert service["EnvironmentFile"].endswith("/calico-node.env")
 
 
