@@ -21,6 +21,7 @@ SHUTDOWN_FILE = "shutdownTS"  # in STATE_DIR
 CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN_DIR
 POLICED_ADDRESSES = "policed-addresses"  # in RUN_DIR
 BOOT_TABLE = "boot-table"  # in RUN_DIR: there while workloads are closed since the host's start
+POLICY_DECISION = "policy-decision"  # in RUN_DIR: what the policy engine has decided, as long as it lives
 OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 

@@ -356,6 +356,12 @@ class PythonNotExecutable(CalicoError):
     hint = "install the plugin again: calico.python, calico-ipam.python and .calico-* belong beside the executable"
 
 
+class PolicyLate(CalicoError):
+    """It is not known in time that the new endpoint's policy is in force; what was set up has been undone."""
+
+    code = 138
+
+
 class DataplaneFailed(CalicoError):
     """The external data plane (``dataplane_options``) did not answer, or refused; its own words are in the text."""
 

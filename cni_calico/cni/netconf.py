@@ -97,8 +97,8 @@ class NetConf:
     ip_addrs_no_ipam: bool = False
     floating_ips: bool = False
     readiness_gates: tuple[str, ...] = ()
-    policy_setup_timeout_s: int = 0
-    endpoint_status_dir: str = ENDPOINT_STATUS_DIR
+    policy_setup_timeout_s: int | None = None  # None: not in the configuration
+    endpoint_status_dir: str = ""  # "": where calico-node says, else ENDPOINT_STATUS_DIR
     require_mtu_file: bool = False
     profile_ingress: str = MEMBERS
     ipam_lock_file: str = ""
@@ -184,7 +184,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         floating_ips=control.flag("floating_ips"),
         readiness_gates=_parse_gates(top),
         policy_setup_timeout_s=_parse_policy_timeout(top),
-        endpoint_status_dir=top.text("endpoint_status_dir") or ENDPOINT_STATUS_DIR,
+        endpoint_status_dir=top.text("endpoint_status_dir"),
         require_mtu_file=top.flag("require_mtu_file"),
         profile_ingress=_parse_profile_ingress(top),
         ipam_lock_file=top.text("ipam_lock_file"),
@@ -250,7 +250,9 @@ def _parse_gates(top: JsonFields) -> tuple[str, ...]:
     return gates
 
 
-def _parse_policy_timeout(top: JsonFields) -> int:
+def _parse_policy_timeout(top: JsonFields) -> int | None:
+    if top.values.get("policy_setup_timeout_seconds") in (None, ""):
+        return None
     timeout = top.number("policy_setup_timeout_seconds", low=-(2**31))
     if timeout < 0:
         raise wrong("policy_setup_timeout_seconds", "a number of seconds, 0 or more", timeout)

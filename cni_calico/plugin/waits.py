@@ -1,18 +1,21 @@
 """What an ADD waits for beyond its own work: readiness gates before it, the policy of its endpoint after it.
 
-Rule: a gate that does not open is an error before anything is allocated; policy that is late is only a warning, because
-the pod's network is set up. Neither wait exceeds the call's deadline. Source: upstream's readiness_gates and
+Rule: a gate that does not open is an error before anything is allocated. Policy that is late is only a warning for a
+pod of Kubernetes, whose network is set up; without Kubernetes the container does not start while somebody is there who
+should have put it into force. Neither wait exceeds the call's deadline. Source: upstream's readiness_gates and
 policy_setup_timeout_seconds.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from cni_calico.cni.environment import Call
-from cni_calico.cni.netconf import NetConf
+from cni_calico.cni.netconf import ENDPOINT_STATUS_DIR, NetConf
 from cni_calico.deadline import Deadline
-from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp
+from cni_calico.directories import BOOT_TABLE, POLICY_DECISION
+from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp, PolicyLate
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.redaction import shown_url
@@ -20,7 +23,9 @@ from cni_calico.redaction import shown_url
 GATE_PATIENCE_S = 30.0
 GATE_ATTEMPT_S = 5.0
 _GATE_PAUSE_S = 0.25
-_POLICY_PAUSE_S = 0.02
+DEFAULT_POLICY_S = 5  # without Kubernetes
+_POLICY_PAUSE_S, _FIRST_PAUSE_S = 0.02, 0.002
+_SOON_S = 0.2  # an idle agent needs a tenth of it
 _RESERVE_S = 2.0  # of the call's deadline, kept for its answer
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~$&+:=@")
 
@@ -60,23 +65,76 @@ def _await_gate(gate: str, limit: Deadline) -> None:
 
 
 def await_policy(task: Task) -> None:
-    """Wait for the file that says that the endpoint's policy is in force; after the timeout log a warning
-    and continue.
+    """For a pod of Kubernetes, if the configuration asks for it: wait for the file that says that the endpoint's policy
+    is in force; after the timeout log a warning and continue.
     """
-    conf, services, deadline = task.conf, task.services, task.deadline
-    if not conf.policy_setup_timeout_s:
+    conf, services = task.conf, task.services
+    if not conf.policy_setup_timeout_s or not _is_kubernetes(task):
         return
     attachment = plan_attachment(task.call, conf, task.read_nodename())
-    path = f"{conf.endpoint_status_dir}/{status_file(attachment)}"
-    limit = deadline.sooner(min(float(conf.policy_setup_timeout_s), max(0.0, deadline.remaining_s() - _RESERVE_S)))
-    while not services.files.exists(path):
+    path = f"{conf.endpoint_status_dir or ENDPOINT_STATUS_DIR}/{status_file(attachment)}"
+    if not _comes(task, lambda: services.files.exists(path), conf.policy_setup_timeout_s):
+        services.log.warning(
+            f"policy of {attachment.label} is not known to be in force after {conf.policy_setup_timeout_s} s: "
+            f"there is no {path}; the pod starts anyway"
+        )
+
+
+def require_policy(task: Task, attachment: Attachment) -> None:
+    """Without Kubernetes: wait for that file if this node enforces policy, or has not decided yet whether it does.
+
+    Raises PolicyLate after the timeout if calico-node runs, or if the boot table keeps the endpoint closed; if there is
+    neither, nobody would ever write the file, and the container starts.
+    """
+    conf, files = task.conf, task.services.files
+    asked_s = conf.policy_setup_timeout_s
+    if asked_s == 0 or conf.dataplane is not None or _is_kubernetes(task):
+        return
+    run_dir = task.services.run_dir
+    decision_path, boot_table = f"{run_dir}/{POLICY_DECISION}", f"{run_dir}/{BOOT_TABLE}"
+    if asked_s is None and not (files.exists(decision_path) or files.exists(boot_table)):
+        return
+    from cni_calico.plugin.policy_decision import read_decision
+
+    name, decision = status_file(attachment), read_decision(files, decision_path)
+
+    def is_in_force() -> bool:
+        nonlocal decision
+        decision = read_decision(files, decision_path)
+        directory = conf.endpoint_status_dir or decision.directory or ENDPOINT_STATUS_DIR
+        return files.exists(f"{directory}/{name}") or (asked_s is None and not decision.is_due)
+
+    timeout_s = DEFAULT_POLICY_S if asked_s is None else asked_s
+    if _comes(task, is_in_force, timeout_s):
+        return
+    late = f"policy of {attachment.label} is not known to be in force after {timeout_s} s"
+    if decision.lives:
+        raise PolicyLate(
+            f"cannot start the container: {late}",
+            details="calico-node runs on this host: 'calicoctl node status' and its log say what keeps it; "
+            "policy_setup_timeout_seconds in the network configuration is how long ADD waits, 0: not at all",
+        )
+    if files.exists(boot_table):
+        raise PolicyLate(
+            f"cannot start the container: {late}, and workloads are closed since this host started",
+            details="start calico-node, or open them with 'calicoctl node boot-table off'",
+        )
+    task.log.warning(f"{late}: calico-node does not run; the container starts anyway")
+
+
+def _is_kubernetes(task: Task) -> bool:
+    return task.call.args.is_kubernetes or task.conf.datastore.type == "kubernetes" or bool(task.conf.policy_type)
+
+
+def _comes(task: Task, is_there: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it comes true in time; some of the call's deadline is left for its answer."""
+    limit = task.deadline.sooner(min(float(timeout_s), max(0.0, task.deadline.remaining_s() - _RESERVE_S)))
+    soon = task.deadline.sooner(_SOON_S)
+    while not is_there():
         if limit.expired():
-            services.log.warning(
-                f"policy of {attachment.label} is not known to be in force after {conf.policy_setup_timeout_s} s: "
-                f"there is no {path}; the pod starts anyway"
-            )
-            return
-        time.sleep(_POLICY_PAUSE_S)
+            return False
+        time.sleep(_POLICY_PAUSE_S if soon.expired() else _FIRST_PAUSE_S)
+    return True
 
 
 def status_file(attachment: Attachment) -> str:

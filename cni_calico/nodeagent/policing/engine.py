@@ -20,6 +20,7 @@ from cni_calico.nodeagent.policing.enforce.boot import BootTable
 from cni_calico.nodeagent.policing.enforce.early import EarlyGuard
 from cni_calico.nodeagent.policing.enforce.filters import NoPacketFilter, OpenFilter, look, opened
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop
+from cni_calico.nodeagent.policing.report.decision import DecisionFile
 from cni_calico.nodeagent.policing.tables.touched import NAME
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
@@ -46,6 +47,7 @@ class PolicyEngine:
         self.figures = PolicyFigures()
         self._context = context
         self._boot = BootTable(context.settings.run_dir, context.log, context.troubles)
+        self._decision = DecisionFile(context.settings.run_dir, context.log)
         self._node = node
         self._on_change = on_change
         self._early = early
@@ -90,6 +92,7 @@ class PolicyEngine:
 
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``."""
+        self._tell_decision()
         if self._early is not None:
             early = EarlyGuard(self._early, self._context.log, self._tell)
             early.wait(self._configured, stopping)
@@ -144,8 +147,13 @@ class PolicyEngine:
 
     def _tell(self, standing: Standing) -> None:
         self.standing = standing
+        self._tell_decision()
         self._open_workloads()
         self._on_change()
+
+    def _tell_decision(self) -> None:
+        felix = self._asked.felix if self._asked is not None else self._early
+        self._decision.tell(self.standing, felix.endpoint_status_prefix if felix is not None else "")
 
     def _open_workloads(self) -> None:
         """At once when it is decided what may pass, and later again if that failed."""

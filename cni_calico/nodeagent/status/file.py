@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from cni_calico.kernel.writer_lock import hold_lock, is_held
+from cni_calico.kernel.held_file import HeldFile, read_held
 
 NAME = "agent-status.json"
 STARTUP_NAME = "startup-error"
@@ -27,8 +27,7 @@ STALE_S = 60.0  # a full resync of a large node, on a busy host
 POLICING_STALE_S = 120.0  # twice as long as the policy engine waits for the kernel
 LOCKED = "locked"  # the writer holds a lock on the file as long as it lives; agents before that did not say so
 ENDED = "writer_ended"  # added to what was read
-_READ_ATTEMPTS = 10  # while the file is being replaced
-_held: dict[str, int] = {}  # the descriptors with the locks of what this process has written, by path
+_written: dict[str, HeldFile] = {}  # by this process, by path
 
 
 def since_boot() -> float:
@@ -56,16 +55,7 @@ def forget_confd_status(run_dir: str) -> None:
 
 def _write(target: str, fields: Mapping[str, Any]) -> None:
     data = json.dumps({**fields, "pid": os.getpid(), "updated": since_boot(), LOCKED: True}).encode()
-    before, locks = _held.get(target), list[int]()
-    try:
-        _replace(target, data, lambda fd: locks.append(hold_lock(fd)))
-    except BaseException:
-        for lock in locks:
-            os.close(lock)
-        raise
-    _held[target] = locks[0]
-    if before is not None:  # only now: a reader that finds the old file without a lock looks for another one
-        os.close(before)
+    _written.setdefault(target, HeldFile(target)).write(data)
 
 
 def forget_status(run_dir: str) -> None:
@@ -74,10 +64,7 @@ def forget_status(run_dir: str) -> None:
 
 
 def _forget(target: str) -> None:
-    if os.path.exists(target):
-        os.unlink(target)
-    if target in _held:
-        os.close(_held.pop(target))
+    _written.pop(target, HeldFile(target)).remove()
 
 
 def write_startup_error(run_dir: str, text: str) -> None:
@@ -92,10 +79,10 @@ def write_startup_error(run_dir: str, text: str) -> None:
         os.unlink(target)
 
 
-def _replace(target: str, data: bytes, prepare: Callable[[int], object] | None = None) -> None:
+def _replace(target: str, data: bytes) -> None:
     from cni_calico.kernel.files import Files  # probes only read
 
-    Files().write_atomic(target, data, 0o644, durable=False, prepare=prepare)
+    Files().write_atomic(target, data, 0o644, durable=False)
 
 
 def read_status(run_dir: str) -> dict[str, Any]:
@@ -112,17 +99,12 @@ def read_status(run_dir: str) -> dict[str, Any]:
 
 def _read_written(path: str) -> dict[str, Any]:
     """The fields of a status; with ENDED if its writer has ended."""
-    for _ in range(_READ_ATTEMPTS):
-        try:
-            with open(path, "rb") as file:
-                held, data = is_held(file.fileno()), file.read()
-                replaced = not os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-        except OSError:
-            return {}
-        if held or not replaced:
-            break
+    try:
+        data, lives = read_held(path)
+    except OSError:
+        return {}
     fields = _parse(data)
-    return {**fields, ENDED: True} if fields.get(LOCKED) and not held else fields
+    return {**fields, ENDED: True} if fields.get(LOCKED) and not lives else fields
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -24,6 +24,11 @@ from cni_calico.policy.wanted import WantedEndpoint
 DIRECTORY = "endpoint-status"
 
 
+def status_directory(prefix: str) -> str:
+    """PURE: where the files are, "" for none."""
+    return f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
+
+
 def render_status(endpoint: WantedEndpoint) -> bytes:
     """Empty fields are left out."""
     nets: dict[int, list[str]] = {4: [], 6: []}
@@ -67,7 +72,7 @@ class StatusFiles:
         self._written: dict[str, bytes] = {}
         self._rendered: dict[ResourceKey, tuple[WantedEndpoint, str, bytes]] = {}
         self._begun = False
-        self._directory = f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
+        self._directory = status_directory(prefix)
 
     def notice(self, happened: Happened) -> None:
         """Note what the kernel reported."""
