@@ -42,8 +42,10 @@ SOURCES = (
     "build/front/*",
     "build/launch/*.py",
     "cni_calico/**/*",
+    "install/systemd/*.service",
     "requirements.lock",
 )
+UNITS = Path("install/systemd")
 KEEP_S = 900  # longer than any one test
 
 
@@ -94,6 +96,9 @@ def freeze(contents: str) -> Path:
         compiled.parent.mkdir(parents=True, exist_ok=True)
         compiled.write_bytes(compile_module(path, str(name), contents))
     write_share(bundle / contents / "share")
+    (bundle / contents / UNITS).mkdir(parents=True)
+    for unit in (ROOT / UNITS).glob("*.service"):  # calicoctl node init installs them
+        shutil.copy(unit, bundle / contents / UNITS)
     write_unneeded(bundle / contents)
     return bundle
 

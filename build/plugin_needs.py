@@ -19,7 +19,7 @@ PROJECT = "cni_calico"
 FILE = "unneeded"  # build/install-bundle.sh reads it
 PLUGINS = ("calico.python", "calico-ipam.python")
 _BUILT_IN = frozenset((f"{PROJECT}.expanded",))  # imported by what build/expand.py writes
-_OTHERS = ("share",)  # manual page and completions of calicoctl
+_OTHERS = ("share", "install")  # manual page and completions of calicoctl; the units that it installs
 
 
 def write_unneeded(contents: Path) -> None:

@@ -53,8 +53,10 @@ _STANDALONE = {
     "node boot-table": "node.boot_table:run",
     "node checksystem": "node.checksystem:check",
     "node diags": "node.diags:collect",
+    "node init": "node.init:init",
     "node run": "node.run:explain",
     "node status": "node.status:show",
+    "node uninstall": "node.uninstall:uninstall",
     "validate": "resources.commands:validate",
     "version": "version:show",
 }

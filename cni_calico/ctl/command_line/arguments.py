@@ -30,12 +30,13 @@ from cni_calico.errors import InvalidConfig
 
 SHELLS = ("bash", "zsh", "fish")
 BOOT_TABLE_STATES = ("off", "show")
+DATASTORES = ("local", "etcd")
 # of options that may stand before the command, and of what only some commands have
 _DEFAULTS = {
     **{"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"},
     **{"subcommand": "", "filename": "", "dry_run": "none", "watch": False},
 }
-_TIMEOUTS_S = {("cluster", "check"): 180.0}  # of commands that take longer
+_TIMEOUTS_S = {("cluster", "check"): 180.0, ("node", "init"): 300.0}  # of commands that take longer
 _NODE_RUN_OPTIONS = (
     *("name", "ip", "ip6", "ip-autodetection-method", "ip6-autodetection-method", "log-dir", "node-image"),
     *("backend", "felix-config", "docker-networking-ifprefix"),
@@ -295,12 +296,34 @@ def _add_node(commands: Commands, common: CommandParser) -> None:
     )
     check = commands.add("checksystem", common, output_option())
     check.add_argument("-f", "--kernel-config", default="", metavar="FILE", help="the kernel's configuration file")
+    _add_init(commands, common)
     run = commands.add("run", common)
     run.add_argument("--as", dest="as_number", default="", help=SUPPRESS)
     for name in _NODE_RUN_OPTIONS:
         run.add_argument(f"--{name}", default="", help=SUPPRESS)
     for name in (*_NODE_RUN_FLAGS, *_NODE_RUN_FLAGS_MORE):
         run.add_argument(f"--{name}", action="store_true", help=SUPPRESS)
+
+
+def _add_init(commands: Commands, common: CommandParser) -> None:
+    init = commands.add("init", common)
+    init.add_argument(
+        "--datastore", required=True, choices=DATASTORES, metavar="local|etcd", help="one host by itself, or several"
+    )
+    init.add_argument("--endpoints", default="", metavar="URL,...", help="of etcd")
+    for option, what in (("ca", "etcd's certificate authority"), ("cert", "certificate"), ("key", "key")):
+        init.add_argument(f"--{option}", default="", metavar="FILE", help=f"{what}, by its absolute path")
+    init.add_argument("--name", default="", metavar="NODE", help="this node's name (default: the host's)")
+    init.add_argument(
+        "--cidr", action="append", metavar="NETWORK", help="range of the default pool; also once for IPv6"
+    )
+    init.add_argument("--as", dest="as_number", default="", metavar="AS", help="BGP with this AS number of ours")
+    init.add_argument("--peer", action="append", metavar="ADDRESS@AS", help="a BGP peer of this node; may be repeated")
+    init.add_argument("--force", action="store_true", help="keep aside what somebody else wrote")
+    uninstall = commands.add("uninstall", common)
+    uninstall.add_argument("--force", action="store_true", help="even if containers are attached")
+    for parser in (init, uninstall):
+        parser.add_argument("--dry-run", dest="show_only", action="store_true", help="only show what would be done")
 
 
 def _add_cluster(commands: Commands, common: CommandParser) -> None:

@@ -58,7 +58,7 @@ def fresh(bundle: Path, outside: Namespace) -> Iterator[PrivateHost]:
 @pytest.fixture
 def installed(fresh: PrivateHost) -> PrivateHost:
     """As docs/hosts.md says, one block after the other."""
-    install, configure, look, *_ = blocks("hosts.md", "One host")
+    install, configure, look, *_ = blocks("hosts.md", "One host, by hand")
     fresh.shell(install, ROOT)
     fresh.shell(configure, ROOT)
     fresh.shell(look, ROOT)
@@ -77,7 +77,7 @@ def calico_links(host: PrivateHost) -> list[str]:
 
 def test_one_host_from_nothing_to_nothing(installed: PrivateHost, make_pod_ns: MakeNamespace) -> None:
     host = installed
-    looked = host.shell(blocks("hosts.md", "One host")[2], ROOT).stdout
+    looked = host.shell(blocks("hosts.md", "One host, by hand")[2], ROOT).stdout
     assert "Ready:     yes" in looked and "default-ipv4-ippool" in looked
     pods = [make_pod_ns("pod"), make_pod_ns("pod")]
     addresses = [cnitool(host, "add", pod)["ips"][0]["address"].partition("/")[0] for pod in pods]
@@ -268,7 +268,7 @@ def plant(host: PrivateHost) -> dict[str, str]:
 
 def test_diags_hold_no_secret_of_any_place(fresh: PrivateHost) -> None:
     host = fresh
-    install, configure, look, *_ = blocks("hosts.md", "One host")
+    install, configure, look, *_ = blocks("hosts.md", "One host, by hand")
     prepare, start = install.rsplit("systemctl daemon-reload", 1)
     host.shell(prepare, ROOT)
     planted = plant(host)

@@ -1,0 +1,186 @@
+"""``calicoctl node init``: sets this host up, from files to a network that works, and says what it does.
+
+Rule: everything is parsed, read and compared before anything is changed; a second run changes only what differs, and
+restarts calico-node only then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from cni_calico import directories
+from cni_calico.ctl.node.setup import host
+from cni_calico.ctl.node.setup.options import SetupOptions, WantedPeer, parse_options
+from cni_calico.ctl.node.setup.plan import ENVIRONMENT, NETWORK, PlannedFile, datastore_keys, plan_files
+from cni_calico.ctl.node.setup.units import NODE
+from cni_calico.ctl.node.setup.written import KEPT, WrittenFiles, read_written
+from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.resources import operations
+from cni_calico.ctl.session import CommandFailed, ResourceMissing, Session
+from cni_calico.ctl.settings import DEFAULT_PATH
+from cni_calico.deadline import Deadline
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.documents.resources import API_VERSION
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.status import file as agent_status
+
+PODMAN, PEERS = "podman networks", "BGPPeers"
+_PAUSE_S = 0.5
+_CHECK_PAUSE_S = 3.0
+
+
+def init(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises InvalidConfig, CommandFailed, KernelError, DatastoreError."""
+    options = parse_options(arguments)
+    for path in filter(None, (options.ca, options.cert, options.key)):
+        if not os.path.isfile(path):
+            raise InvalidConfig(f"cannot set this host up: there is no file {path}", details="copy it here first")
+    facts = host.read_facts()
+    files = plan_files(options, facts)
+    written = read_written()
+    if arguments.show_only:
+        return _shown(options, files, written, netavark=facts.netavark)
+    host.require_root()
+    host.require_systemd()
+    _require_ours(files, written, force=arguments.force)
+    deadline = Deadline.after(arguments.timeout)
+    gone = written.remove_others(files)
+    for path in gone:
+        arguments.say(f"removed {path}\n")
+    changed = [one.path for one in files if written.write(one)]
+    for path in changed:
+        arguments.say(f"wrote   {path}\n")
+    _start(gone + changed)
+    arguments.say("started calico-node, and with every start of this host before the containers\n")
+    _until_ready(environ, deadline)
+    with _configured(arguments):
+        _add_peers(options, arguments, environ, written)
+        if facts.netavark:
+            _add_network(options, written)
+        _check(arguments, deadline, facts.executables)
+    return "This host is set up.\n"
+
+
+def _require_ours(files: Sequence[PlannedFile], written: WrittenFiles, *, force: bool) -> None:
+    if force:
+        return
+    if conflicts := list(written.conflicts(files)):
+        raise CommandFailed(
+            f"cannot set this host up: somebody else wrote {', '.join(conflicts)}, or changed it",
+            details=f"--force keeps it beside itself as NAME{KEPT}, until node uninstall puts it back",
+        )
+
+
+def _shown(options: SetupOptions, files: Sequence[PlannedFile], written: WrittenFiles, *, netavark: bool) -> str:
+    """What a run would do."""
+    lines = []
+    for one in files:
+        what = written.compare(one)
+        lines.append(f"{what} {one.path}" + (f" -> {one.target}" if one.target else f" (mode {one.mode:04o})"))
+        lines += [f"    {line}" for line in one.text.splitlines()] if what != "keep" else []
+    conflicts = list(written.conflicts(files))
+    lines += [f"refuse {path}: somebody else wrote it, or changed it (--force keeps it aside)" for path in conflicts]
+    lines.append(f"systemctl enable {NODE}, and start or restart it")
+    lines += [f"BGPPeer {peer.address}, AS {peer.as_number}" for peer in options.peers]
+    if netavark:
+        lines.append(f"podman network create {' '.join(_network_words(options))}")
+    lines.append("calicoctl cluster check --host, until it passes")
+    return "\n".join([*lines, "Nothing was changed: --dry-run."]) + "\n"
+
+
+# -- from files to a node ---------------------------------------------------------------------------------------------
+
+
+def _start(changed: Sequence[str]) -> None:
+    host.systemctl("daemon-reload")
+    host.systemctl("enable", NODE)
+    matters = any(path == ENVIRONMENT or path.endswith(".service") for path in changed)
+    if matters or not host.is_active(NODE):
+        host.systemctl("restart" if matters else "start", NODE)
+
+
+def _until_ready(environ: Mapping[str, str], deadline: Deadline) -> None:
+    """Raises CommandFailed."""
+    run_dir = directories.run_dir(environ)
+    while why := agent_status.why_not_ready(agent_status.read_status(run_dir), agent_status.since_boot()):
+        if deadline.expired():
+            raise CommandFailed(
+                f"the files are written, but calico-node is not ready: {why}",
+                details="journalctl -u calico-node says more; run the same command again afterwards",
+            )
+        time.sleep(_PAUSE_S)
+
+
+@contextmanager
+def _configured(arguments: Namespace) -> Iterator[None]:
+    """With the datastore of the node that was just set up, whatever the options say."""
+    before = arguments.config
+    arguments.config = DEFAULT_PATH
+    try:
+        yield
+    finally:
+        arguments.config = before
+
+
+def _add_peers(options: SetupOptions, arguments: Namespace, environ: Mapping[str, str], written: WrittenFiles) -> None:
+    node = str(agent_status.read_status(directories.run_dir(environ)).get("node"))
+    wanted = {peer_key(node, peer): peer for peer in options.peers}
+    stale = [name for name in written.extra.get(PEERS, ()) if ResourceKey("BGPPeer", name) not in wanted]
+    if not wanted and not stale:
+        return
+    with open_session(arguments, environ) as session:
+        for key, peer in wanted.items():
+            written.note_extra(PEERS, key.name)
+            spec = {"node": node, "peerIP": str(peer.address), "asNumber": peer.as_number}
+            document = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": {"name": key.name}, "spec": spec}
+            operations.apply(session, key, document)
+        for name in stale:
+            remove_peer(session, name)
+            written.forget_extra(PEERS, name)
+
+
+def peer_key(node: str, peer: WantedPeer) -> ResourceKey:
+    """The name says whose it is: other hosts have the same peer."""
+    address = str(peer.address).replace(":", "-")
+    return ResourceKey("BGPPeer", f"init.{node}.{address}")
+
+
+def remove_peer(session: Session, name: str) -> None:
+    """Absent is success. Raises DatastoreError."""
+    try:
+        operations.delete(session, ResourceKey("BGPPeer", name))
+    except ResourceMissing:
+        pass
+
+
+def _add_network(options: SetupOptions, written: WrittenFiles) -> None:
+    """The network of podman's netavark, with the same datastore."""
+    if not host.has_network():
+        written.note_extra(PODMAN, NETWORK)
+        host.podman_network("create", *_network_words(options))
+
+
+def _network_words(options: SetupOptions) -> list[str]:
+    keys = {**datastore_keys(options), "profile_ingress": "anyone"}
+    words = ["--driver", "calico"] + (["--ipv6"] if options.cidr6 else [])
+    words += [word for name, value in keys.items() if value for word in ("-o", f"{name}={value}")]
+    return [*words, NETWORK]
+
+
+def _check(arguments: Namespace, deadline: Deadline, executables: str) -> None:
+    """``cluster check`` until it passes. Raises CommandFailed with what it found last."""
+    argv = [f"{executables}/calicoctl", "cluster", "check", "--host", "--plugins", executables]
+    while True:
+        done = host.ask(argv, max(_CHECK_PAUSE_S, deadline.remaining_s()))
+        found, said = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+        if done.rc == 0:
+            arguments.say(found)
+            return
+        if deadline.remaining_s() <= _CHECK_PAUSE_S:
+            why = " ".join(said.split())
+            raise CommandFailed(f"the host is set up, but its network does not work: {why}", output=found)
+        time.sleep(_CHECK_PAUSE_S)

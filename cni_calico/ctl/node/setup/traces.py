@@ -1,0 +1,84 @@
+"""What calico-node has made in this host's kernel: found, and taken away.
+
+Rule: only what is recognised as ours: names, protocols and comments that calico-node gives. Absent is success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.filter import iptables
+from cni_calico.kernel.filter.legacy import programs
+from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.netlink.links import delete_link
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.kernel.tunnels import remove_tunnel
+from cni_calico.model.host import PROTO_CALICO
+from cni_calico.netfilter.tables import DropTable, TableId
+from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
+from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
+from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE as MASQUERADE
+from cni_calico.nodeagent.dataplane.parts.masquerade import LegacyMasquerade
+from cni_calico.nodeagent.policing.enforce.filters import marks_of
+from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
+
+_PROTO_BIRD = 12
+_MARKS = 0xFFFF0000
+_MASQUERADES = (TableId("ip", MASQUERADE), TableId("ip6", MASQUERADE))
+
+
+def read_interface_names(prefixes: Sequence[str], deadline: Deadline) -> list[str]:
+    """Of workloads. Raises KernelError."""
+    return [one.name for one in read_interfaces(deadline) if one.name.startswith(tuple(prefixes))]
+
+
+def remove_traces(prefixes: Sequence[str], deadline: Deadline) -> None:
+    """Raises KernelError."""
+    _remove_interfaces(prefixes, deadline)
+    for name in (IPIP, *VXLAN.values()):
+        remove_tunnel(name, deadline)
+    routes = [one for one in read_host_routes(deadline) if one.protocol in (PROTO_CALICO, _PROTO_BIRD)]
+    for _, error in apply_host_routes((), routes, deadline):
+        raise error
+    _remove_tables(deadline)
+    _remove_legacy(deadline)
+
+
+def _remove_interfaces(prefixes: Sequence[str], deadline: Deadline) -> None:
+    there = [one for one in read_interfaces(deadline) if one.name.startswith(tuple(prefixes))]
+    if not there:
+        return
+    with Rtnl() as rtnl:
+        for outcome in rtnl.submit([delete_link(one.index, one.name) for one in there], deadline):
+            if outcome.error is not None:
+                raise outcome.error
+
+
+def _remove_tables(deadline: Deadline) -> None:
+    try:
+        with NfTables() as kernel:
+            there = [table for table in (*_MASQUERADES, *TABLES) if kernel.has_table(table, deadline)]
+            if there:
+                kernel.apply([DropTable(table) for table in there], deadline)
+    except KernelError:
+        if programs.is_in_use():
+            return  # a kernel without nf_tables
+        raise
+
+
+def _remove_legacy(deadline: Deadline) -> None:
+    """Accepted packets in iptables' both forms; policies and masquerading of the legacy one."""
+    for family, variant in iptables.readable_variants():
+        if script := plan_forward(iptables.read_rules(family, variant, deadline), ()):
+            iptables.apply_rules(family, variant, script, deadline)
+    for family in FILTER:
+        LegacyMasquerade().remove(family, deadline)
+    marks = marks_of(_MARKS)
+    if marks is not None and not programs.missing_programs() and programs.is_in_use():
+        with LegacyFilter(marks, iptables.LOCK_S) as filtering:
+            filtering.remove(FILTER.values(), deadline)

@@ -1,0 +1,36 @@
+#!/bin/bash
+# A machine that systemd runs, on an overlay of this host's root; in namespaces of its own (tests/e2e/systemd/machine.py).
+#
+#   boot.sh DIR BUNDLE OUTSIDE
+#
+#   DIR      what the machine writes: it stays from one start to the next
+#   BUNDLE   becomes its /opt/cni/bin
+#   OUTSIDE  the network namespace at the other end of its network card
+set -eu
+dir=$1 bundle=$2 outside=$3
+mount --make-rprivate /
+ip link set lo up
+ip -n "$outside" link del wire 2>/dev/null || :  # of the start before
+ip link add eth0 type veth peer name wire netns "$outside"
+ip addr add 192.0.2.10/24 dev eth0
+ip link set eth0 up
+ip -n "$outside" addr add 192.0.2.1/24 dev wire
+ip -n "$outside" link set wire up
+ip -n "$outside" route add 10.65.0.0/16 via 192.0.2.10
+[ -e "$dir/upper" ] && was_there=1 || was_there=
+mkdir -p "$dir/upper/opt/cni/bin" "$dir/work" "$dir/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
+mount --bind "$bundle" "$dir/root/opt/cni/bin"
+cd "$dir/root"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount --rbind /dev dev
+for scratch in run tmp; do mount -t tmpfs tmpfs $scratch; done
+if [ -z "$was_there" ]; then  # the host's own services, and what else ran here, are none of the test's business
+  rm -rf etc/systemd/system/*.wants/* etc/calico etc/cni var/lib/calico var/log/calico
+fi
+mkdir -p run/before
+pivot_root . run/before
+umount -l /run/before
+exec env -i container=lab PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target
