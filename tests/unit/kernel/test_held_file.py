@@ -12,7 +12,7 @@ from struct import pack
 
 import pytest
 
-from cni_calico.kernel.writer_lock import hold_lock, is_held
+from cni_calico.kernel.held_file import hold_lock, is_held
 from cni_calico.nodeagent.status.file import (
     ENDED,
     forget_status,
