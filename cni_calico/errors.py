@@ -2,9 +2,7 @@
 
 Rule: the modules that talk to the outside (the kernel, a datastore, other programs) translate its errors into this tree
 (``raise X(...) from e``); all other code raises nothing else on purpose. ``str(error)`` reads ``cannot <verb> <object>:
-<cause>``, ``details`` says what to do.
-
-Codes 1 to 99 are the CNI specification's, 100 and up are ours, one per condition (docs/errors.md lists them).
+<cause>``, ``details`` says what to do. Codes 1 to 99 are CNI's, 100 and up ours, one per condition (docs/errors.md).
 """
 
 from __future__ import annotations
@@ -367,9 +365,6 @@ class DataplaneFailed(CalicoError):
 
     code = 137
     hint = "check that the program behind dataplane_options.socket is running; its log says more"
-
-
-# -- BIRD -------------------------------------------------------------------------------------------------------------
 
 
 class BirdError(CalicoError):

@@ -46,8 +46,7 @@ class PolicyEngine:
         self.standing = Standing()
         self.figures = PolicyFigures()
         self._context = context
-        self._boot = BootTable(context.settings.run_dir, context.log, context.troubles)
-        self._decision = DecisionFile(context.settings.run_dir, context.log)
+        self._outcome = _Outcome(context)
         self._node = node
         self._on_change = on_change
         self._early = early
@@ -141,21 +140,30 @@ class PolicyEngine:
                 if not loop.fits(newest):
                     return
                 loop.step(newest)
-                self._open_workloads()
+                self._tell_decision()
         finally:
             loop.stop()
 
     def _tell(self, standing: Standing) -> None:
         self.standing = standing
         self._tell_decision()
-        self._open_workloads()
         self._on_change()
 
     def _tell_decision(self) -> None:
         felix = self._asked.felix if self._asked is not None else self._early
-        self._decision.tell(self.standing, felix.endpoint_status_prefix if felix is not None else "")
+        self._outcome.tell(self.standing, felix.endpoint_status_prefix if felix is not None else "")
 
-    def _open_workloads(self) -> None:
-        """At once when it is decided what may pass, and later again if that failed."""
-        if self.standing.ready:
+
+class _Outcome:
+    """Who else has to know what is decided: the CNI plugin, and the boot table, which goes then."""
+
+    def __init__(self, context: Context) -> None:
+        run_dir, log = context.settings.run_dir, context.log
+        self._file = DecisionFile(run_dir, log)
+        self._boot = BootTable(run_dir, log, context.troubles)
+
+    def tell(self, standing: Standing, prefix: str) -> None:
+        """May be told again and again: what failed is tried again. ``prefix``: of the endpoints' status files."""
+        self._file.tell(standing, prefix)
+        if standing.ready:
             self._boot.take_away()
