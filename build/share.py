@@ -41,7 +41,8 @@ def render_manual() -> str:
     sys.path.insert(0, str(ROOT))
     from cni_calico import __version__
     from cni_calico.ctl.command_line.arguments import build_parser, leaves
-    from cni_calico.ctl.command_line.help_texts import COMMANDS, PROGRAM, Help
+    from cni_calico.ctl.command_line.help_texts import COMMANDS, PROGRAM
+    from cni_calico.ctl.command_line.node_help import Help
 
     def examples(text: Help) -> Iterator[str]:
         for line, what in text.examples:

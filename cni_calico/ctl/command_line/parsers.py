@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from cni_calico.ctl.command_line.help_format import HelpFormat
-from cni_calico.ctl.command_line.help_texts import COMMANDS, Help
+from cni_calico.ctl.command_line.help_texts import COMMANDS
+from cni_calico.ctl.command_line.node_help import Help
 from cni_calico.ctl.input.nearest import did_you_mean
 from cni_calico.ctl.output.values import TABLE, require_value_format
 from cni_calico.ctl.settings import DEFAULT_PATH

@@ -12,6 +12,7 @@ import shutil
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from cni_calico import directories
 from cni_calico.ctl.node.init import PEERS, PODMAN, remove_peer
@@ -95,14 +96,14 @@ def _bird_directory(environ: Mapping[str, str]) -> str:
     return environ.get("CALICO_BIRD_CONFIG_DIR", "") or os.path.dirname(directories.BIRD_CONFIG_DIR)
 
 
-Step = tuple[str, Callable[[], object]]
+UndoStep = tuple[str, Callable[[], object]]
 
 
 def _steps(
     arguments: Namespace, environ: Mapping[str, str], written: WrittenFiles, prefixes: tuple[str, ...]
-) -> Iterator[Step]:
+) -> Iterator[UndoStep]:
     for name in written.extra.get(PODMAN, ()):
-        yield f"removed podman's network {name}", lambda name=name: _remove_network(name)  # type: ignore[misc]
+        yield f"removed podman's network {name}", partial(_remove_network, name)
     yield f"removed {CONFLIST}", lambda: _unlink(CONFLIST)
     yield "stopped calico-node", _stop
     yield "removed this node's records", lambda: _leave(arguments, environ, written)

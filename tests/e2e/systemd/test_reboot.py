@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -62,7 +63,7 @@ Before=network-pre.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/sh /root/container
+ExecStart=/bin/sh /srv/container
 [Install]
 WantedBy=multi-user.target
 """
@@ -98,12 +99,16 @@ def arrived(host: Machine) -> tuple[int, int]:
     return (counts[0], counts[1]) if len(counts) == 2 else (0, 0)
 
 
+def has_more(host: Machine, allowed: int) -> bool:
+    return arrived(host)[0] > allowed
+
+
 def prepare(host: Machine) -> None:
     """A policy, and a container that starts with the host."""
     host.calicoctl("node", "init", "--datastore", "local", "--cidr", "10.65.0.0/16")
-    host.write("/root/policy.yaml", POLICY)
-    host.calicoctl("apply", "-f", "/root/policy.yaml")
-    host.write("/root/container", CONTAINER)
+    host.write("/srv/policy.yaml", POLICY)
+    host.calicoctl("apply", "-f", "/srv/policy.yaml")
+    host.write("/srv/container", CONTAINER)
     host.write("/etc/systemd/system/container.service", UNIT)
     host.run("systemctl", "enable", "container")
     host.run("sync")
@@ -120,8 +125,7 @@ def test_nothing_forbidden_arrives_while_the_host_starts(lab_machine: Machine, r
         with packets(host):
             host.start()
             until(lambda: arrived(host)[0], "what is allowed arrives", 180, pause_s=0.2)
-            at = arrived(host)[0]
-            until(lambda at=at: arrived(host)[0] > at + 100, "more of it", 180, pause_s=0.2)  # type: ignore[misc]
+            until(partial(has_more, host, arrived(host)[0] + 100), "more of it", 180, pause_s=0.2)
             assert arrived(host)[1] == 0
         host.until_up()
         assert arrived(host)[1] == 0

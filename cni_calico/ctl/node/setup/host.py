@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from cni_calico.ctl.node.setup import units
-from cni_calico.ctl.node.setup.plan import NETWORK, PORTMAP, HostFacts
+from cni_calico.ctl.node.setup.plan import NETWORK, PORTMAP, SetupFacts
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_BIN_DIR
@@ -26,10 +26,11 @@ _ASK_S = 30.0
 
 def executables() -> str:
     """The directory of our executables: that of this one."""
-    return os.path.dirname(os.path.realpath(sys.executable)) if getattr(sys, "frozen", False) else CNI_BIN_DIR
+    own = os.path.dirname(os.path.realpath(sys.executable))
+    return own if os.path.exists(f"{own}/calicoctl") else CNI_BIN_DIR
 
 
-def read_facts() -> HostFacts:
+def read_facts() -> SetupFacts:
     """Raises CommandFailed if calico-node is not installed here, KernelError."""
     directory = executables()
     for name in ("calico-node", "calico", "calicoctl"):
@@ -41,7 +42,7 @@ def read_facts() -> HostFacts:
     packaged = any(os.path.exists(f"{place}/{units.NODE}") for place in _PACKAGED)
     wanted = () if packaged else (units.BOOT_TABLE, units.NODE)
     portmap = next((place for place in _PORTMAPS if os.access(f"{place}/{PORTMAP}", os.X_OK)), "")
-    return HostFacts(
+    return SetupFacts(
         directory,
         {name: units.read_unit(name, directory) for name in wanted},
         units.RUNTIMES,

@@ -1,4 +1,4 @@
-"""PURE: which files set a host up, with their contents.
+"""Which files set a host up, with their contents.
 
 Rule: the same options and facts give the same files, so that a second run finds nothing to do; everything that the
 user chose is in one of them.
@@ -27,7 +27,7 @@ _HEAD = '# Written by "calicoctl node init"; docs/node-environment.md lists ever
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class SetupFacts:
     """``executables``: the directory of ours. ``units``: those that have to be written, by name, with their text; those
     of a package are there already. ``netavark``: podman makes its networks with it. ``portmap``: where it is, "" if
     nowhere. ``has_bird``: BIRD is installed. ``has_command``: a shell finds calicoctl.
@@ -52,7 +52,7 @@ class PlannedFile:
     target: str = ""
 
 
-def plan_files(options: SetupOptions, facts: HostFacts) -> tuple[PlannedFile, ...]:
+def plan_files(options: SetupOptions, facts: SetupFacts) -> tuple[PlannedFile, ...]:
     """In the order in which they are written: the network configuration last, because runtimes then use it. Raises
     InvalidConfig for what this host cannot do.
     """
@@ -64,7 +64,7 @@ def plan_files(options: SetupOptions, facts: HostFacts) -> tuple[PlannedFile, ..
     return tuple(_files(options, facts))
 
 
-def _files(options: SetupOptions, facts: HostFacts) -> Iterator[PlannedFile]:
+def _files(options: SetupOptions, facts: SetupFacts) -> Iterator[PlannedFile]:
     yield PlannedFile(ENVIRONMENT, render_environment(options), 0o600)
     if not options.is_local:
         yield PlannedFile(DEFAULT_PATH, render_calicoctl(options), 0o600)

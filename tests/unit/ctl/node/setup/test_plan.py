@@ -17,8 +17,8 @@ from cni_calico.ctl.node.setup.plan import (
     CONFLIST,
     ENVIRONMENT,
     NETAVARK_LINK,
-    HostFacts,
     PlannedFile,
+    SetupFacts,
     plan_files,
     render_environment,
 )
@@ -37,12 +37,12 @@ def options(line: str) -> SetupOptions:
     return parse_options(parse_arguments(["node", "init", *shlex.split(line)]))
 
 
-def facts(*, netavark: bool = False, portmap: str = "", has_bird: bool = True, has_command: bool = False) -> HostFacts:
+def facts(*, netavark: bool = False, portmap: str = "", has_bird: bool = True, has_command: bool = False) -> SetupFacts:
     both = {name: units.read_unit(name, BUNDLE) for name in (units.BOOT_TABLE, units.NODE)}
-    return HostFacts(BUNDLE, both, units.RUNTIMES, netavark, portmap, has_bird, has_command)
+    return SetupFacts(BUNDLE, both, units.RUNTIMES, netavark, portmap, has_bird, has_command)
 
 
-def planned(line: str, given_facts: HostFacts | None = None) -> dict[str, PlannedFile]:
+def planned(line: str, given_facts: SetupFacts | None = None) -> dict[str, PlannedFile]:
     return {one.path: one for one in plan_files(options(line), given_facts or facts())}
 
 
