@@ -11,6 +11,7 @@
 #           ARCH         Debian's name of the processor (default: this machine's)
 #           CNI_PLUGINS  a directory of plugins to install on nodes beside ours, in the place of those that
 #                        build/image/plugins.sh builds (bandwidth, host-local, loopback, portmap, tuning)
+#           LOWER        an archive to use as the lower layer (default: build/image/lower.sh makes it)
 #           BUNDLE       a directory with the executables (default: dist/bin, built first)
 #           DOCUMENTS    files for /usr/share/doc/cni-calico of the image, beside LICENSE, separated by spaces
 #           LABELS       lines NAME=TEXT that describe the image
@@ -31,7 +32,11 @@ if [ -z "$plugins" ]; then
   build/image/plugins.sh "$arch"
   plugins=$(build/image/plugins.sh "$arch" --print)/bin
 fi
-build/image/base.sh
+lower=${LOWER:-}
+if [ -z "$lower" ]; then
+  build/image/lower.sh "$arch"
+  lower=$(build/image/lower.sh "$arch" --print)
+fi
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 bin=$root/opt/cni/bin
@@ -54,13 +59,13 @@ if [ -d "${plugins%/bin}/licences" ]; then
   cp -R "${plugins%/bin}/licences" "$root/usr/share/doc/cni-calico/plugins"
 fi
 mkdir -p "${out%/*}"
-.venv/bin/python build/image/archive.py "$out" --name "$image" --arch "$arch" --layer "$(build/image/base.sh --print)" --tree "$root" \
+.venv/bin/python build/image/archive.py "$out" --name "$image" --arch "$arch" --layer "$lower" --tree "$root" \
   "${labels[@]}" --env "$search_path" --command /opt/cni/bin/calico-node run
 echo "made $image: $out"
 if [ -n "${KUBE_CONTROLLERS:-}" ]; then
   controllers=${image/node:/kube-controllers:}
   .venv/bin/python build/image/archive.py "$KUBE_CONTROLLERS" --name "$controllers" --arch "$arch" \
-    --layer "$(build/image/base.sh --print)" --tree "$root" \
+    --layer "$lower" --tree "$root" \
     "${labels[@]}" --env "$search_path" \
     --user 999 --entrypoint /usr/bin/wrapper /usr/bin/kube-controllers
   echo "made $controllers: $KUBE_CONTROLLERS"

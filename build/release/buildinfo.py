@@ -22,20 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LOCKS = ("requirements.lock",)
 
 
-def read_commit() -> str:
-    """The commit of the work tree, with ``(changed)`` where files differ from it; "unknown" without git."""
-    try:
-        head = _git("rev-parse", "HEAD").strip()
-        return head + (" (changed)" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 def read_packages() -> list[tuple[str, str]]:
     """Name and version of every Debian package that is installed here."""
     shown = subprocess.run(
@@ -59,8 +45,8 @@ def render_buildinfo(fields: Mapping[str, str], packages: Sequence[tuple[str, st
     return "".join(f"{line}\n" for line in lines)
 
 
-def describe_build(edition: Edition) -> dict[str, str]:
-    """The fields of render_buildinfo, for this machine and work tree."""
+def describe_build(edition: Edition, commit: str) -> dict[str, str]:
+    """The fields of render_buildinfo, for the root that this runs in."""
     locks = (f"{name} {hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}" for name in LOCKS)
     return {
         "Format": "1",
@@ -68,7 +54,7 @@ def describe_build(edition: Edition) -> dict[str, str]:
         "Version": edition.version,
         "Build": edition.build,
         "Architecture": edition.architecture,
-        "Commit": read_commit(),
+        "Commit": commit,
         "Source-Date-Epoch": str(edition.epoch),
         "Python": platform.python_version(),
         "Compiler": f"gcc {compiler_version()}",

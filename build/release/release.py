@@ -1,7 +1,7 @@
-"""Writes a release: ``release.py BUNDLE BASE PLUGINS OUT --arch ARCH`` (build/release.sh is the command to use).
+"""Writes a release: ``release.py BUNDLE LOWER PLUGINS OUT ...`` (build/release.sh is the command to use).
 
-Rule: the same bundle, base layer, plugins and sources give the same bytes, wherever they lie; a file that exists in OUT
-is replaced, and the list of sums has exactly what was made. BUILDINFO, which says with what, is written last.
+Rule: the same bundle, lower layer, plugins and sources give the same bytes, wherever they lie; a file that exists in
+OUT is replaced, and the list of sums has exactly what was made. BUILDINFO, which says with what, is written last.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from archive import join_images, tree_layer
@@ -49,7 +50,7 @@ def stage(bundle: Path, plugins: Path, tree: Path, notice: str) -> None:
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 
 
-def build_images(tree: Path, scratch: Path, out: Path, edition: Edition) -> None:
+def build_images(tree: Path, lower: Path, scratch: Path, out: Path, edition: Edition) -> None:
     """The agent's image and the controllers', which share their layers, in one archive."""
     labels = {
         "title": NAME,
@@ -62,6 +63,7 @@ def build_images(tree: Path, scratch: Path, out: Path, edition: Edition) -> None
     environment = {
         **os.environ,
         "ARCH": edition.architecture,
+        "LOWER": str(lower),
         "BUNDLE": str(tree / "bin"),
         "CNI_PLUGINS": str(tree / "plugins"),
         "KUBE_CONTROLLERS": str(scratch / "kube-controllers.tar"),
@@ -74,20 +76,34 @@ def build_images(tree: Path, scratch: Path, out: Path, edition: Edition) -> None
     join_images(out, [node, scratch / "kube-controllers.tar"])
 
 
-def release(bundle: Path, base: Path, plugins: Path, out: Path, architecture: str) -> None:
+@dataclass(frozen=True)
+class Inputs:
+    """``lower``: the image's lower layer; ``plugins``: as build/image/plugins.sh makes them; ``commit``: of the
+    sources.
+    """
+
+    bundle: Path
+    lower: Path
+    plugins: Path
+    commit: str
+
+
+def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
+    """``suffix``: of the version, for a trial."""
     epoch = int(source_date())
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="release-", dir=out) as made:
         scratch = Path(made)
         # a directory of a bundle may have older contents, too
-        subprocess.run([INSTALL, "--plain", bundle, scratch / "bin"], check=True)
+        subprocess.run([INSTALL, "--plain", given.bundle, scratch / "bin"], check=True)
         (contents,) = (scratch / "bin").glob(".calico-*")
         version, _, build = contents.name.removeprefix(".calico-").rpartition("-")
+        version += suffix
         edition = Edition(version, build, architecture, epoch)
-        shipped, modules, image = read_bundle(contents), read_modules(plugins), read_layer(base)
+        shipped, modules, image = read_bundle(contents), read_modules(given.plugins), read_layer(given.lower)
         name = f"{NAME}-{version}-linux-{architecture}"
         tree = scratch / "tarball" / name
-        stage(scratch / "bin", plugins, tree, render_notice(f"{NAME} {version}+{build}", shipped, modules, image))
+        stage(scratch / "bin", given.plugins, tree, render_notice(f"{NAME} {version}+{build}", shipped, modules, image))
         files = [out / f"{name}.tar.gz", out / f"{NAME}-{version}-images-{architecture}.tar"]
         files += [out / f"{NAME}-{version}-{architecture}.cdx.json"]
         files += [out / f"{NAME}-chart-{version}.tgz"]
@@ -95,22 +111,24 @@ def release(bundle: Path, base: Path, plugins: Path, out: Path, architecture: st
         # helm wants the chart's name as the directory
         shutil.copytree(tree / CHART, scratch / "chart" / NAME)
         files[3].write_bytes(tree_layer(scratch / "chart").data)
-        build_images(tree, scratch, files[1], edition)
+        build_images(tree, given.lower, scratch, files[1], edition)
         files[2].write_text(render_sbom(NAME, edition, {"bundle": shipped, "plugins": modules, "image": image}))
         files += build_packages(tree, out, scratch / "debs", edition)
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
-    fields = describe_build(edition)
+    fields = describe_build(edition, given.commit)
     (out / f"BUILDINFO-{architecture}").write_text(render_buildinfo(fields, read_packages(), sums))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a release.")
-    for name in ("bundle", "base", "plugins", "out"):
+    for name in ("bundle", "lower", "plugins", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--arch", required=True, help="Debian's name of the processor: amd64")
-    arguments = parser.parse_args()
-    release(arguments.bundle, arguments.base, arguments.plugins, arguments.out, arguments.arch)
+    parser.add_argument("--commit", required=True, help="what the sources are")
+    parser.add_argument("--suffix", default="", help="of the version")
+    words = parser.parse_args()
+    release(Inputs(words.bundle, words.lower, words.plugins, words.commit), words.out, words.arch, words.suffix)
 
 
 if __name__ == "__main__":

@@ -60,9 +60,9 @@ def make_images(directory: Path, bundle: Path) -> list[Path]:
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(text)
         script.chmod(0o755)
-    base = ROOT / "build" / "image" / "base.sh"
-    run(base)
-    layers = ["--layer", run(base, "--print").stdout.strip(), "--tree", str(product)]
+    lower, architecture = ROOT / "build" / "image" / "lower.sh", run("dpkg", "--print-architecture").stdout.strip()
+    run(lower, architecture)
+    layers = ["--layer", run(lower, architecture, "--print").stdout.strip(), "--tree", str(product)]
     made = []
     for name, more in (
         (NODE, ["--tree", str(scripts), "--env", _PATH, "--command", "/usr/sbin/start_runit"]),

@@ -31,8 +31,7 @@ if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null
   tests/setup/build-go-tools.sh --check
   tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
-  build/image/base.sh --check
-  build/image/plugins.sh "$(dpkg --print-architecture)" --check
+  for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)" --check; done
   tests/setup/nerdctl.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
@@ -41,8 +40,7 @@ fi
 debian_install "${PACKAGES[@]}"
 tests/setup/build-go-tools.sh
 tests/setup/kubernetes.sh "${KUBERNETES[@]}"
-build/image/base.sh
-build/image/plugins.sh "$(dpkg --print-architecture)"
+for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)"; done
 tests/setup/nerdctl.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
