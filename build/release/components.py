@@ -26,7 +26,7 @@ from elf import is_elf
 HERE = Path(__file__).resolve().parent
 PROJECT = "cni_calico"
 PYTHON_PACKAGES = ("libpython3.11-minimal", "libpython3.11-stdlib")  # the standard library
-LISTS = ("manifest", "executables", "placeholders", "share", "unneeded")  # written by the build itself
+LISTS = ("manifest", "executables", "placeholders", "share", "install", "unneeded")  # written by the build itself
 # (name, SPDX, whose package it is compiled into); texts in licences/, that of Apache-2.0 stands with gRPC
 EMBEDDED = (
     ("abseil-cpp", "Apache-2.0", "grpcio"),
