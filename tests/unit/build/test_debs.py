@@ -47,7 +47,7 @@ def test_settings_are_their_owners_alone(release: Path, tmp_path: Path, name: st
 
 def test_the_agents_package_has_the_boot_table_and_takes_it_away(release: Path, tmp_path: Path) -> None:
     (package,) = [one for one in debs.PACKAGES if one.name == "calico-node"]
-    debs._build(package, release, tmp_path, tmp_path / "root", "1.0", 0)
+    debs._build(package, release, tmp_path, tmp_path / "root", Edition("1.0", "00000000", "amd64", 0))
     unit = (tmp_path / "root/lib/systemd/system/calico-boot-table.service").read_text()
     assert "ExecStart=/usr/lib/cni-calico/calico-node -boot-table" in unit
     prerm = (tmp_path / "root/DEBIAN/prerm").read_text()
