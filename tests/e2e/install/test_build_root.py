@@ -77,7 +77,7 @@ def test_one_that_was_killed_half_way_is_no_root(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def root() -> Path:
+def build_root() -> Path:
     subprocess.run(["nice", SCRIPT, "amd64"], check=True)
     return Path(call("amd64", "--print").stdout.strip())
 
@@ -105,32 +105,32 @@ def newer(root: Path, status: bytes, directory: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.netns
-def test_debian_had_nothing_newer(root: Path, tmp_path: Path) -> None:
-    indexes = sorted(path.name for path in (root / "lists").glob("*_Packages*"))
+def test_debian_had_nothing_newer(build_root: Path, tmp_path: Path) -> None:
+    indexes = sorted(path.name for path in (build_root / "lists").glob("*_Packages*"))
     for suite in SUITES:
         assert any(f"_dists_{suite}_main_binary-" in name for name in indexes), indexes
-    status = (root / "tree/var/lib/dpkg/status").read_bytes()
-    assert newer(root, status, tmp_path) == []
+    status = (build_root / "tree/var/lib/dpkg/status").read_bytes()
+    assert newer(build_root, status, tmp_path) == []
     # apt would name an older one
     before, package, rest = status.partition(b"\nPackage: kmod\n")
     fields, _, others = rest.partition(b"\n\n")
     old = before + package + re.sub(rb"(?m)^Version: .*$", b"Version: 1", fields) + b"\n\n" + others
-    assert [line.split()[1] for line in newer(root, old, tmp_path)] == ["kmod"]
+    assert [line.split()[1] for line in newer(build_root, old, tmp_path)] == ["kmod"]
 
 
 @pytest.mark.slow
 @pytest.mark.netns
-def test_what_debian_has_newer_is_listed_and_an_old_root_is_named(root: Path, tmp_path: Path) -> None:
-    """In the place of the real root one whose status says that kmod is old."""
-    status = (root / "tree/var/lib/dpkg/status").read_text()
+def test_what_debian_has_newer_is_listed_and_an_old_root_is_named(build_root: Path, tmp_path: Path) -> None:
+    """In the place of the real build root one whose status says that kmod is old."""
+    status = (build_root / "tree/var/lib/dpkg/status").read_text()
     before, _, rest = status.partition("\nPackage: kmod\n")
-    other = tmp_path / "cni-calico" / root.name
+    other = tmp_path / "cni-calico" / build_root.name
     (other / "tree/var/lib/dpkg").mkdir(parents=True)
     (other / "tree/var/lib/dpkg/status").write_text(
         f"{before}\nPackage: kmod\n" + re.sub(r"(?m)^Version: .*$", "Version: 1", rest, count=1)
     )
     (other / "asked").touch()
-    (other.parent / root.name.rpartition("-")[0]).symlink_to(root.name)
+    (other.parent / build_root.name.rpartition("-")[0]).symlink_to(build_root.name)
     done = call("amd64", "--news", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 1 and "kmod [1] (" in done.stdout, done.stdout + done.stderr
     (other / "tree/var/lib/dpkg/status").write_text(status)
@@ -144,7 +144,7 @@ def test_what_debian_has_newer_is_listed_and_an_old_root_is_named(root: Path, tm
 
 
 @pytest.fixture(scope="module")
-def layer(root: Path) -> Path:
+def layer(build_root: Path) -> Path:
     script = ROOT / "build" / "image" / "lower.sh"
     subprocess.run(["nice", script, "amd64"], check=True)
     return Path(subprocess.run([script, "amd64", "--print"], capture_output=True, text=True, check=True).stdout.strip())
@@ -215,13 +215,13 @@ def test_every_program_in_it_finds_its_libraries(unpacked: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.netns
-def test_status_licences_and_files_name_the_same_packages(root: Path, layer: Path, unpacked: Path) -> None:
+def test_status_licences_and_files_name_the_same_packages(build_root: Path, layer: Path, unpacked: Path) -> None:
     listed = set(re.findall(r"(?m)^Package: (\S+)$", (unpacked / "var/lib/dpkg/status").read_text()))
     assert {path.name for path in (unpacked / "usr/share/doc").iterdir()} == listed
     assert {component.name for component in read_layer(layer)} == listed
     assert {"bird2", "nftables", "libc6", "base-files", "libnftables1"} <= listed
     assert not {"gcc", "python3", "perl-base", "apt", "dpkg"} & listed
-    owners = lower.Root(root / "tree").owners
+    owners = lower.Root(build_root / "tree").owners
     with tarfile.open(layer) as tar:
         files = {member.name for member in tar if member.isfile()}
     written = {*lower.WRITTEN, lower.STATUS}
