@@ -40,7 +40,7 @@ ACTIONS = {"Accept": "Allow", "Deny": "Deny", "Pass": "Pass"}
 IS_POD = f"{ORCHESTRATOR} == 'k8s'"
 PORT_MAX = 65535
 PEERS = 50
-_Reading = Generator[None, None, list[dict[str, Any]]]
+_RulesInSteps = Generator[None, None, list[dict[str, Any]]]
 _LABEL = re.compile(r"[A-Za-z0-9_./-]{1,512}")
 
 
@@ -159,7 +159,7 @@ def _reading_network_policy(obj: JSON, kind: str, prefix: str) -> Generator[None
     return ConvertedPolicy(key, _document(key, metadata, kept), tuple(left_out))
 
 
-def _reading_rules(raw: Any, at: str, peers: str, side: str, left_out: list[str]) -> _Reading:
+def _reading_rules(raw: Any, at: str, peers: str, side: str, left_out: list[str]) -> _RulesInSteps:
     found: list[dict[str, Any]] = []
     for i, item in enumerate(parse_list(raw or (), at)):
         try:
@@ -185,7 +185,7 @@ def _combined(action: str, protocol: str | None, ports: list[Any], peer: JSON, s
     return {"action": action, **({"protocol": protocol} if protocol else {}), **sides}
 
 
-def _reading_peers(raw: Any, at: str) -> _Reading:
+def _reading_peers(raw: Any, at: str) -> _RulesInSteps:
     """The peers of a rule; a single empty one if the rule is for all peers."""
     found: list[dict[str, Any]] = []
     for i, peer in enumerate(parse_objects(raw or (), at)):

@@ -255,7 +255,7 @@ class Rounds:
         self._enforcer.compare_on()
         self._departures.before_change()
         self._enforcer.only(None)
-        if self._enforcer.kept:
+        if self._goal.tables.kept:
             self._enforcer.keep(self._stand_ins())
         self._enforcer.repair(Deadline.after(APPLY_S))
         waited_s = self.schedule.waited_s()

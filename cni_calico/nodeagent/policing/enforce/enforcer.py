@@ -40,7 +40,6 @@ from cni_calico.netfilter.tables import (
 from cni_calico.nodeagent.policing.enforce.audit import Audit
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.policing.tables.goal import Goal
-from cni_calico.nodeagent.policing.tables.kept import KeptPolicies
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.standing import has_policies
@@ -79,7 +78,6 @@ class Enforcer:
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
         self._select: PartOfTable | None = None  # None: all of the goal
-        self.kept = KeptPolicies()
         self.audit = Audit(kernel.reader, lambda: self.held)
 
     @property
@@ -95,13 +93,13 @@ class Enforcer:
 
     def keep(self, stand_ins: Collection[PolicyId]) -> None:
         """The policies of which the goal has only a stand-in: what was found of them stays."""
-        self.kept.only(stand_ins)
-        self.goal.assume_passing(self.kept.marking)
+        self.goal.tables.kept.only(stand_ins)
+        self.goal.assume_passing(self.goal.tables.kept.marking)
 
     def _wanted(self, table: TableId) -> NftTable | None:
         goal = self.goal.tables.of[table]
         if self._select is None:
-            return self.kept.over(table, goal)
+            return self.goal.tables.kept.over(table, goal)
         return None if table == ARP else self._select(goal, self.goal.settings)
 
     def count(self) -> dict[str, dict[str, int]]:
@@ -147,8 +145,8 @@ class Enforcer:
     def look(self, deadline: Deadline, more_rules: int, stand_ins: Collection[PolicyId] = ()) -> None:
         """Read for the first time what an earlier run left. As ``read``. ``stand_ins``: as for ``keep``."""
         self.read(deadline, more_rules)
-        self.kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
-        self.goal.assume_passing(self.kept.marking)
+        self.goal.tables.kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
+        self.goal.assume_passing(self.goal.tables.kept.marking)
         self.looked, self.was_policed = True, self.is_there
 
     def repair(self, deadline: Deadline) -> int:
@@ -256,7 +254,7 @@ class Enforcer:
     def _plan(self, deadline: Deadline) -> Phases:
         touched, others = self.goal.tables.take_touched(), Phases()
         changes: list[tuple[NftTable, NftTable | None, Touched | None]] = []
-        for table, released in self.kept.take_released().items():
+        for table, released in self.goal.tables.kept.take_released().items():
             touched.setdefault(table, Touched()).join(released)
         everything = self._doubted
         if everything:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from cni_calico.netfilter.difference import Touched
 from cni_calico.netfilter.rules import Immediate, jump
 from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId
+from cni_calico.nodeagent.policing.tables.kept import KeptPolicies
 from cni_calico.nodeagent.policing.tables.matches import ListSet
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, PartedChain, whole_name
 from cni_calico.nodeagent.policing.tables.stages import interface_key
@@ -23,10 +24,13 @@ TABLES = (FILTER[4], FILTER[6], ARP)
 
 
 class GoalTables:
-    """``of``: the tables by name; read them freely, but change them only through the methods."""
+    """``of``: the tables by name; read them freely, but change them only through the methods. ``kept``: what stays
+    of an earlier run's.
+    """
 
     def __init__(self) -> None:
         self.of = {table: NftTable(table.family, table.name) for table in TABLES}
+        self.kept = KeptPolicies()
         self._touched: dict[TableId, Touched] = {}
         self._lists: dict[TableId, dict[str, dict[str, ListSet]]] = {table: {} for table in TABLES}  # by chain
         self._uses: dict[TableId, Counter[str]] = {table: Counter() for table in TABLES}

@@ -40,22 +40,22 @@ def with_stand_in(of: WantedChanges) -> WantedChanges:
     return replace(of, policies={**of.policies, NAME: stand_in}, sets_made=sets)
 
 
-def policing(kernel: FakePacketFilter, wanted: WantedChanges, **settings: int) -> Enforcer:
+def policing(policed_kernel: FakePacketFilter, wanted: WantedChanges, **settings: int) -> Enforcer:
     goal = Goal(replace(FilterSettings(), **settings))
     goal.update(wanted)
-    return Enforcer(kernel, goal, Log("none"))
+    return Enforcer(policed_kernel, goal, Log("none"))
 
 
 @pytest.fixture
-def kernel() -> FakePacketFilter:
+def policed_kernel() -> FakePacketFilter:
     """As an earlier run left it."""
     found = FakePacketFilter()
     policing(found, changes(RULES)).bring_about(soon())
     return found
 
 
-def begin(kernel: FakePacketFilter, **settings: int) -> Enforcer:
-    found = policing(kernel, with_stand_in(changes(RULES)), **settings)
+def begin(policed_kernel: FakePacketFilter, **settings: int) -> Enforcer:
+    found = policing(policed_kernel, with_stand_in(changes(RULES)), **settings)
     found.look(soon(), 0, [NAME])
     found.doubt()  # the first round compares everything
     return found
@@ -65,63 +65,65 @@ def its_own(of: WantedChanges) -> WantedChanges:
     return replace(of, classes={}, endpoints={})
 
 
-def test_nothing_changes_until_its_turn_and_nothing_is_left_then(kernel: FakePacketFilter) -> None:
-    before = repr(kernel.tables)
-    enforcer = begin(kernel)
-    assert list(enforcer.kept) == [NAME]
+def test_nothing_changes_until_its_turn_and_nothing_is_left_then(policed_kernel: FakePacketFilter) -> None:
+    before = repr(policed_kernel.tables)
+    enforcer = begin(policed_kernel)
+    assert list(enforcer.goal.tables.kept) == [NAME]
     for _ in range(2):
-        assert enforcer.bring_about(soon()) == 0 and repr(kernel.tables) == before
+        assert enforcer.bring_about(soon()) == 0 and repr(policed_kernel.tables) == before
         enforcer.doubt()
         enforcer.keep([NAME])
     enforcer.goal.update(its_own(changes(RULES[:300])))
     enforcer.keep([])
-    assert enforcer.bring_about(soon()) and not enforcer.kept
-    assert kernel.tables == enforcer.goal.tables.of
+    assert enforcer.bring_about(soon()) and not enforcer.goal.tables.kept
+    assert policed_kernel.tables == enforcer.goal.tables.of
 
 
-def test_what_others_want_is_not_the_earlier_runs(kernel: FakePacketFilter) -> None:
+def test_what_others_want_is_not_the_earlier_runs(policed_kernel: FakePacketFilter) -> None:
     """A set that is made meanwhile has its newest members, and one that nobody wants in the end goes."""
-    enforcer = begin(kernel)
+    enforcer = begin(policed_kernel)
     enforcer.bring_about(soon())
     made = changes(RULES).sets_made
     name = next(name for name in made if name.startswith("s-"))
     members = replace(made[name], addresses=frozenset({b"\x0a\x00\x00\x63"}))
     enforcer.goal.update(WantedChanges(sets_made={name: members}))
     enforcer.bring_about(soon())
-    assert kernel.tables[FILTER[4]].elements[name] == {b"\x0a\x00\x00\x63"}
+    assert policed_kernel.tables[FILTER[4]].elements[name] == {b"\x0a\x00\x00\x63"}
     smaller = changes([{"action": "Deny"}])
     enforcer.goal.update(replace(its_own(smaller), sets_made={}, sets_removed=frozenset({name})))
     enforcer.keep([])
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert policed_kernel.tables == enforcer.goal.tables.of
 
 
-def test_rules_that_are_not_wholly_known_are_not_kept(kernel: FakePacketFilter) -> None:
+def test_rules_that_are_not_wholly_known_are_not_kept(policed_kernel: FakePacketFilter) -> None:
     table, chain = FILTER[4], policy_chain(NAME, ingress=True)
-    kernel.apply([AddRules(table, chain, (NftRule((UnknownExpression("later", b""),)),))], soon())
-    assert FILTER[4] not in begin(kernel).kept._of.get(NAME, {})
+    policed_kernel.apply([AddRules(table, chain, (NftRule((UnknownExpression("later", b""),)),))], soon())
+    assert FILTER[4] not in begin(policed_kernel).goal.tables.kept._of.get(NAME, {})
 
 
-def test_with_other_bits_of_marks_nothing_is_kept(kernel: FakePacketFilter) -> None:
-    enforcer = begin(kernel, pass_mark=1 << 20)
-    assert not enforcer.kept
+def test_with_other_bits_of_marks_nothing_is_kept(policed_kernel: FakePacketFilter) -> None:
+    enforcer = begin(policed_kernel, pass_mark=1 << 20)
+    assert not enforcer.goal.tables.kept
     enforcer.bring_about(soon())
-    assert kernel.tables == enforcer.goal.tables.of
+    assert policed_kernel.tables == enforcer.goal.tables.of
 
 
 def test_a_stand_in_of_an_earlier_run_is_nothing_to_keep() -> None:
     found = FakePacketFilter()
     policing(found, with_stand_in(changes(RULES))).bring_about(soon())
-    assert not begin(found).kept
+    assert not begin(found).goal.tables.kept
 
 
-def test_foreign_elements_of_a_kept_set_go(kernel: FakePacketFilter) -> None:
+def test_foreign_elements_of_a_kept_set_go(policed_kernel: FakePacketFilter) -> None:
     """What another program does meanwhile is repaired."""
-    enforcer = begin(kernel)
+    enforcer = begin(policed_kernel)
     enforcer.bring_about(soon())
-    before = repr(kernel.tables)
-    name, spec = next((name, spec) for name, spec in kernel.tables[FILTER[4]].sets.items() if name.startswith("s-"))
-    kernel.apply([AddElements(FILTER[4], spec, frozenset({b"\x0a\x00\x00\x63"}))], soon())
+    before = repr(policed_kernel.tables)
+    name, spec = next(
+        (name, spec) for name, spec in policed_kernel.tables[FILTER[4]].sets.items() if name.startswith("s-")
+    )
+    policed_kernel.apply([AddElements(FILTER[4], spec, frozenset({b"\x0a\x00\x00\x63"}))], soon())
     enforcer.doubt("somebody")
     enforcer.bring_about(soon())
-    assert repr(kernel.tables) == before and name in kernel.tables[FILTER[4]].sets
+    assert repr(policed_kernel.tables) == before and name in policed_kernel.tables[FILTER[4]].sets
