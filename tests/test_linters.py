@@ -253,6 +253,13 @@ def test_one_module_of_the_policy_engine_names_the_two_packet_filters() -> None:
     assert found == {"cni_calico.nodeagent.policing.enforce.filters"}
 
 
+def test_only_the_kernels_door_knows_registers() -> None:
+    """Everybody else says what a rule means, in the words of ``netfilter.rules``."""
+    words = "cni_calico.kernel.filter.nf_tables.expressions"
+    found = {name for name, tree in modules().items() if words in imports_of(tree)}
+    assert found and all(name.startswith("cni_calico.kernel.filter.") for name in found)
+
+
 def is_pure(name: str) -> bool:
     """Whether a module says PURE or stands in a pure place; a file without a statement has no effects either."""
     tree = modules()[name]

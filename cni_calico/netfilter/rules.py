@@ -1,125 +1,143 @@
-"""PURE: a packet filter's rules as values: the kernel's expressions (nf_tables), and what a rule does.
+"""PURE: the language of rules: what a rule of the packet filter tests, and what it does with a packet that passes.
 
-Rule: two values are equal exactly if the kernel would do the same with them. kernel/filter/ turns them into messages
-and lines of legacy iptables, and back.
+Rule: one language for both packet filters. A rule is tests, actions and a comment. Its actions are carried out, in
+order, on a packet that passes all of its tests, also in order; otherwise the next rule is asked:
 
-Byte strings are in the order in which the kernel compares them: network order for headers, the host's for marks and
-connection tracking words (``host32``).
+    NftRule((IsProtocol(6), PortIn(False, 80, 80), AddressInSet(True, "s-web")), (CountPacket(), ACCEPT), "why")
+
+A value says what is meant, never how a filter says it: kernel/filter/nf_tables/ prints registers of it and
+kernel/filter/legacy/ lines of iptables; both take the family from the table. What the kernel has is recognised by
+printing what is wanted and comparing; it is never turned back into this language (``Unrecognised``).
+
+A new test or action is a class here, a member of ``RuleTest`` or ``RuleAction``, and a function in each printer
+(nf_tables/printer.py; legacy/matches.py or rules.py).
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-IPV4, IPV6, ARP = "ip", "ip6", "arp"
 MULTIPORT = 15  # ports in one match of iptables; a range counts twice
-ANY_REGISTER = 1  # the 16-byte register that everything except concatenations uses
+COMMENT_CHARACTERS = 120  # the longest comment in ASCII that a rule can have
 
-
-def host32(value: int) -> bytes:
-    """A 32-bit word in the host's byte order, as marks and connection tracking words are compared."""
-    return value.to_bytes(4, sys.byteorder)
-
-
-# -- expressions: a rule is a tuple of them, evaluated in order until one does not match ------------------------------
+# -- tests; ``negated``: it passes where it would not ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class MetaLoad:
-    """``key``: mark, iifname, oifname, l4proto."""
+class IsProtocol:
+    """``number``: the protocol above IP, such as 6 for TCP."""
 
-    key: str
-    register: int = ANY_REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class MetaStore:
-    """Write the register to ``key`` (mark)."""
-
-    key: str
-    register: int = ANY_REGISTER
+    number: int
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CtLoad:
-    """``key``: state, status."""
+class PortIn:
+    """The port of a side is from ``low`` to ``high``, both included. A test of the protocol stands before it."""
 
-    key: str
-    register: int = ANY_REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadLoad:
-    """``base``: network, transport; does not match a packet that is too short, or a fragment without that header."""
-
-    base: str
-    offset: int
-    length: int
-    register: int = ANY_REGISTER
+    is_source: bool
+    low: int
+    high: int
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class FibSourceInterface:
-    """The interface that the packet's source is routed to, 0 if it is not the one it came in on (``fib saddr . mark .
-    iif``).
-    """
+class PortInSet:
+    """The port of a side is in a set of ports. A test of the protocol stands before it."""
 
-    register: int = ANY_REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class Bitwise:
-    """register = (register & mask) ^ xor."""
-
-    mask: bytes
-    xor: bytes
-    register: int = ANY_REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """``op``: eq, neq, lt, lte, gt, gte."""
-
-    op: str
-    data: bytes
-    register: int = ANY_REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class CompareRange:
-    """``op``: eq (inside, both ends included), neq (outside)."""
-
-    op: str
-    low: bytes
-    high: bytes
-    register: int = ANY_REGISTER
-
-
-@dataclass(frozen=True, slots=True)
-class SetLookup:
-    """Whether the register is (``invert``: is not) in a set; ``verdict``: in a map, whose verdict is executed."""
-
+    is_source: bool
     name: str
-    invert: bool = False
-    verdict: bool = False
-    register: int = ANY_REGISTER
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PortChoice:
-    """The port is in the list ``ports``, OR (address, protocol, port) is in the set ``members``. For legacy iptables
-    only: nf_tables has a rule for each of the two.
+class PortInEither:
+    """The port of a side is in the set ``ports``, OR its (address, protocol, port) is in the set ``members``. For
+    legacy iptables only: nf_tables has a rule for each of the two. A test of the protocol stands before it.
     """
 
+    is_source: bool
     ports: str
     members: str
+
+
+@dataclass(frozen=True, slots=True)
+class IcmpType:
+    """The type is from ``first`` to ``last``, and the code is ``code`` if there is one (then ``first`` is ``last``). A
+    test of the protocol stands before it.
+    """
+
+    first: int
+    last: int
+    code: int | None = None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddressInNet:
+    """The address of a side begins with the first ``length`` bits of ``address`` (4 or 16 bytes, 0 behind them)."""
+
     is_source: bool
+    address: bytes
+    length: int
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddressInSet:
+    """The address of a side is in a set; ``with_port``: (address, protocol, port) of that side is."""
+
+    is_source: bool
+    name: str
+    negated: bool = False
+    with_port: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AtInterface:
+    """The packet came in by an interface (``is_out``: goes out by one) whose name is ``name``; ``is_prefix``: begins
+    so.
+    """
+
+    is_out: bool
+    name: str
+    is_prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionIs:
+    """What connection tracking says of the packet's connection is one of ``states``: invalid, established, related,
+    new, untracked.
+    """
+
+    states: tuple[str, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IsTranslated:
+    """Connection tracking has translated the destination."""
+
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HasMark:
+    """``bit``: one bit of the packet's mark, as a number."""
+
+    bit: int
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIsElsewhere:
+    """An answer to the packet's source would not go out by the interface that it came in by."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Matches while the rate is not exceeded (``over``: while it is). ``per_s`` is the unit in seconds."""
+    """Passes while the rate is not exceeded (``over``: while it is). ``per_s`` is the unit in seconds."""
 
     rate: int
     per_s: int = 1
@@ -129,9 +147,105 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimit:
-    """Matches while more than ``count`` connections reach this expression."""
+    """Passes while more than ``count`` connections reach this test."""
 
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsArpReply:
+    """In a table of ARP."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArpSenderInSet:
+    """In a table of ARP: (interface it goes out by, the sender's IPv4 address) is in a set."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecognised:
+    """The only test of a rule in the kernel that is not what we print. It equals none of ours, but the same ``content``
+    that is read again. Such a rule can be kept, even written again, but not understood: its actions are only a chain
+    that it jumps to and bits of the mark that it changes, ``sets`` what it looks up. ``is_known``: nothing else in it
+    depends on anything.
+    """
+
+    content: Hashable
+    sets: tuple[str, ...] = ()
+    is_known: bool = False
+
+
+RuleTest = (
+    IsProtocol
+    | PortIn
+    | PortInSet
+    | PortInEither
+    | IcmpType
+    | AddressInNet
+    | AddressInSet
+    | AtInterface
+    | ConnectionIs
+    | IsTranslated
+    | HasMark
+    | SourceIsElsewhere
+    | RateLimit
+    | ConnectionLimit
+    | IsArpReply
+    | ArpSenderInSet
+    | Unrecognised
+)
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PacketVerdict:
+    """``kind``: accept (this base chain is done, the next is asked), drop, return, or jump, which needs a ``chain``.
+    What another program has written into a map may be of other kinds: continue, goto.
+    """
+
+    kind: str
+    chain: str = ""
+
+
+ACCEPT, DROP, RETURN = PacketVerdict("accept"), PacketVerdict("drop"), PacketVerdict("return")
+
+
+def jump(chain: str) -> PacketVerdict:
+    """Continue in ``chain``; if nothing in it decides, continue after this rule."""
+    return PacketVerdict("jump", chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Drop, and tell the sender: port unreachable; ``with_reset``: a TCP reset."""
+
+    with_reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Do what a map says for the interface that the packet came in by (``is_out``: goes out by); nothing if the map
+    does not have it.
+    """
+
+    is_out: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetMark:
+    """Set a bit of the packet's mark; ``cleared``: clear it."""
+
+    bit: int
+    cleared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoTrack:
+    """The packet gets no connection tracking entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,76 +260,37 @@ class LogPacket:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectPacket:
-    """Rejects with a TCP reset (``icmp_code`` None), or with ICMP unreachable: port is code 3 in IPv4, 4 in IPv6."""
-
-    icmp_code: int | None = None
+class CountPacket:
+    """Count it with the rule; the count is not part of the value. iptables counts in every rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoTrack:
-    """The packet gets no connection tracking entry."""
+RuleAction = PacketVerdict | Reject | Dispatch | SetMark | NoTrack | LogPacket | CountPacket
 
-
-@dataclass(frozen=True, slots=True)
-class PacketCounter:
-    """Counts packets; the counts are not part of the value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Immediate:
-    """``kind``: accept, drop, continue, return, jump, goto; the last two need a chain."""
-
-    kind: str
-    chain: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownExpression:
-    """An expression that is read but never written by us."""
-
-    name: str
-    data: bytes
-
-
-Expression = (
-    MetaLoad
-    | MetaStore
-    | CtLoad
-    | PayloadLoad
-    | FibSourceInterface
-    | Bitwise
-    | Compare
-    | CompareRange
-    | SetLookup
-    | PortChoice
-    | RateLimit
-    | ConnectionLimit
-    | LogPacket
-    | RejectPacket
-    | NoTrack
-    | PacketCounter
-    | Immediate
-    | UnknownExpression
-)
-
-ACCEPT, DROP, RETURN = Immediate("accept"), Immediate("drop"), Immediate("return")
-
-
-def jump(chain: str) -> Immediate:
-    """Continue in ``chain``; if nothing in it decides, continue after this rule."""
-    return Immediate("jump", chain)
-
-
-# -- rules ------------------------------------------------------------------------------------------------------------
-
-
-COMMENT_CHARACTERS = 120  # the longest comment in ASCII that a rule can have
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class NftRule:
     """``comment``: at most COMMENT_CHARACTERS bytes of UTF-8 of it reach the kernel."""
 
-    expressions: tuple[Expression, ...]
+    tests: tuple[RuleTest, ...] = ()
+    actions: tuple[RuleAction, ...] = ()
     comment: str = ""
+
+    @property
+    def verdict(self) -> PacketVerdict | None:
+        """Nothing comes after it: it is the last action, if it is one of them."""
+        last = self.actions[-1] if self.actions else None
+        return last if isinstance(last, PacketVerdict) else None
+
+    def lookups(self) -> tuple[str, ...]:
+        """The names of the sets and maps that it looks up, which have to be there before the rule."""
+        found: list[str] = []
+        for part in (*self.tests, *self.actions):
+            if isinstance(part, PortInEither):
+                found += (part.ports, part.members)
+            elif isinstance(part, Unrecognised):
+                found += part.sets
+            elif isinstance(part, PortInSet | AddressInSet | ArpSenderInSet | Dispatch):
+                found.append(part.name)
+        return tuple(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cni_calico.netfilter.rules import Immediate, NftRule
+from cni_calico.netfilter.rules import NftRule, PacketVerdict
 
 # chains in the place of what a packet filter could not read as values: all that is there, or standing rules alone;
 # to remove one is to remove that
@@ -36,6 +36,11 @@ class NftChain:
 
 # the possible parts of a set's key, as nft calls them, and their lengths
 KEY_BYTES = {"ipv4_addr": 4, "ipv6_addr": 16, "inet_proto": 1, "inet_service": 2, "ifname": 16}
+
+
+def interface_key(name: str) -> bytes:
+    """An interface's name as an element of a set or map."""
+    return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class NftTable:
     chains: dict[str, NftChain] = field(default_factory=dict)
     sets: dict[str, NftSet] = field(default_factory=dict)
     elements: dict[str, set[bytes]] = field(default_factory=dict)
-    verdicts: dict[str, dict[bytes, Immediate]] = field(default_factory=dict)
+    verdicts: dict[str, dict[bytes, PacketVerdict]] = field(default_factory=dict)
 
 
 # -- operations: a transaction is a sequence of them, done completely or not at all -----------------------------------
@@ -164,7 +169,7 @@ class AddVerdicts:
 
     table: TableId
     spec: NftSet
-    verdicts: Mapping[bytes, Immediate]
+    verdicts: Mapping[bytes, PacketVerdict]
 
 
 Operation = (

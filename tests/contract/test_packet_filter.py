@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from errno import EBUSY, EEXIST, ELOOP, EMLINK, ENOENT, EPERM
 from typing import Any
 
@@ -18,23 +18,27 @@ from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
-    Bitwise,
-    Compare,
-    CompareRange,
+    AddressInNet,
+    AddressInSet,
+    ArpSenderInSet,
+    AtInterface,
+    ConnectionIs,
     ConnectionLimit,
-    CtLoad,
-    FibSourceInterface,
+    CountPacket,
+    Dispatch,
+    HasMark,
+    IcmpType,
+    IsArpReply,
+    IsProtocol,
+    IsTranslated,
     LogPacket,
-    MetaLoad,
-    MetaStore,
-    NftRule,
     NoTrack,
-    PacketCounter,
-    PayloadLoad,
+    PortIn,
+    PortInSet,
     RateLimit,
-    RejectPacket,
-    SetLookup,
-    host32,
+    Reject,
+    SetMark,
+    SourceIsElsewhere,
     jump,
 )
 from cni_calico.netfilter.tables import (
@@ -55,14 +59,18 @@ from cni_calico.netfilter.tables import (
     NftTable,
     Operation,
     TableId,
+    Tables,
+    mirror,
 )
 from tests.fakes.nftables import FakePacketFilter
 from tests.netns.namespaces import Namespace, namespace
+from tests.unit.netfilter.rules import rule
 
 T4, T6, ARP = TableId("ip", "calico-policy"), TableId("ip6", "calico-policy"), TableId("arp", "calico-policy")
 ADDRESSES = NftSet("addresses", ("ipv4_addr",))
 NETWORKS = NftSet("networks", ("ipv4_addr",), interval=True)
 MEMBERS = NftSet("members", ("ipv4_addr", "inet_proto", "inet_service"))
+PORTS = NftSet("ports", ("inet_service",))
 DISPATCH = NftSet("dispatch", ("ifname",), verdicts=True)
 
 
@@ -80,16 +88,19 @@ def name(text: str) -> bytes:
 
 @dataclass
 class Kernel:
-    """``run`` calls a function with a PacketFilter, in the kernel's own namespace."""
+    """``run`` calls a function with a PacketFilter, in the kernel's own namespace. ``known``: what was applied."""
 
     run: Callable[[Callable[[PacketFilter], Any]], Any]
     namespace: Namespace | None = None
+    known: Tables = field(default_factory=dict)
 
     def apply(self, *operations: Operation) -> None:
         self.run(lambda pf: pf.apply(operations, Deadline.after(10)))
+        mirror(self.known, operations)
 
     def read(self, table: TableId = T4) -> NftTable | None:
-        found: NftTable | None = self.run(lambda pf: pf.read_table(table, Deadline.after(10)))
+        likes = tuple(known for known in (self.known.get(table),) if known is not None)
+        found: NftTable | None = self.run(lambda pf: pf.read_table(table, Deadline.after(10), likes))
         return found
 
     def refused(self, *operations: Operation) -> tuple[int, int]:
@@ -124,46 +135,40 @@ def filter_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
         yield Kernel(run, made)
 
 
-def rule(*expressions: Any, comment: str = "") -> NftRule:
-    return NftRule(tuple(expressions), comment)
-
-
+TCP = IsProtocol(6)
 EVERYTHING = (
-    rule(CtLoad("state"), Bitwise(host32(6), host32(0)), Compare("neq", host32(0)), ACCEPT),
-    rule(CtLoad("status"), Bitwise(host32(32), host32(0)), Compare("eq", host32(0)), PacketCounter(), DROP),
-    rule(MetaLoad("iifname"), Compare("eq", b"cali"), DROP, comment="what is said: ünïcödé"),
-    rule(MetaLoad("oifname"), Compare("neq", name("eth0")), DROP),
-    rule(
-        MetaLoad("l4proto"),
-        Compare("eq", b"\x06"),
-        PayloadLoad("transport", 2, 2),
-        CompareRange("neq", b"\0\1", b"\0\2"),
-        DROP,
-    ),
-    rule(PayloadLoad("network", 12, 4), Bitwise(a("255.255.0.0"), a("0.0.0.0")), Compare("eq", a("10.1.0.0")), ACCEPT),
-    rule(PayloadLoad("network", 16, 4), SetLookup("addresses"), ACCEPT),
-    rule(PayloadLoad("network", 16, 4), SetLookup("networks", invert=True), ACCEPT),
-    rule(
-        PayloadLoad("network", 16, 4),
-        MetaLoad("l4proto", 9),
-        PayloadLoad("transport", 2, 2, 10),
-        SetLookup("members"),
-        ACCEPT,
-    ),
-    rule(MetaLoad("mark"), Bitwise(host32(0xFFFEFFFF), host32(0x10000)), MetaStore("mark")),
+    rule(ConnectionIs(("established", "related")), ACCEPT),
+    rule(ConnectionIs(("invalid", "new", "untracked"), negated=True), ACCEPT),
+    rule(IsTranslated(negated=True), CountPacket(), DROP),
+    rule(AtInterface(False, "cali", is_prefix=True), DROP, comment="what is said: ünïcödé" * 6),
+    rule(AtInterface(True, "eth0"), DROP),
+    rule(TCP, PortIn(False, 1, 2, negated=True), DROP),
+    rule(TCP, PortIn(True, 1, 2), PortIn(False, 80, 80), DROP),
+    rule(TCP, PortInSet(False, "ports"), DROP),
+    rule(IsProtocol(1), IcmpType(8, 8, 0, negated=True), DROP),
+    rule(IsProtocol(1), IcmpType(3, 5), DROP),
+    rule(AddressInNet(True, a("10.64.0.0"), 10), ACCEPT),
+    rule(AddressInNet(True, a("10.1.0.0"), 16), AddressInNet(False, a("10.1.0.1"), 32, negated=True), ACCEPT),
+    rule(AddressInSet(False, "addresses"), ACCEPT),
+    rule(AddressInSet(False, "networks", negated=True), ACCEPT),
+    rule(AddressInSet(False, "members", with_port=True), ACCEPT),
+    rule(HasMark(0x20000), ACCEPT),
+    rule(HasMark(0x20000, negated=True), SetMark(0x10000)),
+    rule(SetMark(0x10000, cleared=True)),
     rule(RateLimit(500, 1, 20, over=True), DROP),
     rule(RateLimit(10, 60), LogPacket("x y: "), LogPacket("z", 3)),
     rule(LogPacket("what is said", group=61789), DROP),
-    rule(MetaLoad("l4proto"), Compare("eq", b"\x06"), ConnectionLimit(10), RejectPacket()),
-    rule(RejectPacket(3)),
+    rule(TCP, ConnectionLimit(10), Reject(with_reset=True)),
+    rule(Reject()),
     rule(jump("other")),
-    rule(MetaLoad("iifname"), SetLookup("dispatch", verdict=True)),
+    rule(Dispatch(False, "dispatch")),
 )
 BASE: tuple[Operation, ...] = (
     AddTable(T4),
     AddSet(T4, ADDRESSES),
     AddSet(T4, NETWORKS),
     AddSet(T4, MEMBERS),
+    AddSet(T4, PORTS),
     AddSet(T4, DISPATCH),
     AddElements(T4, ADDRESSES, frozenset((a("10.0.0.1"), a("10.0.0.2")))),
     AddElements(T4, NETWORKS, frozenset((net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")))),
@@ -184,11 +189,12 @@ def test_what_is_written_is_read_back(filter_kernel: Kernel) -> None:
         "base": NftChain("base", EVERYTHING, BaseHook("forward", 2)),
         "other": NftChain("other", (rule(DROP),)),
     }
-    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, DISPATCH)}
+    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, PORTS, DISPATCH)}
     assert found.elements == {
         "addresses": {a("10.0.0.1"), a("10.0.0.2")},
         "networks": {net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")},
         "members": {a("10.0.0.1") + b"\x06\0\0\0" + b"\0\x50\0\0"},
+        "ports": set(),
     }
     assert found.verdicts == {"dispatch": {name("cali1"): jump("other"), name("cali2"): DROP}}
 
@@ -199,10 +205,10 @@ def test_what_is_read_in_pieces_is_the_same(filter_kernel: Kernel) -> None:
     filter_kernel.apply(*BASE, AddElements(T4, ADDRESSES, many))
     found = filter_kernel.read()
     assert found is not None
-    sets, chains, rules, elements, pieces = filter_kernel.run(_read_in_pieces)
+    sets, chains, rules, elements, pieces = filter_kernel.run(lambda pf: _read_in_pieces(pf, found.chains))
     assert sets == found.sets
     assert chains == {name: chain.hook for name, chain in found.chains.items()}
-    assert rules == {name: chain.rules for name, chain in found.chains.items()}
+    assert rules == {"base": (True, False, False, False), "other": (True, False, False, False)}
     assert elements["addresses"] == found.elements["addresses"] and pieces > 1
     assert elements["members"] == found.elements["members"]
     assert elements["dispatch"] == set(found.verdicts["dispatch"].items())
@@ -210,13 +216,19 @@ def test_what_is_read_in_pieces_is_the_same(filter_kernel: Kernel) -> None:
     assert elements["networks"] == {(a(text), is_end) for text, is_end in ends}
 
 
-def _read_in_pieces(kernel: PacketFilter) -> tuple[Any, ...]:
+def _read_in_pieces(kernel: PacketFilter, held: dict[str, NftChain]) -> tuple[Any, ...]:
+    """Of each chain whether it has the rules that are held; and with one more, one less, or another last one."""
     reader, deadline = kernel.reader, Deadline.after(10)
+    assert reader is not None
     next(iter(reader.elements(T4, ADDRESSES, deadline)))
     reader.reset()
     sets = {spec.name: spec for part in reader.sets(T4, deadline) for spec in part}
     chains = {chain.name: chain.hook for part in reader.chains(T4, deadline) for chain in part}
-    rules = {name: tuple(one for part in reader.rules(T4, name, deadline) for one in part) for name in chains}
+    rules = {}
+    for name in chains:
+        its, other = held[name].rules, rule(DROP, comment="another")
+        asked = [replace(held[name], rules=some) for some in (its, (*its, other), its[:-1], (*its[:-1], other))]
+        rules[name] = tuple(list(reader.compare_rules(T4, chain, deadline))[-1] for chain in asked)
     parts = {name: list(reader.elements(T4, spec, deadline)) for name, spec in sets.items()}
     elements = {name: {element for part in some for element in part} for name, some in parts.items()}
     return sets, chains, rules, elements, len(parts["addresses"])
@@ -226,32 +238,30 @@ def test_ipv6_and_arp(filter_kernel: Kernel) -> None:
     six = NftSet("six", ("ipv6_addr", "inet_proto", "inet_service"))
     element = bytes(15) + b"\1" + b"\x11\0\0\0" + b"\0\x35\0\0"
     rules = (
-        rule(
-            PayloadLoad("network", 24, 16),
-            MetaLoad("l4proto", 2),
-            PayloadLoad("transport", 2, 2, 13),
-            SetLookup("six", invert=True),
-            RejectPacket(4),
-        ),
-        rule(FibSourceInterface(), Compare("eq", host32(0)), DROP),
+        rule(AddressInSet(False, "six", negated=True, with_port=True), Reject()),
+        rule(AddressInNet(True, bytes.fromhex("fd80") + bytes(14), 9), Reject()),
+        rule(SourceIsElsewhere(), DROP),
         rule(NoTrack()),
     )
+    own = NftSet("own", ("ifname", "ipv4_addr"))
+    replies = (rule(IsArpReply(), ArpSenderInSet("own"), DROP),)
     filter_kernel.apply(
         AddTable(T6),
         AddSet(T6, six),
         AddElements(T6, six, frozenset((element,))),
         AddChain(T6, "f", BaseHook("forward", 3)),
-        AddRules(T6, "f", rules[:1]),
+        AddRules(T6, "f", rules[:2]),
         AddChain(T6, "raw", BaseHook("prerouting", -300)),
-        AddRules(T6, "raw", rules[1:]),
+        AddRules(T6, "raw", rules[2:]),
         AddTable(ARP),
         AddChain(ARP, "out", BaseHook("output", 0)),
-        AddRules(ARP, "out", (rule(PayloadLoad("network", 6, 2), Compare("eq", b"\0\2"), DROP),)),
+        AddSet(ARP, own),
+        AddRules(ARP, "out", replies),
     )
     found, arp = filter_kernel.read(T6), filter_kernel.read(ARP)
     assert found is not None and arp is not None
-    assert found.chains["f"].rules == rules[:1]
-    assert found.chains["raw"] == NftChain("raw", rules[1:], BaseHook("prerouting", -300))
+    assert found.chains["f"].rules == rules[:2] and arp.chains["out"].rules == replies
+    assert found.chains["raw"] == NftChain("raw", rules[2:], BaseHook("prerouting", -300))
     assert found.elements == {"six": {element}}
     assert arp.chains["out"].hook == BaseHook("output", 0)
 
@@ -294,9 +304,7 @@ def test_what_is_in_use_stays(filter_kernel: Kernel) -> None:
 
 def test_unknown_set(filter_kernel: Kernel) -> None:
     filter_kernel.apply(*BASE)
-    assert filter_kernel.refused(
-        AddRules(T4, "other", (rule(PayloadLoad("network", 12, 4), SetLookup("none"), DROP),))
-    ) == (
+    assert filter_kernel.refused(AddRules(T4, "other", (rule(AddressInSet(True, "none"), DROP),))) == (
         ENOENT,
         0,
     )
@@ -408,10 +416,11 @@ def test_many_elements(filter_kernel: Kernel) -> None:
     assert found is not None and found.elements == {"addresses": many, "networks": ranges}
 
 
-def test_long_comments_are_cut(filter_kernel: Kernel) -> None:
-    filter_kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", (rule(DROP, comment="ü" * 200),)))
+def test_a_comment_that_is_too_long_for_the_kernel_is_recognised(filter_kernel: Kernel) -> None:
+    long = (rule(DROP, comment="ü" * 200),)
+    filter_kernel.apply(AddTable(T4), AddChain(T4, "x"), AddRules(T4, "x", long))
     found = filter_kernel.read()
-    assert found is not None and found.chains["x"].rules == (rule(DROP, comment="ü" * 60),)
+    assert found is not None and found.chains["x"].rules == long
 
 
 @pytest.mark.netns

@@ -15,8 +15,7 @@ from typing import TypeVar
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.filter.interface import Atom, TableReader
-from cni_calico.kernel.filter.nf_tables.messages import cut_comment
-from cni_calico.netfilter.rules import Immediate, NftRule, SetLookup
+from cni_calico.netfilter.rules import Dispatch, NftRule, PacketVerdict
 from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
@@ -106,7 +105,8 @@ class FakePacketFilter:
             raise RulesRefused(f"cannot change the rules: {e}", errno=e.errno) from e
         return tables
 
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
+        """It knows every rule: nothing has to be recognised."""
         deadline.require("read a table")
         found = self.tables.get(table)
         return None if found is None else _copied(found)
@@ -153,11 +153,15 @@ class _PieceReader:
     def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
         return self._in_pieces(lambda found: [replace(chain, rules=()) for chain in found.chains.values()], table)
 
-    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
+    def compare_rules(self, table: TableId, chain: NftChain, deadline: Deadline) -> Iterator[bool]:
+        name, there = chain.name, list[NftRule]()
         found = self.kernel.tables.get(table)
-        if found is None or chain not in found.chains:
+        if found is None or name not in found.chains:
             raise KernelError("cannot list rules: there is no such chain", errno=ENOENT)
-        return self._in_pieces(lambda found: found.chains[chain].rules if chain in found.chains else (), table)
+        for part in self._in_pieces(lambda found: found.chains[name].rules if name in found.chains else (), table):
+            there += part
+            yield tuple(there) == chain.rules[: len(there)]
+        yield tuple(there) == chain.rules
 
     def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]:
         found = self.kernel.tables.get(table)
@@ -228,19 +232,18 @@ def _change_chain(table: NftTable, operation: AddChain | FlushChain | DropChain 
         del table.chains[name]
     else:
         for rule in operation.rules:
-            for expression in rule.expressions:
-                if isinstance(expression, SetLookup):
-                    if expression.name not in table.sets:
-                        raise _Refused(ENOENT)
-                    if expression.verdict != table.sets[expression.name].verdicts:
-                        raise _Refused(EINVAL)
-                if isinstance(expression, Immediate):
-                    _require_target(table, expression)
-        cut = tuple(replace(rule, comment=cut_comment(rule.comment).decode()) for rule in operation.rules)
-        table.chains[name] = replace(chain, rules=chain.rules + cut)
+            maps = {action.name for action in rule.actions if isinstance(action, Dispatch)}
+            for looked_up in rule.lookups():
+                if looked_up not in table.sets:
+                    raise _Refused(ENOENT)
+                if table.sets[looked_up].verdicts is not (looked_up in maps):
+                    raise _Refused(EINVAL)
+            if rule.verdict is not None:
+                _require_target(table, rule.verdict)
+        table.chains[name] = replace(chain, rules=chain.rules + operation.rules)
 
 
-def _require_target(table: NftTable, verdict: Immediate) -> None:
+def _require_target(table: NftTable, verdict: PacketVerdict) -> None:
     if verdict.kind not in ("jump", "goto"):
         return
     target = table.chains.get(verdict.chain)
@@ -282,7 +285,7 @@ def _change_set(table: NftTable, operation: AddSet | DropSet | AddElements | Dro
                         raise _Refused(EEXIST)
             table.elements[name].add(element)
     else:
-        held: set[bytes] | dict[bytes, Immediate] = table.verdicts[name] if spec.verdicts else table.elements[name]
+        held: set[bytes] | dict[bytes, PacketVerdict] = table.verdicts[name] if spec.verdicts else table.elements[name]
         for element in operation.elements:
             if element not in held:
                 raise _Refused(ENOENT)
@@ -297,7 +300,8 @@ def _jumps(table: NftTable) -> list[tuple[str, str]]:
     found = []
     for chain in table.chains.values():
         for rule in chain.rules:
-            found += [(chain.name, e.chain) for e in rule.expressions if isinstance(e, Immediate) and e.chain]
+            if rule.verdict is not None and rule.verdict.chain:
+                found.append((chain.name, rule.verdict.chain))
     for verdicts in table.verdicts.values():
         found += [("", verdict.chain) for verdict in verdicts.values() if verdict.chain]
     return found
@@ -306,7 +310,7 @@ def _jumps(table: NftTable) -> list[tuple[str, str]]:
 def _lookups(table: NftTable) -> set[str]:
     chains = table.chains.values()
     rules = (rule for chain in chains for rule in chain.rules)
-    return {e.name for rule in rules for e in rule.expressions if isinstance(e, SetLookup)}
+    return {name for rule in rules for name in rule.lookups()}
 
 
 def _require_no_loops(table: NftTable) -> None:
@@ -314,11 +318,11 @@ def _require_no_loops(table: NftTable) -> None:
     for chain in table.chains.values():
         targets = leads.setdefault(chain.name, set())
         for rule in chain.rules:
-            for e in rule.expressions:
-                if isinstance(e, Immediate) and e.chain:
-                    targets.add(e.chain)
-                if isinstance(e, SetLookup) and e.verdict:
-                    targets.update(v.chain for v in table.verdicts[e.name].values() if v.chain)
+            for action in rule.actions:
+                if isinstance(action, PacketVerdict) and action.chain:
+                    targets.add(action.chain)
+                if isinstance(action, Dispatch):
+                    targets.update(v.chain for v in table.verdicts[action.name].values() if v.chain)
 
     def walk(name: str, path: tuple[str, ...]) -> None:
         if name in path:

@@ -1,7 +1,7 @@
 """What a kernel does with a packet by our tables, rule by rule: an nf_tables that is slow and needs no kernel.
 
-Rule: only values of netfilter.tables are read, with the meaning that nf_tables gives them. tests/netns/test_verdicts.py
-and test_host_verdicts.py ask the real one about the same packets.
+Rule: the rules are printed, and their expressions get the meaning that nf_tables gives them.
+tests/netns/test_verdicts.py and test_host_verdicts.py ask the real one about the same packets.
 """
 
 from __future__ import annotations
@@ -10,26 +10,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cni_calico.netfilter.rules import (
+from cni_calico.kernel.filter.nf_tables.expressions import (
     Bitwise,
     Compare,
     CompareRange,
-    ConnectionLimit,
     CtLoad,
     Expression,
     FibSourceInterface,
-    Immediate,
-    LogPacket,
     MetaLoad,
     MetaStore,
-    NftRule,
-    NoTrack,
-    PacketCounter,
     PayloadLoad,
-    RateLimit,
     RejectPacket,
     SetLookup,
     host32,
+)
+from cni_calico.kernel.filter.nf_tables.printer import expressions_of
+from cni_calico.netfilter.rules import (
+    ConnectionLimit,
+    CountPacket,
+    LogPacket,
+    NftRule,
+    NoTrack,
+    PacketVerdict,
+    RateLimit,
 )
 from cni_calico.netfilter.tables import KEY_BYTES, NftTable
 from tests.netns.wire import frame
@@ -97,13 +100,13 @@ def _through(table: NftTable, name: str, one: Travelling) -> str:
     return "return"
 
 
-def _verdict_of(table: NftTable, rule: NftRule, one: Travelling) -> Immediate:
+def _verdict_of(table: NftTable, rule: NftRule, one: Travelling) -> PacketVerdict:
     """``continue`` if one of the rule's expressions does not match."""
-    for expression in rule.expressions:
-        if isinstance(expression, Immediate):
+    for expression in expressions_of(rule, table.family):
+        if isinstance(expression, PacketVerdict):
             return expression
         if isinstance(expression, RejectPacket):
-            return Immediate("drop")
+            return PacketVerdict("drop")
         if isinstance(expression, SetLookup) and expression.verdict:
             found = table.verdicts[expression.name].get(_key(table, expression, one))
             if found is None:
@@ -111,7 +114,7 @@ def _verdict_of(table: NftTable, rule: NftRule, one: Travelling) -> Immediate:
             return found
         if not _matches(table, expression, one):
             break
-    return Immediate("continue")
+    return PacketVerdict("continue")
 
 
 def _matches(table: NftTable, expression: Expression, one: Travelling) -> bool:
@@ -141,7 +144,7 @@ def _matches(table: NftTable, expression: Expression, one: Travelling) -> bool:
     elif isinstance(expression, ConnectionLimit):
         return False
     else:
-        assert isinstance(expression, LogPacket | PacketCounter), expression
+        assert isinstance(expression, LogPacket | CountPacket), expression
     return True
 
 

@@ -159,4 +159,4 @@ def test_nothing_breaks_out(
         assert comments == sorted(rule.comment for rule in rules if rule.comment)
         expressions = [e for item in its if "rule" in item for e in item["rule"]["expr"]]
         prefixes = sorted(e["log"]["prefix"] for e in expressions if "log" in e)
-        assert prefixes == sorted(e.prefix for rule in rules for e in rule.expressions if isinstance(e, LogPacket))
+        assert prefixes == sorted(e.prefix for rule in rules for e in rule.actions if isinstance(e, LogPacket))

@@ -12,23 +12,25 @@ from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
     RETURN,
-    Bitwise,
-    Compare,
-    CompareRange,
+    AddressInNet,
+    AddressInSet,
+    AtInterface,
+    ConnectionIs,
     ConnectionLimit,
-    CtLoad,
-    Expression,
-    FibSourceInterface,
+    Dispatch,
+    HasMark,
+    IcmpType,
+    IsProtocol,
+    IsTranslated,
     LogPacket,
-    MetaLoad,
-    MetaStore,
     NftRule,
     NoTrack,
-    PayloadLoad,
+    PortIn,
+    PortInSet,
     RateLimit,
-    RejectPacket,
-    SetLookup,
-    host32,
+    Reject,
+    SetMark,
+    SourceIsElsewhere,
     jump,
 )
 from cni_calico.netfilter.tables import (
@@ -43,83 +45,55 @@ from cni_calico.netfilter.tables import (
     NftTable,
     Operation,
     TableId,
+    Tables,
+    mirror,
 )
 from tests.netns.namespaces import Namespace, namespace
+from tests.unit.netfilter.rules import rule
 
 pytestmark = pytest.mark.netns
 
 T4, T6 = TableId("ip", "calico-policy"), TableId("ip6", "calico-policy")
-TCP = (MetaLoad("l4proto"), Compare("eq", b"\x06"))
-DPORT = PayloadLoad("transport", 2, 2)
-SADDR = PayloadLoad("network", 12, 4)
-STATE = CtLoad("state")
-MARK = MetaLoad("mark")
+TCP, ICMP, UDP = IsProtocol(6), IsProtocol(1), IsProtocol(17)
 
 
 def port(number: int) -> bytes:
     return number.to_bytes(2, "big")
 
 
-def state(bits: int) -> tuple[Expression, ...]:
-    return (STATE, Bitwise(host32(bits), host32(0)), Compare("neq", host32(0)))
-
-
 # as nft prints it -> what we write
-RULES: dict[str, tuple[Expression, ...]] = {
-    "ct state established,related accept": (*state(6), ACCEPT),
-    "ct state invalid drop": (*state(1), DROP),
-    "iifname vmap @from": (MetaLoad("iifname"), SetLookup("from", verdict=True)),
-    'iifname "cali*" drop': (MetaLoad("iifname"), Compare("eq", b"cali"), DROP),
-    'oifname "eth0" drop': (MetaLoad("oifname"), Compare("eq", b"eth0".ljust(16, b"\0")), DROP),
-    "tcp dport 80 ip saddr @s-a accept": (*TCP, DPORT, Compare("eq", port(80)), SADDR, SetLookup("s-a"), ACCEPT),
-    "tcp dport 80-90 accept": (*TCP, DPORT, Compare("gte", port(80)), Compare("lte", port(90)), ACCEPT),
-    "tcp dport != 80-90 accept": (*TCP, DPORT, CompareRange("neq", port(80), port(90)), ACCEPT),
-    "tcp dport @ports return": (*TCP, DPORT, SetLookup("ports"), RETURN),
-    "tcp dport != @ranges accept": (*TCP, DPORT, SetLookup("ranges", invert=True), ACCEPT),
-    "ip daddr . meta l4proto . th dport @s-p accept": (
-        PayloadLoad("network", 16, 4),
-        MetaLoad("l4proto", 9),
-        PayloadLoad("transport", 2, 2, 10),
-        SetLookup("s-p"),
-        ACCEPT,
+RULES: dict[str, NftRule] = {
+    "ct state established,related accept": rule(ConnectionIs(("established", "related")), ACCEPT),
+    "ct state invalid drop": rule(ConnectionIs(("invalid",)), DROP),
+    "ct status dnat accept": rule(IsTranslated(), ACCEPT),
+    "iifname vmap @from": rule(Dispatch(False, "from")),
+    'iifname "cali*" drop': rule(AtInterface(False, "cali", is_prefix=True), DROP),
+    'oifname "eth0" drop': rule(AtInterface(True, "eth0"), DROP),
+    "tcp dport 80 ip saddr @s-a accept": rule(TCP, PortIn(False, 80, 80), AddressInSet(True, "s-a"), ACCEPT),
+    "tcp dport 80-90 accept": rule(TCP, PortIn(False, 80, 90), ACCEPT),
+    "tcp dport != 80-90 accept": rule(TCP, PortIn(False, 80, 90, negated=True), ACCEPT),
+    "tcp dport @ports return": rule(TCP, PortInSet(False, "ports"), RETURN),
+    "tcp dport != @ranges accept": rule(TCP, PortInSet(False, "ranges", negated=True), ACCEPT),
+    "ip daddr . meta l4proto . th dport @s-p accept": rule(AddressInSet(False, "s-p", with_port=True), ACCEPT),
+    "ip saddr 10.0.0.0/24 accept": rule(AddressInNet(True, bytes((10, 0, 0, 0)), 24), ACCEPT),
+    "ip saddr != 10.0.0.0/21 accept": rule(AddressInNet(True, bytes((10, 0, 0, 0)), 21, negated=True), ACCEPT),
+    "ip saddr @s-n accept": rule(AddressInSet(True, "s-n"), ACCEPT),
+    "icmp type echo-request icmp code net-unreachable accept": rule(ICMP, IcmpType(8, 8, 0), ACCEPT),
+    "icmp type != echo-request accept": rule(ICMP, IcmpType(8, 8, negated=True), ACCEPT),
+    "meta mark set meta mark | 0x00010000": rule(SetMark(0x10000)),
+    "meta mark set meta mark & 0xfffeffff": rule(SetMark(0x10000, cleared=True)),
+    "meta mark & 0x00010000 != 0x00000000 return": rule(HasMark(0x10000), RETURN),
+    "meta mark & 0x00010000 == 0x00000000 return": rule(HasMark(0x10000, negated=True), RETURN),
+    "limit rate over 500/second burst 20 packets drop": rule(RateLimit(500, 1, 20, over=True), DROP),
+    'limit rate 10/minute burst 7 packets log prefix "x y: " level info': rule(
+        RateLimit(10, 60, 7), LogPacket("x y: ")
     ),
-    "ip saddr 10.0.0.0/24 accept": (PayloadLoad("network", 12, 3), Compare("eq", bytes((10, 0, 0))), ACCEPT),
-    "ip saddr != 10.0.0.0/21 accept": (
-        SADDR,
-        Bitwise(bytes((255, 255, 248, 0)), bytes(4)),
-        Compare("neq", bytes((10, 0, 0, 0))),
-        ACCEPT,
-    ),
-    "ip saddr @s-n accept": (SADDR, SetLookup("s-n"), ACCEPT),
-    "icmp type echo-request icmp code net-unreachable accept": (
-        MetaLoad("l4proto"),
-        Compare("eq", b"\1"),
-        PayloadLoad("transport", 0, 2),
-        Compare("eq", b"\x08\0"),
-        ACCEPT,
-    ),
-    "meta mark set meta mark | 0x00010000": (MARK, Bitwise(host32(0xFFFEFFFF), host32(0x10000)), MetaStore("mark")),
-    "meta mark set meta mark & 0xfffeffff": (MARK, Bitwise(host32(0xFFFEFFFF), host32(0)), MetaStore("mark")),
-    "meta mark & 0x00010000 == 0x00010000 return": (
-        MARK,
-        Bitwise(host32(0x10000), host32(0)),
-        Compare("eq", host32(0x10000)),
-        RETURN,
-    ),
-    "limit rate over 500/second burst 20 packets drop": (RateLimit(500, 1, 20, over=True), DROP),
-    'limit rate 10/minute burst 7 packets log prefix "x y: " level info': (RateLimit(10, 60, 7), LogPacket("x y: ")),
-    'log prefix "x y" group 61789': (LogPacket("x y", group=61789),),
-    "meta l4proto tcp ct count over 10 reject with tcp reset": (*TCP, ConnectionLimit(10), RejectPacket()),
-    "reject": (RejectPacket(3),),
-    "fib saddr . mark . iif oif 0 drop": (FibSourceInterface(), Compare("eq", host32(0)), DROP),
-    "udp dport 4789 notrack": (
-        MetaLoad("l4proto"),
-        Compare("eq", b"\x11"),
-        DPORT,
-        Compare("eq", port(4789)),
-        NoTrack(),
-    ),
-    'jump class comment "policy: x"': (jump("class"),),
+    'log prefix "x y" group 61789': rule(LogPacket("x y", group=61789)),
+    "meta l4proto tcp ct count over 10 reject with tcp reset": rule(TCP, ConnectionLimit(10), Reject(with_reset=True)),
+    "reject": rule(Reject()),
+    "fib saddr . mark . iif oif 0 drop": rule(SourceIsElsewhere(), DROP),
+    "udp dport 4789 notrack": rule(UDP, PortIn(False, 4789, 4789), NoTrack()),
+    'jump class comment "policy: x"': rule(jump("class"), comment="policy: x"),
 }
 SETS = (
     NftSet("s-a", ("ipv4_addr",)),
@@ -183,17 +157,16 @@ RULES	}
 
 
 def _operations() -> list[Operation]:
-    rules = tuple(NftRule(expressions, "policy: x" if "comment" in text else "") for text, expressions in RULES.items())
     return [
         AddTable(T4),
         *(AddSet(T4, spec) for spec in SETS),
         *(AddElements(T4, spec, ELEMENTS[spec.name]) for spec in SETS),
         AddSet(T4, FROM),
         AddChain(T4, "class"),
-        AddRules(T4, "class", (NftRule((DROP,)),)),
+        AddRules(T4, "class", (rule(DROP),)),
         AddVerdicts(T4, FROM, VERDICTS),
         AddChain(T4, "rules", BaseHook("prerouting", 2)),
-        AddRules(T4, "rules", rules),
+        AddRules(T4, "rules", tuple(RULES.values())),
     ]
 
 
@@ -204,7 +177,9 @@ def _write() -> None:
 
 def _read() -> NftTable | None:
     with NfTables() as real:
-        return real.read_table(T4, Deadline.after(10))
+        tables: Tables = {}
+        mirror(tables, _operations())
+        return real.read_table(T4, Deadline.after(10), (tables[T4],))
 
 
 def _list(ns: Namespace) -> str:

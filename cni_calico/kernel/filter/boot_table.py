@@ -13,15 +13,14 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.nf_tables.filter import NfTables, why_no_nf_tables
-from cni_calico.netfilter.rules import DROP, Compare, MetaLoad, NftRule, PacketCounter
+from cni_calico.netfilter.rules import DROP, AtInterface, CountPacket, NftRule
 from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, BaseHook, DropTable, Operation, TableId
 
 NFTABLES, IPTABLES = "nftables", "legacy iptables"
 TABLE = TableId("inet", "calico-boot")
 CHAIN = "calico-boot"  # of legacy iptables; names that begin with "cali-" are those of upstream's agent, or policies'
 _FIRST = -400  # before connection tracking and everything else that has a number of its own
-_DIRECTIONS = {"forward": ("iifname", "oifname"), "input": ("iifname",)}
-_NAME_BYTES = 15  # of an interface
+_DIRECTIONS = {"forward": (False, True), "input": (False,)}  # whether the interface is that of the way out
 _COMMENT = "workloads are closed until calico-node has decided"
 
 
@@ -81,14 +80,13 @@ def plan_table(prefixes: Sequence[str]) -> tuple[Operation, ...]:
     """PURE: the table, in the place of an earlier one, in one transaction."""
     operations: list[Operation] = [AddTable(TABLE), DropTable(TABLE), AddTable(TABLE)]
     for hook, directions in _DIRECTIONS.items():
-        rules = [_closing(direction, prefix) for prefix in prefixes for direction in directions]
+        rules = [_closing(prefix, is_out) for prefix in prefixes for is_out in directions]
         operations += [AddChain(TABLE, hook, BaseHook(hook, _FIRST)), AddRules(TABLE, hook, tuple(rules))]
     return tuple(operations)
 
 
-def _closing(direction: str, prefix: str) -> NftRule:
-    name = prefix.encode("utf-8", "surrogateescape")[:_NAME_BYTES]
-    return NftRule((MetaLoad(direction), Compare("eq", name), PacketCounter(), DROP), _COMMENT)
+def _closing(prefix: str, is_out: bool) -> NftRule:
+    return NftRule((AtInterface(is_out, prefix, is_prefix=True),), (CountPacket(), DROP), _COMMENT)
 
 
 def render_script(prefixes: Sequence[str], saved: str) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from cni_calico.deadline import Deadline
-from cni_calico.netfilter.rules import Immediate, NftRule
+from cni_calico.netfilter.rules import PacketVerdict
 from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, Operation, TableId
 
 # an element: of a map, with its verdict; of an interval set, the key of one end, and whether it is the end
-Atom = bytes | tuple[bytes, Immediate] | tuple[bytes, bool]
+Atom = bytes | tuple[bytes, PacketVerdict] | tuple[bytes, bool]
 
 
 class TableReader(Protocol):
@@ -24,7 +24,10 @@ class TableReader(Protocol):
     def chains(self, table: TableId, deadline: Deadline) -> Iterator[list[NftChain]]:
         """List chains without their rules."""
 
-    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]: ...
+    def compare_rules(self, table: TableId, chain: NftChain, deadline: Deadline) -> Iterator[bool]:
+        """Whether the kernel's chain has these rules, as far as it has been read: an answer for each piece of it, of
+        which the last one counts.
+        """
 
     def elements(self, table: TableId, spec: NftSet, deadline: Deadline) -> Iterator[list[Atom]]: ...
 
@@ -48,11 +51,12 @@ class PacketFilter(Protocol):
     def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         """Whether ``apply`` would be accepted; nothing is changed. Raises the same errors."""
 
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
         """The table with everything in it, None if there is none. Raises KernelError (EFBIG: there is
-        much more in it than in ``like``, or reading it takes too long), DeadlineExceeded.
+        much more in it than in ``likes``, or reading it takes too long), DeadlineExceeded.
 
-        ``like``: what is probably there, also for a packet filter whose rules can only be recognised.
+        ``likes``: what may be there: rules can only be recognised. A chain that is as none of them has it holds rules
+        that equal none of ours.
         """
 
     def generation(self, deadline: Deadline) -> int:

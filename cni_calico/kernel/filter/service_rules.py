@@ -16,9 +16,12 @@ from itertools import islice
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.iptables import find_iptables, in_use
+from cni_calico.kernel.filter.nf_tables.attributes import decode_expression
+from cni_calico.kernel.filter.nf_tables.expressions import Bitwise, Compare, PayloadLoad, PrintedRule
 from cni_calico.kernel.filter.nf_tables.reader import PieceReader
 from cni_calico.kernel.filter.programs import run_program
-from cni_calico.netfilter.rules import Bitwise, Compare, Immediate, NftRule, PayloadLoad
+from cni_calico.kernel.netlink.wire import list_elements
+from cni_calico.netfilter.rules import jump
 from cni_calico.netfilter.tables import TableId
 
 _TABLES = (
@@ -48,7 +51,7 @@ def read_service_sources(deadline: Deadline) -> tuple[IPv4Network | IPv6Network,
     return tuple(found)
 
 
-def _rules(table: TableId, beginnings: tuple[str, ...], deadline: Deadline) -> Iterator[NftRule]:
+def _rules(table: TableId, beginnings: tuple[str, ...], deadline: Deadline) -> Iterator[PrintedRule]:
     """Of the table's first chains whose names begin so."""
     reader = PieceReader()
     try:
@@ -66,13 +69,14 @@ def _rules(table: TableId, beginnings: tuple[str, ...], deadline: Deadline) -> I
         reader.close()
 
 
-def parse_source(rule: NftRule, mark: str, offset: int, size: int) -> IPv4Network | IPv6Network | None:
+def parse_source(rule: PrintedRule, mark: str, offset: int, size: int) -> IPv4Network | IPv6Network | None:
     """PURE: N of a rule "from outside N, mark for masquerading"; None for any other rule."""
-    if Immediate("jump", mark) not in rule.expressions:
+    expressions = tuple(map(decode_expression, list_elements(rule.expressions)))
+    if jump(mark) not in expressions:
         return None
     load: PayloadLoad | None = None
     mask: bytes | None = None
-    for expression in rule.expressions:
+    for expression in expressions:
         if isinstance(expression, PayloadLoad):
             is_source = expression.base == "network" and expression.offset == offset and expression.length <= size
             load, mask = (expression if is_source else None), None

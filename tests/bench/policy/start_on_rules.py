@@ -33,7 +33,7 @@ AT_ONCE = 50000
 
 
 def fill(kernel: NfTables, rules: int) -> None:
-    table, some = FILTER[4], tuple(NftRule((DROP,), f"rule {i}") for i in range(AT_ONCE))
+    table, some = FILTER[4], tuple(NftRule((), (DROP,), f"rule {i}") for i in range(AT_ONCE))
     kernel.apply([AddTable(table)], Deadline.after(10))
     for number in range(rules // AT_ONCE):
         chain = f"pi-old-{number}"

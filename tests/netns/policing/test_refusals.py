@@ -28,24 +28,26 @@ from cni_calico.netfilter.tables import (
     NftTable,
     Operation,
     TableId,
+    interface_key,
 )
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.matches import NETWORKS
 from cni_calico.nodeagent.policing.tables.naming import class_chain, policy_chain
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.nodeagent.policing.tables.stages import FROM, TO, interface_key
+from cni_calico.nodeagent.policing.tables.stages import FROM, TO
 from cni_calico.nodeagent.policing.tables.touched import TABLES
 from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon, until
 from tests.netns.namespaces import namespace
 from tests.netns.policing.lab import Lab, lab
+from tests.netns.policing.tables import read_all
 from tests.netns.policing.uplinked import DHCP, start, uplinked_lab
 from tests.unit.nodeagent.policing.enforce.test_faultfinder import a_world, require_closed_or_right
 from tests.unit.nodeagent.policing.tables.worlds import difference, goal_of
 
 pytestmark = pytest.mark.netns
-NOWHERE = NftRule((jump("nowhere"),))
+NOWHERE = NftRule((), (jump("nowhere"),))
 Spoil = Callable[[Operation], Operation]
 
 
@@ -64,8 +66,8 @@ class Door:
     def check(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         self.kernel.check(list(map(self.spoil, operations)), deadline)
 
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        return self.kernel.read_table(table, deadline)
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
+        return self.kernel.read_table(table, deadline, likes)
 
     def generation(self, deadline: Deadline) -> int:
         return self.kernel.generation(deadline)
@@ -88,7 +90,11 @@ SET = next(name for name, one in sorted(WORLD.sets.items()) if any(len(a) == 4 f
 
 def _rules(name: str, more: NftRule) -> Spoil:
     def spoil(o: Operation) -> Operation:
-        mine = isinstance(o, AddRules) and o.chain == name and any(rule.expressions != (DROP,) for rule in o.rules)
+        mine = (
+            isinstance(o, AddRules)
+            and o.chain == name
+            and any(rule.tests or rule.actions != (DROP,) for rule in o.rules)
+        )
         return replace(o, rules=(*o.rules, more)) if mine and isinstance(o, AddRules) else o
 
     return spoil
@@ -125,7 +131,7 @@ def _entry(o: Operation) -> Operation:
 LOOP = "a policy that leads to itself"
 SPOILED: dict[str, Spoil] = {
     "a policy's rules": _rules(policy_chain(POLICY.id, True), NOWHERE),
-    LOOP: _rules(policy_chain(POLICY.id, True), NftRule((jump(policy_chain(POLICY.id, True)),))),
+    LOOP: _rules(policy_chain(POLICY.id, True), NftRule((), (jump(policy_chain(POLICY.id, True)),))),
     "a class's rules": _rules(CLASS_CHAIN, NOWHERE),
     "a class's chain": _chain(CLASS_CHAIN),
     "a set": _set,
@@ -151,7 +157,7 @@ def _refuse(what: str, says_which: bool) -> None:
         enforcer = Enforcer(door, Goal(FilterSettings()), Log("none"))
         enforcer.goal.update(difference(Wanted(), WORLD))
         enforcer.bring_about(soon())
-        tables = {table: found for table in TABLES if (found := kernel.read_table(table, soon())) is not None}
+        tables = read_all(kernel, enforcer.held)
         assert tables == enforcer.held or what == LOOP  # which the kernel has as long as nothing leads to it
         require_closed_or_right(tables, right)
         assert enforcer.goal.problems or enforcer.goal.left_out()
@@ -162,7 +168,7 @@ def _refuse(what: str, says_which: bool) -> None:
         enforcer.goal.forgive()
         enforcer.doubt()
         enforcer.bring_about(soon())
-        tables = {table: found for table in TABLES if (found := kernel.read_table(table, soon())) is not None}
+        tables = read_all(kernel, right)
         assert tables == right and not enforcer.goal.problems and not enforcer.goal.left_out()
 
 
@@ -210,7 +216,7 @@ def _ask() -> None:
         enforcer.bring_about(soon())
         before, generation = [kernel.read_table(table, soon()) for table in TABLES], kernel.generation(soon())
         table = TABLES[0]
-        kernel.check([AddChain(table, "new"), AddRules(table, "new", (NftRule((DROP,)),))], soon())
+        kernel.check([AddChain(table, "new"), AddRules(table, "new", (NftRule((), (DROP,)),))], soon())
         with pytest.raises(RulesRefused) as refused:
             kernel.check([AddChain(table, "new"), AddRules(table, "new", (NOWHERE,))], soon())
         assert refused.value.index == 1
@@ -245,7 +251,7 @@ def test_packets_to_a_workload_whose_class_is_refused(lab_of_two_apps: Lab, monk
 
     def spoil(o: Operation) -> Operation:
         mine = isinstance(o, AddRules) and o.chain.startswith("to-") and len(o.rules) > 1
-        names = [e.chain for rule in o.rules for e in rule.expressions if e == jump("pi-gnp/for-b")] if mine else ()
+        names = [rule for rule in o.rules if rule.verdict == jump("pi-gnp/for-b")] if mine else ()
         return replace(o, rules=(*o.rules, NOWHERE)) if names else o
 
     spoil_all(monkeypatch, spoil)

@@ -17,9 +17,10 @@ from cni_calico.netfilter.tables import AddChain, AddElements, AddRules, AddSet,
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
+from cni_calico.nodeagent.policing.tables.touched import FILTER
 from tests.deadlines import soon
 from tests.netns.namespaces import Namespace, namespace
+from tests.netns.policing.tables import read_all
 
 pytestmark = pytest.mark.netns
 RULES = 5000
@@ -52,7 +53,7 @@ def alone() -> Iterator[Namespace]:
 
 def _old(rules: int, elements: int) -> list[Operation]:
     table = FILTER[4]
-    some = tuple(NftRule((DROP,), f"rule {i}") for i in range(rules))
+    some = tuple(NftRule((), (DROP,), f"rule {i}") for i in range(rules))
     members = frozenset(i.to_bytes(4, "big") for i in range(elements))
     return [
         AddTable(table),
@@ -73,7 +74,7 @@ def test_it_is_replaced(alone: Namespace, monkeypatch: pytest.MonkeyPatch, rules
             kernel.done.clear()
             enforcer = Enforcer(kernel, Goal(FilterSettings()), Log("none"))
             with pytest.raises(KernelError, match=r"far more|takes more"):
-                kernel.read_table(FILTER[4], soon(), enforcer.goal.tables.of[FILTER[4]])
+                kernel.read_table(FILTER[4], soon(), (enforcer.goal.tables.of[FILTER[4]],))
             enforcer.read(soon())
             assert enforcer.is_there
             enforcer.bring_about(soon())
@@ -82,7 +83,7 @@ def test_it_is_replaced(alone: Namespace, monkeypatch: pytest.MonkeyPatch, rules
             assert any(
                 chain.hook is not None for name, chain in enforcer.held[FILTER[4]].chains.items() if name in chains
             )
-            assert {t: kernel.read_table(t, soon()) for t in TABLES} == enforcer.goal.tables.of == enforcer.held
+            assert read_all(kernel, enforcer.goal.tables.of) == enforcer.goal.tables.of == enforcer.held
             enforcer.doubt()
             assert enforcer.bring_about(soon()) == 0
 
@@ -98,7 +99,7 @@ def test_its_replacement_may_end_unknown(alone: Namespace, monkeypatch: pytest.M
             kernel.lose = 1
             enforcer = Enforcer(kernel, Goal(FilterSettings()), Log("none"))
             enforcer.bring_about(soon())
-            assert {t: kernel.read_table(t, soon()) for t in TABLES} == enforcer.goal.tables.of
+            assert read_all(kernel, enforcer.goal.tables.of) == enforcer.goal.tables.of
 
     alone.call(act)
 

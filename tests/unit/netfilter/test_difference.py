@@ -8,10 +8,11 @@ import random
 import pytest
 
 from cni_calico.netfilter.difference import Phases, Touched, plan_table
-from cni_calico.netfilter.rules import ACCEPT, DROP, Compare, Immediate, MetaLoad, NftRule, SetLookup, jump
+from cni_calico.netfilter.rules import ACCEPT, DROP, AddressInSet, Dispatch, HasMark, NftRule, PacketVerdict, jump
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet, NftTable, TableId, mirror
 from tests.deadlines import soon
 from tests.fakes.nftables import FakePacketFilter
+from tests.unit.netfilter.rules import rule
 
 TABLE = TableId("ip", "t")
 SETS = (NftSet("nets", ("ipv4_addr",), interval=True), NftSet("pairs", ("ipv4_addr", "inet_service")))
@@ -46,11 +47,11 @@ def random_table(rng: random.Random) -> NftTable:
 
 
 def random_rules(rng: random.Random, leads: list[str], table: NftTable, *, maps: bool) -> tuple[NftRule, ...]:
-    rules = [NftRule((jump(name),)) for name in leads if rng.random() < 0.4]
-    rules += [NftRule((MetaLoad("mark"), Compare("eq", bytes((i, 0, 0, 0))), ACCEPT)) for i in range(rng.randrange(3))]
-    rules += [NftRule((MetaLoad("mark"), SetLookup("nets"), DROP)) for _ in (1,) if "nets" in table.sets]
+    rules = [rule(jump(name)) for name in leads if rng.random() < 0.4]
+    rules += [rule(HasMark(1 << i), ACCEPT) for i in range(rng.randrange(3))]
+    rules += [rule(AddressInSet(True, "nets"), DROP) for _ in (1,) if "nets" in table.sets]
     if maps and MAP.name in table.sets:
-        rules.append(NftRule((MetaLoad("iifname"), SetLookup(MAP.name, verdict=True))))
+        rules.append(rule(Dispatch(False, MAP.name)))
     rng.shuffle(rules)
     return tuple(rules)
 
@@ -66,7 +67,7 @@ def touched_of(before: NftTable, after: NftTable) -> Touched:
         if held is not None:
             touched.element_change(name, (), ())
             touched.elements[name] = (elements - held, held - elements)
-    empty: dict[bytes, Immediate] = {}
+    empty: dict[bytes, PacketVerdict] = {}
     old, new = before.verdicts.get(MAP.name, empty), after.verdicts.get(MAP.name, empty)
     touched.verdicts[MAP.name] = {*old, *new}
     return touched

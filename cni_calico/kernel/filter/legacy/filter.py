@@ -3,7 +3,7 @@
 Rule: this module remembers the tables as values and what they became in iptables. Each change compiles what it
 touched, compares that with what is remembered, and writes the difference; the kernel is read again only after something
 unexpected. iptables' rules cannot be turned back into values: if what was read is what the remembered tables give, or
-the wanted ones (``like``), it is recognised. Otherwise everything is planned from the start, and what is there stays
+the wanted ones (``likes``), it is recognised. Otherwise everything is planned from the start, and what is there stays
 until the last transaction, which removes things.
 
 IP sets are made and filled before the rules that look them up, and removed after them: one program's run for the sets
@@ -134,14 +134,14 @@ class LegacyFilter:
         """There is no such number: each reading is as good as the next."""
         return 0
 
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        """``like``: what is probably there. Raises KernelError."""
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
+        """Raises KernelError."""
         family = FAMILY.get(table.family)
         if family is None:
             raise KernelError(f"iptables has no table {table}", errno=EOPNOTSUPP)
         before = self._families[family]
         held, sets = self._read(family, deadline)
-        for known in filter(None, (before.known, like)):
+        for known in filter(None, (before.known, *likes)):
             if is_as_read(known, before.compiler, held, sets, family):
                 self._families[family] = FilterFamily(before.compiler, copy_of(known), held, sets)
                 self._count(family)

@@ -33,7 +33,7 @@ from cni_calico.kernel.filter.legacy.placement import (
     tag_all,
 )
 from cni_calico.kernel.filter.legacy.rules import Compiled, compile_rule
-from cni_calico.netfilter.rules import Immediate, NoTrack
+from cni_calico.netfilter.rules import NoTrack, PacketVerdict
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftTable
 
 _BEFORE_TRACKING, _SOURCE_TRANSLATION = -200, 100
@@ -53,7 +53,7 @@ class Compiler:
 
     marks: Marks
     _chains: dict[str, CompiledChain] = field(default_factory=dict)
-    _maps: dict[tuple[str, str], tuple[dict[bytes, Immediate], PlacedChains]] = field(default_factory=dict)
+    _maps: dict[tuple[str, str], tuple[dict[bytes, PacketVerdict], PlacedChains]] = field(default_factory=dict)
     _placed: Placement = field(default_factory=lambda: Placement())
 
     def layout(self, table: NftTable) -> Layout:
@@ -127,13 +127,13 @@ class Compiler:
             raise NotExpressed(str(e), chain=chain.name) from e
         if base and done.jumps:
             rules.insert(0, f"-j {set_marks(0, self.marks.accept)}")
-        untracked = any(isinstance(e, NoTrack) for rule in chain.rules for e in rule.expressions)
+        untracked = any(NoTrack() in rule.actions for rule in chain.rules)
         leads = frozenset[Placed]((*done.chains, *done.maps, *done.actions))
         return CompiledChain(chain, place, PlacedChains({chain_name(chain.name): tag_all(rules)}, leads, not untracked))
 
     def _changed_maps(
         self, table: NftTable, changed: Iterable[CompiledChain]
-    ) -> dict[tuple[str, str], tuple[dict[bytes, Immediate], PlacedChains]]:
+    ) -> dict[tuple[str, str], tuple[dict[bytes, PacketVerdict], PlacedChains]]:
         """Those that are looked up and differ from what is remembered."""
         used = {lead for one in changed for lead in one.part.leads if isinstance(lead, tuple)}
         found = {}

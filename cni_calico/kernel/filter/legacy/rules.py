@@ -10,16 +10,38 @@ the bit is set. Chains that set marks are entered with ``-g``: when they end, th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cni_calico.kernel.filter.legacy.matches import CannotExpress, Marks, ParsedRule, has_mark, quoted, set_marks
+from cni_calico.kernel.filter.legacy.matches import (
+    FAMILY,
+    CannotExpress,
+    Marks,
+    has_mark,
+    interface_option,
+    match_all,
+    quoted,
+    set_marks,
+)
 from cni_calico.kernel.filter.legacy.names import CHAINS, chain_name
 from cni_calico.kernel.filter.legacy.port_chains import PortChain
-from cni_calico.netfilter.rules import NftRule, RejectPacket
+from cni_calico.netfilter.rules import (
+    ACCEPT,
+    RETURN,
+    CountPacket,
+    Dispatch,
+    LogPacket,
+    NftRule,
+    NoTrack,
+    PacketVerdict,
+    Reject,
+    RuleAction,
+    SetMark,
+)
 from cni_calico.netfilter.tables import NftTable
 
 _LOG_PREFIX = 29
-_UNREACHABLE = {(4, 3): "icmp-port-unreachable", (6, 4): "icmp6-port-unreachable"}
+_UNREACHABLE = {4: "icmp-port-unreachable", 6: "icmp6-port-unreachable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,55 +87,63 @@ def compile_rule(rule: NftRule, table: NftTable, marks: Marks, *, base: bool, do
 
     Raises CannotExpress.
     """
-    parsed = ParsedRule(table, marks)
-    for expression in rule.expressions:
-        parsed.take(expression)
-    for prelude, match in parsed.matches():
+    matches = match_all(rule.tests, table, marks)
+    acts = [action for action in rule.actions if not isinstance(action, CountPacket)]  # iptables counts in every rule
+    for prelude, match in matches.alternatives:
         if prelude and tuple(prelude) != done.prelude:
             done.rules += prelude
             done.prelude = tuple(prelude)
-        _act(parsed, match, marks, done, base=base)
-    done.actions += parsed.port_chains
+        _act(acts, FAMILY[table.family], f"{match} " if match else "", marks, done, base=base)
+    done.actions += matches.port_chains
 
 
-def _act(parsed: ParsedRule, match: str, marks: Marks, done: Compiled, *, base: bool) -> None:
-    before = f"{match} " if match else ""
-    verdict = parsed.verdict.kind if parsed.verdict is not None else ""
-    sets = parsed.bits or parsed.notrack
-    if verdict in ("accept", "return"):
-        accepts = verdict == "accept" and not base
-        bit = marks.accept if accepts else 0
-        if not sets and not bit:
-            done.rules.append(f"{before}-j RETURN")
-            return
-        action = ActionChain(parsed.value | bit, parsed.bits | bit, parsed.notrack)
-        done.actions.append(action)
-        done.rules.append(f"{before}-g {action.name}")
-    elif sets and (verdict or parsed.map or parsed.log or parsed.reject or (parsed.bits and parsed.notrack)):
-        raise CannotExpress("iptables cannot set a mark and do that in one rule")
-    elif parsed.bits:
-        done.prelude = ()
-        done.rules.append(f"{before}-j {set_marks(parsed.value, parsed.bits)}")
-    elif parsed.notrack:
-        done.rules.append(f"{before}-j CT --notrack")
-    elif parsed.log is not None:
-        done.rules.append(
-            f"{before}-j LOG --log-level {parsed.log.level} --log-prefix {_log_prefix(parsed.log.prefix)}"
-        )
-    elif parsed.reject is not None:
-        done.rules.append(f"{before}-j REJECT --reject-with {_rejection(parsed.reject)}")
-    elif verdict == "drop":
-        done.rules.append(f"{before}-j DROP")
-    elif parsed.map is not None:
-        done.maps.append(parsed.map)
-        _jump(map_chain(*parsed.map), before, marks, done)
-    elif verdict in ("jump", "goto") and parsed.verdict is not None:
-        done.chains.append(parsed.verdict.chain)
-        if verdict == "goto":
-            raise CannotExpress("a rule goes to a chain")
-        _jump(chain_name(parsed.verdict.chain), before, marks, done)
-    else:
+def _act(actions: Sequence[RuleAction], family: int, before: str, marks: Marks, done: Compiled, *, base: bool) -> None:
+    """A rule of iptables does one thing; what comes before ``accept`` or ``return`` can be done in a chain."""
+    if not actions:
         raise CannotExpress("a rule does nothing")
+    *earlier, last = actions
+    if last in (ACCEPT, RETURN) and all(isinstance(action, SetMark | NoTrack) for action in earlier):
+        _return(earlier, before, marks if last == ACCEPT and not base else None, done)
+        return
+    if earlier:
+        raise CannotExpress(f"iptables cannot do this in one rule: {', '.join(map(str, actions))}")
+    match last:
+        case SetMark(bit, cleared):
+            done.prelude = ()
+            done.rules.append(f"{before}-j {set_marks(0 if cleared else bit, bit)}")
+        case NoTrack():
+            done.rules.append(f"{before}-j CT --notrack")
+        case LogPacket(prefix, level):
+            done.rules.append(f"{before}-j LOG --log-level {level} --log-prefix {_log_prefix(prefix)}")
+        case Reject(with_reset):
+            how = "tcp-reset" if with_reset else _UNREACHABLE[family]
+            done.rules.append(f"{before}-j REJECT --reject-with {how}")
+        case Dispatch(is_out, name):
+            looked_up = name, interface_option(is_out=is_out)
+            done.maps.append(looked_up)
+            _jump(map_chain(*looked_up), before, marks, done)
+        case PacketVerdict("drop"):
+            done.rules.append(f"{before}-j DROP")
+        case PacketVerdict("jump", chain):
+            done.chains.append(chain)
+            _jump(chain_name(chain), before, marks, done)
+        case _:
+            raise CannotExpress(f"iptables has nothing for {last}")
+
+
+def _return(changes: Sequence[RuleAction], before: str, accepting: Marks | None, done: Compiled) -> None:
+    """``accepting``: the accept bit is set, too."""
+    value = bits = accepting.accept if accepting is not None else 0
+    for action in changes:
+        if isinstance(action, SetMark):
+            bits |= action.bit
+            value = value & ~action.bit if action.cleared else value | action.bit
+    if not changes and not bits:
+        done.rules.append(f"{before}-j RETURN")
+        return
+    action_chain = ActionChain(value, bits, NoTrack() in changes)
+    done.actions.append(action_chain)
+    done.rules.append(f"{before}-g {action_chain.name}")
 
 
 def _jump(chain: str, before: str, marks: Marks, done: Compiled) -> None:
@@ -125,9 +155,3 @@ def _jump(chain: str, before: str, marks: Marks, done: Compiled) -> None:
 def _log_prefix(text: str) -> str:
     """The end says where the prefix ends: it stays."""
     return quoted(text if len(text) <= _LOG_PREFIX else text[: _LOG_PREFIX - 2].rstrip(" :") + ": ")
-
-
-def _rejection(reject: RejectPacket) -> str:
-    if reject.icmp_code is None:
-        return "tcp-reset"
-    return _UNREACHABLE.get((4, reject.icmp_code)) or _UNREACHABLE[6, reject.icmp_code]

@@ -12,27 +12,22 @@ from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 
-from cni_calico.kernel.netlink import wire
-from cni_calico.netfilter.rules import (
+from cni_calico.kernel.filter.nf_tables.expressions import (
     Bitwise,
     Compare,
     CompareRange,
-    ConnectionLimit,
     CtLoad,
     Expression,
     FibSourceInterface,
-    Immediate,
-    LogPacket,
     MetaLoad,
     MetaStore,
-    NoTrack,
-    PacketCounter,
     PayloadLoad,
-    RateLimit,
     RejectPacket,
     SetLookup,
     UnknownExpression,
 )
+from cni_calico.kernel.netlink import wire
+from cni_calico.netfilter.rules import ConnectionLimit, CountPacket, LogPacket, NoTrack, PacketVerdict, RateLimit
 
 _LIST_ELEMENT = 1
 _NAME, _DATA = 1, 2
@@ -51,8 +46,8 @@ _META_NAMES, _CT_NAMES, _BASE_NAMES, _OPERATOR_NAMES, _VERDICT_NAMES = (
 _FIB_OIF, _FIB_SADDR_MARK_IIF = 1, 0x1 | 0x4 | 0x8
 _UNREACHABLE, _RESET = 0, 1
 _INVERT = 1
-# In each direction. 1,000 policies have some 1,500; what is in excess is kept for nothing (0.4 kB each), because the
-# chains of classes have names that do not come again.
+# 1,000 policies have some 1,500 expressions; what is in excess is kept for nothing (0.4 kB each), because the chains of
+# classes have names that do not come again.
 _CACHED = 2048
 _ORDER = sys.byteorder
 
@@ -89,7 +84,7 @@ def _value(kind: int, data: bytes) -> bytes:
     return wire.nested(kind, wire.attribute(_DATA_VALUE, data))
 
 
-def encode_verdict(kind: int, verdict: Immediate) -> bytes:
+def encode_verdict(kind: int, verdict: PacketVerdict) -> bytes:
     """A verdict as the data of an immediate expression or of a map's element."""
     parts = [wire.attribute(_VERDICT_CODE, _S32.pack(_VERDICTS[verdict.kind]))]
     if verdict.chain:
@@ -160,11 +155,11 @@ def _notrack(_: NoTrack) -> tuple[str, bytes]:
     return "notrack", b""
 
 
-def _counter(_: PacketCounter) -> tuple[str, bytes]:
+def _counter(_: CountPacket) -> tuple[str, bytes]:
     return "counter", be64(1, 0) + be64(2, 0)
 
 
-def _immediate(e: Immediate) -> tuple[str, bytes]:
+def _immediate(e: PacketVerdict) -> tuple[str, bytes]:
     return "immediate", be32(1, 0) + encode_verdict(2, e)
 
 
@@ -183,12 +178,11 @@ _ENCODERS: dict[type, Callable[..., tuple[str, bytes]]] = {
     LogPacket: _log,
     RejectPacket: _reject,
     NoTrack: _notrack,
-    PacketCounter: _counter,
-    Immediate: _immediate,
+    CountPacket: _counter,
+    PacketVerdict: _immediate,
 }
 
 
-@lru_cache(_CACHED)
 def encode_expression(expression: Expression) -> bytes:
     """An element of a rule's list of expressions."""
     name, data = _ENCODERS[type(expression)](expression)
@@ -214,7 +208,7 @@ def _register(payload: bytes | None) -> int:
     return number_of(payload, 0)
 
 
-def decode_verdict(payload: bytes | None) -> Immediate | None:
+def decode_verdict(payload: bytes | None) -> PacketVerdict | None:
     """The verdict in a data attribute, None if it holds something else."""
     data = wire.attributes(payload or b"").get(_DATA_VERDICT)
     if data is None:
@@ -222,7 +216,7 @@ def decode_verdict(payload: bytes | None) -> Immediate | None:
     found = wire.attributes(data)
     code = number_of(found.get(_VERDICT_CODE), 0)
     name = _VERDICT_NAMES.get(code - (1 << 32) if code >> 31 else code)
-    return None if name is None else Immediate(name, wire.name(found.get(_VERDICT_CHAIN)))
+    return None if name is None else PacketVerdict(name, wire.name(found.get(_VERDICT_CHAIN)))
 
 
 def _read_meta(a: dict[int, bytes]) -> Expression:
@@ -321,7 +315,7 @@ _DECODERS: dict[str, Callable[[dict[int, bytes]], Expression]] = {
     "log": _read_log,
     "reject": _read_reject,
     "notrack": lambda _: NoTrack(),
-    "counter": lambda _: PacketCounter(),
+    "counter": lambda _: CountPacket(),
     "immediate": _read_immediate,
 }
 
@@ -337,7 +331,13 @@ def decode_expression(payload: bytes) -> Expression:
         return UnknownExpression(name, data)
 
 
-def forget_cached() -> None:
-    """Free what a large load left in the caches."""
-    encode_expression.cache_clear()
-    decode_expression.cache_clear()
+@lru_cache(_CACHED)
+def rewritten(payload: bytes) -> bytes:
+    """One element of a rule's list as we would have written it; one that we do not know as it is. Raises KernelError.
+
+    So rules are compared as bytes, whatever the kernel adds or in which order it lists attributes.
+    """
+    expression = decode_expression(payload)
+    if isinstance(expression, UnknownExpression):
+        return wire.nested(_LIST_ELEMENT, payload)
+    return encode_expression(expression)

@@ -12,9 +12,10 @@ from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.interface import TableReader
-from cni_calico.kernel.filter.nf_tables.attributes import forget_cached, number_of
+from cni_calico.kernel.filter.nf_tables.attributes import number_of
 from cni_calico.kernel.filter.nf_tables.messages import encode_operations
 from cni_calico.kernel.filter.nf_tables.objects import GENERATION, GETGEN
+from cni_calico.kernel.filter.nf_tables.printer import forget_cached
 from cni_calico.kernel.filter.nf_tables.reader import PieceReader
 from cni_calico.kernel.filter.nf_tables.table_reading import ask_for, read_bounded
 from cni_calico.kernel.netlink import wire
@@ -72,8 +73,8 @@ class NfTables:
         """Raises KernelError."""
         return bool(ask_for(self._netlink, table, f"look for the packet filter's table {table}", deadline))
 
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
-        return read_bounded(table, deadline, like)
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
+        return read_bounded(table, deadline, likes)
 
 
 def why_no_nf_tables(wanted: Sequence[Operation], deadline: Deadline) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cni_calico.kernel.filter.nf_tables.attributes import be32, encode_expression, encode_verdict
+from cni_calico.kernel.filter.nf_tables.attributes import be32, encode_verdict
 from cni_calico.kernel.filter.nf_tables.objects import (
     ARP_HOOKS,
     CHAIN_HOOK,
@@ -60,9 +60,9 @@ from cni_calico.kernel.filter.nf_tables.objects import (
     VALUE,
     VERDICT_TYPE,
 )
+from cni_calico.kernel.filter.nf_tables.printer import print_rule
 from cni_calico.kernel.netlink.nfnetlink import FilterMessage, general
 from cni_calico.kernel.netlink.wire import NLM_F_CREATE, attribute, nested, text
-from cni_calico.netfilter.rules import COMMENT_CHARACTERS
 from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
@@ -131,16 +131,11 @@ def _flush_chain(o: FlushChain) -> _Encoded:
 def _add_rules(o: AddRules) -> _Encoded:
     head = _rules_of(o.table, o.chain)
     for rule in o.rules:
-        body = head + nested(RULE_EXPRESSIONS, *map(encode_expression, rule.expressions))
-        if rule.comment:
-            body += attribute(RULE_USERDATA, _tagged(0, cut_comment(rule.comment) + b"\0"))
+        printed = print_rule(rule, o.table.family)
+        body = head + nested(RULE_EXPRESSIONS, printed.expressions)
+        if printed.comment:
+            body += attribute(RULE_USERDATA, _tagged(0, printed.comment.encode() + b"\0"))
         yield NEWRULE, NLM_F_CREATE | NLM_F_APPEND, body
-
-
-def cut_comment(comment: str) -> bytes:
-    """As much of a comment as a rule can hold, in whole characters."""
-    data = comment.encode("utf-8", "replace")
-    return data if len(data) <= COMMENT_CHARACTERS else data[:COMMENT_CHARACTERS].decode(errors="ignore").encode()
 
 
 def _add_set(o: AddSet) -> _Encoded:

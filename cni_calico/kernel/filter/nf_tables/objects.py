@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cni_calico.kernel.filter.nf_tables.attributes import be32, decode_expression, decode_verdict, number_of
+from cni_calico.kernel.filter.nf_tables.attributes import be32, decode_verdict, number_of, rewritten
+from cni_calico.kernel.filter.nf_tables.expressions import PrintedRule
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.wire import list_elements
-from cni_calico.netfilter.rules import Immediate, NftRule
+from cni_calico.netfilter.rules import PacketVerdict
 from cni_calico.netfilter.tables import BaseHook, NftSet
 
 _SUBSYSTEM = 10  # nf_tables among nfnetlink's
@@ -78,9 +79,9 @@ def decode_hook(family: str, attributes: dict[int, bytes], *, dormant: bool = Fa
     return BaseHook(name, priority - (1 << 32) if priority >> 31 else priority, kind)
 
 
-def decode_rule(attributes: dict[int, bytes]) -> NftRule:
+def decode_rule(attributes: dict[int, bytes]) -> PrintedRule:
     listed = list_elements(attributes.get(RULE_EXPRESSIONS, b""))
-    return NftRule(tuple(map(decode_expression, listed)), _decode_comment(attributes.get(RULE_USERDATA, b"")))
+    return PrintedRule(b"".join(map(rewritten, listed)), _decode_comment(attributes.get(RULE_USERDATA, b"")))
 
 
 def _decode_comment(data: bytes) -> str:
@@ -109,10 +110,10 @@ def key_of(attributes: dict[int, bytes]) -> bytes:
     return wire.attributes(attributes.get(KEY, b"")).get(VALUE, b"")
 
 
-def decode_map_element(element: bytes) -> tuple[bytes, Immediate]:
+def decode_map_element(element: bytes) -> tuple[bytes, PacketVerdict]:
     attributes = wire.attributes(element)
     verdict = decode_verdict(attributes.get(DATA))
-    return key_of(attributes), Immediate("continue") if verdict is None else verdict
+    return key_of(attributes), PacketVerdict("continue") if verdict is None else verdict
 
 
 def join_intervals(raw: Iterable[bytes], size: int) -> Iterator[bytes]:

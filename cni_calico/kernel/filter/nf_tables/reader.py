@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.filter.interface import Atom
 from cni_calico.kernel.filter.nf_tables.attributes import number_of
+from cni_calico.kernel.filter.nf_tables.expressions import PrintedRule
 from cni_calico.kernel.filter.nf_tables.objects import (
     CHAIN_NAME,
     ELEM_LIST,
@@ -30,10 +31,10 @@ from cni_calico.kernel.filter.nf_tables.objects import (
     is_dormant,
     key_of,
 )
+from cni_calico.kernel.filter.nf_tables.printer import are_printed
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
 from cni_calico.kernel.netlink.wire import list_elements, text
-from cni_calico.netfilter.rules import NftRule
 from cni_calico.netfilter.tables import NftChain, NftSet, TableId
 
 
@@ -62,7 +63,15 @@ class PieceReader:
             hooks = [(found, decode_hook(table.family, found, dormant=dormant)) for found in part]
             yield [NftChain(wire.name(found.get(CHAIN_NAME)), (), hook) for found, hook in hooks]
 
-    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[NftRule]]:
+    def compare_rules(self, table: TableId, chain: NftChain, deadline: Deadline) -> Iterator[bool]:
+        at, same = 0, True
+        for part in self.rules(table, chain.name, deadline):
+            same = same and are_printed(chain.rules[at : at + len(part)], part, table.family)
+            at += len(part)
+            yield same
+        yield same and at == len(chain.rules)
+
+    def rules(self, table: TableId, chain: str, deadline: Deadline) -> Iterator[list[PrintedRule]]:
         for part in self._listed(GETRULE, table, text(RULE_CHAIN, chain), deadline):
             yield [decode_rule(found) for found in part if wire.name(found.get(RULE_CHAIN)) == chain]
 

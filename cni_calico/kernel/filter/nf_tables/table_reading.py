@@ -7,11 +7,12 @@ busy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from errno import EFBIG, ENOENT
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError
+from cni_calico.kernel.filter.nf_tables.expressions import PrintedRule
 from cni_calico.kernel.filter.nf_tables.objects import (
     CHAIN_NAME,
     ELEM_LIST,
@@ -31,10 +32,10 @@ from cni_calico.kernel.filter.nf_tables.objects import (
     join_intervals,
     key_of,
 )
+from cni_calico.kernel.filter.nf_tables.printer import recognise
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
 from cni_calico.kernel.netlink.wire import list_elements, text
-from cni_calico.netfilter.rules import NftRule
 from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId
 
 READ_S = 20.0  # for one table
@@ -42,26 +43,25 @@ READ_BYTES = 12 << 20  # of a table that should be empty: some 30,000 rules, abo
 _RULE_BYTES, _ELEMENT_BYTES = 1500, 200  # twice what usual ones take
 
 
-def read_bounded(table: TableId, deadline: Deadline, like: NftTable | None) -> NftTable | None:
+def read_bounded(table: TableId, deadline: Deadline, likes: Sequence[NftTable]) -> NftTable | None:
     """The table with everything in it, None if there is none, from the network namespace of the calling thread.
 
-    ``like``: what should be there. Raises KernelError, DeadlineExceeded.
+    ``likes``: what may be there; a chain that is in none of them as it is in the kernel is not recognised. Raises
+    KernelError, DeadlineExceeded.
     """
     doing = f"read the packet filter's table {table}"
     bounded = deadline.sooner(READ_S)
     with Nfnetlink() as netlink:
         try:
-            return _read_all(netlink, table, doing, bounded, most_bytes_of(like))
+            return _read_all(netlink, table, doing, bounded, likes)
         except DeadlineExceeded as e:
             if deadline.expired():
                 raise
             raise KernelError(f"cannot {doing}: it takes more than {READ_S:g} s", errno=EFBIG) from e
 
 
-def most_bytes_of(like: NftTable | None) -> int:
+def most_bytes_of(like: NftTable) -> int:
     """How much of a table is read: several times what should be in it."""
-    if like is None:
-        return READ_BYTES
     rules = sum(len(chain.rules) for chain in like.chains.values())
     elements = sum(map(len, like.elements.values())) + sum(map(len, like.verdicts.values()))
     return READ_BYTES + _RULE_BYTES * rules + _ELEMENT_BYTES * (elements + len(like.sets) + len(like.chains))
@@ -77,11 +77,13 @@ def ask_for(netlink: Nfnetlink, table: TableId, doing: str, deadline: Deadline) 
         raise
 
 
-def _read_all(netlink: Nfnetlink, table: TableId, doing: str, deadline: Deadline, most_bytes: int) -> NftTable | None:
+def _read_all(
+    netlink: Nfnetlink, table: TableId, doing: str, deadline: Deadline, likes: Sequence[NftTable]
+) -> NftTable | None:
     replies = ask_for(netlink, table, doing, deadline)
     if not replies:
         return None
-    mine, left = text(TABLE_NAME, table.name), most_bytes
+    mine, left = text(TABLE_NAME, table.name), max(map(most_bytes_of, likes), default=READ_BYTES)
     found = NftTable(table.family, table.name)
     dormant = any(is_dormant(wire.attributes(reply, GENERAL_BYTES)) for reply in replies)
 
@@ -99,13 +101,14 @@ def _read_all(netlink: Nfnetlink, table: TableId, doing: str, deadline: Deadline
         found.sets[spec.name] = spec
     for spec in found.sets.values():
         _read_elements(found, spec, listed(GETSETELEM, mine + text(ELEM_SET, spec.name)))
-    rules: dict[str, list[NftRule]] = {}
+    rules: dict[str, list[PrintedRule]] = {}
     for attributes in listed(GETRULE, mine):
         rules.setdefault(wire.name(attributes.get(RULE_CHAIN)), []).append(decode_rule(attributes))
     for attributes in listed(GETCHAIN, b""):
         name = wire.name(attributes.get(CHAIN_NAME))
         hook = decode_hook(table.family, attributes, dormant=dormant)
-        found.chains[name] = NftChain(name, tuple(rules.get(name, ())), hook)
+        candidates = (like.chains[name].rules for like in likes if name in like.chains)
+        found.chains[name] = NftChain(name, recognise(rules.get(name, ()), candidates, table.family), hook)
     return found
 
 

@@ -154,14 +154,14 @@ class Audit:
                 return
 
     def _rules(self, table: TableId, name: str) -> Iterator[str]:
-        if name not in self._table(table).chains:
-            return
-        found: list[object] = []
-        for part in self._pieces.rules(table, name, Deadline.after(_OBJECT_S)):
-            found += part
-            yield ""
         chain = self._table(table).chains.get(name)
-        yield "" if chain is None or tuple(found) == chain.rules else f"rules of chain {name} of table {table}"
+        if chain is None:
+            return
+        found = ""
+        for is_same in self._pieces.compare_rules(table, chain, Deadline.after(_OBJECT_S)):
+            yield ""
+            found = "" if is_same else f"rules of chain {name} of table {table}"
+        yield found
 
     def _elements(self, table: TableId, name: str) -> Iterator[str]:
         spec = self._table(table).sets.get(name)

@@ -128,7 +128,7 @@ def look(felix: FelixSettings) -> DataPlane:
 
 def _can_report() -> bool:
     """Whether rules of nf_tables can report packets: the kernel may lack nfnetlink_log."""
-    rule = NftRule((LogPacket("probe", group=_REPORTS),))
+    rule = NftRule((), (LogPacket("probe", group=_REPORTS),))
     try:
         with NfTables() as kernel:
             probe = (AddTable(_PROBE), AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (rule,)))

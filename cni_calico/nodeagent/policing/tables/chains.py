@@ -19,55 +19,45 @@ from cni_calico.netfilter.rules import (
     COMMENT_CHARACTERS,
     DROP,
     RETURN,
-    Bitwise,
-    Compare,
-    CtLoad,
-    Expression,
-    Immediate,
+    ConnectionIs,
+    CountPacket,
+    HasMark,
+    IsProtocol,
     LogPacket,
-    MetaLoad,
-    MetaStore,
     NftRule,
     NoTrack,
-    PacketCounter,
-    PayloadLoad,
+    PacketVerdict,
+    PortIn,
     RateLimit,
-    RejectPacket,
-    host32,
+    Reject,
+    RuleAction,
+    SetMark,
     jump,
 )
 from cni_calico.netfilter.tables import NftChain
-from cni_calico.nodeagent.policing.tables.matches import HasNetworks, ListSet, protocol, render_match
+from cni_calico.nodeagent.policing.tables.matches import HasNetworks, ListSet, Match, render_match
 from cni_calico.nodeagent.policing.tables.naming import class_chain, log_prefix, policy_chain, quoted
 from cni_calico.nodeagent.policing.tables.parts import RenderedRules
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, WantedRule, WantedTier
 
-AskedPolicies = tuple[Immediate, bool]  # what asks one or more policies; whether they may pass a packet on
+AskedPolicies = tuple[PacketVerdict, bool]  # what asks one or more policies; whether they may pass a packet on
 _UDP, _IPIP = 17, 4
-UNREACHABLE = {4: 3, 6: 4}
-_INVALID, TRACKED = 1, 6
 NOTHING_ALLOWED = "no policy or profile allowed it"
-ZERO = host32(0)
+TRACKED = ConnectionIs(("established", "related"))
+ESTABLISHED = NftRule((TRACKED,), (ACCEPT,))
+INVALID = NftRule((ConnectionIs(("invalid",)),), (DROP,), "invalid")
 
 
-def ct_state(bits: int) -> tuple[Expression, ...]:
-    return (CtLoad("state"), Bitwise(host32(bits), ZERO), Compare("neq", ZERO))
-
-
-ESTABLISHED = NftRule((*ct_state(TRACKED), ACCEPT))
-INVALID = NftRule((*ct_state(_INVALID), DROP), "invalid")
-
-
-def deny(family: int, settings: FilterSettings) -> Expression:
+def deny(settings: FilterSettings) -> RuleAction:
     """What Deny does; the caller knows whether rejecting is possible at its hook."""
-    return RejectPacket(UNREACHABLE[family]) if settings.reject else DROP
+    return Reject() if settings.reject else DROP
 
 
-def drop_and_tell(settings: FilterSettings, reason: str) -> tuple[Expression, ...]:
-    """Count the packet, report it if that is possible, and drop it; ``reason`` is the comment of its rule, too."""
+def drop_and_tell(settings: FilterSettings, match: Match, reason: str) -> NftRule:
+    """Count the packets, report them if that is possible, and drop them; ``reason`` is the rule's comment, too."""
     told = (LogPacket(reason, group=settings.report_group),) if settings.report_group else ()
-    return (PacketCounter(), *told, DROP)
+    return NftRule(match, (CountPacket(), *told, DROP), reason)
 
 
 # -- policies ---------------------------------------------------------------------------------------------------------
@@ -79,41 +69,26 @@ def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
     return bool(policy.tier) and any(rule.action == "Pass" for rule in rules or ())
 
 
-def set_mark(bit: int) -> tuple[Expression, ...]:
-    return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), host32(bit)), MetaStore("mark"))
-
-
-def clear_mark(bit: int) -> tuple[Expression, ...]:
-    return (MetaLoad("mark"), Bitwise(host32(0xFFFFFFFF & ~bit), ZERO), MetaStore("mark"))
-
-
-def has_mark(bit: int) -> tuple[Expression, ...]:
-    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("neq", ZERO))
-
-
-def _no_mark(bit: int) -> tuple[Expression, ...]:
-    return (MetaLoad("mark"), Bitwise(host32(bit), ZERO), Compare("eq", ZERO))
-
-
-def _action(
-    rule: WantedRule, policy: WantedPolicy, family: int, settings: FilterSettings, drops: bool
-) -> tuple[Expression, ...]:
+def _actions(rule: WantedRule, policy: WantedPolicy, settings: FilterSettings, drops: bool) -> tuple[RuleAction, ...]:
     if rule.action == "Allow":
         return (*_decided(policy, settings), ACCEPT)
     if rule.action == "Deny":
-        return (DROP if drops or policy.reach in ("beforeNat", "raw") else deny(family, settings),)
+        return (DROP if drops or policy.reach in ("beforeNat", "raw") else deny(settings),)
     if rule.action == "Pass":
-        return (*set_mark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
+        return (SetMark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
+    return (LogPacket(log_prefix(settings.log_prefix, policy.tier, policy.id)),)
+
+
+def _log_rate(rule: WantedRule, settings: FilterSettings) -> Match:
     rate = settings.log_rate
-    limit = () if rate is None else (RateLimit(rate.count, rate.per_s, rate.burst),)
-    return (*limit, LogPacket(log_prefix(settings.log_prefix, policy.tier, policy.id)))
+    return () if rate is None or rule.action != "Log" else (RateLimit(rate.count, rate.per_s, rate.burst),)
 
 
-def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[Expression, ...]:
+def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[RuleAction, ...]:
     """What Allow means in addition for doNotTrack and preDNAT policies: later stages of hosts are skipped."""
     if policy.reach in ("own", "forward"):
         return ()
-    return (*set_mark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
+    return (SetMark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
 
 
 def render_rules(
@@ -129,9 +104,10 @@ def render_rules(
     for rule in (policy.ingress if ingress else policy.egress) or ():
         rendered = render_match(rule, family, has_networks, by_iptables=settings.by_iptables)
         if rendered.matches:
-            action = _action(rule, policy, family, settings, drops)
+            rate, actions = _log_rate(rule, settings), _actions(rule, policy, settings, drops)
             comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
-            yield RenderedRules([NftRule((*match, *action), comment) for match in rendered.matches], rendered.lists)
+            rules = [NftRule(match + rate, actions, comment) for match in rendered.matches]
+            yield RenderedRules(rules, rendered.lists)
 
 
 def render_policy(
@@ -152,7 +128,9 @@ def render_policy(
 
 def render_denied(policy: PolicyId, ingress: bool, why: str, *, drops: bool = False) -> NftChain:
     """Replaces a policy that cannot be rendered: packets that reach it are dropped."""
-    return NftChain(policy_chain(policy, ingress, drops=drops), (NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS]),))
+    return NftChain(
+        policy_chain(policy, ingress, drops=drops), (NftRule((), (DROP,), quoted(why)[:COMMENT_CHARACTERS]),)
+    )
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
@@ -161,7 +139,6 @@ def render_denied(policy: PolicyId, ingress: bool, why: str, *, drops: bool = Fa
 def render_class(
     wanted: WantedClass,
     ingress: bool,
-    family: int,
     settings: FilterSettings,
     passes: Callable[[PolicyId], bool],
     grouped: Callable[[WantedTier], Iterable[AskedPolicies] | None] = lambda _: None,
@@ -173,9 +150,9 @@ def render_class(
     asked = [grouped(tier) or _ask_each(tier, ingress, passes) for tier in tiers]
     rules = [
         *_before_tiers(ingress, settings),
-        *_ask_tiers(tiers, asked, settings, deny(family, settings)),
-        *(NftRule((jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles),
-        NftRule((deny(family, settings),), NOTHING_ALLOWED),
+        *_ask_tiers(tiers, asked, settings, deny(settings)),
+        *(NftRule((), (jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles),
+        NftRule((), (deny(settings),), NOTHING_ALLOWED),
     ]
     return NftChain(class_chain(wanted.id, ingress), tuple(rules))
 
@@ -190,14 +167,13 @@ def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
 def encapsulated_from_workload(settings: FilterSettings) -> Iterator[NftRule]:
     """Drop tunnels' packets; the caller sees to it that only workloads' packets come here."""
     if not settings.allow_vxlan:
-        port = settings.vxlan_port.to_bytes(2, "big")
-        match = (*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port))
-        yield NftRule((*match, DROP), "VXLAN from a workload")
+        match = (IsProtocol(_UDP), PortIn(False, settings.vxlan_port, settings.vxlan_port))
+        yield NftRule(match, (DROP,), "VXLAN from a workload")
     if not settings.allow_ipip:
-        yield NftRule((*protocol(_IPIP), DROP), "IPIP from a workload")
+        yield NftRule((IsProtocol(_IPIP),), (DROP,), "IPIP from a workload")
 
 
-def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops: bool = False) -> Immediate:
+def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops: bool = False) -> PacketVerdict:
     """Continue in the policy's chain. A policy in ``denied`` has no chain, and packets that would reach it are
     dropped.
     """
@@ -207,7 +183,6 @@ def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops:
 def render_tiers(
     tiers: Sequence[WantedTier],
     ingress: bool,
-    family: int,
     settings: FilterSettings,
     passes: Callable[[PolicyId], bool],
     *,
@@ -216,7 +191,7 @@ def render_tiers(
 ) -> Iterator[NftRule]:
     """``drops``: at a hook where nothing can be rejected (egress only). ``denied``: policies that have no chain."""
     asked = [_ask_each(tier, ingress, passes, denied, drops=drops) for tier in tiers]
-    yield from _ask_tiers(tiers, asked, settings, DROP if drops else deny(family, settings))
+    yield from _ask_tiers(tiers, asked, settings, DROP if drops else deny(settings))
 
 
 def _ask_each(
@@ -231,25 +206,29 @@ def _ask_each(
 
 
 def _ask_tiers(
-    tiers: Sequence[WantedTier], asked: Iterable[Iterable[AskedPolicies]], settings: FilterSettings, ends: Expression
+    tiers: Sequence[WantedTier], asked: Iterable[Iterable[AskedPolicies]], settings: FilterSettings, ends: RuleAction
 ) -> Iterator[NftRule]:
     found = [tuple(one) for one in asked]
     if any(may_pass for one in found for _, may_pass in one):
-        yield NftRule(clear_mark(settings.pass_mark))
+        yield NftRule((), (SetMark(settings.pass_mark, cleared=True),))
     for tier, its in zip(tiers, found, strict=True):
         yield from ask_in_turn(its, settings)
-        not_passed = _no_mark(settings.pass_mark) if any(may_pass for _, may_pass in its) else ()
+        not_passed = _not_passed(settings) if any(may_pass for _, may_pass in its) else ()
         if tier.end == "Deny":
             comment = f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS]
-            yield NftRule((*not_passed, ends), comment)
+            yield NftRule(not_passed, (ends,), comment)
         if not_passed:
-            yield NftRule(clear_mark(settings.pass_mark), "passed")
+            yield NftRule((), (SetMark(settings.pass_mark, cleared=True),), "passed")
+
+
+def _not_passed(settings: FilterSettings) -> Match:
+    return (HasMark(settings.pass_mark, negated=True),)
 
 
 def ask_in_turn(asked: Iterable[AskedPolicies], settings: FilterSettings) -> Iterator[NftRule]:
     """The rules that ask them; no mark test is needed until one may have set the mark."""
-    not_passed: tuple[Expression, ...] = ()
+    not_passed: Match = ()
     for verdict, may_pass in asked:
-        yield NftRule((*not_passed, verdict))
+        yield NftRule(not_passed, (verdict,))
         if may_pass:
-            not_passed = _no_mark(settings.pass_mark)
+            not_passed = _not_passed(settings)

@@ -61,7 +61,7 @@ class ClassChains:
             if family not in families:
                 self._tables.drop_parted(FILTER[family], class_chain(wanted.id, ingress))
             elif why:
-                deny = NftRule((DROP,), quoted(why)[:COMMENT_CHARACTERS])
+                deny = NftRule((), (DROP,), quoted(why)[:COMMENT_CHARACTERS])
                 chain = NftChain(class_chain(wanted.id, ingress), (deny,))
                 self._tables.put_parted(FILTER[family], PartedChain(chain))
             else:
@@ -75,7 +75,7 @@ class ClassChains:
                 return None
             return self._groups.ask(tier.policies, ingress, settings, passing, used)
 
-        chain = render_class(wanted, ingress, family, settings, passing.__contains__, grouped)
+        chain = render_class(wanted, ingress, settings, passing.__contains__, grouped)
         return PartedChain(chain, tuple(used.values()))
 
     def forget_groups(self) -> None:

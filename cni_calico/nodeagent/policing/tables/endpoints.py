@@ -14,7 +14,7 @@ from ipaddress import ip_network
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
 from cni_calico.netfilter.rules import DROP, jump
-from cni_calico.netfilter.tables import NftChain, NftSet, TableId
+from cni_calico.netfilter.tables import NftChain, NftSet, TableId, interface_key
 from cni_calico.nodeagent.policing.tables import stages
 from cni_calico.nodeagent.policing.tables.naming import class_chain, interface_chain
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -156,7 +156,7 @@ class EndpointRules:
             self._lead(table, spec, interface, interface_chain(beginning, interface), None)
 
     def _own_addresses(self, endpoint: WantedEndpoint, *, present: bool) -> None:
-        key = stages.interface_key(endpoint.interface)
+        key = interface_key(endpoint.interface)
         mine = {key + address for address in endpoint.addresses if len(address) == 4}
         none: set[bytes] = set()
         added, removed = (mine, none) if present else (none, mine)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from zlib import crc32
 
-from cni_calico.netfilter.rules import Immediate, jump
+from cni_calico.netfilter.rules import PacketVerdict, jump
 from cni_calico.nodeagent.policing.tables.chains import ask_in_turn
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, named_part
@@ -54,7 +54,7 @@ class PolicyGroups:
         settings: FilterSettings,
         passing: AbstractSet[PolicyId],
         used: dict[str, ChainPart],
-    ) -> Iterator[tuple[Immediate, bool]]:
+    ) -> Iterator[tuple[PacketVerdict, bool]]:
         """What asks each group, and whether it may pass a packet on; their chains are added to ``used``."""
         if policies is not self._planned[0]:
             self._planned = policies, plan_groups(policies)

@@ -12,17 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from cni_calico.netfilter.difference import Touched
-from cni_calico.netfilter.rules import (
-    Bitwise,
-    Expression,
-    Immediate,
-    MetaStore,
-    PortChoice,
-    SetLookup,
-    UnknownExpression,
-)
+from cni_calico.netfilter.rules import Dispatch, NftRule, PortInEither, SetMark, Unrecognised
 from cni_calico.netfilter.tables import NftTable, TableId
-from cni_calico.nodeagent.policing.tables.chains import set_mark
 from cni_calico.nodeagent.policing.tables.naming import policy_chain, policy_chains
 from cni_calico.nodeagent.policing.tables.parts import whole_name
 from cni_calico.policy.wanted import PolicyId
@@ -93,7 +84,7 @@ class KeptPolicies:
 
 def _left(held: NftTable, goal: NftTable, policy: PolicyId, pass_mark: int) -> NftTable | None:
     """What the table has of the policy, in those directions that it governs now; None: nothing, or not all is known."""
-    found, marked = NftTable(held.family, held.name), set_mark(pass_mark)
+    found = NftTable(held.family, held.name)
     coming = [name for name in policy_chains(policy) if name in goal.chains and name in held.chains]
     if all(held.chains[name].rules == goal.chains[name].rules for name in coming):
         return None  # a stand-in itself
@@ -106,31 +97,31 @@ def _left(held: NftTable, goal: NftTable, policy: PolicyId, pass_mark: int) -> N
             return None
         found.chains[name] = chain
         for rule in chain.rules:
-            if any(isinstance(e, MetaStore) for e in rule.expressions) and not _marks(rule.expressions, marked):
+            if not _is_known(rule, pass_mark) or not all(_copy_set(held, one, found) for one in rule.lookups()):
                 return None
-            for e in rule.expressions:
-                if isinstance(e, UnknownExpression | PortChoice):
-                    return None
-                if isinstance(e, Immediate) and e.chain:
-                    coming.append(e.chain)
-                elif isinstance(e, SetLookup) and not _copy_set(held, e, found):
-                    return None
+            if rule.verdict is not None and rule.verdict.chain:
+                coming.append(rule.verdict.chain)
     return found
+
+
+def _is_known(rule: NftRule, pass_mark: int) -> bool:
+    """Whether it is known what the rule depends on, and it marks packets, if at all, as policies do now."""
+    for part in (*rule.tests, *rule.actions):
+        if isinstance(part, Dispatch | PortInEither) or (isinstance(part, Unrecognised) and not part.is_known):
+            return False
+        if isinstance(part, SetMark) and part != SetMark(pass_mark):
+            return False
+    return True
 
 
 def _sets_marks(table: NftTable, ingress_chain: str, *, ingress: bool) -> bool:
     chains = (chain for name, chain in table.chains.items() if (whole_name(name) == ingress_chain) is ingress)
-    return any(isinstance(e, MetaStore) for chain in chains for rule in chain.rules for e in rule.expressions)
+    return any(isinstance(action, SetMark) for chain in chains for rule in chain.rules for action in rule.actions)
 
 
-def _marks(expressions: Collection[Expression], marked: Collection[Expression]) -> bool:
-    return {e for e in expressions if isinstance(e, Bitwise)} <= set(marked)
-
-
-def _copy_set(held: NftTable, lookup: SetLookup, found: NftTable) -> bool:
+def _copy_set(held: NftTable, name: str, found: NftTable) -> bool:
     """Returns whether it is a set of elements."""
-    name = lookup.name
-    if lookup.verdict or name not in held.sets or name not in held.elements:
+    if name not in held.sets or name not in held.elements:
         return False
     if name not in found.sets:
         found.sets[name], found.elements[name] = held.sets[name], set(held.elements[name])

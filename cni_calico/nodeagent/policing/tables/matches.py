@@ -11,7 +11,7 @@ ports of a side are one set, so no part has more than two alternatives, and at m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import collapse_addresses
 from itertools import product
@@ -21,30 +21,25 @@ from typing import Any
 from cni_calico.model.resources import Network
 from cni_calico.netfilter.rules import (
     MULTIPORT,
-    Bitwise,
-    Compare,
-    CompareRange,
-    Expression,
-    MetaLoad,
-    PayloadLoad,
-    PortChoice,
-    SetLookup,
+    AddressInNet,
+    AddressInSet,
+    IcmpType,
+    IsProtocol,
+    PortIn,
+    PortInEither,
+    PortInSet,
+    RuleTest,
 )
 from cni_calico.netfilter.tables import NftSet
 from cni_calico.nodeagent.policing.tables.naming import digest
 from cni_calico.policy.wanted import WantedRule, WantedSide
 
-Match = tuple[Expression, ...]
+Match = tuple[RuleTest, ...]
 NETWORKS = "/n"  # appended to a set's name: the name of the set of its networks
 MOST = 16  # rules of the packet filter for one rule of a policy, in one family
 _FEW_PORTS = 64  # up to this number, a list is kept port by port, in a set with direct lookup
 ICMP = {4: 1, 6: 58}
 ADDRESS_TYPE = {4: "ipv4_addr", 6: "ipv6_addr"}
-_ADDRESS_BYTES = {4: 4, 6: 16}
-_ADDRESS_AT = {(4, True): 12, (4, False): 16, (6, True): 8, (6, False): 24}  # (family, source)
-# after an address in register 1: the protocol's register and the port's, each on the next four bytes
-_PORT_REGISTERS = {4: (9, 10), 6: (2, 13)}
-L4PROTO = MetaLoad("l4proto")
 
 
 class CannotRender(Exception):
@@ -86,13 +81,13 @@ def render_match(rule: WantedRule, family: int, has_networks: HasNetworks, *, by
             if by_iptables and _is_one_test(rule, side):
                 parts.append([_port_choice(side, is_source, done)])
             else:
-                parts.append(_ports(side, is_source, family, done))
-            parts.append(_not_ports(side, is_source, family, done))
+                parts.append(_ports(side, is_source, done))
+            parts.append(_not_ports(side, is_source, done))
         for side, is_source in ((rule.source, True), (rule.destination, False)):
             parts.append(_nets(side.nets, family, is_source, done, inside=True))
             parts.append(_nets(side.not_nets, family, is_source, done, inside=False))
         for side, is_source in ((rule.source, True), (rule.destination, False)):
-            parts += _sets(side, is_source, family, has_networks)
+            parts += _sets(side, is_source, has_networks)
     except _Nothing:
         return Rendered([])
     parts = [part for part in parts if part != [()]]
@@ -102,7 +97,7 @@ def render_match(rule: WantedRule, family: int, has_networks: HasNetworks, *, by
         raise CannotRender(f"one of its rules would need {needed} rules of the packet filter")
     if rule.action == "Log":
         parts = [_disjoint(part) for part in parts]
-    done.matches = [tuple(e for match in combination for e in match) for combination in product(*parts)]
+    done.matches = [tuple(test for match in combination for test in match) for combination in product(*parts)]
     return done
 
 
@@ -116,9 +111,12 @@ ALWAYS: list[Match] = [()]
 # -- protocol ---------------------------------------------------------------------------------------------------------
 
 
+# tests that many rules have are the same object in all of them
+
+
 @lru_cache(maxsize=1024)
-def protocol(number: int, op: str = "eq") -> Match:
-    return (L4PROTO, Compare(op, bytes((number,))))
+def protocol(number: int, negated: bool = False) -> Match:
+    return (IsProtocol(number, negated),)
 
 
 def _protocol(rule: WantedRule) -> list[Match]:
@@ -126,32 +124,31 @@ def _protocol(rule: WantedRule) -> list[Match]:
     if rule.protocol is not None:
         match += protocol(rule.protocol)
     if rule.not_protocol is not None:
-        match += protocol(rule.not_protocol, "neq")
+        match += protocol(rule.not_protocol, True)
     return [match]
 
 
-def _icmp_header(type_and_code: tuple[int, int | None], op: str) -> Match:
+def _icmp_type(type_and_code: tuple[int, int | None], *, negated: bool = False) -> IcmpType:
     kind, code = type_and_code
-    if code is None:
-        return (PayloadLoad("transport", 0, 1), Compare(op, bytes((kind,))))
-    return (PayloadLoad("transport", 0, 2), Compare(op, bytes((kind, code))))
+    return IcmpType(kind, kind, code, negated)
 
 
 def _icmp(rule: WantedRule, family: int) -> list[Match]:
     if rule.icmp is None:
         return ALWAYS
     said = () if rule.protocol is not None else protocol(ICMP[family])
-    return [said + _icmp_header(rule.icmp, "eq")]
+    return [(*said, _icmp_type(rule.icmp))]
 
 
 def _not_icmp(rule: WantedRule, family: int) -> list[Match]:
     """Everything except these packets, including other protocols if the rule does not name one."""
     if rule.not_icmp is None:
         return ALWAYS
+    other = _icmp_type(rule.not_icmp, negated=True)
     if rule.protocol is not None:
-        return [_icmp_header(rule.not_icmp, "neq")] if rule.protocol == ICMP[family] else ALWAYS
+        return [(other,)] if rule.protocol == ICMP[family] else ALWAYS
     number = ICMP[family]
-    return [protocol(number, "neq"), protocol(number) + _icmp_header(rule.not_icmp, "neq")]
+    return [protocol(number, True), (*protocol(number), other)]
 
 
 # -- ports ------------------------------------------------------------------------------------------------------------
@@ -159,11 +156,6 @@ def _not_icmp(rule: WantedRule, family: int) -> list[Match]:
 
 def _port_bytes(number: int) -> bytes:
     return number.to_bytes(2, "big")
-
-
-@lru_cache(maxsize=256)
-def _port(is_source: bool) -> PayloadLoad:
-    return PayloadLoad("transport", 0 if is_source else 2, 2)
 
 
 @lru_cache(maxsize=4096)
@@ -190,34 +182,34 @@ def _port_list(listed: tuple[tuple[int, int], ...]) -> ListSet:
     return ListSet(NftSet(name, ("inet_service",), interval=True), spans)
 
 
+@lru_cache(maxsize=1024)
+def port_in(is_source: bool, low: int, high: int, negated: bool = False) -> Match:
+    return (PortIn(is_source, low, high, negated),)
+
+
+@lru_cache(maxsize=1024)
+def _port_in_set(is_source: bool, name: str, negated: bool) -> Match:
+    return (PortInSet(is_source, name, negated),)
+
+
 def _numbers(numbers: tuple[tuple[int, int], ...], is_source: bool, done: Rendered, *, inside: bool) -> Match:
     ranges = _merged(numbers)
-    load = _port(is_source)
     if len(ranges) > 1:
         listed = _port_list(numbers)
         done.lists[listed.spec.name] = listed
-        return (load, SetLookup(listed.spec.name, invert=not inside))
-    low, high = ranges[0]
-    if low == high:
-        return (load, Compare("eq" if inside else "neq", _port_bytes(low)))
-    if inside:
-        return (load, Compare("gte", _port_bytes(low)), Compare("lte", _port_bytes(high)))
-    return (load, CompareRange("neq", _port_bytes(low), _port_bytes(high)))
+        return _port_in_set(is_source, listed.spec.name, not inside)
+    return port_in(is_source, *ranges[0], not inside)
 
 
-def _in_port_set(name: str, is_source: bool, family: int, *, invert: bool = False) -> Match:
-    """(address, protocol, port) of that side in a concatenated set."""
-    proto, port = _PORT_REGISTERS[family]
-    at = 0 if is_source else 2
-    lookup = SetLookup(name, invert=invert)
-    return (address(family, is_source), MetaLoad("l4proto", proto), PayloadLoad("transport", at, 2, port), lookup)
+def _in_port_set(name: str, is_source: bool) -> Match:
+    return in_set(is_source, name, False, True)
 
 
-def _ports(side: WantedSide, is_source: bool, family: int, done: Rendered) -> list[Match]:
+def _ports(side: WantedSide, is_source: bool, done: Rendered) -> list[Match]:
     matches: list[Match] = []
     if side.ports:
         matches.append(_numbers(side.ports, is_source, done, inside=True))
-    matches += [_in_port_set(name, is_source, family) for name in side.port_sets]
+    matches += [_in_port_set(name, is_source) for name in side.port_sets]
     return matches or ALWAYS
 
 
@@ -234,38 +226,26 @@ def _is_one_test(rule: WantedRule, side: WantedSide) -> bool:
 def _port_choice(side: WantedSide, is_source: bool, done: Rendered) -> Match:
     listed = _port_list(side.ports)
     done.lists[listed.spec.name] = listed
-    return (PortChoice(listed.spec.name, side.port_sets[0], is_source),)
+    return (PortInEither(is_source, listed.spec.name, side.port_sets[0]),)
 
 
-def _not_ports(side: WantedSide, is_source: bool, family: int, done: Rendered) -> list[Match]:
+def _not_ports(side: WantedSide, is_source: bool, done: Rendered) -> list[Match]:
     match: Match = ()
     if side.not_ports:
         match += _numbers(side.not_ports, is_source, done, inside=False)
     for name in side.not_port_sets:
-        match += _in_port_set(name, is_source, family, invert=True)
+        match += in_set(is_source, name, True, True)
     return [match]
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=8)
-def address(family: int, is_source: bool) -> PayloadLoad:
-    return PayloadLoad("network", _ADDRESS_AT[family, is_source], _ADDRESS_BYTES[family])
-
-
 @lru_cache(maxsize=4096)
-def in_network(network: Network, is_source: bool, op: str = "eq") -> Match:
-    """Whether an address of the packet is in (``neq``: outside of) one network; () for the network of all addresses."""
-    load, length = address(network.version, is_source), network.prefixlen
-    packed = network.network_address.packed
-    if length == 0:
-        return ()
-    if length == 8 * len(packed):
-        return (load, Compare(op, packed))
-    if length % 8 == 0:
-        return (PayloadLoad("network", load.offset, length // 8), Compare(op, packed[: length // 8]))
-    return (load, Bitwise(network.netmask.packed, bytes(len(packed))), Compare(op, packed))
+def in_network(network: Network, is_source: bool, negated: bool = False) -> Match:
+    """The address of a side is in one network; the network of all addresses needs no test."""
+    test = AddressInNet(is_source, network.network_address.packed, network.prefixlen, negated)
+    return (test,) if network.prefixlen or negated else ()
 
 
 @lru_cache(maxsize=4096)
@@ -275,6 +255,11 @@ def network_list(networks: tuple[Network, ...]) -> ListSet:
     name = f"nets{family}-{digest(*networks)}"
     elements = frozenset(network.network_address.packed + network.broadcast_address.packed for network in networks)
     return ListSet(NftSet(name, (ADDRESS_TYPE[family],), interval=True), elements)
+
+
+@lru_cache(maxsize=4096)
+def in_set(is_source: bool, name: str, negated: bool = False, with_port: bool = False) -> Match:
+    return (AddressInSet(is_source, name, negated, with_port),)
 
 
 def collapsed(networks: Sequence[Network], family: int) -> tuple[Network, ...]:
@@ -295,26 +280,26 @@ def _nets(networks: tuple[Network, ...], family: int, is_source: bool, done: Ren
             raise _Nothing
         return ALWAYS
     if len(mine) == 1:
-        return [in_network(mine[0], is_source, "eq" if inside else "neq")]
+        return [in_network(mine[0], is_source, not inside)]
     listed = network_list(mine)
     done.lists[listed.spec.name] = listed
-    return [(address(family, is_source), SetLookup(listed.spec.name, invert=not inside))]
+    return [in_set(is_source, listed.spec.name, not inside)]
 
 
-def _sets(side: WantedSide, is_source: bool, family: int, has_networks: HasNetworks) -> list[list[Match]]:
-    load = address(family, is_source)
-    parts: list[list[Match]] = [[_in_port_set(name, is_source, family)] for name in side.service_sets]
+def _sets(side: WantedSide, is_source: bool, has_networks: HasNetworks) -> list[list[Match]]:
+    parts: list[list[Match]] = [[_in_port_set(name, is_source)] for name in side.service_sets]
     for name in side.sets:
-        alternatives: list[Match] = [(load, SetLookup(name))]
-        if has_networks(name):
-            alternatives.append((load, SetLookup(name + NETWORKS)))
-        parts.append(alternatives)
+        parts.append([in_set(is_source, one) for one in _with_networks(name, has_networks)])
     for name in side.not_sets:
-        match: Match = (load, SetLookup(name, invert=True))
-        if has_networks(name):
-            match += (load, SetLookup(name + NETWORKS, invert=True))
+        match: Match = ()
+        for one in _with_networks(name, has_networks):
+            match += in_set(is_source, one, True)
         parts.append([match])
     return parts
+
+
+def _with_networks(name: str, has_networks: HasNetworks) -> tuple[str, ...]:
+    return (name, name + NETWORKS) if has_networks(name) else (name,)
 
 
 # -- alternatives that exclude each other -----------------------------------------------------------------------------
@@ -332,14 +317,7 @@ def _disjoint(alternatives: list[Match]) -> list[Match]:
 
 
 def _opposite(match: Match) -> Match:
-    """The opposite of one alternative: loads, followed by one comparison (or a range's two)."""
-    *loads, last = match
-    if isinstance(last, SetLookup):
-        return (*loads, SetLookup(last.name, not last.invert, last.verdict, last.register))
-    if isinstance(last, Compare) and last.op == "lte":
-        low = loads[-1]
-        assert isinstance(low, Compare)
-        return (*loads[:-1], CompareRange("neq", low.data, last.data))
-    if isinstance(last, Compare) and last.op in ("eq", "neq"):
-        return (*loads, Compare("neq" if last.op == "eq" else "eq", last.data, last.register))
-    raise CannotRender("alternatives that cannot be told apart")
+    """What matches wherever one alternative does not, if the tests before its last one pass."""
+    *before, last = match
+    assert isinstance(last, IsProtocol | IcmpType | PortIn | PortInSet | AddressInSet)  # what has alternatives
+    return (*before, replace(last, negated=not last.negated))

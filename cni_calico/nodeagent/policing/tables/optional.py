@@ -67,8 +67,7 @@ def refused_feature(feature: OptionalFeature, operation: Operation | None) -> Op
     which).
     """
     if isinstance(operation, AddRules) and feature is OptionalFeature.LIMITS:
-        expressions = [expression for rule in operation.rules for expression in rule.expressions]
-        if any(isinstance(expression, ConnectionLimit) for expression in expressions):
+        if any(isinstance(test, ConnectionLimit) for rule in operation.rules for test in rule.tests):
             return OptionalFeature.CONNECTIONS
     return feature
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cni_calico.netfilter.rules import RETURN, Immediate, NftRule, jump
+from cni_calico.netfilter.rules import RETURN, NftRule, jump
 from cni_calico.netfilter.tables import NftChain, NftTable
 from cni_calico.nodeagent.policing.tables.matches import ListSet
 
@@ -51,13 +51,13 @@ def whole_name(chain: str) -> str:
 
 
 def _part_name(chain: str, rules: Iterable[NftRule]) -> str:
-    shown: dict[int, str] = {}  # most expressions are the same objects in all rules
+    shown: dict[int, str] = {}  # many tests are the same objects in all rules
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for rule in rules:
-        for expression in rule.expressions:
-            text = shown.get(id(expression))
+        for part in (*rule.tests, *rule.actions):
+            text = shown.get(id(part))
             if text is None:
-                text = shown[id(expression)] = repr(expression)
+                text = shown[id(part)] = repr(part)
             found.update(text.encode("utf-8", "surrogatepass"))
         found.update(b"\0" + rule.comment.encode("utf-8", "surrogatepass") + b"\0")
     return f"{chain}{_BETWEEN}{found.hexdigest()}"
@@ -92,18 +92,21 @@ def join(name: str, parts: Sequence[ChainPart], passed: NftRule | None = None) -
         return PartedChain(NftChain(name, parts[0].chain.rules), (), parts[0].lists)
     rules: list[NftRule] = []
     for part in parts:
-        rules.append(NftRule((jump(part.chain.name),)))
-        if passed is not None and any(RETURN in rule.expressions for rule in part.chain.rules):
+        rules.append(NftRule((), (jump(part.chain.name),)))
+        if passed is not None and any(rule.verdict == RETURN for rule in part.chain.rules):
             rules.append(passed)
     unique = {part.chain.name: part for part in parts}  # equal parts are one chain
     return PartedChain(NftChain(name, tuple(rules)), tuple(unique.values()))
 
 
 def count_rules_of(table: NftTable, name: str) -> int:
-    """The rules of a chain with those of its parts; -1 if there is no such chain."""
-    chain = table.chains.get(name)
-    if chain is None:
+    """The rules of a chain with those of its parts, whether they are recognised or not; -1 if there is no such chain.
+
+    A chain leads to each of its parts by a rule: where there are more parts, some are left over, maybe the largest.
+    """
+    if name not in table.chains:
         return -1
-    targets = [e.chain for rule in chain.rules for e in rule.expressions if isinstance(e, Immediate)]
-    parts = {target for target in targets if whole_name(target) == name and target in table.chains}
-    return sum(len(table.chains[part].rules) for part in parts) if parts else len(chain.rules)
+    own = len(table.chains[name].rules)
+    parts = (chain for other, chain in table.chains.items() if other != name and whole_name(other) == name)
+    sizes = sorted(len(part.rules) for part in parts)
+    return sum(sizes[:own]) if sizes else own

@@ -27,23 +27,24 @@ from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
     RETURN,
-    Bitwise,
-    Compare,
+    AddressInSet,
+    ArpSenderInSet,
+    AtInterface,
     ConnectionLimit,
-    CtLoad,
-    Expression,
-    FibSourceInterface,
-    MetaLoad,
+    Dispatch,
+    IcmpType,
+    IsArpReply,
+    IsProtocol,
+    IsTranslated,
     NftRule,
-    PayloadLoad,
     RateLimit,
-    RejectPacket,
-    SetLookup,
-    host32,
+    Reject,
+    RuleAction,
+    SourceIsElsewhere,
 )
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet
-from cni_calico.nodeagent.policing.tables.chains import ESTABLISHED, TRACKED, UNREACHABLE, ZERO, ct_state, drop_and_tell
-from cni_calico.nodeagent.policing.tables.matches import ListSet, address, collapsed, in_network, network_list, protocol
+from cni_calico.nodeagent.policing.tables.chains import ESTABLISHED, TRACKED, drop_and_tell
+from cni_calico.nodeagent.policing.tables.matches import ListSet, Match, collapsed, in_network, network_list
 from cni_calico.nodeagent.policing.tables.naming import interface_chain
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.wanted import PacketLimits
@@ -66,8 +67,6 @@ LOOPBACK = ip_network("127.0.0.0/8")
 _IPV6_LINK = (130, 131, 132, 133, 135, 136)  # multicast listeners, router solicitation, neighbours
 _NEIGHBOURS = (133, 134, 135, 136)
 _TCP, _ICMPV6 = 6, 58
-_DNAT = 1 << 5  # of a connection's status
-_ARP_REPLY = b"\0\2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +81,16 @@ class Needed:
     check_sources: bool = True
 
 
-def interface_key(name: str) -> bytes:
-    """An interface's name as an element of a map."""
-    return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
+def from_workload(prefix: str) -> AtInterface:
+    return AtInterface(False, prefix, is_prefix=True)
 
 
-def begins_with(direction: str, prefix: str) -> tuple[Expression, ...]:
-    """``direction``: iifname, oifname."""
-    return (MetaLoad(direction), Compare("eq", prefix.encode("utf-8", "surrogateescape")[:15]))
+def to_workload(prefix: str) -> AtInterface:
+    return AtInterface(True, prefix, is_prefix=True)
 
 
-def through(direction: str, to: NftSet) -> NftRule:
-    return NftRule((MetaLoad(direction), SetLookup(to.name, verdict=True)))
+def through(to: NftSet, *, is_out: bool = False) -> NftRule:
+    return NftRule((), (Dispatch(is_out, to.name),))
 
 
 def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tuple[list[NftChain], dict[str, ListSet]]:
@@ -102,7 +99,7 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
         return list(_without_ipv6(settings)), {}
     lists: dict[str, ListSet] = {}
     chains = [
-        NftChain("from-workloads", tuple(_dispatch("iifname", FROM, settings)), BaseHook("forward", 2)),
+        NftChain("from-workloads", tuple(_dispatch(FROM, settings)), BaseHook("forward", 2)),
         NftChain("to-workloads", tuple(_to_workloads(family, settings)), BaseHook("forward", 3)),
         NftChain("workloads-to-host", tuple(_to_host(family, settings)), BaseHook("input", 1)),
     ]
@@ -112,53 +109,53 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
     if needed.check_sources:
         chains.append(NftChain(SPOOFING, tuple(_spoofing(family, settings, needed)), BaseHook("prerouting", -300)))
     if needed.limits:
-        both = (through("iifname", LIMITED_FROM), through("oifname", LIMITED_TO))
+        both = (through(LIMITED_FROM), through(LIMITED_TO, is_out=True))
         chains.append(NftChain(LIMITS[0], both, BaseHook("forward", 0)))
         chains.append(NftChain(LIMITS[1], both[:1], BaseHook("input", 0)))
     if settings.to_host == "DROP":
         chains.append(NftChain("end-of-to-host", tuple(_end_of_to_host(family, settings)), BaseHook("input", 2)))
     networks = collapsed(settings.service_networks, family)
     if networks and settings.service_action != "Disabled":
-        loops = _service_loops(networks, family, settings, lists)
+        loops = _service_loops(networks, settings, lists)
         chains.append(NftChain(SERVICE_LOOPS, (loops,), BaseHook("forward", 5)))
     return chains, lists
 
 
-def _dispatch(direction: str, to: NftSet, settings: FilterSettings) -> Iterator[NftRule]:
+def _dispatch(to: NftSet, settings: FilterSettings, *, is_out: bool = False) -> Iterator[NftRule]:
     yield ESTABLISHED
-    yield through(direction, to)
-    yield from _drop_all(direction, settings, "no endpoint")
+    yield through(to, is_out=is_out)
+    yield from _drop_all(settings, "no endpoint", is_out=is_out)
 
 
 def _to_workloads(family: int, settings: FilterSettings) -> Iterator[NftRule]:
-    established, *others = _dispatch("oifname", TO, settings)
+    established, *others = _dispatch(TO, settings, is_out=True)
     yield from (established, *_from_loopback(family, settings), *others)
 
 
-def _drop_all(direction: str, settings: FilterSettings, why: str) -> Iterator[NftRule]:
+def _drop_all(settings: FilterSettings, why: str, *, is_out: bool = False) -> Iterator[NftRule]:
     for prefix in settings.prefixes:
-        yield NftRule((*begins_with(direction, prefix), DROP), why)
+        yield NftRule((AtInterface(is_out, prefix, is_prefix=True),), (DROP,), why)
 
 
-def _accept_icmpv6(direction: str, kinds: Sequence[int], settings: FilterSettings) -> Iterator[NftRule]:
+def _accept_icmpv6(kinds: Sequence[int], settings: FilterSettings, *, is_out: bool = False) -> Iterator[NftRule]:
     for kind in kinds:
-        match = (*protocol(_ICMPV6), PayloadLoad("transport", 0, 1), Compare("eq", bytes((kind,))))
+        match = (IsProtocol(_ICMPV6), IcmpType(kind, kind))
         for prefix in settings.prefixes:
-            yield NftRule((*begins_with(direction, prefix), *match, ACCEPT))
+            yield NftRule((AtInterface(is_out, prefix, is_prefix=True), *match), (ACCEPT,))
 
 
 def _to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
     if family == 6:
-        yield from _accept_icmpv6("iifname", _IPV6_LINK, settings)
-    yield from _dispatch("iifname", FROM, settings)
+        yield from _accept_icmpv6(_IPV6_LINK, settings)
+    yield from _dispatch(FROM, settings)
 
 
 def _end_of_to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
     """A separate chain, because what the endpoint's policies accept leaves the previous one."""
     yield ESTABLISHED
     if family == 6:
-        yield from _accept_icmpv6("iifname", _IPV6_LINK, settings)
-    yield from _drop_all("iifname", settings, "DefaultEndpointToHostAction")
+        yield from _accept_icmpv6(_IPV6_LINK, settings)
+    yield from _drop_all(settings, "DefaultEndpointToHostAction")
 
 
 def drop_loopback(settings: FilterSettings, *, is_source: bool) -> Iterator[NftRule]:
@@ -166,8 +163,7 @@ def drop_loopback(settings: FilterSettings, *, is_source: bool) -> Iterator[NftR
     cheapest test, and no other packet goes on.
     """
     for prefix in settings.prefixes:
-        match = (*in_network(LOOPBACK, is_source), *begins_with("iifname", prefix))
-        yield NftRule((*match, *drop_and_tell(settings, FROM_LOOPBACK)), FROM_LOOPBACK)
+        yield drop_and_tell(settings, (*in_network(LOOPBACK, is_source), from_workload(prefix)), FROM_LOOPBACK)
 
 
 def _from_loopback(family: int, settings: FilterSettings, *, unless_translated: bool = False) -> Iterator[NftRule]:
@@ -175,10 +171,9 @@ def _from_loopback(family: int, settings: FilterSettings, *, unless_translated: 
     would pay for it. Instead: nothing that is forwarded has such a source; what the host sends to 127.0.0.1:hostPort
     has, until its source is translated, too.
     """
-    local = (CtLoad("status"), Bitwise(host32(_DNAT), ZERO), Compare("eq", ZERO)) if unless_translated else ()
+    local = (IsTranslated(negated=True),) if unless_translated else ()
     for prefix in settings.prefixes if family == 4 else ():
-        match = (*in_network(LOOPBACK, True), *begins_with("oifname", prefix), *local)
-        yield NftRule((*match, *drop_and_tell(settings, TO_LOOPBACK)), TO_LOOPBACK)
+        yield drop_and_tell(settings, (*in_network(LOOPBACK, True), to_workload(prefix), *local), TO_LOOPBACK)
 
 
 def _spoofing(family: int, settings: FilterSettings, needed: Needed) -> Iterator[NftRule]:
@@ -186,34 +181,29 @@ def _spoofing(family: int, settings: FilterSettings, needed: Needed) -> Iterator
     if family == 4:
         yield from drop_loopback(settings, is_source=False)
     if needed.spoofing:
-        yield through("iifname", MAY_SPOOF)
+        yield through(MAY_SPOOF)
     for prefix in settings.prefixes:
-        unrouted = (FibSourceInterface(), Compare("eq", ZERO))
-        yield NftRule((*begins_with("iifname", prefix), *unrouted, *drop_and_tell(settings, SPOOFED)), SPOOFED)
+        yield drop_and_tell(settings, (from_workload(prefix), SourceIsElsewhere()), SPOOFED)
 
 
-def _service_loops(
-    networks: Sequence[Network], family: int, settings: FilterSettings, lists: dict[str, ListSet]
-) -> NftRule:
-    match: tuple[Expression, ...] = in_network(networks[0], False)
+def _service_loops(networks: Sequence[Network], settings: FilterSettings, lists: dict[str, ListSet]) -> NftRule:
+    match: Match = in_network(networks[0], False)
     if len(networks) > 1:
         listed = network_list(tuple(networks))
         lists[listed.spec.name] = listed
-        match = (address(family, False), SetLookup(listed.spec.name))
-    action = RejectPacket(UNREACHABLE[family]) if settings.service_action == "Reject" else DROP
-    return NftRule((*match, action), "service loop")
+        match = (AddressInSet(False, listed.spec.name),)
+    action: RuleAction = Reject() if settings.service_action == "Reject" else DROP
+    return NftRule(match, (action,), "service loop")
 
 
 def _without_ipv6(settings: FilterSettings) -> Iterator[NftChain]:
     """Nothing from, to or through workloads' interfaces, except what finds neighbours on a link."""
     why = "Ipv6Support is off"
-    through = (*_drop_all("iifname", settings, why), *_drop_all("oifname", settings, why))
+    through = (*_drop_all(settings, why), *_drop_all(settings, why, is_out=True))
     yield NftChain("from-workloads", through, BaseHook("forward", 2))
-    for name, hook, direction in (
-        ("workloads-to-host", "input", "iifname"),
-        ("host-to-workloads", "output", "oifname"),
-    ):
-        rules = (*_accept_icmpv6(direction, _NEIGHBOURS, settings), *_drop_all(direction, settings, why))
+    for name, hook, is_out in (("workloads-to-host", "input", False), ("host-to-workloads", "output", True)):
+        found = _accept_icmpv6(_NEIGHBOURS, settings, is_out=is_out)
+        rules = (*found, *_drop_all(settings, why, is_out=is_out))
         yield NftChain(name, rules, BaseHook(hook, 1))
 
 
@@ -225,11 +215,11 @@ def render_limits(beginning: str, interface: str, limits: PacketLimits) -> NftCh
     rules: list[NftRule] = []
     if limits.packet_rate is not None:
         burst = 5 if limits.packet_burst is None else limits.packet_burst
-        rules.append(NftRule((RateLimit(limits.packet_rate, 1, burst, over=True), DROP), "over the packet rate"))
+        rules.append(NftRule((RateLimit(limits.packet_rate, 1, burst, over=True),), (DROP,), "over the packet rate"))
     if limits.max_connections is not None:
-        rules.append(NftRule((*ct_state(TRACKED), RETURN)))
-        count = (*protocol(_TCP), ConnectionLimit(limits.max_connections))
-        rules.append(NftRule((*count, RejectPacket()), "over the number of connections"))
+        rules.append(NftRule((TRACKED,), (RETURN,)))
+        count = (IsProtocol(_TCP), ConnectionLimit(limits.max_connections))
+        rules.append(NftRule(count, (Reject(with_reset=True),), "over the number of connections"))
     return NftChain(interface_chain(beginning, interface), tuple(rules))
 
 
@@ -238,15 +228,13 @@ def render_may_spoof(interface: str, networks: Sequence[Network], family: int) -
     allowed = collapsed(networks, family)
     overlaps = [network for network in allowed if family == 4 and network.overlaps(LOOPBACK)]
     inside = [network for network in overlaps if network.prefixlen >= LOOPBACK.prefixlen]
-    rules = [NftRule((*in_network(network, True), ACCEPT)) for network in allowed if network not in inside]
+    rules = [NftRule(in_network(network, True), (ACCEPT,)) for network in allowed if network not in inside]
     if overlaps != inside:
-        rules.insert(0, NftRule((*in_network(LOOPBACK, True), DROP), "127.0.0.0/8 from a workload"))
+        rules.insert(0, NftRule(in_network(LOOPBACK, True), (DROP,), "127.0.0.0/8 from a workload"))
     return NftChain(interface_chain("spoof", interface), tuple(rules))
 
 
 def render_arp() -> NftChain:
     """With proxy ARP the host answers for everything, but never for a workload's own address on its own interface."""
-    operation = (PayloadLoad("network", 6, 2), Compare("eq", _ARP_REPLY))
-    sender = (MetaLoad("oifname"), PayloadLoad("network", 14, 4, 2), SetLookup(OWN_ADDRESSES.name))
-    rule = NftRule((*operation, *sender, DROP), "the workload's own address")
+    rule = NftRule((IsArpReply(), ArpSenderInSet(OWN_ADDRESSES.name)), (DROP,), "the workload's own address")
     return NftChain("replies", (rule,), BaseHook("output", 0))

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cni_calico.netfilter.rules import NftRule, SetLookup
 from cni_calico.netfilter.tables import UNRECOGNISED_STANDING, BaseHook, NftChain, NftTable
 from cni_calico.nodeagent.policing.tables.chains import drop_and_tell, encapsulated_from_workload
 from cni_calico.nodeagent.policing.tables.endpoints import SPOOF_CHAINS
@@ -36,8 +35,9 @@ from cni_calico.nodeagent.policing.tables.stages import (
     SERVICE_LOOPS,
     SPOOFING,
     TO_LOOPBACK,
-    begins_with,
     drop_loopback,
+    from_workload,
+    to_workload,
 )
 from cni_calico.nodeagent.policing.tables.tunnels import KNOWN_NODES
 
@@ -92,26 +92,12 @@ def render_without_policies(family: int, settings: FilterSettings) -> Iterator[N
         return
     if family == 4 and not settings.by_iptables:
         out = tuple(
-            NftRule(
-                (
-                    *in_network(LOOPBACK, True),
-                    *begins_with("oifname", prefix),
-                    *drop_and_tell(settings, TO_LOOPBACK),
-                ),
-                TO_LOOPBACK,
-            )
+            drop_and_tell(settings, (*in_network(LOOPBACK, True), to_workload(prefix)), TO_LOOPBACK)
             for prefix in settings.prefixes
         )
         yield NftChain(LOOPBACK_OUT, out, BaseHook("postrouting", 150))
     rules = tuple(
-        NftRule(
-            (
-                *rule.expressions[:-1],
-                *begins_with("iifname", prefix),
-                *drop_and_tell(settings, rule.comment),
-            ),
-            rule.comment,
-        )
+        drop_and_tell(settings, (*rule.tests, from_workload(prefix)), rule.comment)
         for prefix in settings.prefixes
         for rule in encapsulated_from_workload(settings)
     )
@@ -127,6 +113,4 @@ def has_policies(chains: Iterable[str]) -> bool:
 
 def _looked_up(chain: NftChain) -> Iterator[str]:
     for rule in chain.rules:
-        for expression in rule.expressions:
-            if isinstance(expression, SetLookup):
-                yield expression.name
+        yield from rule.lookups()

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from cni_calico.netfilter.difference import Touched
-from cni_calico.netfilter.rules import Immediate, jump
-from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId
+from cni_calico.netfilter.rules import PacketVerdict, jump
+from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId, interface_key
 from cni_calico.nodeagent.policing.tables.kept import KeptPolicies
 from cni_calico.nodeagent.policing.tables.matches import ListSet
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, PartedChain, whole_name
-from cni_calico.nodeagent.policing.tables.stages import interface_key
 
 NAME = "calico-policy"
 FILTER = {4: TableId("ip", NAME), 6: TableId("ip6", NAME)}
@@ -159,7 +158,7 @@ class GoalTables:
         """Lead packets of this interface to ``chain``, "" for none."""
         self.enter(table, spec, interface, jump(chain) if chain else None)
 
-    def enter(self, table: TableId, spec: NftSet, interface: str, verdict: Immediate | None) -> None:
+    def enter(self, table: TableId, spec: NftSet, interface: str, verdict: PacketVerdict | None) -> None:
         """The verdict for packets of this interface; None: none."""
         held, key = self.of[table].verdicts[spec.name], interface_key(interface)
         if held.get(key) == verdict:

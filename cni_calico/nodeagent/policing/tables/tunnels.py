@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cni_calico.model.resources import Network
-from cni_calico.netfilter.rules import Compare, Expression, NftRule, NoTrack, PayloadLoad, SetLookup
+from cni_calico.netfilter.rules import AddressInSet, IsProtocol, NftRule, NoTrack, PortIn
 from cni_calico.netfilter.tables import BaseHook, NftChain
 from cni_calico.nodeagent.policing.tables.chains import drop_and_tell
-from cni_calico.nodeagent.policing.tables.matches import NETWORKS, address, protocol
+from cni_calico.nodeagent.policing.tables.matches import NETWORKS, Match
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.cover import minimal_cover
 from cni_calico.policy.wanted import Members, SetChange
@@ -29,6 +29,7 @@ NOTRACK = ("notrack-in", "notrack-out")
 TUNNEL_CHAINS = (KNOWN_NODES, *NOTRACK)
 UNKNOWN_VXLAN, UNKNOWN_IPIP = "VXLAN from an unknown node", "IPIP from an unknown node"  # comments of rules
 _UDP, _IPIP = 17, 4
+_IPIP_PACKET: Match = (IsProtocol(_IPIP),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,7 @@ def render_tunnels(
     chains = [NftChain(KNOWN_NODES, rules, BaseHook("input", 2))] if rules else []
     if can_notrack and family in tunnels.vxlan:
         into, out = (
-            tuple(
-                NftRule((*one, address(family, is_source), SetLookup(NODES), NoTrack()))
-                for one in _vxlan(settings, tunnels)
-            )
+            tuple(NftRule((*one, AddressInSet(is_source, NODES)), (NoTrack(),)) for one in _vxlan(settings, tunnels))
             for is_source in (True, False)
         )
         chains.append(NftChain(NOTRACK[0], into, BaseHook("prerouting", -299)))
@@ -78,27 +76,26 @@ def render_tunnels(
 
 def between_nodes(
     family: int, tunnels: Tunnels, settings: FilterSettings, *, is_source: bool, has_networks: bool
-) -> Iterator[tuple[Expression, ...]]:
+) -> Iterator[Match]:
     """Matches of packets of this node's tunnels from (``is_source``) or to another node."""
     kinds = _vxlan(settings, tunnels) if family in tunnels.vxlan else []
-    kinds += [protocol(_IPIP)] if family == 4 and tunnels.ipip else []
+    kinds += [_IPIP_PACKET] if family == 4 and tunnels.ipip else []
     for kind in kinds:
         for name in (NODES, *((NODES + NETWORKS,) if has_networks else ())):
-            yield (*kind, address(family, is_source), SetLookup(name))
+            yield (*kind, AddressInSet(is_source, name))
 
 
-def _vxlan(settings: FilterSettings, tunnels: Tunnels) -> list[tuple[Expression, ...]]:
+def _vxlan(settings: FilterSettings, tunnels: Tunnels) -> list[Match]:
     """One match for each port: while it changes, a device has the old one until the rules for the new one stand."""
     ports = (settings.vxlan_port, *sorted(tunnels.other_ports - {settings.vxlan_port}))
-    return [(*protocol(_UDP), PayloadLoad("transport", 2, 2), Compare("eq", port.to_bytes(2, "big"))) for port in ports]
+    return [(IsProtocol(_UDP), PortIn(False, port, port)) for port in ports]
 
 
 def _unknown(family: int, tunnels: Tunnels, settings: FilterSettings, has_networks: bool) -> Iterator[NftRule]:
-    unknown: tuple[Expression, ...] = (address(family, True), SetLookup(NODES, invert=True))
-    if has_networks:
-        unknown += (SetLookup(NODES + NETWORKS, invert=True),)
+    names = (NODES, NODES + NETWORKS) if has_networks else (NODES,)
+    unknown = tuple(AddressInSet(True, name, negated=True) for name in names)
     if family in tunnels.vxlan:
         for one in _vxlan(settings, tunnels):
-            yield NftRule((*one, *unknown, *drop_and_tell(settings, UNKNOWN_VXLAN)), UNKNOWN_VXLAN)
+            yield drop_and_tell(settings, one + unknown, UNKNOWN_VXLAN)
     if family == 4 and tunnels.ipip:
-        yield NftRule((*protocol(_IPIP), *unknown, *drop_and_tell(settings, UNKNOWN_IPIP)), UNKNOWN_IPIP)
+        yield drop_and_tell(settings, _IPIP_PACKET + unknown, UNKNOWN_IPIP)

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from cni_calico.netfilter.tables import AddRules, AddVerdicts, FilterObject, Operation, TableId, object_of
+from cni_calico.netfilter.tables import (
+    AddRules,
+    AddVerdicts,
+    FilterObject,
+    Operation,
+    TableId,
+    interface_key,
+    object_of,
+)
 from cni_calico.nodeagent.policing.tables import stages
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.matches import NETWORKS
@@ -91,7 +99,7 @@ def _describe(goal: Goal, operation: Operation, why: str) -> _RefusedObject:
 def _deny_interfaces(refused: _RefusedObject) -> bool:
     goal, operation = refused.goal, refused.operation
     assert isinstance(operation, AddVerdicts)
-    keys = {stages.interface_key(one.interface): one.interface for one in goal.endpoints.all.values()}
+    keys = {interface_key(one.interface): one.interface for one in goal.endpoints.all.values()}
     return _any(goal.deny_interface(keys[key], refused.why) for key in operation.verdicts if key in keys)
 
 

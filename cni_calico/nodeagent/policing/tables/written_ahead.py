@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from cni_calico.netfilter.rules import RETURN, NftRule
+from cni_calico.netfilter.rules import RETURN, HasMark, NftRule
 from cni_calico.nodeagent.policing.tables import parts
-from cni_calico.nodeagent.policing.tables.chains import has_mark, has_pass, render_denied, render_policy, render_rules
+from cni_calico.nodeagent.policing.tables.chains import has_pass, render_denied, render_policy, render_rules
 from cni_calico.nodeagent.policing.tables.matches import CannotRender
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, PartedChain
@@ -168,7 +168,8 @@ class PolicyChains:
         return parts.split(_name(policy.id, form), rendered)
 
     def _join(self, policy: WantedPolicy, form: PolicyForm, found: list[ChainPart]) -> PartedChain:
-        passed = NftRule((*has_mark(self._settings().pass_mark), RETURN)) if has_pass(policy, form[1]) else None
+        mark = HasMark(self._settings().pass_mark)
+        passed = NftRule((mark,), (RETURN,)) if has_pass(policy, form[1]) else None
         return parts.join(_name(policy.id, form), found, passed)
 
 

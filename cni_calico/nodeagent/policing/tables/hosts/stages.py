@@ -26,15 +26,14 @@ from dataclasses import dataclass, field
 from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
-    Bitwise,
-    Compare,
-    CompareRange,
-    CtLoad,
-    Expression,
-    MetaLoad,
+    AtInterface,
+    HasMark,
+    IcmpType,
+    IsProtocol,
+    IsTranslated,
     NftRule,
-    PayloadLoad,
-    host32,
+    PortIn,
+    SetMark,
     jump,
 )
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet
@@ -42,23 +41,18 @@ from cni_calico.nodeagent.policing.tables.chains import (
     ESTABLISHED,
     INVALID,
     NOTHING_ALLOWED,
-    ZERO,
     ask,
-    clear_mark,
     deny,
-    has_mark,
     render_tiers,
-    set_mark,
 )
-from cni_calico.nodeagent.policing.tables.matches import Match, in_network, protocol
+from cni_calico.nodeagent.policing.tables.matches import Match, in_network
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.nodeagent.policing.tables.stages import begins_with, interface_key, through
+from cni_calico.nodeagent.policing.tables.stages import through
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels, between_nodes
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.wanted import PolicyId, PolicyReach, WantedHostClass
 
 Passes = Callable[[PolicyId, bool], bool]  # (policy, ingress): whether it may set the mark of Pass
-_DNAT = host32(1 << 5)  # IPS_DST_NAT
 _NEIGHBOURS, _LISTENERS = (130, 136), 143  # ICMPv6 of a link: listeners, routers, neighbours; listeners, version 2
 _TCP, _ICMPV6 = 6, 58
 
@@ -77,8 +71,9 @@ class HostStage:
         return NftSet(f"{self.name}-by-interface", ("ifname",), verdicts=True)
 
     @property
-    def direction(self) -> str:
-        return "iifname" if self.ingress else "oifname"
+    def is_out(self) -> bool:
+        """Whether the interface by which a packet goes out is asked."""
+        return not self.ingress
 
     @property
     def what(self) -> str:
@@ -149,7 +144,7 @@ def render_hosts(
         for class_id in sorted(view.used()):
             if stage.reach == "raw" and class_id not in view.by_interface.values():
                 continue
-            done.chains.append(_class_chain(stage, view.classes[class_id], family, settings, passes, view))
+            done.chains.append(_class_chain(stage, view.classes[class_id], settings, passes, view))
         nodes = between_nodes(family, view.tunnels, settings, is_source=stage.ingress, has_networks=has_networks)
         rules = tuple(_base(stage, stages, view, family, settings, tuple(nodes)))
         done.chains.append(NftChain(stage.name, rules, stage.hook))
@@ -177,42 +172,42 @@ def _base(
     view: HostView,
     family: int,
     settings: FilterSettings,
-    nodes: tuple[tuple[Expression, ...], ...],
+    nodes: tuple[Match, ...],
 ) -> Iterator[NftRule]:
     """``nodes``: matches of what tunnels carry between nodes."""
     yield from _mark(stage, stages, settings)
     if stage.reach != "raw":
         yield ESTABLISHED
     if stage.reach in ("raw", "own"):
-        yield from _not_workloads(stage.direction, settings)
+        yield from _not_workloads(settings, is_out=stage.is_out)
     if stage is OUT:
-        yield NftRule((*_translated_to(), ACCEPT), "asked when it leaves")
+        yield NftRule((IsTranslated(),), (ACCEPT,), "asked when it leaves")
     if stage.reach != "forward":
         for match in nodes:
-            yield NftRule((*match, ACCEPT), "a tunnel between nodes")
+            yield NftRule(match, (ACCEPT,), "a tunnel between nodes")
         if family == 6:
             yield from _link()
         if stage.reach != "raw":
-            yield NftRule((*_loopback(stage, settings.health_port), ACCEPT), "the agent's health")
+            yield NftRule(_loopback(stage, settings.health_port), (ACCEPT,), "the agent's health")
     yield from _dispatch(stage, view)
 
 
 def _dispatch(stage: HostStage, view: HostView) -> Iterator[NftRule]:
-    yield through(stage.direction, stage.map)
+    yield through(stage.map, is_out=stage.is_out)
     if view.everywhere and stage.reach != "raw":
         for name in view.excluded:
-            yield NftRule((*_is_interface(stage.direction, name), ACCEPT), "InterfaceExclude")
-        yield NftRule((jump(stage.chain_of(view.everywhere)),))
+            yield NftRule((AtInterface(stage.is_out, name),), (ACCEPT,), "InterfaceExclude")
+        yield NftRule((), (jump(stage.chain_of(view.everywhere)),))
 
 
 def _mark(stage: HostStage, stages: tuple[HostStage, ...], settings: FilterSettings) -> Iterator[NftRule]:
     """The first stage of a packet clears the bit, whoever set it; later stages skip packets that have it."""
     if _is_first(stage, stages):
-        yield NftRule(clear_mark(settings.host_mark))
+        yield NftRule((), (SetMark(settings.host_mark, cleared=True),))
     else:
         earlier = (RAW_OUT,) if stage is OUT else (RAW_IN, BEFORE_NAT) if stage.ingress else ()
         if any(one in stages for one in earlier if one is not stage):
-            yield NftRule((*has_mark(settings.host_mark), ACCEPT), "allowed before")
+            yield NftRule((HasMark(settings.host_mark),), (ACCEPT,), "allowed before")
 
 
 def _is_first(stage: HostStage, stages: tuple[HostStage, ...]) -> bool:
@@ -222,43 +217,33 @@ def _is_first(stage: HostStage, stages: tuple[HostStage, ...]) -> bool:
     return (stage is BEFORE_NAT and RAW_IN not in stages) or (stage is OUT and RAW_OUT not in stages)
 
 
-def _not_workloads(direction: str, settings: FilterSettings) -> Iterator[NftRule]:
+def _not_workloads(settings: FilterSettings, *, is_out: bool) -> Iterator[NftRule]:
     for prefix in settings.prefixes:
-        yield NftRule((*begins_with(direction, prefix), ACCEPT))
-
-
-def _is_interface(direction: str, name: str) -> tuple[Expression, ...]:
-    return (MetaLoad(direction), Compare("eq", interface_key(name)))
+        yield NftRule((AtInterface(is_out, prefix, is_prefix=True),), (ACCEPT,))
 
 
 def _link() -> Iterator[NftRule]:
     """Without these a node's addresses cannot be found, and failsafe ports are of no use."""
-    kind = (*protocol(_ICMPV6), PayloadLoad("transport", 0, 1))
-    low, high = (bytes((number,)) for number in _NEIGHBOURS)
-    yield NftRule((*kind, CompareRange("eq", low, high), ACCEPT), "neighbours on the link")
-    yield NftRule((*kind, Compare("eq", bytes((_LISTENERS,))), ACCEPT), "listeners on the link")
+    yield NftRule((IsProtocol(_ICMPV6), IcmpType(*_NEIGHBOURS)), (ACCEPT,), "neighbours on the link")
+    yield NftRule((IsProtocol(_ICMPV6), IcmpType(_LISTENERS, _LISTENERS)), (ACCEPT,), "listeners on the link")
 
 
-def _loopback(stage: HostStage, port: int) -> tuple[Expression, ...]:
-    return (*_is_interface(stage.direction, "lo"), *protocol(_TCP), *_port(port, is_source=False))
-
-
-def _translated_to() -> tuple[Expression, ...]:
-    return (CtLoad("status"), Bitwise(_DNAT, ZERO), Compare("neq", ZERO))
+def _loopback(stage: HostStage, port: int) -> Match:
+    return AtInterface(stage.is_out, "lo"), IsProtocol(_TCP), PortIn(False, port, port)
 
 
 def _translated(stages: tuple[HostStage, ...], view: HostView, settings: FilterSettings) -> Iterator[NftChain]:
     """A connection of the host's own is policed here if its destination was translated; a forwarded one is not."""
     if OUT not in stages:
         return
-    forwarded = NftRule((*_translated_to(), *set_mark(settings.host_mark)))
+    forwarded = NftRule((IsTranslated(),), (SetMark(settings.host_mark),))
     yield NftChain(_FORWARDED, (forwarded,), BaseHook("forward", 6))
-    only = NftRule((*_translated_to(), jump(f"{_TRANSLATED}-own")))
+    only = NftRule((IsTranslated(),), (jump(f"{_TRANSLATED}-own"),))
     yield NftChain(_TRANSLATED, (only,), BaseHook("postrouting", -150))
     rules = (
-        NftRule((*has_mark(settings.host_mark), ACCEPT), "decided before"),
+        NftRule((HasMark(settings.host_mark),), (ACCEPT,), "decided before"),
         ESTABLISHED,
-        *_not_workloads("oifname", settings),
+        *_not_workloads(settings, is_out=True),
         *_dispatch(OUT, view),
     )
     yield NftChain(f"{_TRANSLATED}-own", rules)
@@ -270,18 +255,17 @@ def _translated(stages: tuple[HostStage, ...], view: HostView, settings: FilterS
 def _class_chain(
     stage: HostStage,
     wanted: WantedHostClass,
-    family: int,
     settings: FilterSettings,
     passes: Passes,
     view: HostView,
 ) -> NftChain:
     name, tiers, ingress = stage.chain_of(wanted.id), wanted.tiers(stage.reach, stage.ingress), stage.ingress
-    failsafe = () if stage.reach == "forward" else (NftRule((jump(_failsafe_name(stage)),)),)
+    failsafe = () if stage.reach == "forward" else (NftRule((), (jump(_failsafe_name(stage)),)),)
     if name in view.refused:
-        return NftChain(name, (*failsafe, NftRule((DROP,), "the kernel refuses its rules")))
+        return NftChain(name, (*failsafe, NftRule((), (DROP,), "the kernel refuses its rules")))
     if stage.reach != "own" and not tiers:
         invalid = (INVALID,) if stage.reach == "forward" and settings.drop_invalid else ()
-        return NftChain(name, (*invalid, NftRule((ACCEPT,), "no policy for this stage")))
+        return NftChain(name, (*invalid, NftRule((), (ACCEPT,), "no policy for this stage")))
     rules: list[NftRule] = []
     if settings.drop_invalid and stage.reach != "raw":
         rules.append(INVALID)
@@ -291,12 +275,12 @@ def _class_chain(
     def passed(policy: PolicyId) -> bool:
         return passes(policy, ingress)
 
-    rules += render_tiers(tiers, ingress, family, settings, passed, drops=drops, denied=view.denied)
+    rules += render_tiers(tiers, ingress, settings, passed, drops=drops, denied=view.denied)
     if stage.reach == "own":
-        rules += [NftRule((ask(profile, ingress, view.denied, drops=drops),)) for profile in wanted.profiles]
-        rules.append(NftRule((DROP if drops else deny(family, settings),), NOTHING_ALLOWED))
+        rules += [NftRule((), (ask(profile, ingress, view.denied, drops=drops),)) for profile in wanted.profiles]
+        rules.append(NftRule((), (DROP if drops else deny(settings),), NOTHING_ALLOWED))
     else:
-        rules.append(NftRule((ACCEPT,)))
+        rules.append(NftRule((), (ACCEPT,)))
     return NftChain(name, tuple(rules))
 
 
@@ -324,9 +308,4 @@ def _open_ports(ports: tuple[FailsafePort, ...], family: int, ingress: bool, *, 
             if port.net.version != family:
                 continue
             other = in_network(port.net, ingress)
-        yield NftRule((*protocol(port.protocol), *_port(port.port, is_source=is_source), *other, ACCEPT))
-
-
-def _port(number: int, *, is_source: bool) -> tuple[Expression, ...]:
-    load = PayloadLoad("transport", 0 if is_source else 2, 2)
-    return (load, Compare("eq", number.to_bytes(2, "big")))
+        yield NftRule((IsProtocol(port.protocol), PortIn(is_source, port.port, port.port), *other), (ACCEPT,))

@@ -10,9 +10,9 @@ from cni_calico.kernel.filter.legacy.layout import Compiler
 from cni_calico.kernel.filter.legacy.matches import Marks
 from cni_calico.kernel.filter.legacy.names import chain_name
 from cni_calico.kernel.filter.legacy.placement import FILTER, RAW, Layout, NotExpressed
-from cni_calico.netfilter.rules import ACCEPT, DROP, MetaLoad, NftRule, NoTrack, SetLookup, jump
-from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet, NftTable
-from cni_calico.nodeagent.policing.tables.stages import interface_key
+from cni_calico.netfilter.rules import ACCEPT, DROP, Dispatch, NftRule, NoTrack, jump
+from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet, NftTable, interface_key
+from tests.unit.netfilter.rules import rule
 
 MARKS = Marks(0x40000, 0x80000)
 MAP = NftSet("by-interface", ("ifname",), verdicts=True)
@@ -22,13 +22,13 @@ NAMES = [f"c{i}" for i in range(12)]
 
 def random_chain(rng: random.Random, at: int, there: list[str], *, maps: bool) -> tuple[NftRule, ...]:
     """It leads only to later ones of ``there``, and to the map."""
-    rules = [NftRule((jump(name),)) for name in there if rng.random() < 0.3 and int(name[1:]) > at]
+    rules = [rule(jump(name)) for name in there if rng.random() < 0.3 and int(name[1:]) > at]
     if maps and rng.random() < 0.3:
-        rules.append(NftRule((MetaLoad("iifname"), SetLookup(MAP.name, verdict=True))))
+        rules.append(rule(Dispatch(False, MAP.name)))
     if rng.random() < 0.5:
-        rules.append(NftRule((rng.choice((ACCEPT, DROP)),)))
+        rules.append(rule(rng.choice((ACCEPT, DROP))))
     if rng.random() < 0.1:
-        rules.append(NftRule((NoTrack(), ACCEPT)))
+        rules.append(rule(NoTrack(), ACCEPT))
     return tuple(rules)
 
 
@@ -40,7 +40,7 @@ def random_table(rng: random.Random, before: NftTable) -> NftTable:
         if name not in there:
             continue
         known = before.chains.get(name)
-        leads = {e.chain for rule in known.rules for e in rule.expressions if hasattr(e, "chain")} if known else set()
+        leads = {one.verdict.chain for one in known.rules if one.verdict is not None} if known else set()
         if known is not None and rng.random() < 0.6 and leads - {""} <= set(there):
             chains[name] = known
         else:
@@ -56,9 +56,9 @@ def random_table(rng: random.Random, before: NftTable) -> NftTable:
 def reached(table: NftTable, begins: list[str]) -> set[str]:
     seen, waiting = set(begins), list(begins)
     while waiting:
-        for expression in (e for rule in table.chains[waiting.pop()].rules for e in rule.expressions):
-            more = [expression.chain] if getattr(expression, "chain", "") else []
-            if isinstance(expression, SetLookup):
+        for one in table.chains[waiting.pop()].rules:
+            more = [one.verdict.chain] if one.verdict is not None and one.verdict.chain else []
+            if one.lookups():
                 more = [verdict.chain for verdict in table.verdicts[MAP.name].values()]
             waiting += [name for name in more if name not in seen]
             seen.update(more)
@@ -88,20 +88,18 @@ def test_every_change_leads_where_one_step_leads(seed: int) -> None:
         assert in_raw == (reached(table, ["first"]) if "first" in table.chains else set())
         for name in {ours[name] for name in layout.chains[FILTER] if name in ours} - hooked:
             fitting = reached(table, [name])
-            assert not any(
-                isinstance(e, NoTrack) for c in fitting for r in table.chains[c].rules for e in r.expressions
-            )
+            assert not any(NoTrack() in one.actions for c in fitting for one in table.chains[c].rules)
 
 
 def test_only_what_changed_is_another_object() -> None:
     compiler = Compiler(MARKS)
     chains = {
-        "first": NftChain("first", (NftRule((jump("a"),)), NftRule((jump("b"),))), HOOKS["second"]),
-        "a": NftChain("a", (NftRule((DROP,)),)),
-        "b": NftChain("b", (NftRule((DROP,)),)),
+        "first": NftChain("first", (rule(jump("a")), rule(jump("b"))), HOOKS["second"]),
+        "a": NftChain("a", (rule(DROP),)),
+        "b": NftChain("b", (rule(DROP),)),
     }
     before = dict(compiler.layout(NftTable("ip", "calico-policy", dict(chains))).chains[FILTER])
-    chains["b"] = NftChain("b", (NftRule((ACCEPT,)),))
+    chains["b"] = NftChain("b", (rule(ACCEPT),))
     after = compiler.layout(NftTable("ip", "calico-policy", dict(chains))).chains[FILTER]
     assert {name for name, rules in after.items() if rules is not before.get(name)} == {
         chain_name("b"),
@@ -110,8 +108,8 @@ def test_only_what_changed_is_another_object() -> None:
 
 
 def test_what_is_not_there_is_named_and_then_forgiven() -> None:
-    compiler, there = Compiler(MARKS), NftChain("a", (NftRule((DROP,)),))
-    chains = {"first": NftChain("first", (NftRule((jump("a"),)),), HOOKS["second"])}
+    compiler, there = Compiler(MARKS), NftChain("a", (rule(DROP),))
+    chains = {"first": NftChain("first", (rule(jump("a")),), HOOKS["second"])}
     with pytest.raises(NotExpressed, match="leads to the chain a, which is not there"):
         compiler.layout(NftTable("ip", "calico-policy", chains))
     fixed = NftTable("ip", "calico-policy", {**chains, "a": there})

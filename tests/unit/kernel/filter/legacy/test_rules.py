@@ -13,26 +13,34 @@ from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
     RETURN,
-    Compare,
-    Expression,
-    FibSourceInterface,
-    Immediate,
+    AddressInNet,
+    AddressInSet,
+    ArpSenderInSet,
+    AtInterface,
+    CountPacket,
+    Dispatch,
+    HasMark,
+    IcmpType,
+    IsArpReply,
+    IsProtocol,
     LogPacket,
-    MetaLoad,
-    NftRule,
     NoTrack,
-    PayloadLoad,
+    PacketVerdict,
+    PortIn,
     RateLimit,
-    RejectPacket,
-    SetLookup,
-    UnknownExpression,
+    Reject,
+    RuleAction,
+    RuleTest,
+    SetMark,
+    SourceIsElsewhere,
+    Unrecognised,
     jump,
 )
 from cni_calico.netfilter.tables import NftSet, NftTable
-from cni_calico.nodeagent.policing.tables.chains import ESTABLISHED, ZERO, clear_mark, has_mark, set_mark
-from cni_calico.nodeagent.policing.tables.matches import in_network, network_list, protocol, render_match
-from cni_calico.nodeagent.policing.tables.stages import begins_with, interface_key
+from cni_calico.nodeagent.policing.tables.chains import TRACKED
+from cni_calico.nodeagent.policing.tables.matches import in_network, network_list, render_match
 from cni_calico.policy.wanted import WantedRule, WantedSide
+from tests.unit.netfilter.rules import rule
 
 MARKS = Marks(0x40000, 0x80000)
 TCP, UDP = 6, 17
@@ -43,15 +51,15 @@ def table(family: str = "ip", *sets: NftSet) -> NftTable:
     return NftTable(family, "calico-policy", sets={one.name: one for one in sets})
 
 
-def rules(*expressions: Expression, where: NftTable | None = None, base: bool = False) -> list[str]:
+def rules(*parts: RuleTest | RuleAction, where: NftTable | None = None, base: bool = False) -> list[str]:
     done = Compiled()
-    compile_rule(NftRule(expressions), where or table(), MARKS, base=base, done=done)
+    compile_rule(rule(*parts), where or table(), MARKS, base=base, done=done)
     return done.rules
 
 
-def matches(rule: WantedRule, family: int, *sets: NftSet) -> list[str]:
+def matches(wanted_rule: WantedRule, family: int, *sets: NftSet) -> list[str]:
     """The rules of all alternatives, which drop."""
-    rendered = render_match(rule, family, lambda name: False)
+    rendered = render_match(wanted_rule, family, lambda name: False)
     where = table("ip" if family == 4 else "ip6", *sets)
     for name, listed in rendered.lists.items():
         where.sets[name], where.elements[name] = listed.spec, set(listed.elements)
@@ -73,36 +81,39 @@ def wanted(
 def test_actions() -> None:
     assert rules(ACCEPT) == [ALLOW] and rules(ACCEPT, base=True) == ["-j RETURN"]
     assert rules(RETURN) == ["-j RETURN"] and rules(DROP) == ["-j DROP"]
-    assert rules(RejectPacket(3)) == ["-j REJECT --reject-with icmp-port-unreachable"]
-    assert rules(RejectPacket(4)) == ["-j REJECT --reject-with icmp6-port-unreachable"]
-    assert rules(*protocol(TCP), RejectPacket()) == ["-p 6 -j REJECT --reject-with tcp-reset"]
-    assert rules(*set_mark(0x10000), RETURN) == ["-g cali-p-do-10000-10000"]
-    assert rules(*clear_mark(0x10000)) == ["-j MARK --set-xmark 0x0/0x10000"]
-    assert rules(*set_mark(0x20000), NoTrack(), ACCEPT) == ["-g cali-p-do-60000-60000n"]
+    assert rules(Reject()) == ["-j REJECT --reject-with icmp-port-unreachable"]
+    assert rules(Reject(), where=table("ip6")) == ["-j REJECT --reject-with icmp6-port-unreachable"]
+    assert rules(IsProtocol(TCP), Reject(with_reset=True)) == ["-p 6 -j REJECT --reject-with tcp-reset"]
+    assert rules(SetMark(0x10000), RETURN) == ["-g cali-p-do-10000-10000"]
+    assert rules(SetMark(0x10000, cleared=True), RETURN) == ["-g cali-p-do-0-10000"]
+    assert rules(SetMark(0x10000)) == ["-j MARK --set-xmark 0x10000/0x10000"]
+    assert rules(SetMark(0x10000, cleared=True)) == ["-j MARK --set-xmark 0x0/0x10000"]
+    assert rules(SetMark(0x20000), NoTrack(), ACCEPT) == ["-g cali-p-do-60000-60000n"]
+    assert rules(CountPacket(), DROP) == ["-j DROP"]
     assert rules(NoTrack(), base=True) == ["-j CT --notrack"]
 
 
 def test_a_jump_comes_back_only_without_a_verdict() -> None:
-    assert rules(*has_mark(0x10000), jump("pi-gnp/x")) == [
+    assert rules(HasMark(0x10000), jump("pi-gnp/x")) == [
         "-m mark --mark 0x10000/0x10000 -j cali-p-pi-gnp/x",
         "-m mark --mark 0x40000/0x40000 -j RETURN",
     ]
-    assert rules(MetaLoad("oifname"), SetLookup("to-workloads", verdict=True)) == [
+    assert rules(Dispatch(True, "to-workloads")) == [
         "-j cali-p-by-o/to-workloads",
         "-m mark --mark 0x40000/0x40000 -j RETURN",
     ]
 
 
 def test_what_packets_are_like() -> None:
-    assert rules(*ESTABLISHED.expressions) == [f"-m conntrack --ctstate ESTABLISHED,RELATED {ALLOW}"]
-    assert rules(*begins_with("iifname", "cali"), DROP) == ['-i "cali+" -j DROP']
-    assert rules(MetaLoad("oifname"), Compare("eq", interface_key("eth0")), DROP) == ['-o "eth0" -j DROP']
-    unrouted = (FibSourceInterface(), Compare("eq", ZERO))
-    assert rules(*unrouted, DROP) == ["-m rpfilter --validmark --invert -j DROP"]
+    assert rules(TRACKED, ACCEPT) == [f"-m conntrack --ctstate ESTABLISHED,RELATED {ALLOW}"]
+    assert rules(AtInterface(False, "cali", is_prefix=True), DROP) == ['-i "cali+" -j DROP']
+    assert rules(AtInterface(False, "123456789012345", is_prefix=True), DROP) == ['-i "123456789012345" -j DROP']
+    assert rules(AtInterface(True, "eth0"), DROP) == ['-o "eth0" -j DROP']
+    assert rules(SourceIsElsewhere(), DROP) == ["-m rpfilter --validmark --invert -j DROP"]
     for text in ("10.0.0.0/8", "10.65.0.0/26", "192.0.2.7/32"):
         assert rules(*in_network(ip_network(text), True), DROP) == [f"-s {text} -j DROP"]
     six = ip_network("2001:db8::/33")
-    assert rules(*in_network(six, False, "neq"), DROP, where=table("ip6")) == [f"! -d {six} -j DROP"]
+    assert rules(*in_network(six, False, True), DROP, where=table("ip6")) == [f"! -d {six} -j DROP"]
 
 
 def test_ports() -> None:
@@ -164,13 +175,13 @@ def test_what_iptables_tests_only_once() -> None:
         "-s 10.1.0.0/16 -j MARK --set-xmark 0x0/0x80000",
         "-s 10.0.0.0/8 -m mark --mark 0x80000/0x80000 -j DROP",
     ]
-    assert rules(*protocol(TCP, "neq"), *protocol(UDP, "neq"), DROP) == [
+    assert rules(IsProtocol(TCP, negated=True), IsProtocol(UDP, negated=True), DROP) == [
         "-j MARK --set-xmark 0x80000/0x80000",
         "-p 17 -j MARK --set-xmark 0x0/0x80000",
         "! -p 6 -m mark --mark 0x80000/0x80000 -j DROP",
     ]
-    assert rules(*protocol(TCP), *protocol(UDP, "neq"), DROP) == ["-p 6 -j DROP"]
-    assert rules(*protocol(TCP), *protocol(TCP, "neq"), DROP) == []
+    assert rules(IsProtocol(TCP), IsProtocol(UDP, negated=True), DROP) == ["-p 6 -j DROP"]
+    assert rules(IsProtocol(TCP), IsProtocol(TCP, negated=True), DROP) == []
 
 
 def test_limits() -> None:
@@ -179,13 +190,13 @@ def test_limits() -> None:
         "-m limit --limit 100/second --limit-burst 5 -j MARK --set-xmark 0x0/0x80000",
         "-m mark --mark 0x80000/0x80000 -j DROP",
     ]
-    assert rules(*protocol(TCP), RateLimit(1, 86400, 5), LogPacket("x: ")) == [
+    assert rules(IsProtocol(TCP), RateLimit(1, 86400, 5), LogPacket("x: ")) == [
         '-p 6 -m limit --limit 1/day --limit-burst 4 -j LOG --log-level 6 --log-prefix "x: "'  # a word of 32 bits
     ]
     with pytest.raises(CannotExpress, match="rates above 10000"):
         rules(RateLimit(10001, 1, 5), DROP)
     with pytest.raises(CannotExpress, match="inverted"):
-        rules(*protocol(TCP), RateLimit(100, over=True), DROP)
+        rules(IsProtocol(TCP), RateLimit(100, over=True), DROP)
 
 
 def test_log_prefixes_are_cut() -> None:
@@ -194,16 +205,23 @@ def test_log_prefixes_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "expressions",
+    "parts",
     [
-        (UnknownExpression("x", b""),),
-        (Immediate("goto", "x"),),
-        (MetaLoad("mark"), Compare("eq", b"\1\0\0\0"), DROP),
-        (PayloadLoad("transport", 13, 1), Compare("eq", b"\2"), DROP),
-        (MetaLoad("iifname"), Compare("eq", interface_key("cali+")), DROP),
-        (PayloadLoad("network", 12, 4), SetLookup("nowhere"), DROP),
+        (Unrecognised("x"), DROP),
+        (PacketVerdict("goto", "x"),),
+        (PortIn(True, 1, 1), DROP),
+        (IcmpType(8, 8), DROP),
+        (IsProtocol(1), IcmpType(8, 9, negated=True), DROP),
+        (AtInterface(False, "cali+"), DROP),
+        (AtInterface(False, ""), DROP),
+        (AddressInSet(True, "nowhere"), DROP),
+        (IsArpReply(), ArpSenderInSet("x"), DROP),
+        (LogPacket("x"), DROP),
+        (SetMark(1), DROP),
+        (NoTrack(), Dispatch(False, "x")),
+        (AddressInNet(True, bytes((10, 0, 0, 0)), 8),),
     ],
 )
-def test_what_cannot_be_expressed_is_refused(expressions: tuple[Expression, ...]) -> None:
+def test_what_cannot_be_expressed_is_refused(parts: tuple[RuleTest | RuleAction, ...]) -> None:
     with pytest.raises(CannotExpress):
-        rules(*expressions)
+        rules(*parts)

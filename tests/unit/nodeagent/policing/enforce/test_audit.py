@@ -116,7 +116,7 @@ def test_what_others_changed_is_found(at_once: bool) -> None:
         (lambda node: node.kernel.tables[T4].verdicts[FROM.name], drop_verdict),
         (lambda node: node.kernel.tables[T4].verdicts[FROM.name], other_verdict),
         (_element, lambda node: node.elsewhere(FlushChain(T4, "from-workloads"))),
-        (_element, lambda node: node.elsewhere(AddRules(T4, "to-workloads", (NftRule((DROP,)),)))),
+        (_element, lambda node: node.elsewhere(AddRules(T4, "to-workloads", (NftRule((), (DROP,)),)))),
         (_element, lambda node: node.elsewhere(AddChain(T4, "strange"))),
         (_element, lambda node: node.elsewhere(AddSet(T4, NftSet("strange", ("ipv4_addr",))))),
         (_element, lambda node: node.elsewhere(AddElements(T4, _element(node)[0], frozenset((b"\1\2\3\4",))))),

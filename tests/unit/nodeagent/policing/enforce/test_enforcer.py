@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from errno import EFBIG, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP
 
@@ -12,7 +12,7 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.log import Log
-from cni_calico.netfilter.rules import ConnectionLimit, FibSourceInterface, RateLimit
+from cni_calico.netfilter.rules import ConnectionLimit, RateLimit, SourceIsElsewhere
 from cni_calico.netfilter.tables import AddChain, AddRules, FlushChain, NftTable, Operation, TableId
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -85,7 +85,7 @@ def test_a_policy_that_the_kernel_refuses(enforcer_kernel: FakePacketFilter, enf
     def refuse(operation: Operation) -> int:
         if not isinstance(operation, AddRules) or operation.chain not in names:
             return 0
-        return EOPNOTSUPP if any(len(rule.expressions) > 1 for rule in operation.rules) else 0
+        return EOPNOTSUPP if any(rule.tests or len(rule.actions) > 1 for rule in operation.rules) else 0
 
     rng = random.Random(4)
     wanted = next(
@@ -170,12 +170,12 @@ def test_what_is_let_go_is_compared_the_next_time(enforcer_kernel: FakePacketFil
 
 
 def _has(kind: type) -> Callable[[Operation], bool]:
-    return lambda o: isinstance(o, AddRules) and any(isinstance(e, kind) for r in o.rules for e in r.expressions)
+    return lambda o: isinstance(o, AddRules) and any(isinstance(test, kind) for rule in o.rules for test in rule.tests)
 
 
 LACKING: list[tuple[OptionalFeature, Callable[[Operation], bool]]] = [
     (OptionalFeature.ARP_ANSWERS, lambda o: o.table == ARP and isinstance(o, AddChain)),
-    (OptionalFeature.SOURCES, _has(FibSourceInterface)),
+    (OptionalFeature.SOURCES, _has(SourceIsElsewhere)),
     (OptionalFeature.CONNECTIONS, _has(ConnectionLimit)),
     (OptionalFeature.LIMITS, _has(RateLimit)),
 ]
@@ -232,7 +232,7 @@ def test_a_kernel_without_arp_tables() -> None:
     """It does not even list them."""
 
     class WithoutArp(FakePacketFilter):
-        def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
+        def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
             if table == ARP:
                 raise KernelError("cannot read the table: not supported", errno=EOPNOTSUPP)
             return FakePacketFilter.read_table(self, table, deadline)
@@ -263,7 +263,7 @@ class _SlowToRead(FakePacketFilter):
 
     asked: int = 0
 
-    def read_table(self, table: TableId, deadline: Deadline, like: NftTable | None = None) -> NftTable | None:
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
         self.asked += table in self.tables
         if table in self.tables:
             raise KernelError("it takes too long", errno=EFBIG)

@@ -13,7 +13,7 @@ import pytest
 
 from cni_calico.errors import RulesRefused
 from cni_calico.log import Log
-from cni_calico.netfilter.rules import DROP, Immediate, SetLookup
+from cni_calico.netfilter.rules import DROP, Dispatch
 from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
@@ -26,6 +26,7 @@ from cni_calico.netfilter.tables import (
     NftTable,
     Operation,
     TableId,
+    interface_key,
     object_of,
 )
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
@@ -33,7 +34,7 @@ from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.naming import class_chain, policy_chain
 from cni_calico.nodeagent.policing.tables.optional import feature_of
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.nodeagent.policing.tables.stages import FROM, TO, interface_key
+from cni_calico.nodeagent.policing.tables.stages import FROM, TO
 from cni_calico.nodeagent.policing.tables.touched import FILTER
 from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon
@@ -48,15 +49,15 @@ def enforcer_of(kernel: FakePacketFilter) -> Enforcer:
 
 
 def drops(chain: NftChain) -> bool:
-    return bool(chain.rules) and chain.rules[0].expressions == (DROP,)
+    return bool(chain.rules) and not chain.rules[0].tests and chain.rules[0].actions == (DROP,)
 
 
 def jumps_of(chain: NftChain) -> list[str]:
-    return [e.chain for rule in chain.rules for e in rule.expressions if isinstance(e, Immediate) and e.chain]
+    return [rule.verdict.chain for rule in chain.rules if rule.verdict is not None and rule.verdict.chain]
 
 
 def sets_of(chain: NftChain) -> list[str]:
-    return [e.name for rule in chain.rules for e in rule.expressions if isinstance(e, SetLookup) and not e.verdict]
+    return [name for rule in chain.rules if not isinstance(rule.actions[0], Dispatch) for name in rule.lookups()]
 
 
 def require_closed_or_right(tables: dict[TableId, NftTable], right: dict[TableId, NftTable]) -> None:
@@ -206,7 +207,7 @@ def test_every_policy_refused_at_once() -> None:
 
     def refuse(operation: Operation) -> int:
         mine = isinstance(operation, AddRules) and operation.chain in names
-        return EINVAL if mine and any(rule.expressions != (DROP,) for rule in operation.rules) else 0
+        return EINVAL if mine and any(rule.tests or rule.actions != (DROP,) for rule in operation.rules) else 0
 
     kernel.refuse = refuse
     enforcer = enforcer_of(kernel)

@@ -37,7 +37,7 @@ def test_the_kernel_has_its_rules(tmp_path: Path, there: int, is_spared: bool) -
     graph.set_budget(5)
     graph.flush()
     goal, held = Goal(FilterSettings()), NftTable("ip", "calico-policy")
-    chain = NftChain(policy_chain(name, True), (NftRule((DROP,)),) * there)
+    chain = NftChain(policy_chain(name, True), (NftRule((), (DROP,)),) * there)
     held.chains[chain.name] = chain
     begin(Spared(Files(), Log("none", stderr=False), str(tmp_path)), graph, goal, {FILTER[4]: held})
     assert (graph.spared == {name: 31}) == is_spared and bool(graph.over_budget) != is_spared

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from cni_calico.datastore.interface import Versioned
 from cni_calico.log import SILENT
 from cni_calico.model.keys import ResourceKey
-from cni_calico.netfilter.rules import Immediate, SetLookup
 from cni_calico.netfilter.tables import NftTable
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed import ahead, shares, starting, turns
@@ -136,12 +135,12 @@ def met(table: NftTable) -> dict[str, Any]:
         if name in found:
             continue
         chain = found[name] = table.chains[name]
-        for expression in (e for rule in chain.rules for e in rule.expressions):
-            if isinstance(expression, Immediate) and expression.chain:
-                waiting.append(expression.chain)
-            if isinstance(expression, SetLookup):
-                members = table.verdicts.get(expression.name, {})
-                found[f"set {expression.name}"] = members or frozenset(table.elements.get(expression.name, ()))
+        for rule in chain.rules:
+            if rule.verdict is not None and rule.verdict.chain:
+                waiting.append(rule.verdict.chain)
+            for looked_up in rule.lookups():
+                members = table.verdicts.get(looked_up, {})
+                found[f"set {looked_up}"] = members or frozenset(table.elements.get(looked_up, ()))
                 waiting += [verdict.chain for verdict in members.values() if verdict.chain]
     return found
 

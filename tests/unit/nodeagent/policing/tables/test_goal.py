@@ -9,7 +9,7 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.netfilter.difference import Phases, plan_table
-from cni_calico.netfilter.rules import Immediate
+from cni_calico.netfilter.rules import DROP
 from cni_calico.netfilter.tables import AddChain, AddRules, FlushChain, NftChain, NftTable, TableId, mirror
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -108,7 +108,7 @@ def test_a_policy_that_is_given_up_denies() -> None:
     goal.give_up(POLICIES[0], 'it is "bad"')
     chains = goal.tables.of[FILTER[4]].chains
     mine = [chain for name, chain in chains.items() if name[3:] == "np/default/np0"]
-    assert mine and all(len(chain.rules) == 1 and chain.rules[0].expressions[0].kind == "drop" for chain in mine)
+    assert mine and all(len(chain.rules) == 1 and chain.rules[0].actions == (DROP,) for chain in mine)
     assert goal.problems == {POLICIES[0]: 'it is "bad"'}
     assert all('"' not in rule.comment for chain in mine for rule in chain.rules)
     policy = wanted.policies[POLICIES[0]]
@@ -171,7 +171,7 @@ def _require_failsafe(table: NftTable) -> int:
         if not name.startswith(("host-in-h", "host-out-h")) or not chain.rules:
             continue
         count += 1
-        jumps = [e.chain for rule in chain.rules[:2] for e in rule.expressions if isinstance(e, Immediate) and e.chain]
+        jumps = [rule.verdict.chain for rule in chain.rules[:2] if rule.verdict is not None and rule.verdict.chain]
         (failsafe,) = (jumped for jumped in jumps if jumped.startswith("failsafe-"))
         assert len(table.chains[failsafe].rules) == 9
     return count

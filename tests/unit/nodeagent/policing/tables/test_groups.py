@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.netfilter.rules import Compare, Immediate, MetaStore
+from cni_calico.netfilter.rules import DROP, HasMark, SetMark
 from cni_calico.netfilter.tables import AddRules, NftTable
 from cni_calico.nodeagent.policing.tables import groups
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -70,13 +70,12 @@ class Walk:
             self.mark = self.mark or outcome == "Pass"
             return {"Allow": "accept", "Deny": "drop"}.get(outcome, "")
         for rule in self.table.chains[chain].rules:
-            tests = [one for one in rule.expressions if isinstance(one, Compare)]
-            if any((one.op == "eq") == self.mark for one in tests):  # "eq": the mark is not set
+            if any(one.negated == self.mark for one in rule.tests if isinstance(one, HasMark)):
                 continue
-            if any(isinstance(one, MetaStore) for one in rule.expressions):
+            if any(isinstance(one, SetMark) for one in rule.actions):
                 self.mark = False
-            for one in (e for e in rule.expressions if isinstance(e, Immediate)):
-                verdict = self.through(one.chain) if one.kind == "jump" else one.kind
+            if rule.verdict is not None:
+                verdict = self.through(rule.verdict.chain) if rule.verdict.chain else rule.verdict.kind
                 if verdict == "return":
                     return ""
                 if verdict:
@@ -176,7 +175,7 @@ def test_a_refused_group_denies_every_class_that_asks_it() -> None:
     assert set(goal.refused.classes) == {("c1", True), ("c2", True)} and part not in chains
     for name in ("c1", "c2"):
         (rule,) = chains[class_chain(name, True)].rules
-        assert [one.kind for one in rule.expressions if isinstance(one, Immediate)] == ["drop"]
+        assert rule.actions == (DROP,)
 
 
 def test_legacy_iptables_asks_each_policy() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cni_calico.log import Log
-from cni_calico.netfilter.rules import NftRule, UnknownExpression
+from cni_calico.netfilter.rules import NftRule, Unrecognised
 from cni_calico.netfilter.tables import AddElements, AddRules
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.feed.standins import WHY, is_stand_in
@@ -98,7 +98,7 @@ def test_what_others_want_is_not_the_earlier_runs(policed_kernel: FakePacketFilt
 
 def test_rules_that_are_not_wholly_known_are_not_kept(policed_kernel: FakePacketFilter) -> None:
     table, chain = FILTER[4], policy_chain(NAME, ingress=True)
-    policed_kernel.apply([AddRules(table, chain, (NftRule((UnknownExpression("later", b""),)),))], soon())
+    policed_kernel.apply([AddRules(table, chain, (NftRule((Unrecognised("later"),)),))], soon())
     assert FILTER[4] not in begin(policed_kernel).goal.tables.kept._of.get(NAME, {})
 
 

@@ -17,7 +17,7 @@ from cni_calico.nodeagent.policing.tables.touched import FILTER
 
 
 def verdicts(chain: NftChain) -> list[object]:
-    return [rule.expressions[-1] for rule in chain.rules]
+    return [rule.verdict for rule in chain.rules]
 
 
 def test_a_kernel_that_cannot_check_sources_has_a_chain_of_its_own_for_it() -> None:

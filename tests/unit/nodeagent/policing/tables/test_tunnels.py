@@ -79,7 +79,7 @@ def test_a_port_that_a_device_still_has_is_guarded_like_the_new_one() -> None:
 def test_a_kernel_that_tracks_everything() -> None:
     goal = Goal(FilterSettings())
     goal.use_tunnels(BOTH)
-    assert NoTrack() in goal.tables.of[FILTER[4]].chains[NOTRACK[0]].rules[0].expressions
+    assert NoTrack() in goal.tables.of[FILTER[4]].chains[NOTRACK[0]].rules[0].actions
     goal.lack(OptionalFeature.NOTRACK, "no")
     assert chains(goal, 4) == chains(goal, 6) == {"tunnels"}
     goal.forgive()

@@ -77,7 +77,7 @@ def test_a_chain_of_host_endpoints_refused(how: str, stage: HostStage) -> None:
         direction = "in" if stage.ingress else "out"
         failsafe = {"forward": [], "raw": [f"failsafe-raw-{direction}"]}.get(stage.reach, [f"failsafe-{direction}"])
         assert jumps_of(closed) == failsafe and len(closed.rules) == 1 + len(failsafe)
-        assert closed.rules[-1].expressions == (DROP,)
+        assert closed.rules[-1].actions == (DROP,) and not closed.rules[-1].tests
         assert chains == {other: chain for other, chain in right[table].chains.items() if other != name}
     kernel.refuse = lambda operation: 0
     enforcer.goal.forgive()
