@@ -5,7 +5,6 @@ Rule: bytes in, values out; malformed bytes raise KernelError and nothing else. 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
@@ -161,7 +160,7 @@ def list_elements(payload: bytes) -> list[bytes]:
     """The elements of a list attribute, which all have the same type. Raises KernelError."""
     found, at, end = [], 0, len(payload)
     while end - at >= 4:
-        size = int.from_bytes(payload[at : at + 2], sys.byteorder)
+        size, _ = _ATTRIBUTE.unpack_from(payload, at)
         if size < 4 or size > end - at:
             raise KernelError(f"cannot decode a netlink list: length {size} with {end - at} bytes left")
         found.append(payload[at + 4 : at + size])
