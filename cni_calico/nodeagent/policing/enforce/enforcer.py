@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from errno import EFBIG, ENOENT, EOPNOTSUPP
 from itertools import groupby
 
@@ -26,11 +25,9 @@ from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.filter.interface import PacketFilter, TableReader
 from cni_calico.log import Log
 from cni_calico.netfilter.difference import Phases, Touched, plan_tables, remade
-from cni_calico.netfilter.rules import NftRule, Unrecognised
 from cni_calico.netfilter.tables import (
     DropTable,
     FilterObject,
-    NftChain,
     NftTable,
     Operation,
     TableId,
@@ -39,6 +36,7 @@ from cni_calico.netfilter.tables import (
 )
 from cni_calico.nodeagent.policing.enforce.audit import Audit
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
+from cni_calico.nodeagent.policing.enforce.recognition import as_large, as_recognised
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -168,7 +166,7 @@ class Enforcer:
             if table in self._unread:  # reading it took so long that there was no time left to replace it
                 unread.add(table)
                 continue
-            wanted = _as_large(self._wanted(table), more_rules)
+            wanted = as_large(self._wanted(table), more_rules)
             likes = filter(None, (self.held.get(table), wanted, self.goal.tables.of[table]))
             try:
                 found = self._kernel.read_table(table, deadline, tuple(likes))
@@ -263,7 +261,7 @@ class Enforcer:
             before = self.held if self._read else None
             self.read(deadline)
             self.figures.compared += 1
-            if before is not None and before != self.held and _as_recognised(before, self.held) != self.held:
+            if before is not None and before != self.held and as_recognised(before, self.held) != self.held:
                 self.figures.found_changed += 1
         for table in TABLES:
             goal = self._wanted(table)
@@ -391,24 +389,3 @@ def _chain_names(reader: TableReader, table: TableId, deadline: Deadline) -> Gen
 
 def _joined(parts: Sequence[Sequence[Operation]]) -> list[Operation]:
     return [operation for part in parts for operation in part]
-
-
-def _as_recognised(before: Mapping[TableId, NftTable], now: Mapping[TableId, NftTable]) -> dict[TableId, NftTable]:
-    """``before``, but chains that were not recognised then, because something else was wanted, are as they are now."""
-    found = {}
-    for table, there in before.items():
-        chains = now[table].chains if table in now else {}
-        late = {name: chains[name] for name, chain in there.chains.items() if name in chains and _is_strange(chain)}
-        found[table] = replace(there, chains=there.chains | {n: one for n, one in late.items() if not _is_strange(one)})
-    return found
-
-
-def _is_strange(chain: NftChain) -> bool:
-    return any(isinstance(test, Unrecognised) for rule in chain.rules[:1] for test in rule.tests)
-
-
-def _as_large(table: NftTable | None, more_rules: int) -> NftTable | None:
-    """For a reader who looks only at its size."""
-    if table is None or not more_rules:
-        return table
-    return replace(table, chains=table.chains | {"": NftChain("", (NftRule(),) * more_rules)})

@@ -1,0 +1,34 @@
+"""PURE: what a reading of our tables is given, and what a later one recognises that an earlier one did not.
+
+Rule: a chain is recognised by printing what is wanted and comparing; one that was not is no change of the kernel's when
+another goal lets it be recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cni_calico.netfilter.rules import NftRule, Unrecognised
+from cni_calico.netfilter.tables import NftChain, NftTable, TableId
+
+
+def as_recognised(before: Mapping[TableId, NftTable], now: Mapping[TableId, NftTable]) -> dict[TableId, NftTable]:
+    """``before``, but chains that were not recognised then, because something else was wanted, are as they are now."""
+    found = {}
+    for table, there in before.items():
+        chains = now[table].chains if table in now else {}
+        late = {name: chains[name] for name, chain in there.chains.items() if name in chains and _is_strange(chain)}
+        found[table] = replace(there, chains=there.chains | {n: one for n, one in late.items() if not _is_strange(one)})
+    return found
+
+
+def _is_strange(chain: NftChain) -> bool:
+    return any(isinstance(test, Unrecognised) for rule in chain.rules[:1] for test in rule.tests)
+
+
+def as_large(table: NftTable | None, more_rules: int) -> NftTable | None:
+    """For a reader who looks only at its size."""
+    if table is None or not more_rules:
+        return table
+    return replace(table, chains=table.chains | {"": NftChain("", (NftRule(),) * more_rules)})
