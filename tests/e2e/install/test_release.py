@@ -277,6 +277,51 @@ def test_what_is_compiled_into_the_plugins_is_in_the_bill_of_materials(made: Pat
     assert all(each["licenses"] for each in components.values())
 
 
+@pytest.fixture(scope="module")
+def image_root(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root that a container of the agent's image has."""
+    directory = tmp_path_factory.mktemp("container")
+    for data in images_of(made)[0][2]:
+        subprocess.run(["tar", "-C", directory, "-xzf", "-"], input=data, check=True)
+    return directory
+
+
+def test_the_image_installs_the_plugins(image_root: Path) -> None:
+    """As the manifests' container does it, outside a cluster; the executables find all that they need in the layer."""
+    script = """
+mkdir -p /host/opt/cni/bin /host/etc/cni/net.d
+SLEEP=false /install-cni.sh
+for plugin in calico portmap; do
+  echo '{"cniVersion":"1.0.0"}' | CNI_COMMAND=VERSION /host/opt/cni/bin/$plugin
+done
+"""
+    assert inside(image_root, script).stdout.count('"supportedVersions"') == 2
+    names = {path.name for path in (image_root / "host/opt/cni/bin").iterdir() if not path.name.startswith(".")}
+    ours = {"calico", "calico-ipam", "calico.python", "calico-ipam.python"}
+    assert names == ours | {"bandwidth", "host-local", "loopback", "portmap", "tuning"}
+    assert json.loads((image_root / "host/etc/cni/net.d/10-calico.conflist").read_text())["plugins"]
+
+
+def test_the_image_runs_the_agent_with_bird(image_root: Path) -> None:
+    script = """
+ip link set lo up
+export NODENAME=host DATASTORE_TYPE=local IP=192.0.2.1/24 CALICO_NETWORKING_BACKEND=bird FELIX_HEALTHENABLED=true
+ip link add up0 type veth peer name up1; ip addr add 192.0.2.1/24 dev up0; ip link set up0 up; ip link set up1 up
+calico-node run >/var/log/agent 2>&1 &
+agent=$!
+until calico-node -felix-ready -bird-live >/var/log/ready 2>&1; do
+  kill -0 $agent || { cat /var/log/agent /var/log/ready; exit 1; }
+  sleep 0.3
+done
+birdcl -s /var/run/calico/bird.ctl show status | head -n 1
+nft list tables
+kill $agent
+wait $agent || :
+"""
+    said = inside(image_root, script).stdout
+    assert "BIRD 2" in said and "calico" in said, said
+
+
 # -- Debian packages --------------------------------------------------------------------------------------------------
 
 
