@@ -12,6 +12,7 @@ import argparse
 import fnmatch
 import gzip
 import io
+import os
 import stat
 import sys
 import tarfile
@@ -268,7 +269,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     layer = render_layer(Root(arguments.root))
-    new = arguments.out.with_name(f".{arguments.out.name}.new")
+    new = arguments.out.with_name(f".{arguments.out.name}.{os.getpid()}")  # several may make it at once
     new.write_bytes(layer)
     new.rename(arguments.out)
 
