@@ -80,7 +80,7 @@ licences() {
 }
 
 for program in "$scratch"/made/bin/*; do "$GO" version -m "$program"; done |
-  awk '$1 == "mod" || $1 == "dep" { print $2, $3, $4 }' | sort -u >"$scratch/made/modules"
+  awk '$1 == "mod" || $1 == "dep" { print $2, $3, $4 }' | LC_ALL=C sort -u >"$scratch/made/modules"
 while read -r path version _; do
   licences "$(cd "$SOURCE" && "$GO" list -m -f '{{.Dir}}' "$path")" "$path@$version"
 done <"$scratch/made/modules"

@@ -109,7 +109,7 @@ make_root() {
   rm -rf "$scratch/made/lists"/{lock,partial,auxfiles} "$tree/tmp"/* "$tree"/var/{cache/apt,log}/* "$tree"/etc/{resolv.conf,hostname}
   mkdir "$tree/var/lib/apt/lists"
   # shellcheck disable=SC2016 # dpkg's own placeholders
-  dpkg-query --admindir="$tree/var/lib/dpkg" -W -f '${Package}=${Version}\n' | sort >"$scratch/made/packages"
+  dpkg-query --admindir="$tree/var/lib/dpkg" -W -f '${Package}=${Version}\n' | LC_ALL=C sort >"$scratch/made/packages"
   touch "$scratch/made/asked"
   chmod 755 "$scratch/made"
   name=$NEWEST-$(sha256sum <"$scratch/made/packages" | cut -c 1-8)
