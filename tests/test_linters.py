@@ -655,10 +655,6 @@ def test_no_type_name_twice() -> None:
 # the most attributes that the methods of a class give it: more, and nobody can say what state it may be in. Values that
 # are only read (settings, records) are declared and not assigned, and may have any number.
 MOST_ATTRIBUTES = {"": 21, "nodeagent.policing.": 14}
-# class -> why it may have more
-MORE_ATTRIBUTES = {
-    "kernel.filter.legacy.matches.ParsedRule": "until rules are printed for each filter, it finds out what one meant",
-}
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:
@@ -683,8 +679,7 @@ def test_no_class_has_more_attributes_than_a_reader_can_keep_in_mind() -> None:
         for name, count in found.items()
         if any(name.startswith(room) and count > most for room, most in MOST_ATTRIBUTES.items())
     }
-    assert above.keys() - MORE_ATTRIBUTES.keys() == set(), above
-    assert MORE_ATTRIBUTES.keys() - above.keys() == set(), "remove what needs no exception any more"
+    assert above == {}
 
 
 def test_every_way_of_giving_an_attribute_counts() -> None:

@@ -24,7 +24,6 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     SetLookup,
     host32,
 )
-from cni_calico.kernel.filter.nf_tables.printer import expressions_of
 from cni_calico.netfilter.rules import (
     ConnectionLimit,
     CountPacket,
@@ -35,6 +34,7 @@ from cni_calico.netfilter.rules import (
     RateLimit,
 )
 from cni_calico.netfilter.tables import KEY_BYTES, NftTable
+from tests.fakes.expressions import expressions_of
 from tests.netns.wire import frame
 
 _INVALID, _NEW, _UNTRACKED = 1, 8, 64  # states of a connection

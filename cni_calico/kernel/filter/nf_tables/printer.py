@@ -227,11 +227,6 @@ def _encoded(part: RuleTest | RuleAction, family: str) -> bytes:
     return b"".join(map(encode_expression, _PRINTERS[type(part)](part, family)))
 
 
-def expressions_of(rule: NftRule, family: str) -> Expressions:
-    """``family``: ip, ip6, arp."""
-    return tuple(one for part in (*rule.tests, *rule.actions) for one in _PRINTERS[type(part)](part, family))
-
-
 def print_rule(rule: NftRule, family: str) -> PrintedRule:
     """As the kernel has it. ``family``: ip, ip6, inet, arp."""
     first = rule.tests[0] if rule.tests else None

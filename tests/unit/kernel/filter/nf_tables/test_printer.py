@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.kernel.filter.nf_tables import printer
-from cni_calico.kernel.filter.nf_tables.attributes import be32, decode_expression, rewritten
+from cni_calico.kernel.filter.nf_tables.attributes import be32, rewritten
 from cni_calico.kernel.filter.nf_tables.expressions import (
     Bitwise,
     Compare,
@@ -26,7 +26,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     SetLookup,
     host32,
 )
-from cni_calico.kernel.filter.nf_tables.printer import are_printed, expressions_of, forget_cached, print_rule, recognise
+from cni_calico.kernel.filter.nf_tables.printer import are_printed, forget_cached, print_rule, recognise
 from cni_calico.kernel.netlink.wire import list_elements, nested, text
 from cni_calico.netfilter.rules import (
     ACCEPT,
@@ -61,6 +61,7 @@ from cni_calico.netfilter.rules import (
     Unrecognised,
     jump,
 )
+from tests.fakes.expressions import expressions_of
 from tests.unit.netfilter.rules import rule
 
 ZERO, PROTOCOL, MARK = host32(0), MetaLoad("l4proto"), MetaLoad("mark")
@@ -153,7 +154,6 @@ def test_what_is_encoded_is_read_back(parts: list[tuple[Word, str]], family: str
     one = NftRule(tests, tuple(word for word in words if isinstance(word, RuleAction)), comment)
     printed = print_rule(one, family)
     elements = list_elements(printed.expressions)
-    assert tuple(map(decode_expression, elements)) == expressions_of(one, family)
     assert b"".join(map(rewritten, elements)) == printed.expressions
     assert recognise((printed,), [(one,)], family) == (one,)
     assert printed.comment.encode() == comment.encode("utf-8", "replace")[: len(printed.comment.encode())]
