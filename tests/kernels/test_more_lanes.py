@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,14 @@ def test_lane(
 @pytest.mark.slow
 @pytest.mark.parametrize("series", SERIES)
 def test_the_page_has_the_table_of_kernels(series: str, tmp_path: Path) -> None:
-    """docs/node.md; ``python -m tests.kernels.table`` prints it."""
+    """docs/node.md; ``python -m tests.kernels.table`` prints it. The version is that of the day: Debian's next one is
+    fetched without a change of ours.
+    """
     kernel = find_kernel(series)
     assert kernel is not None and DEFAULT_SERIES in SERIES
-    assert documented_rows()[series] == render_row(kernel, read_probe(kernel, tmp_path / "results"))
+    found = render_row(kernel, read_probe(kernel, tmp_path / "results"))
+    assert without_version(documented_rows()[series]) == without_version(found)
+
+
+def without_version(row: str) -> str:
+    return re.sub(r"\([0-9][^)]*\)", "", row, count=1)

@@ -8,6 +8,7 @@ everything in force.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.lifelines import Lifeline
 
 _TOLD = (RoundReason.RETRY, RoundReason.COMPARISON, RoundReason.STANDING)
+OTHER_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class PolicyLoop:
         kubernetes = context.followed_kubernetes
         self._feed = RecordFeed(context.followed, node, monitor.wake, kubernetes, self._memory.judge)
         self._turns = Turns(self._memory)
-        self._is_alone = False  # whether what the other packet filter had of ours has been removed
+        self._other_due: float | None = 0.0  # when to remove what the other packet filter has of ours; None: it is gone
         self._due = RoundReason.NEWS
 
     def fits(self, asked: AskedOfEngine) -> bool:
@@ -169,8 +171,10 @@ class PolicyLoop:
 
     def _remove_other(self) -> None:
         """Once the standing rules are in force here."""
-        if self._is_alone or not self._rounds.guard.stands:
+        due = self._other_due
+        if due is None or time.monotonic() < due or not self._rounds.guard.stands:
             return
-        self._is_alone = True
-        if left := remove_other(self._filter.plane, self._asked.felix):
+        left = remove_other(self._filter.plane, self._asked.felix)
+        self._other_due = time.monotonic() + OTHER_AGAIN_S if left else None
+        if left and not due:
             self._log.warning(left)

@@ -95,8 +95,9 @@ def test_tampering_is_repaired(legacy_lab: Lab, command: str) -> None:
     assert rules[0].endswith("-j cali-p-FORWARD")
 
 
-def test_from_nftables_and_back(legacy_lab: Lab) -> None:
-    """What the other packet filter had goes once this one's rules are in force."""
+@pytest.mark.parametrize("fault", ["", "legacy.apply:before:1:fail"])
+def test_from_nftables_and_back(legacy_lab: Lab, fault: str) -> None:
+    """What the other packet filter had goes once this one's rules are in force, also if it cannot at the first try."""
     legacy_lab.put("GlobalNetworkPolicy", "deny", DENY_B)
     legacy_lab.start()
     legacy_lab.until_in_force(policies=1)
@@ -107,7 +108,7 @@ def test_from_nftables_and_back(legacy_lab: Lab) -> None:
     until(lambda: "calico-policy" not in legacy_lab.ruleset(), "the tables of nf_tables are gone")
     assert not legacy_lab.passes("a", "b", 80)
     legacy_lab.stop()
-    legacy_lab.start()
+    legacy_lab.start(CALICO_FAULT=fault)
     legacy_lab.until_in_force(policies=1)
     until(lambda: saved(legacy_lab) == "", "our rules of iptables are gone")
     assert not legacy_lab.passes("a", "b", 80)

@@ -37,7 +37,7 @@ from cni_calico.netfilter.rules import NoTrack, PacketVerdict
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftTable
 
 _BEFORE_TRACKING, _SOURCE_TRANSLATION = -200, 100
-_COMMENT = 200
+_COMMENT = 200  # bytes; iptables takes 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,8 @@ class Compiler:
 
 def _commented(rule: str, comment: str) -> str:
     """``rule`` begins with its matches: a comment is one, too."""
-    return f"-m comment --comment {quoted(comment[:_COMMENT])} {rule}" if comment else rule
+    cut = comment.encode()[:_COMMENT].decode(errors="ignore")
+    return f"-m comment --comment {quoted(cut)} {rule}" if cut else rule
 
 
 def _place(hook: BaseHook) -> tuple[str, str]:

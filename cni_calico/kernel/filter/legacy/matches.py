@@ -192,6 +192,8 @@ def _not(*, negated: bool) -> str:
 
 
 def _protocol(test: IsProtocol, done: _Sorted) -> None:
+    if not test.number:
+        raise CannotExpress("iptables reads protocol 0 as every protocol")
     (done.not_protocols if test.negated else done.protocols).append(test.number)
 
 

@@ -113,6 +113,8 @@ def _act(actions: Sequence[RuleAction], family: int, before: str, marks: Marks, 
             done.rules.append(f"{before}-j {set_marks(0 if cleared else bit, bit)}")
         case NoTrack():
             done.rules.append(f"{before}-j CT --notrack")
+        case LogPacket(group=group) if group:
+            raise CannotExpress("reports to a program are for nf_tables only")
         case LogPacket(prefix, level):
             done.rules.append(f"{before}-j LOG --log-level {level} --log-prefix {_log_prefix(prefix)}")
         case Reject(with_reset):

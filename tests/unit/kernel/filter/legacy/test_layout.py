@@ -114,3 +114,10 @@ def test_what_is_not_there_is_named_and_then_forgiven() -> None:
         compiler.layout(NftTable("ip", "calico-policy", chains))
     fixed = NftTable("ip", "calico-policy", {**chains, "a": there})
     assert chains_of(compiler.layout(fixed)) == chains_of(Compiler(MARKS).layout(fixed))
+
+
+def test_a_comment_is_cut_to_what_iptables_takes() -> None:
+    """In bytes, without half a character."""
+    chains = {"first": NftChain("first", (rule(DROP, comment="\u00e9" * 200),), HOOKS["second"])}
+    laid_out = Compiler(MARKS).layout(NftTable("ip", "t", chains)).chains[FILTER]
+    assert "".join(map(str, laid_out.values())).count("\u00e9") == 100

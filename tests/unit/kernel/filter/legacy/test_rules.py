@@ -208,6 +208,8 @@ def test_log_prefixes_are_cut() -> None:
     "parts",
     [
         (Unrecognised("x"), DROP),
+        (IsProtocol(0), DROP),  # iptables would take it for every protocol
+        (LogPacket("x: ", group=5),),
         (PacketVerdict("goto", "x"),),
         (PortIn(True, 1, 1), DROP),
         (IcmpType(8, 8), DROP),
