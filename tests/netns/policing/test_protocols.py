@@ -98,8 +98,8 @@ def reaches(pair: Lab, version: int, port: int) -> bool:
 @pytest.mark.kernel("udplite")
 @pytest.mark.parametrize("version", FAMILIES)
 def test_udplite(pair: Lab, version: int) -> None:
-    """As a protocol of its own: what a rule for UDP allows is not meant. Connection tracking computes its checksums as
-    UDP's and takes every packet for invalid, so they are not to be checked (docs/policy.md).
+    """As a protocol of its own: what a rule for UDP allows is not meant. Connection tracking takes every packet of it
+    for invalid while it checks checksums, so it does not here (docs/policy.md).
     """
     pair.host.set_sysctl("netfilter/nf_conntrack_checksum", "0")
     pair.put("GlobalNetworkPolicy", "lite", allow("UDPLite"))
