@@ -2,7 +2,8 @@
 
 Rule: nothing is begun while a container has an interface of ours, unless that is asked for; first goes what would set
 up more, then what runs, then what it made. A step that fails is told at the end, and does not stop the others; the
-notes of what is to be undone go last, and only if nothing failed.
+notes of what is to be undone go last, and only if nothing failed. Until the datastore has forgotten this node, the host
+keeps what names the datastore.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cni_calico.ctl.node_datastore import parse_environment_file
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.resources.removal import delete_resource
 from cni_calico.ctl.session import CommandFailed, ResourceMissing
+from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel.files import Files
@@ -34,6 +36,8 @@ from cni_calico.nodeagent.context.felix import parse_felix
 
 _LINKS = (NETAVARK_LINK, COMMAND_LINK)  # those made by hand are as dangling as ours
 _REMOVE_S = 60.0
+_RECORDS = "removed this node's records"
+_NAME_DATASTORE = (ENVIRONMENT, DEFAULT_PATH)
 
 
 def uninstall(arguments: Namespace, environ: Mapping[str, str]) -> str:
@@ -51,17 +55,20 @@ def uninstall(arguments: Namespace, environ: Mapping[str, str]) -> str:
             f"({', '.join(interfaces[:5])})",
             details="stop them first; --force takes the network away from them",
         )
-    failures = []
-    for what, step in _steps(arguments, settings, written, prefixes):
+    failures: dict[str, str] = {}
+    for what, step in _steps(arguments, settings, written, prefixes, failures):
         try:
             step()
             arguments.say(f"{what}\n")
         except (CalicoError, OSError) as e:
-            failures.append(f"{what}: {e}")
+            failures[what] = str(e)
     if failures:
+        again = "run the same command again"
+        if _RECORDS in failures:
+            again += f" when the datastore answers: until then {ENVIRONMENT} stays, which names it; remove that file "
+            again += "first if it never will"
         raise CommandFailed(
-            f"not everything is gone: {'; '.join(failures)}",
-            details="run the same command again; another host can remove the records, too: calicoctl delete node NAME",
+            f"not everything is gone: {'; '.join(f'{what}: {why}' for what, why in failures.items())}", details=again
         )
     for path in _directories(settings):
         _remove_tree(path)
@@ -100,17 +107,23 @@ UndoStep = tuple[str, Callable[[], object]]
 
 
 def _steps(
-    arguments: Namespace, environ: Mapping[str, str], written: WrittenFiles, prefixes: tuple[str, ...]
+    arguments: Namespace,
+    environ: Mapping[str, str],
+    written: WrittenFiles,
+    prefixes: tuple[str, ...],
+    failures: Mapping[str, str],
 ) -> Iterator[UndoStep]:
+    """``failures``: of the steps that have been taken."""
     for name in written.extra.get(PODMAN, ()):
         yield f"removed podman's network {name}", partial(_remove_network, name)
     yield f"removed {CONFLIST}", lambda: _unlink(CONFLIST)
     yield "stopped calico-node", _stop
-    yield "removed this node's records", lambda: _leave(arguments, environ, written)
+    yield _RECORDS, lambda: _leave(arguments, environ, written)
     yield "removed interfaces, routes and rules", lambda: remove_traces(prefixes, Deadline.after(_REMOVE_S))
     yield "removed the boot table", lambda: switch_off(directories.run_dir(environ))
     yield "removed BIRD's configuration", lambda: _remove_tree(_bird_directory(environ))
-    yield "removed what node init wrote", lambda: list(written.remove_all())
+    needed = _NAME_DATASTORE if _RECORDS in failures else ()
+    yield "removed what node init wrote", lambda: list(written.remove_all(needed))
     yield "removed links to executables of ours", _remove_links
     yield "told systemd", lambda: host.systemctl("daemon-reload") if _has_systemd() else None
 

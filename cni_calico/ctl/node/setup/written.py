@@ -116,14 +116,16 @@ class WrittenFiles:
         self.extra[kind].remove(what)
         self._save()
 
-    def remove_all(self) -> Iterator[str]:
-        """Take away what was written, the last first, and put back what was there before; yields the paths.
+    def remove_all(self, but: Sequence[str] = ()) -> Iterator[str]:
+        """Take away what was written except ``but``, the last first, and put back what was there before; yields the
+        paths.
 
         Raises KernelError.
         """
         for path in reversed(tuple(self.digests)):
-            self._remove(path)
-            yield path
+            if path not in but:
+                self._remove(path)
+                yield path
 
     def remove_others(self, planned: Sequence[PlannedFile]) -> list[str]:
         """Take away what an earlier run wrote, and this one does not; returns the paths. Raises KernelError."""

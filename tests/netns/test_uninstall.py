@@ -1,0 +1,83 @@
+"""``calicoctl node uninstall`` on hosts without systemd: what stays until it can go, and what is not ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.contract.etcd_process import Cluster, Member
+from tests.netns.namespaces import namespace
+from tests.netns.nodes import ROOT
+from tests.netns.private_host import PrivateHost, private_host
+
+pytestmark = [pytest.mark.netns, pytest.mark.takes(20)]
+
+# as "node init" does before it starts calico-node
+WRITE = """
+import sys
+from cni_calico.ctl.command_line.arguments import parse_arguments
+from cni_calico.ctl.node.setup.options import parse_options
+from cni_calico.ctl.node.setup.plan import SetupFacts, plan_files
+from cni_calico.ctl.node.setup.written import read_written
+
+options = parse_options(parse_arguments(["node", "init", *sys.argv[1:]]))
+written = read_written()
+for one in plan_files(options, SetupFacts("/opt/cni/bin", {}, "", has_bird=True)):
+    written.write(one)
+"""
+KEPT = ("/etc/calico/calico-node.env", "/etc/calico/calicoctl.cfg", "/var/lib/calico/node-init.json")
+
+
+@pytest.fixture
+def host() -> Iterator[PrivateHost]:
+    with ExitStack() as stack:
+        ns = stack.enter_context(namespace("host"))
+        ns.do("link", "set", "lo", "up")
+        yield stack.enter_context(private_host(ns))
+
+
+def python(host: PrivateHost, *argv: str, check: bool = True, **environ: str) -> subprocess.CompletedProcess[str]:
+    return host.run(sys.executable, *argv, check=check, env={"PYTHONPATH": str(ROOT), **environ})
+
+
+def set_up(host: PrivateHost, *options: str) -> None:
+    python(host, "-c", WRITE, *options)
+
+
+def calicoctl(
+    host: PrivateHost, *arguments: str, check: bool = True, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return python(host, "-m", "cni_calico.ctl.main", *arguments, check=check, **environ)
+
+
+@pytest.mark.etcd
+def test_the_records_go_once_etcd_is_back(host: PrivateHost, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:2379"
+    member = Member("etcd", url, "http://127.0.0.1:2380", tmp_path, prefix=("nsenter", f"--net={host.ns.path}"))
+    with Cluster((member,), tmp_path) as etcd:
+        set_up(host, "--datastore", "etcd", "--endpoints", url, "--name", "web1")
+        node = {"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": "web1"}, "spec": {}}
+        host.write("/etc/calico/web1.json", json.dumps(node))
+        calicoctl(host, "apply", "-f", "/etc/calico/web1.json")
+        host.run("rm", "/etc/calico/web1.json")
+        member.stop()
+
+        failed = calicoctl(host, "node", "uninstall", "--timeout", "3", check=False)
+        assert failed.returncode == 1 and "not everything is gone: removed this node's records" in failed.stderr
+        assert "run the same command again" in failed.stderr and all(host.exists(path) for path in KEPT)
+        assert not host.exists("/etc/cni/net.d/10-calico.conflist")
+        assert calicoctl(host, "node", "uninstall", "--timeout", "3", check=False).returncode == 1, "still"
+        assert all(host.exists(path) for path in KEPT)
+
+        member.start(etcd.initial)
+        member.wait_serving()
+        assert "nothing of Calico any more" in calicoctl(host, "node", "uninstall").stdout
+        there = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": url}
+        assert calicoctl(host, "get", "nodes", "-o", "name", **there).stdout == ""
+        assert not any(host.exists(path) for path in (*KEPT, "/etc/calico", "/var/lib/calico"))
