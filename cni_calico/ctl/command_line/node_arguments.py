@@ -51,7 +51,9 @@ def _add_init(commands: Commands, common: CommandParser) -> None:
     )
     init.add_argument("--as", dest="as_number", default="", metavar="AS", help="BGP with this AS number of ours")
     init.add_argument("--peer", action="append", metavar="ADDRESS@AS", help="a BGP peer of this node; may be repeated")
-    init.add_argument("--force", action="store_true", help="keep aside what somebody else wrote")
+    init.add_argument(
+        "--force", action="store_true", help="keep aside what somebody else wrote; leave a podman out that is too old"
+    )
     uninstall = commands.add("uninstall", common)
     uninstall.add_argument("--force", action="store_true", help="even if containers are attached")
     for parser in (init, uninstall):

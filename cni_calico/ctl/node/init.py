@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cni_calico import directories
-from cni_calico.ctl.node.setup import host
+from cni_calico.ctl.node.setup import host, podman
 from cni_calico.ctl.node.setup.options import SetupOptions, WantedPeer, parse_options
-from cni_calico.ctl.node.setup.plan import ENVIRONMENT, NETWORK, PlannedFile, datastore_keys, plan_files
+from cni_calico.ctl.node.setup.plan import ENVIRONMENT, NETWORK, PlannedFile, plan_files
 from cni_calico.ctl.node.setup.units import NODE
 from cni_calico.ctl.node.setup.written import KEPT, WrittenFiles, read_written
 from cni_calico.ctl.opening import open_session
@@ -39,11 +39,12 @@ def init(arguments: Namespace, environ: Mapping[str, str]) -> str:
     for path in filter(None, (options.ca, options.cert, options.key)):
         if not os.path.isfile(path):
             raise InvalidConfig(f"cannot set this host up: there is no file {path}", details="copy it here first")
-    facts = host.read_facts()
-    files = plan_files(options, facts)
+    facts = podman.with_podman(host.read_facts())
+    files = plan_files(options, facts, without_podman=arguments.force)
     written = read_written()
+    network = _plan_network(options, written) if facts.netavark else ""
     if arguments.show_only:
-        return _shown(options, files, written, netavark=facts.netavark)
+        return _shown(options, files, written, network)
     host.require_root()
     host.require_systemd()
     _require_ours(files, written, force=arguments.force)
@@ -59,10 +60,9 @@ def init(arguments: Namespace, environ: Mapping[str, str]) -> str:
     _until_ready(environ, deadline)
     with _configured(arguments):
         _add_peers(options, arguments, environ, written)
-        if facts.netavark:
-            _add_network(options, written)
+        _add_network(options, written, network)
         _check(arguments, deadline, facts.executables)
-    return "This host is set up.\n"
+    return "This host is set up.\n" + (f"Podman has no network of it: {facts.outdated}.\n" if facts.outdated else "")
 
 
 def _require_ours(files: Sequence[PlannedFile], written: WrittenFiles, *, force: bool) -> None:
@@ -75,8 +75,8 @@ def _require_ours(files: Sequence[PlannedFile], written: WrittenFiles, *, force:
         )
 
 
-def _shown(options: SetupOptions, files: Sequence[PlannedFile], written: WrittenFiles, *, netavark: bool) -> str:
-    """What a run would do."""
+def _shown(options: SetupOptions, files: Sequence[PlannedFile], written: WrittenFiles, network: str) -> str:
+    """What a run would do. ``network``: with podman's, "" if it gets none."""
     lines = []
     for one in files:
         what = written.compare(one)
@@ -86,8 +86,12 @@ def _shown(options: SetupOptions, files: Sequence[PlannedFile], written: Written
     lines += [f"refuse {path}: somebody else wrote it, or changed it (--force keeps it aside)" for path in conflicts]
     lines.append(f"systemctl enable {NODE}, and start or restart it")
     lines += [f"BGPPeer {peer.address}, AS {peer.as_number}" for peer in options.peers]
-    if netavark:
-        lines.append(f"podman network create {' '.join(_network_words(options))}")
+    if network:
+        lines += [f"podman network rm {NETWORK}"] if network == podman.CHANGED else []
+        words = [NETWORK] if network == podman.SAME else podman.network_words(options)
+        lines.append(
+            f"{'keep podman network' if network == podman.SAME else 'podman network create'} {' '.join(words)}"
+        )
     lines.append("calicoctl cluster check --host, until it passes")
     return "\n".join([*lines, "Nothing was changed: --dry-run."]) + "\n"
 
@@ -157,18 +161,16 @@ def remove_peer(session: Session, name: str) -> None:
         pass
 
 
-def _add_network(options: SetupOptions, written: WrittenFiles) -> None:
+def _plan_network(options: SetupOptions, written: WrittenFiles) -> str:
+    """Raises CommandFailed if podman's network is not ours, or in use, and has to be another one; KernelError."""
+    return podman.plan_network(podman.read_network(), options, is_noted=NETWORK in written.extra.get(PODMAN, ()))
+
+
+def _add_network(options: SetupOptions, written: WrittenFiles, planned: str) -> None:
     """The network of podman's netavark, with the same datastore."""
-    if not host.has_network():
+    if planned not in ("", podman.SAME):
         written.note_extra(PODMAN, NETWORK)
-        host.podman_network("create", *_network_words(options))
-
-
-def _network_words(options: SetupOptions) -> list[str]:
-    keys = {**datastore_keys(options), "profile_ingress": "anyone"}
-    words = ["--driver", "calico"] + (["--ipv6"] if options.cidr6 else [])
-    words += [word for name, value in keys.items() if value for word in ("-o", f"{name}={value}")]
-    return [*words, NETWORK]
+        podman.ensure_network(options, planned)
 
 
 def _check(arguments: Namespace, deadline: Deadline, executables: str) -> None:

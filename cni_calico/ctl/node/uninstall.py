@@ -19,6 +19,7 @@ from cni_calico import directories
 from cni_calico.ctl.node.init import PEERS, PODMAN, remove_peer
 from cni_calico.ctl.node.setup import host
 from cni_calico.ctl.node.setup.plan import COMMAND_LINK, CONFLIST, ENVIRONMENT, NETAVARK_LINK
+from cni_calico.ctl.node.setup.podman import remove_network
 from cni_calico.ctl.node.setup.traces import read_interface_names, remove_traces
 from cni_calico.ctl.node.setup.units import BOOT_TABLE, NODE
 from cni_calico.ctl.node.setup.written import WrittenFiles, read_written
@@ -115,7 +116,7 @@ def _steps(
 ) -> Iterator[UndoStep]:
     """``failures``: of the steps that have been taken."""
     for name in written.extra.get(PODMAN, ()):
-        yield f"removed podman's network {name}", partial(_remove_network, name)
+        yield f"removed podman's network {name}", partial(remove_network, name)
     yield f"removed {CONFLIST}", lambda: _unlink(CONFLIST)
     yield "stopped calico-node", _stop
     yield _RECORDS, lambda: _leave(arguments, environ, written)
@@ -134,11 +135,6 @@ def _has_systemd() -> bool:
     except CommandFailed:
         return False
     return True
-
-
-def _remove_network(name: str) -> None:
-    if host.has_network():
-        host.podman_network("rm", name)
 
 
 def _stop() -> None:

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 from cni_calico.ctl.node.setup import units
-from cni_calico.ctl.node.setup.plan import NETWORK, PORTMAP, SetupFacts
+from cni_calico.ctl.node.setup.plan import PORTMAP, SetupFacts
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
 from cni_calico.directories import CNI_BIN_DIR
-from cni_calico.errors import CalicoError, KernelError
+from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.programs import ENVIRONMENT, find_program
 from cni_calico.kernel.process import Completed, run
 
@@ -31,7 +31,7 @@ def executables() -> str:
 
 
 def read_facts() -> SetupFacts:
-    """Raises CommandFailed if calico-node is not installed here, KernelError."""
+    """Without those about podman. Raises CommandFailed if calico-node is not installed here, KernelError."""
     directory = executables()
     for name in ("calico-node", "calico", "calicoctl"):
         if not os.access(f"{directory}/{name}", os.X_OK):
@@ -46,7 +46,6 @@ def read_facts() -> SetupFacts:
         directory,
         {name: units.read_unit(name, directory) for name in wanted},
         units.RUNTIMES,
-        netavark=_uses_netavark(),
         portmap=os.path.realpath(f"{portmap}/{PORTMAP}") if portmap else "",  # the link may be ours
         has_bird=bool(find_program("bird")),
         has_command=_finds_command(directory),
@@ -57,18 +56,6 @@ def _finds_command(directory: str) -> bool:
     """Whether a package has put calicoctl where shells look, or its directory is one of those."""
     found = find_program("calicoctl")
     return bool(found) and os.path.realpath(found) == f"{directory}/calicoctl" and not found.startswith("/usr/local/")
-
-
-def _uses_netavark() -> bool:
-    """Whether podman is installed, and its networks are netavark's."""
-    podman = find_program("podman")
-    if not podman:
-        return False
-    try:
-        done = ask([podman, "info", "--format", "{{.Host.NetworkBackend}}"])
-    except CalicoError:
-        return False
-    return done.rc == 0 and done.stdout.strip() == b"netavark"
 
 
 def require_systemd() -> None:
@@ -107,16 +94,3 @@ def is_active(unit: str) -> bool:
     """Whether it runs, or is being started."""
     done = ask([find_program("systemctl"), "is-active", unit])
     return done.stdout.strip() in (b"active", b"activating", b"reloading")
-
-
-def has_network() -> bool:
-    """Whether podman has ours already."""
-    return ask([find_program("podman"), "network", "exists", NETWORK]).rc == 0
-
-
-def podman_network(*words: str) -> None:
-    """Raises KernelError with its own words."""
-    done = ask([find_program("podman"), "network", *words], 120.0)
-    if done.rc:
-        said = done.stderr.decode(errors="replace").strip()
-        raise KernelError(f"cannot run podman network {' '.join(words)}: {said}")

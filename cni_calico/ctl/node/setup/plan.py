@@ -30,7 +30,8 @@ _HEAD = '# Written by "calicoctl node init"; docs/node-environment.md lists ever
 class SetupFacts:
     """``executables``: the directory of ours. ``units``: those that have to be written, by name, with their text; those
     of a package are there already. ``netavark``: podman makes its networks with it. ``portmap``: where it is, "" if
-    nowhere. ``has_bird``: BIRD is installed. ``has_command``: a shell finds calicoctl.
+    nowhere. ``has_bird``: BIRD is installed. ``has_command``: a shell finds calicoctl. ``outdated``: podman makes its
+    networks with netavark, and this is too old for networks of ours.
     """
 
     executables: str
@@ -40,6 +41,7 @@ class SetupFacts:
     portmap: str = ""
     has_bird: bool = False
     has_command: bool = False
+    outdated: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,17 @@ class PlannedFile:
     target: str = ""
 
 
-def plan_files(options: SetupOptions, facts: SetupFacts) -> tuple[PlannedFile, ...]:
-    """In the order in which they are written: the network configuration last, because runtimes then use it. Raises
-    InvalidConfig for what this host cannot do.
+def plan_files(options: SetupOptions, facts: SetupFacts, *, without_podman: bool = False) -> tuple[PlannedFile, ...]:
+    """In the order in which they are written: the network configuration last, because runtimes then use it.
+    ``without_podman``: even if its networks cannot be ours. Raises InvalidConfig for what this host cannot do.
     """
+    if facts.outdated and not without_podman:
+        raise InvalidConfig(
+            f"cannot set this host up: podman makes its networks with netavark here, and has {facts.outdated} that can "
+            "make one of Calico",
+            details='let podman use CNI: network_backend = "cni" below [network] in '
+            "/etc/containers/containers.conf.d/calico.conf (docs/podman.md); --force sets up everything but podman",
+        )
     if options.as_number and not facts.has_bird:
         raise InvalidConfig(
             "cannot set this host up: --as needs BIRD, which is not installed",
