@@ -81,3 +81,15 @@ def test_the_records_go_once_etcd_is_back(host: PrivateHost, tmp_path: Path) -> 
         there = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": url}
         assert calicoctl(host, "get", "nodes", "-o", "name", **there).stdout == ""
         assert not any(host.exists(path) for path in (*KEPT, "/etc/calico", "/var/lib/calico"))
+
+
+def test_what_was_changed_is_kept(host: PrivateHost) -> None:
+    set_up(host, "--datastore", "local")
+    env, network = "/etc/calico/calico-node.env", "/etc/cni/net.d/10-calico.conflist"
+    texts = {path: host.read(path) + "\n" for path in (env, network)}
+    for path, text in texts.items():
+        host.write(path, text)
+    said = calicoctl(host, "node", "uninstall").stdout
+    for path, text in texts.items():
+        assert f"kept {path}.changed: it was not as node init had written it\n" in said
+        assert host.read(f"{path}.changed") == text and not host.exists(path)

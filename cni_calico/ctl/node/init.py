@@ -17,7 +17,7 @@ from cni_calico.ctl.node.setup import host, podman
 from cni_calico.ctl.node.setup.options import SetupOptions, WantedPeer, parse_options
 from cni_calico.ctl.node.setup.plan import ENVIRONMENT, NETWORK, PlannedFile, plan_files
 from cni_calico.ctl.node.setup.units import NODE
-from cni_calico.ctl.node.setup.written import KEPT, WrittenFiles, read_written
+from cni_calico.ctl.node.setup.written import KEPT, MOVED, WrittenFiles, read_written
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.resources import operations
 from cni_calico.ctl.session import CommandFailed, ResourceMissing, Session
@@ -55,6 +55,8 @@ def init(arguments: Namespace, environ: Mapping[str, str]) -> str:
     changed = [one.path for one in files if written.write(one)]
     for path in changed:
         arguments.say(f"wrote   {path}\n")
+    for path in written.kept:
+        arguments.say(f"kept    {path}\n")
     _start(gone + changed)
     arguments.say("started calico-node, and with every start of this host before the containers\n")
     _until_ready(environ, deadline)
@@ -71,7 +73,8 @@ def _require_ours(files: Sequence[PlannedFile], written: WrittenFiles, *, force:
     if conflicts := list(written.conflicts(files)):
         raise CommandFailed(
             f"cannot set this host up: somebody else wrote {', '.join(conflicts)}, or changed it",
-            details=f"--force keeps it beside itself as NAME{KEPT}, until node uninstall puts it back",
+            details=f"--force keeps it beside itself: as NAME{KEPT}, until node uninstall puts it back; what node init "
+            f"wrote and somebody changed as NAME{MOVED}",
         )
 
 

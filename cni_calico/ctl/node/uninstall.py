@@ -63,6 +63,8 @@ def uninstall(arguments: Namespace, environ: Mapping[str, str]) -> str:
             arguments.say(f"{what}\n")
         except (CalicoError, OSError) as e:
             failures[what] = str(e)
+    for path in written.kept:
+        arguments.say(f"kept {path}: it was not as node init had written it\n")
     if failures:
         again = "run the same command again"
         if _RECORDS in failures:
@@ -71,6 +73,7 @@ def uninstall(arguments: Namespace, environ: Mapping[str, str]) -> str:
         raise CommandFailed(
             f"not everything is gone: {'; '.join(f'{what}: {why}' for what, why in failures.items())}", details=again
         )
+    written.remove_notes()
     for path in _directories(settings):
         _remove_tree(path)
         arguments.say(f"removed {path}\n")
@@ -117,13 +120,14 @@ def _steps(
     """``failures``: of the steps that have been taken."""
     for name in written.extra.get(PODMAN, ()):
         yield f"removed podman's network {name}", partial(remove_network, name)
-    yield f"removed {CONFLIST}", lambda: _unlink(CONFLIST)
+    yield f"removed {CONFLIST}", lambda: written.take_away(CONFLIST)
     yield "stopped calico-node", _stop
     yield _RECORDS, lambda: _leave(arguments, environ, written)
     yield "removed interfaces, routes and rules", lambda: remove_traces(prefixes, Deadline.after(_REMOVE_S))
     yield "removed the boot table", lambda: switch_off(directories.run_dir(environ))
     yield "removed BIRD's configuration", lambda: _remove_tree(_bird_directory(environ))
-    needed = _NAME_DATASTORE if _RECORDS in failures else ()
+    # a network configuration of before is put back when there is no second run that would take it for ours
+    needed = (*((CONFLIST,) if failures else ()), *(_NAME_DATASTORE if _RECORDS in failures else ()))
     yield "removed what node init wrote", lambda: list(written.remove_all(needed))
     yield "removed links to executables of ours", _remove_links
     yield "told systemd", lambda: host.systemctl("daemon-reload") if _has_systemd() else None
@@ -172,11 +176,6 @@ def _remove_links() -> None:
     for path in _LINKS:
         if os.path.islink(path) and os.path.dirname(os.readlink(path)) == directory:
             os.unlink(path)
-
-
-def _unlink(path: str) -> None:
-    if os.path.lexists(path):
-        os.unlink(path)
 
 
 def _remove_tree(directory: str) -> None:

@@ -1,8 +1,9 @@
 """What ``node init`` has written on this host, so that a second run knows its own files, and ``node uninstall`` takes
 all of them away.
 
-Rule: a file that somebody else wrote, or changed, is never lost: it is refused, or kept beside as FILE.before-init and
-put back. What is about to be written is noted before it is.
+Rule: a file that somebody else wrote is never lost: it is refused, or kept beside as FILE.before-init and put back; one
+of ours that was changed is kept as FILE.changed. What is about to be written is noted before anything is moved; what
+was there as wanted is not ours.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from cni_calico.kernel.files import Files
 from cni_calico.regular import make_directories
 
 NOTES = f"{STATE_DIR}/node-init.json"
-KEPT = ".before-init"
+KEPT, MOVED = ".before-init", ".changed"
 _DPKG = "/var/lib/dpkg/status"
 _LIMIT_BYTES = 64 << 20
+_KEPT_MAX = 100
 _NEW, _SAME, _CHANGED = "write", "keep", "change"
 
 
 @dataclass(slots=True)
 class WrittenFiles:
-    """``digests``: of what was written, by path; ``extra``: other things to undo, by their kind. ``root`` is put before
-    every path.
+    """``digests``: of what was written, by path, two with a space between while it is replaced; ``extra``: other things
+    to undo, by their kind. ``root`` is put before every path. ``kept``: the names under which files were kept.
     """
 
     digests: dict[str, str] = field(default_factory=dict)
     extra: dict[str, list[str]] = field(default_factory=dict)
     root: str = ""
+    kept: list[str] = field(default_factory=list)
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
@@ -53,8 +56,13 @@ class WrittenFiles:
         """The paths at which somebody else's files are, which are not those that a package installed unchanged."""
         for one in planned:
             there = self._digest(one.path)
-            if there not in (None, digest_of(one), self.digests.get(one.path)) and not self._is_packaged(one.path):
-                yield one.path
+            if there in (None, digest_of(one)) or self._is_ours(one.path, there) or self._is_packaged(one.path):
+                continue
+            yield one.path
+
+    def _is_ours(self, path: str, there: str | None) -> bool:
+        """Whether it is as an earlier run has written it."""
+        return there in self.digests.get(path, "").split()
 
     def _is_packaged(self, path: str) -> bool:
         """Whether it is a package's settings file, as the package installed it."""
@@ -85,11 +93,10 @@ class WrittenFiles:
     def write(self, planned: PlannedFile) -> bool:
         """Returns whether anything changed. Raises KernelError."""
         if self.compare(planned) == _SAME:
-            if planned.path not in self.digests:
-                self._note(planned)
             return False
-        self._keep_aside(planned.path)
-        self._note(planned)
+        before, now = self.digests.get(planned.path, ""), digest_of(planned)
+        self._note(planned.path, f"{before} {now}".strip())
+        self._keep_aside(planned.path, MOVED if before else KEPT)
         real = self.root + planned.path
         try:
             make_directories(os.path.dirname(real), 0o755)
@@ -103,6 +110,7 @@ class WrittenFiles:
                 Files().write_atomic(real, planned.text.encode(), planned.mode)
         except OSError as e:
             raise KernelError(f"cannot write {planned.path}: {e.strerror or e}", errno=e.errno or 0) from e
+        self._note(planned.path, now)
         return True
 
     def note_extra(self, kind: str, what: str) -> None:
@@ -129,40 +137,61 @@ class WrittenFiles:
 
     def remove_others(self, planned: Sequence[PlannedFile]) -> list[str]:
         """Take away what an earlier run wrote, and this one does not; returns the paths. Raises KernelError."""
-        wanted = {one.path for one in planned}
-        gone = [path for path in reversed(tuple(self.digests)) if path not in wanted]
-        for path in gone:
-            self._remove(path)
-            del self.digests[path]
-        if gone:
-            self._save()
-        return gone
+        return list(self.remove_all([one.path for one in planned]))
+
+    def take_away(self, path: str) -> None:
+        """Without putting back what was there before. What is not as an earlier run has written it is kept. Absent is
+        success. Raises KernelError.
+        """
+        real, there = self.root + path, self._digest(path)
+        if there is None:
+            return
+        if not self._is_ours(path, there):
+            self._keep_aside(path, MOVED)
+            return
+        try:
+            os.unlink(real)
+        except OSError as e:
+            raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
+
+    def remove_notes(self) -> None:
+        """Raises KernelError."""
+        try:
+            if os.path.lexists(self.root + NOTES):
+                os.unlink(self.root + NOTES)
+        except OSError as e:
+            raise KernelError(f"cannot remove {NOTES}: {e.strerror or e}", errno=e.errno or 0) from e
 
     def _remove(self, path: str) -> None:
+        self.take_away(path)
         real = self.root + path
         try:
-            if os.path.lexists(real):
-                os.unlink(real)
             if os.path.lexists(real + KEPT):
                 os.rename(real + KEPT, real)
             else:
                 _remove_empty(os.path.dirname(real))
         except OSError as e:
             raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
+        del self.digests[path]
+        self._save()
 
-    def _keep_aside(self, path: str) -> None:
-        """If it is not what an earlier run wrote."""
+    def _keep_aside(self, path: str, suffix: str) -> None:
+        """If it is not what an earlier run wrote; under a name that is free."""
         real, there = self.root + path, self._digest(path)
-        if there is None or there == self.digests.get(path):
+        if there is None or self._is_ours(path, there):
             return
+        names = (suffix, MOVED, *(f"{MOVED}.{number}" for number in range(2, _KEPT_MAX)))
+        free = next((name for name in names if not os.path.lexists(real + name)), "")
+        if not free:
+            raise KernelError(f"cannot keep {path}: {path}{MOVED} and {_KEPT_MAX - 2} more are there; remove them")
         try:
-            if not os.path.lexists(real + KEPT):
-                os.rename(real, real + KEPT)
+            os.rename(real, real + free)
         except OSError as e:
-            raise KernelError(f"cannot keep {path} as {path}{KEPT}: {e.strerror or e}", errno=e.errno or 0) from e
+            raise KernelError(f"cannot keep {path} as {path}{free}: {e.strerror or e}", errno=e.errno or 0) from e
+        self.kept.append(path + free)
 
-    def _note(self, planned: PlannedFile) -> None:
-        self.digests[planned.path] = digest_of(planned)
+    def _note(self, path: str, digests: str) -> None:
+        self.digests[path] = digests
         self._save()
 
     def _save(self) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cni_calico.ctl.node.setup.plan import PlannedFile
-from cni_calico.ctl.node.setup.written import KEPT, NOTES, read_written
+from cni_calico.ctl.node.setup.written import KEPT, MOVED, NOTES, WrittenFiles, read_written
 from cni_calico.errors import InvalidConfig
 
 ENV = PlannedFile("/etc/calico/calico-node.env", "A=1\n", 0o600)
 CHANGED = PlannedFile("/etc/calico/calico-node.env", "A=2\n", 0o600)
 LINK = PlannedFile("/usr/local/bin/calicoctl", target="/opt/cni/bin/calicoctl")
+
+
+class Killed(BaseException):
+    """The program ends here."""
 
 
 def content(root: Path, path: str) -> str:
@@ -50,8 +56,81 @@ def test_what_somebody_else_wrote_or_changed_is_refused_or_kept(tmp_path: Path) 
     file.write_text("A=1\nMINE=2\n")
     assert list(read_written(str(tmp_path)).conflicts((ENV,))) == [ENV.path]
     assert content(tmp_path, ENV.path + KEPT) == "THEIRS=1\n"
+    again = read_written(str(tmp_path))
+    assert again.write(CHANGED) and again.kept == [ENV.path + MOVED]
+    assert content(tmp_path, ENV.path + MOVED) == "A=1\nMINE=2\n" and content(tmp_path, ENV.path + KEPT) == "THEIRS=1\n"
     list(read_written(str(tmp_path)).remove_all())
     assert content(tmp_path, ENV.path) == "THEIRS=1\n" and not Path(f"{file}{KEPT}").exists()
+    list(read_written(str(tmp_path)).remove_all())
+    assert content(tmp_path, ENV.path) == "THEIRS=1\n", "a second time"
+
+
+@pytest.mark.parametrize(
+    "remove", [lambda written: list(written.remove_all()), lambda written: written.remove_others(())]
+)
+def test_what_was_changed_after_init_stays_aside(tmp_path: Path, remove: Callable[[WrittenFiles], list[str]]) -> None:
+    edits = ["A=1\nMINE=2\n", "A=1\nMINE=3\n"]
+    for text in edits:
+        read_written(str(tmp_path)).write(ENV)
+        put(tmp_path, ENV.path, text)
+        written = read_written(str(tmp_path))
+        assert remove(written) == [ENV.path] and not (tmp_path / ENV.path.lstrip("/")).exists()
+        assert len(written.kept) == 1
+    assert [content(tmp_path, f"{ENV.path}{name}") for name in (MOVED, f"{MOVED}.2")] == edits
+
+
+def test_a_file_that_was_there_as_wanted_is_not_ours(tmp_path: Path) -> None:
+    put(tmp_path, ENV.path, ENV.text).chmod(0o600)
+    (tmp_path / "usr/local/bin").mkdir(parents=True)
+    (tmp_path / "usr/local/bin/calicoctl").symlink_to(LINK.target)
+    written = read_written(str(tmp_path))
+    assert [written.write(one) for one in (ENV, LINK)] == [False, False]
+    assert list(read_written(str(tmp_path)).remove_all()) == []
+    assert content(tmp_path, ENV.path) == ENV.text and (tmp_path / "usr/local/bin/calicoctl").is_symlink()
+    assert list(read_written(str(tmp_path)).conflicts((CHANGED,))) == [ENV.path]
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_a_run_that_dies_anywhere_leaves_what_the_next_one_understands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, theirs: bool
+) -> None:
+    """Each effect on the files is the last one once."""
+    real = {name: getattr(os, name) for name in ("rename", "replace", "unlink", "symlink")}
+    for last in range(12):
+        root = tmp_path / str(last)
+        file = put(root, ENV.path, "THEIRS=1\n" if theirs else ENV.text)
+        if not theirs:
+            file.unlink()
+            read_written(str(root)).write(ENV)
+        left = [last]
+
+        def dying(name: str, left: list[int] = left) -> Callable[..., None]:
+            def effect(*arguments: str, **more: int) -> None:
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+                real[name](*arguments, **more)
+
+            return effect
+
+        for name in real:
+            monkeypatch.setattr(os, name, dying(name))
+        try:
+            read_written(str(root)).write(CHANGED)
+        except Killed:
+            pass
+        monkeypatch.undo()
+        if not theirs:
+            assert list(read_written(str(root)).conflicts((CHANGED,))) == [], "ours, before and after"
+        written = read_written(str(root))
+        list(written.remove_all())
+        names = [ENV.path + suffix for suffix in ("", KEPT, MOVED) if (root / (ENV.path + suffix).lstrip("/")).exists()]
+        if theirs:
+            assert names == [ENV.path] or names == written.kept, "it is in its place, or uninstall says where"
+            assert content(root, names[0]) == "THEIRS=1\n"
+        else:
+            assert names == written.kept == []
+    assert left[0], "the last run came to its end"
 
 
 def test_a_packages_settings_as_it_installed_them_give_way(tmp_path: Path) -> None:
