@@ -93,3 +93,55 @@ def test_what_was_changed_is_kept(host: PrivateHost) -> None:
     for path, text in texts.items():
         assert f"kept {path}.changed: it was not as node init had written it\n" in said
         assert host.read(f"{path}.changed") == text and not host.exists(path)
+
+
+def with_routes_of_bird(host: PrivateHost) -> None:
+    """To pods of another host, to the world, and our agent's."""
+    ns = host.ns
+    ns.do_all(
+        "link add eth0 type veth peer name outside",
+        "link set eth0 up",
+        "link set outside up",
+        "addr add 192.0.2.10/24 dev eth0",
+        "route add default via 192.0.2.1 proto bird",
+        "route add 203.0.113.0/24 via 192.0.2.1 proto bird",
+        "route add 10.65.1.0/26 via 192.0.2.11 proto bird",
+        "route add blackhole 10.65.2.0/26 proto bird",
+        "route add blackhole 10.65.3.0/26 proto 80",
+    )
+    pool = {"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "containers"}}
+    host.write("/run/pool.json", json.dumps({**pool, "spec": {"cidr": "10.65.0.0/16"}}))
+    calicoctl(host, "apply", "-f", "/run/pool.json")
+
+
+def left(host: PrivateHost) -> set[str]:
+    return {route["dst"] for route in host.ns.routes() if route["protocol"] in ("bird", "80")}
+
+
+def test_routes_of_a_bird_that_is_not_ours_stay(host: PrivateHost) -> None:
+    set_up(host, "--datastore", "local")
+    with_routes_of_bird(host)
+    host.write("/etc/calico/confd/config/bird.cfg", "# the host's own\n")
+    calicoctl(host, "node", "uninstall")
+    assert left(host) == {"default", "203.0.113.0/24", "10.65.1.0/26", "10.65.2.0/26"}
+    assert host.read("/etc/calico/confd/config/bird.cfg") == "# the host's own\n"
+
+
+def test_of_our_bird_goes_what_leads_to_pods(host: PrivateHost) -> None:
+    set_up(host, "--datastore", "local", "--as", "64512")
+    with_routes_of_bird(host)
+    directory, ours = "/etc/bird", "# Written by calico-node. Changes are overwritten.\n"
+    host.write(KEPT[0], f"{host.read(KEPT[0])}CALICO_BIRD_CONFIG_DIR={directory}\n")
+    for name in ("bird.cfg", "bird_aggr.cfg", "next/bird.cfg", "refused/bird.cfg", "refused/reason.txt"):
+        host.write(f"{directory}/{name}", ours)
+    host.run("ln", "-s", "bird.cfg", f"{directory}/bird6.cfg")
+    host.write(f"{directory}/envvars", "BIRD_RUN_USER=bird\n")
+    host.write("/etc/calico/confd/custom/global.conf", "# of a user\n")
+    said = calicoctl(host, "node", "uninstall").stdout
+    assert left(host) == {"default", "203.0.113.0/24"}
+    assert "left 2 routes of a BIRD" in said and "0.0.0.0/0 via 192.0.2.1 dev eth0" in said
+    assert host.read("/etc/calico/confd/custom/global.conf") == "# of a user\n"
+    found = set(host.run("find", directory, "!", "-type", "d").stdout.split())
+    assert f"{directory}/envvars" in found and not {path for path in found if "/bird.cfg" in path or "reason" in path}
+    assert not found & {f"{directory}/bird6.cfg", f"{directory}/bird_aggr.cfg"}
+    assert not host.exists(f"{directory}/next") and not host.exists(f"{directory}/refused")

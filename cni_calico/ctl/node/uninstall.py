@@ -17,7 +17,7 @@ from functools import partial
 
 from cni_calico import directories
 from cni_calico.ctl.node.init import PEERS, PODMAN, remove_peer
-from cni_calico.ctl.node.setup import host
+from cni_calico.ctl.node.setup import bird, host
 from cni_calico.ctl.node.setup.plan import COMMAND_LINK, CONFLIST, ENVIRONMENT, NETAVARK_LINK
 from cni_calico.ctl.node.setup.podman import remove_network
 from cni_calico.ctl.node.setup.traces import read_interface_names, remove_traces
@@ -25,6 +25,7 @@ from cni_calico.ctl.node.setup.units import BOOT_TABLE, NODE
 from cni_calico.ctl.node.setup.written import WrittenFiles, read_written
 from cni_calico.ctl.node_datastore import parse_environment_file
 from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.resources.operations import read_pools
 from cni_calico.ctl.resources.removal import delete_resource
 from cni_calico.ctl.session import CommandFailed, ResourceMissing
 from cni_calico.ctl.settings import DEFAULT_PATH
@@ -32,6 +33,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.boot_table import switch_off
 from cni_calico.nodeagent.context.felix import parse_felix
 
@@ -103,8 +105,7 @@ def _directories(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _bird_directory(environ: Mapping[str, str]) -> str:
-    """With the directory above it, where nobody chose another one."""
-    return environ.get("CALICO_BIRD_CONFIG_DIR", "") or os.path.dirname(directories.BIRD_CONFIG_DIR)
+    return environ.get("CALICO_BIRD_CONFIG_DIR", "").strip() or directories.BIRD_CONFIG_DIR
 
 
 UndoStep = tuple[str, Callable[[], object]]
@@ -123,9 +124,13 @@ def _steps(
     yield f"removed {CONFLIST}", lambda: written.take_away(CONFLIST)
     yield "stopped calico-node", _stop
     yield _RECORDS, lambda: _leave(arguments, environ, written)
-    yield "removed interfaces, routes and rules", lambda: remove_traces(prefixes, Deadline.after(_REMOVE_S))
+    bird_directory = _bird_directory(environ)
+    is_known = _RECORDS not in failures and bird.has_run(bird_directory)
+    pools = _read_pools(arguments, environ) if is_known else ()
+    yield "removed interfaces, routes and rules", lambda: _remove_traces(arguments, prefixes, pools)
     yield "removed the boot table", lambda: switch_off(directories.run_dir(environ))
-    yield "removed BIRD's configuration", lambda: _remove_tree(_bird_directory(environ))
+    if not failures:  # else it says, the next time, that our BIRD has run
+        yield "removed BIRD's configuration", lambda: bird.remove_configuration(bird_directory)
     # a network configuration of before is put back when there is no second run that would take it for ours
     needed = (*((CONFLIST,) if failures else ()), *(_NAME_DATASTORE if _RECORDS in failures else ()))
     yield "removed what node init wrote", lambda: list(written.remove_all(needed))
@@ -162,6 +167,26 @@ def _leave(arguments: Namespace, environ: Mapping[str, str], written: WrittenFil
             delete_resource(session, ResourceKey("Node", name))
         except ResourceMissing:
             pass
+
+
+def _read_pools(arguments: Namespace, environ: Mapping[str, str]) -> tuple[Network, ...]:
+    """None where they cannot be read: then more is left."""
+    if environ.get("DATASTORE_TYPE") not in ("etcdv3", "local"):
+        return ()
+    try:
+        with open_session(arguments, environ) as opened:
+            session = replace(opened, deadline=Deadline.after(min(arguments.timeout, _REMOVE_S)))
+            return tuple(pool.cidr for pool in read_pools(session))
+    except (CalicoError, OSError):
+        return ()
+
+
+def _remove_traces(arguments: Namespace, prefixes: tuple[str, ...], pools: tuple[Network, ...]) -> None:
+    if others := remove_traces(prefixes, pools, Deadline.after(_REMOVE_S)):
+        shown = ", ".join(map(str, others[:5])) + (", ..." if others[5:] else "")
+        arguments.say(
+            f"left {len(others)} routes of a BIRD, which may be this host's own: {shown} (ip route show proto bird)\n"
+        )
 
 
 def _node_name(environ: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cni_calico.ctl.node.setup.bird import select_routes
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import iptables
@@ -18,7 +19,8 @@ from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink.links import delete_link
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.tunnels import remove_tunnel
-from cni_calico.model.host import PROTO_CALICO
+from cni_calico.model.host import PROTO_CALICO, HostRoute
+from cni_calico.model.resources import Network
 from cni_calico.netfilter.tables import DropTable, TableId
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
@@ -27,7 +29,6 @@ from cni_calico.nodeagent.dataplane.parts.masquerade import LegacyMasquerade
 from cni_calico.nodeagent.policing.enforce.filters import marks_of
 from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
 
-_PROTO_BIRD = 12
 _MARKS = 0xFFFF0000
 _MASQUERADES = (TableId("ip", MASQUERADE), TableId("ip6", MASQUERADE))
 
@@ -37,16 +38,21 @@ def read_interface_names(prefixes: Sequence[str], deadline: Deadline) -> list[st
     return [one.name for one in read_interfaces(deadline) if one.name.startswith(tuple(prefixes))]
 
 
-def remove_traces(prefixes: Sequence[str], deadline: Deadline) -> None:
-    """Raises KernelError."""
+def remove_traces(prefixes: Sequence[str], pools: Sequence[Network], deadline: Deadline) -> list[HostRoute]:
+    """``pools``: those to whose addresses our BIRD may have left routes. Returns BIRD's other ones, which stay. Raises
+    KernelError.
+    """
     _remove_interfaces(prefixes, deadline)
     for name in (IPIP, *VXLAN.values()):
         remove_tunnel(name, deadline)
-    routes = [one for one in read_host_routes(deadline) if one.protocol in (PROTO_CALICO, _PROTO_BIRD)]
+    found = read_host_routes(deadline)
+    of_bird, others = select_routes(found, pools)
+    routes = [one for one in found if one.protocol == PROTO_CALICO] + of_bird
     for _, error in apply_host_routes((), routes, deadline):
         raise error
     _remove_tables(deadline)
     _remove_legacy(deadline)
+    return others
 
 
 def _remove_interfaces(prefixes: Sequence[str], deadline: Deadline) -> None:
