@@ -1,9 +1,11 @@
 """PURE: who a container outside Kubernetes is, as labels of its WorkloadEndpoint; the same for every runtime.
 
 Rule: a container's own labels get keys below ``org.projectcalico.label.`` and no others, so none can pass for one of
-ours. What a label cannot hold is made legal: every other character than letters, digits, "-", "_" and "." is "_", it is
-cut, and "-" with 8 hex digits of the SHA-1 of the original follows, so that two texts stay two. Control characters and
-what is too much are left out, each with the reason.
+ours; except compose's project and service, which are read from them, and so are claims of whoever made the container or
+its image (runtimes copy an image's labels to its containers). What a label cannot hold is made legal: every other
+character than letters, digits, "-", "_" and "." is "_", it is cut, and "-" with 8 hex digits of the SHA-1 of the
+original follows, so that two texts stay two. Control characters and what is too much are left out, each with the
+reason.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cni_calico.model.resources import WorkloadEndpoint
 
 OURS, OWN = "cni-calico.io/", "org.projectcalico.label."
 CONTAINER, IMAGE, NETWORK, POD = f"{OURS}container", f"{OURS}image", f"{OURS}network", f"{OURS}pod"
-PROJECT, SERVICE = f"{OURS}compose-project", f"{OURS}compose-service"
+PROJECT, SERVICE = f"{OURS}compose-project", f"{OURS}compose-service"  # claims
+MADE_HERE = frozenset((CONTAINER, IMAGE, NETWORK, POD, PROJECT, SERVICE))
 INFRA_END = "-infra"  # of the names of the containers that hold a podman pod's network
 TEXT_MAX = 1024  # characters of a container's key or value; a longer one is left out
 LABELS_MAX, LABELS_BYTES = 64, 4096  # of a container's own labels, as they are stored

@@ -1,7 +1,8 @@
 """PURE: Pods as WorkloadEndpoint documents, Namespaces and ServiceAccounts as Profile documents.
 
 Rule: these Calico resources are derived: only three annotations of the pod are stored for them. A pod's endpoint is
-always named after eth0. Source: tests/golden/vectors, upstream's conversion.
+always named after eth0. A pod's labels are its author's, so those that say who a container outside Kubernetes is do not
+count. Source: tests/golden/vectors, upstream's conversion.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cni_calico.model.documents.fields import (
     parse_text_map,
 )
 from cni_calico.model.documents.resources import API_VERSION
+from cni_calico.model.identity import MADE_HERE
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.custom import object_name
 from cni_calico.model.qos import parse_qos
@@ -104,6 +106,8 @@ def _read_metadata(key: ResourceKey, metadata: JSON, account: str, annotations: 
         if metadata.get(field):
             out[field] = metadata[field]
     labels = dict(parse_text_map(metadata.get("labels") or {}, "metadata.labels"))
+    for name in MADE_HERE & labels.keys():
+        del labels[name]
     labels["projectcalico.org/namespace"] = key.namespace
     labels["projectcalico.org/orchestrator"] = "k8s"
     if account and len(account) < _LABEL_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from hashlib import sha1
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,9 @@ from cni_calico.model.identity import (
 )
 from cni_calico.model.validation.report import Report
 
+ROOT = Path(__file__).parents[3]
 COMPOSE = {"com.docker.compose.project": "shop", "com.docker.compose.service": "db", "role": "db"}
+TEXTS = st.text(max_size=80) | st.text(string.ascii_letters + "/-_. :", max_size=300)
 
 
 def problems(labels: dict[str, str]) -> list[object]:
@@ -77,6 +80,28 @@ def test_a_label_of_ours_cannot_be_forged(forged: str) -> None:
     }
 
 
+def test_only_compose_is_taken_from_labels_and_the_page_says_so() -> None:
+    """An image's labels are among the container's own."""
+    image = {"com.docker.compose.project": "shop", "io.podman.compose.service": "db"}
+    claimed = plan_labels(ContainerIdentity("evil", labels=image), "pods").labels
+    assert (claimed[PROJECT], claimed[SERVICE]) == ("shop", "db")
+    page = (ROOT / "docs" / "hosts.md").read_text().partition("## Who a container is")[2].partition("\n## ")[0]
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{PROJECT}`, `{SERVICE}` |"))
+    assert "| a claim: " in row and "claims of whoever makes the container, or its image" in page
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_no_policy_in_the_docs_goes_by_what_a_container_claims_of_compose(page: Path) -> None:
+    selectors = [line for line in page.read_text().splitlines() if "elector:" in line]
+    assert not [line for line in selectors if PROJECT in line or SERVICE in line]
+
+
+@given(st.dictionaries(st.sampled_from(sorted(COMPOSE)) | TEXTS, TEXTS, max_size=8))
+def test_nothing_else_of_ours_depends_on_labels(own: dict[str, str]) -> None:
+    found, bare = (plan_labels(ContainerIdentity("web", "box", "", labels), "pods").labels for labels in (own, {}))
+    assert {key: found[key] for key in found if not key.startswith(OWN) and key not in (PROJECT, SERVICE)} == bare
+
+
 def test_what_is_too_much_is_left_out_and_named() -> None:
     many = {f"l{number:03}": "x" for number in range(LABELS_MAX + 5)}
     found = plan_labels(ContainerIdentity("web", labels=many), "pods")
@@ -91,9 +116,6 @@ def test_what_is_too_much_is_left_out_and_named() -> None:
         "the container's label 'bad' is left out: has a control character",
         "the container's label 'long' is left out: has more than 1024 characters",
     )
-
-
-TEXTS = st.text(max_size=80) | st.text(string.ascii_letters + "/-_. :", max_size=300)
 
 
 @given(st.builds(ContainerIdentity, TEXTS, TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=80)), TEXTS)
