@@ -52,7 +52,7 @@ from cni_calico.plugin.network.ownership import plan_digests
 from cni_calico.plugin.network.plan import PodPlan, random_mac
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 from cni_calico.plugin.second_network import is_second_network, join_network
-from cni_calico.plugin.waits import require_policy
+from cni_calico.plugin.waits import require_policy, status_fields
 
 
 def add(task: Task) -> Mapping[str, Any]:
@@ -135,7 +135,7 @@ class _Addition:
             plan, mac = network(given, undo)
             self._store_endpoint(plan, mac, undo)
             services.require_caller()
-            require_policy(self.task, self.attachment)
+            require_policy(self.task, self.attachment, status_fields(plan.host_ifname, mac, given.addresses))
             owed.cancel(services.files, services.state_dir, self.attachment)
             undo.pop_all()
         return self._result(plan, given, mac)

@@ -8,14 +8,18 @@ policy_setup_timeout_seconds.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import ENDPOINT_STATUS_DIR, NetConf
 from cni_calico.deadline import Deadline
 from cni_calico.directories import BOOT_TABLE, POLICY_DECISION
 from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp, PolicyLate
+from cni_calico.kernel.files import Files
+from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.redaction import shown_url
@@ -80,8 +84,9 @@ def await_policy(task: Task) -> None:
         )
 
 
-def require_policy(task: Task, attachment: Attachment) -> None:
-    """Without Kubernetes: wait for that file if this node enforces policy, or has not decided yet whether it does.
+def require_policy(task: Task, attachment: Attachment, fields: Mapping[str, Any]) -> None:
+    """Without Kubernetes: wait until that file says ``fields`` (see status_fields), if this node enforces policy or has
+    not decided yet whether it does. A file of the container's former start has other addresses or another MAC.
 
     Raises PolicyLate after the timeout if calico-node runs, or if the boot table keeps the endpoint closed; if there is
     neither, nobody would ever write the file, and the container starts.
@@ -102,7 +107,7 @@ def require_policy(task: Task, attachment: Attachment) -> None:
         nonlocal decision
         decision = read_decision(files, decision_path)
         directory = conf.endpoint_status_dir or decision.directory or ENDPOINT_STATUS_DIR
-        return files.exists(f"{directory}/{name}") or (asked_s is None and not decision.is_due)
+        return _says(files, f"{directory}/{name}", fields) or (asked_s is None and not decision.is_due)
 
     timeout_s = DEFAULT_POLICY_S if asked_s is None else asked_s
     if _comes(task, is_in_force, timeout_s):
@@ -120,6 +125,19 @@ def require_policy(task: Task, attachment: Attachment) -> None:
             details="start calico-node, or open them with 'calicoctl node boot-table off'",
         )
     task.log.warning(f"{late}: calico-node does not run; the container starts anyway")
+
+
+def _says(files: Files, path: str, fields: Mapping[str, Any]) -> bool:
+    """What cannot be read says nothing."""
+    try:
+        found = json.loads(files.read_bytes(path))
+        return _comparable(found) == _comparable(fields)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _comparable(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: sorted(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _is_kubernetes(task: Task) -> bool:
@@ -145,6 +163,15 @@ def status_file(attachment: Attachment) -> str:
 def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
     """Orchestrator, namespace/workload and interface, escaped, with spaces between."""
     return " ".join(map(_escaped, (orchestrator, workload, endpoint)))
+
+
+def status_fields(interface: str, mac: str, addresses: Iterable[Address]) -> dict[str, Any]:
+    """What an endpoint's status file says, as JSON; empty fields are left out. Source: upstream's files."""
+    nets: dict[int, list[str]] = {4: [], 6: []}
+    for address in addresses:
+        nets[address.version].append(f"{address}/{address.max_prefixlen}")
+    fields = {"ifaceName": interface, "mac": mac, "ipv4Nets": nets[4], "ipv6Nets": nets[6]}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _escaped(text: str) -> str:

@@ -18,7 +18,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
-from cni_calico.plugin.waits import status_file_name
+from cni_calico.plugin.waits import status_fields, status_file_name
 from cni_calico.policy.wanted import WantedEndpoint
 
 DIRECTORY = "endpoint-status"
@@ -30,18 +30,8 @@ def status_directory(prefix: str) -> str:
 
 
 def render_status(endpoint: WantedEndpoint) -> bytes:
-    """Empty fields are left out."""
-    nets: dict[int, list[str]] = {4: [], 6: []}
-    for packed in endpoint.addresses:
-        address = ip_address(packed)
-        nets[address.version].append(f"{address}/{address.max_prefixlen}")
-    fields = {
-        "ifaceName": endpoint.interface,
-        "mac": endpoint.mac,
-        "ipv4Nets": nets[4],
-        "ipv6Nets": nets[6],
-    }
-    return json.dumps({name: value for name, value in fields.items() if value}, separators=(",", ":")).encode()
+    fields = status_fields(endpoint.interface, endpoint.mac, map(ip_address, endpoint.addresses))
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _shown(endpoint: WantedEndpoint) -> tuple[object, ...]:
