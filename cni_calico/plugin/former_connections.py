@@ -3,7 +3,8 @@
 Rule: the agent lists the addresses of its workloads in a file, and takes one out only once its connections are removed
 (nodeagent/policing/enforce/departures.py). An address that has just been assigned and is still there is one whose
 connections it has not removed yet, so that is done before packets can reach the new owner. Any other address costs a
-look into that file; where no policies are in force it names none.
+look into that file; where no policies are in force it names none, and where no agent enforces any it does not exist.
+One that cannot be read fails the call, because any address could be in it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,21 @@ def remove_former_connections(addresses: Iterable[Address], services: Services, 
     """For addresses that nobody has yet, in the host's network namespace. Raises KernelError: the addresses must not
     be used then.
     """
+    wanted, path = tuple(addresses), f"{services.run_dir}/{POLICED_ADDRESSES}"
+    if not wanted:
+        return
     try:
-        listed = services.files.read_bytes(f"{services.run_dir}/{POLICED_ADDRESSES}").split()
-    except OSError:
+        listed = services.files.read_bytes(path).split()
+    except FileNotFoundError:
         return  # no agent enforces policies here
-    former = [address for address in addresses if str(address).encode() in listed]
+    except OSError as e:
+        raise KernelError(
+            f"cannot use {', '.join(map(str, wanted))}: {path} cannot be read: {e.strerror or e}; it says whose former "
+            "connections are still open",
+            details="make the file readable for root, or restart calico-node, which writes it anew",
+            errno=e.errno or 0,
+        ) from e
+    former = [address for address in wanted if str(address).encode() in listed]
     if not former:
         return
     from cni_calico.kernel.netlink.conntrack import remove_entries, remove_listed
