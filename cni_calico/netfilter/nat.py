@@ -1,12 +1,13 @@
 """PURE: destination NAT as other programs write it: what a connection to a published port becomes.
 
-Rule: only what is certain is followed. A rule with a match that is not understood is passed over and named, if it could
-translate.
+Rule: only what is certain is followed. A rule that may translate and is not understood, in what it matches or in what
+it does, is named; where it certainly matches, nothing behind it is reached.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -16,6 +17,26 @@ NatAddress = IPv4Address | IPv6Address
 NatNetwork = IPv4Network | IPv6Network
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 _WITHOUT_MEANING = ("--comment", "-m")  # and their argument
+_WITH_ARGUMENT = (
+    *_WITHOUT_MEANING,
+    "-s",
+    "-d",
+    "-p",
+    "-j",
+    "-g",
+    "--dst-type",
+    "--dport",
+    "--dports",
+    "--to-destination",
+)
+_WITHOUT_ARGUMENT = (
+    "--random",
+    "--random-fully",
+    "--persistent",
+)  # of a translation to one address and port: no matter
+_NFT_ACTIONS = ("accept", "drop", "return", "dnat", "redirect", "masquerade", "tproxy", "queue")
+# targets after which the next rule is reached; others than these, chains, RETURN and ACCEPT may translate
+_GO_ON = frozenset(("", "MARK", "CONNMARK", "LOG", "NFLOG", "TRACE", "SET", "TOS", "DSCP"))
 _DEPTH = 16
 
 
@@ -52,7 +73,9 @@ class NatRule:
     ports: tuple[tuple[int, int], ...] = ()
     local: bool | None = None
     target: str = ""  # a chain, or a word of the filter's
+    goto: bool = False  # a chain that does not come back to the next rule
     to: Translation | None = None
+    is_unclear: bool = False  # what it does is not understood
     unknown: list[str] = field(default_factory=list)
 
     def fits(self, connection: NatConnection) -> bool:
@@ -85,19 +108,30 @@ class NatTable:
         found = next(self._walk(self.first[connection.from_host], connection, passed, _DEPTH), None)
         return found, passed
 
-    def _walk(self, chain: str, connection: NatConnection, passed: list[str], depth: int) -> Iterator[Translation]:
+    def _walk(
+        self, chain: str, connection: NatConnection, passed: list[str], depth: int
+    ) -> Iterator[Translation | None]:
+        """Where the connection ends: None is untranslated, or not known how, and nothing that it comes back."""
         for rule in self.chains.get(chain, ()) if depth else ():
             if not rule.fits(connection):
                 continue
-            goes_on = rule.target in self.chains
+            is_chain = rule.target in self.chains
+            ends = rule.target in ("RETURN", "ACCEPT")
             if rule.unknown:
-                passed += [rule.text] if rule.to is not None or goes_on else []
-            elif rule.to is not None:
+                passed += [rule.text] if is_chain or not (ends or rule.target in _GO_ON) else []
+            elif rule.to is not None and not rule.is_unclear:
                 yield rule.to
-            elif rule.target in ("RETURN", "ACCEPT"):
+            elif rule.target == "RETURN":
                 return
-            elif goes_on:
+            elif rule.target == "ACCEPT":
+                yield None
+            elif is_chain:
                 yield from self._walk(rule.target, connection, passed, depth - 1)
+                if rule.goto:
+                    return
+            elif rule.target not in _GO_ON:
+                passed.append(rule.text)
+                yield None
 
 
 # -- iptables-save ----------------------------------------------------------------------------------------------------
@@ -120,17 +154,25 @@ def parse_iptables(text: str, by: str) -> NatTable:
 
 def _parse_words(text: str, words: list[str]) -> NatRule:
     rule, negated = NatRule(text), False
-    rest = iter(words)
-    for word in rest:
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
         if word == "!":
             negated = True
             continue
-        value = next(rest, "")
+        if word in _WITHOUT_ARGUMENT:
+            continue
+        arguments = [rest.popleft()] if word in _WITH_ARGUMENT and rest else []
+        while word not in _WITH_ARGUMENT and rest and rest[0] != "!" and not rest[0].startswith("-"):
+            arguments.append(rest.popleft())
+        value = " ".join(arguments)
         try:
             known = _take(rule, word, value, negated)
         except ValueError:
             known = False
-        if not known:
+        if not known and rule.target:  # what follows -j belongs to it
+            rule.is_unclear = True
+        elif not known:
             rule.unknown.append(f"{word} {value}")
         negated = False
     return rule
@@ -152,8 +194,8 @@ def _take(rule: NatRule, word: str, value: str, negated: bool) -> bool:
         rule.protocol = PROTOCOLS[value]
     elif word in ("--dport", "--dports"):
         rule.ports = tuple(_parse_ports(value.split(",")))
-    elif word == "-j":
-        rule.target = value
+    elif word in ("-j", "-g"):
+        rule.target, rule.goto = value, word == "-g"
     elif word == "--to-destination":
         rule.to = _parse_translation(value, rule)
     else:
@@ -196,11 +238,29 @@ def _parse_translation(text: str, rule: NatRule) -> Translation:
 # -- nft --------------------------------------------------------------------------------------------------------------
 
 
+def hooked_tables(items: Iterable[Mapping[str, Any]], family: str) -> list[tuple[str, str]]:
+    """Family and name of each table with chains that translate destinations, for packets of ``family``, in what ``nft
+    -j list chains`` gives.
+    """
+    chains = [chain for item in items if isinstance(chain := item.get("chain"), Mapping)]
+    return list(
+        dict.fromkeys(
+            (str(chain.get("family")), str(chain.get("table")))
+            for chain in chains
+            if chain.get("type") == "nat"
+            and chain.get("hook") in ("prerouting", "output")
+            and chain.get("family") in (family, "inet")
+        )
+    )
+
+
 def parse_nft(items: Iterable[Mapping[str, Any]], by: str, first: tuple[str, str]) -> NatTable:
     """A table as ``nft -j list table`` gives it, with chains of these names at its hooks."""
     chains: dict[str, list[NatRule]] = {}
     for item in items:
-        raw = item.get("rule")
+        raw, chain = item.get("rule"), item.get("chain")
+        if isinstance(chain, Mapping):
+            chains.setdefault(str(chain.get("name")), [])
         if isinstance(raw, Mapping):
             chains.setdefault(str(raw.get("chain")), []).append(_parse_expressions(raw))
     return NatTable(by, chains, first)
@@ -212,7 +272,7 @@ def _parse_expressions(raw: Mapping[str, Any]) -> NatRule:
         try:
             known = _take_expression(rule, expression)
         except (ValueError, TypeError, KeyError, AttributeError):
-            known = False
+            known = rule.is_unclear
         if not known:
             rule.unknown.append(str(expression))
     return rule
@@ -220,13 +280,17 @@ def _parse_expressions(raw: Mapping[str, Any]) -> NatRule:
 
 def _take_expression(rule: NatRule, expression: Mapping[str, Any]) -> bool:
     [(name, value)] = expression.items()
-    if name == "jump":
-        rule.target = str(value["target"])
-    elif name == "return":
-        rule.target = "RETURN"
-    elif name == "dnat":
-        rule.to = Translation(ip_address(value["addr"]), int(value.get("port") or 0))
-        return bool(rule.to.port)
+    if name in ("jump", "goto"):
+        rule.target, rule.goto = str(value["target"]), name == "goto"
+    elif name in _NFT_ACTIONS:
+        rule.target = name.upper()
+        if name == "dnat":
+            rule.is_unclear = True  # until all of it is read
+            rule.to = Translation(ip_address(value["addr"]), int(value.get("port") or 0))
+            rule.is_unclear = not rule.to.port
+    elif name == "vmap":
+        rule.target = name.upper()
+        return False
     elif name == "match" and value["op"] == "==":
         return _take_match(rule, value["left"], value["right"])
     else:

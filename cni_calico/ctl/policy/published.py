@@ -95,15 +95,21 @@ def look_here(session: Session, packet: Packet, warn: Callable[[object], None]) 
     connection = NatConnection(
         packet.source, packet.destination, packet.protocol, packet.destination_port, is_local=True, from_host=is_own
     )
-    tables = read_nat(packet.destination.version, session.deadline)
-    becomes, by = None, f"this host's rules ({', '.join(table.by for table in tables) or 'none'}): nothing translates"
-    for table in tables:
+    seen = read_nat(packet.destination.version, session.deadline)
+    becomes, by, is_certain = None, ", ".join(table.by for table in seen.tables) or "none", not seen.unread
+    for text in seen.unread:
+        warn(f"rules of this host that are not read may translate {shown}: {text}")
+    for table in seen.tables:
         becomes, passed = table.translate(connection)
+        is_certain = is_certain and not passed
         for text in passed:
             warn(f"a rule of this host may translate {shown}, and cannot be judged: {text}")
         if becomes is not None:
-            by = f"this host's rules ({table.by}):"
+            by = table.by
             break
+    by = f"this host's rules ({by}):"
+    if becomes is None:
+        by += " nothing translates" if is_certain else " nothing that is read and understood translates"
     to = "" if becomes is None else f" becomes {becomes.address} port {becomes.port}"
     return SeenTranslation(
         becomes, (f"{by} {shown}{to}", _enforced(packet.destination.version, session.deadline, warn))
