@@ -2,7 +2,8 @@
 
 Rule: a gate that does not open is an error before anything is allocated. Policy that is late is only a warning for a
 pod of Kubernetes, whose network is set up; without Kubernetes the container does not start while somebody is there who
-should have put it into force. Neither wait exceeds the call's deadline. Source: upstream's readiness_gates and
+should have put it into force. A server that cannot wait (it ends, or too many wait) undoes the call, and the caller
+carries it out and waits. Neither wait exceeds the call's deadline. Source: upstream's readiness_gates and
 policy_setup_timeout_seconds.
 """
 
@@ -21,6 +22,7 @@ from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp, Policy
 from cni_calico.kernel.files import Files
 from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment, plan_attachment
+from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.task import Task
 from cni_calico.redaction import shown_url
 
@@ -110,8 +112,17 @@ def require_policy(task: Task, attachment: Attachment, fields: Mapping[str, Any]
         return _says(files, f"{directory}/{name}", fields) or (asked_s is None and not decision.is_due)
 
     timeout_s = DEFAULT_POLICY_S if asked_s is None else asked_s
-    if _comes(task, is_in_force, timeout_s):
+    if is_in_force():
         return
+    with task.services.waiting() as must_end:
+
+        def is_over() -> bool:
+            if must_end():
+                raise Declined(f"the server ends, and policy of {attachment.label} is not known to be in force yet")
+            return is_in_force()
+
+        if _comes(task, is_over, timeout_s):
+            return
     late = f"policy of {attachment.label} is not known to be in force after {timeout_s} s"
     if decision.lives:
         raise PolicyLate(

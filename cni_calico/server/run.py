@@ -106,9 +106,10 @@ class CniServer:
         self._threads = started
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Stop accepting, finish what was accepted."""
+        """Stop accepting, finish what was accepted; calls that only wait are undone and left to their callers."""
         limit = time.monotonic() + drain_s
         self._stopping.set()
+        self.resident.waits.end()
         if self._listener is not None:
             try:
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()

@@ -23,8 +23,8 @@ CALL_TIMEOUT_S = 60.0
 
 
 class Declined(Exception):
-    """``services.begin`` found that this process cannot serve the call exactly as its caller would; so the caller must
-    serve it.
+    """The process cannot serve the call exactly as its caller would, as ``services.begin`` found, or cannot wait for
+    what it waits for; so the caller must serve it.
     """
 
 
@@ -34,7 +34,7 @@ Handler = Callable[[Task], Mapping[str, Any] | None]
 def run_call(
     call: Call, services: Services, handlers: Mapping[str, Handler], *, timeout_s: float = CALL_TIMEOUT_S
 ) -> Answer:
-    """The answer to a call. Raises only Declined, and that before anything has been done."""
+    """The answer to a call. Raises only Declined, with nothing done, or everything undone."""
     version = CURRENT
     try:
         if call.command == "VERSION":

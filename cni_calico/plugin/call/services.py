@@ -256,6 +256,14 @@ class Services:
         yield outcomes.pop
         outcomes.append(act())
 
+    @contextmanager
+    def waiting(self) -> Iterator[Callable[[], bool]]:
+        """While a call only waits for what another program does. Yields whether this process can wait no longer.
+
+        Raises Declined if it may not wait at all: the caller then does so itself.
+        """
+        yield bool
+
     def require_caller(self) -> None:
         """Raises TryAgain if nobody waits for the answer any more: what the call did now would have no owner."""
 

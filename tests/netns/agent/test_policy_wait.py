@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -96,6 +97,22 @@ def test_it_returns_when_the_policy_is_in_force_and_fails_if_that_takes_too_long
     bare.end()
     bare.cni("ADD", container, policy_setup_timeout_seconds=1)
     assert "after 1 s: calico-node does not run; the container starts anyway" in log_of(bare)
+
+
+def test_a_wait_survives_the_end_of_calico_node(bare: Node, container: Pod) -> None:
+    """The server undoes the ADD and leaves it to its caller, which waits for the next agent."""
+    deny(bare)
+    bare.run()
+    until_decided(bare, in_force=True)
+    stop_agent(bare, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool_of_one:
+        added = pool_of_one.submit(bare.cni, "ADD", container, policy_setup_timeout_seconds=50)
+        until(lambda: len(links(bare)) == 1, "it waits")
+        bare.end()
+        assert "left to the caller: the server ends, and policy of" in bare.log()
+        bare.run()
+        assert added.result()["ips"]
+    assert status_files(bare) == ["cni default%2Fweb eth0"] and len(links(bare)) == 1
 
 
 def test_nothing_is_waited_for_once_it_is_decided_that_no_policy_is_due(bare: Node, container: Pod) -> None:

@@ -16,6 +16,7 @@ import pytest
 from cni_calico.cni.answer import Answer
 from cni_calico.log import SILENT
 from cni_calico.plugin.call.client import call_server
+from cni_calico.plugin.call.serve import Declined
 from cni_calico.server import run as module
 from cni_calico.server.run import CniServer
 from tests.deadlines import until
@@ -51,15 +52,15 @@ def queue_server(tmp_path: Path, gate: Gate) -> Iterator[CniServer]:
 
 
 class Caller:
-    def __init__(self, server: CniServer, container: str) -> None:
+    def __init__(self, server: CniServer, container: str, command: str = "DEL") -> None:
         self.answer: tuple[int, bytes] | None = None
         self._server = server
         self._environ = {
-            "CNI_COMMAND": "DEL",
+            "CNI_COMMAND": command,
             "CNI_CONTAINERID": container,
             "CNI_IFNAME": "eth0",
             "CNI_PATH": "/opt/cni/bin",
-            "CNI_NETNS": "",
+            "CNI_NETNS": "/proc/self/ns/net" if command == "ADD" else "",
         }
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -176,3 +177,55 @@ def test_without_a_spare_descriptor_it_waits_and_tries_to_open_one(tmp_path: Pat
     other._accept_from(Full(OSError(errno.EMFILE, "Too many open files")))
     assert given == [7, 8, 9], "each time it tried to open one before"
     assert len(accepted) == 3 and pauses == [module.SHORT_S] * 3
+
+
+class Wait:
+    """Stands in for the plugin: an ADD waits until the server ends or the test lets it, anything else does not."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.opened = threading.Event()
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Any, services: Any) -> Answer:
+        if call.command != "ADD":
+            return Answer(0, "{}")
+        with services.waiting() as must_end:
+            with self._lock:
+                self.now += 1
+            while not self.opened.wait(0.01):
+                if must_end():
+                    raise Declined("the server ends")
+        return Answer(0, "{}")
+
+
+@pytest.fixture
+def waiting_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CniServer, Wait]]:
+    wait = Wait()
+    monkeypatch.setitem(module.SERVES, "calico", wait)
+    made = CniServer(str(tmp_path / "cni.sock"), SILENT, workers=4)
+    made.start()
+    yield made, wait
+    wait.opened.set()
+    made.stop()
+
+
+def test_calls_that_wait_leave_workers_for_others(waiting_server: tuple[CniServer, Wait]) -> None:
+    """One more than may wait is left to its caller, at once."""
+    server, wait = waiting_server
+    callers = [Caller(server, f"c{i}", "ADD") for i in range(3)]
+    until(lambda: wait.now == 3, "three of four workers wait", 20)
+    assert Caller(server, "late", "ADD").result() is None
+    assert Caller(server, "gone").result() == (0, b"{}"), "a DEL finds the fourth"
+    wait.opened.set()
+    assert all(caller.result() == (0, b"{}") for caller in callers)
+    assert Caller(server, "next", "ADD").result() == (0, b"{}")
+
+
+def test_a_stop_leaves_what_waits_to_its_callers(waiting_server: tuple[CniServer, Wait]) -> None:
+    server, wait = waiting_server
+    callers = [Caller(server, f"c{i}", "ADD") for i in range(2)]
+    until(lambda: wait.now == 2, "they wait", 20)
+    server.stop()
+    assert [caller.result() for caller in callers] == [None, None]
+    assert not any(thread.is_alive() for thread in server._threads)
