@@ -87,9 +87,11 @@ def _open_session(
     try:
         session = Session(asked, Deadline.after(arguments.timeout), now, new_uid)
         store.corrupt = session.note_damaged
-        yield session
-        if is_new and not is_absent(config):
-            arguments.note(f"Made the embedded datastore: {config.path}")
+        try:
+            yield session
+        finally:  # a command that fails may have made it before
+            if is_new and not is_absent(config):
+                arguments.note(f"Made the embedded datastore: {config.path}")
         for _, why in session.take_damaged():
             arguments.note(f"Left out: {why}")
     finally:

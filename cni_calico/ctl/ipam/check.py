@@ -133,7 +133,8 @@ def render_check(
     lines += [*_render_nodes(report.allocations), ""]
     lines += _render_findings(report, show_problems=show_problems)
     lines += [*render_lost(lost), *render_unjudged(unjudged, every=show_problems), *render_departed(here), ""]
-    lines += [f"Check complete; found {len(report.findings)} problems."]
+    released = f", and {len(here.found)} to be released" if here.found else ""
+    lines += [f"Check complete; found {len(report.findings)} problems{released}."]
     return "\n".join(lines) + "\n"
 
 
