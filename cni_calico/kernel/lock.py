@@ -34,14 +34,14 @@ def file_lock(path: str, deadline: Deadline) -> Iterator[None]:
 
 
 @contextmanager
-def attachment_lock(directory: str, label: str, deadline: Deadline) -> Iterator[None]:
-    """Hold the lock of the attachment ``label``; its file is removed afterwards.
+def attachment_lock(directory: str, label: str, deadline: Deadline, shown: str = "") -> Iterator[None]:
+    """Hold the lock of the attachment ``label``, which errors call ``shown``; its file is removed afterwards.
 
     Raises AttachmentBusy at the deadline, KernelError.
     """
     path = lock_path(directory, label)
     _make_directory(directory)
-    fd = _acquire(path, f"attachment {label}", deadline)
+    fd = _acquire(path, f"attachment {shown or label}", deadline)
     try:
         yield
     finally:

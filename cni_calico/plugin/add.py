@@ -68,8 +68,8 @@ def add(task: Task) -> Mapping[str, Any]:
     with ExitStack() as held:
         netns = services.open_netns(call.netns)
         held.callback(os.close, netns)
-        held.enter_context(services.attachment_lock(attachment.label, deadline))
-        held.enter_context(services.attachment_lock(attachment.veth_label, deadline))
+        held.enter_context(services.attachment_lock(attachment.label, deadline, attachment.shown))
+        held.enter_context(services.attachment_lock(attachment.veth_label, deadline, attachment.shown))
         require_ready(task.datastore, deadline)
         task.datastore.note_added(attachment.label)
         recorded = read_recorded(task.store, attachment, deadline)
@@ -123,6 +123,7 @@ class _Addition:
         self.mtu = read_mtu(task, attachment.node)
         if attachment.orchestrator != KUBERNETES:
             self.identity = read_call_identity(task.call, attachment.network, task.services.files)
+            self.attachment = replace(attachment, name=attachment.name or self.identity.name)
         return self._set_up()
 
     def _set_up(self) -> Result:

@@ -5,7 +5,7 @@ and visible.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 from cni_calico.cni.environment import Call
@@ -17,12 +17,15 @@ from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndp
 
 KUBERNETES, PLAIN = "k8s", "cni"
 NO_LABELS: Mapping[str, str] = {}
+_SHOWN, _NAME_MAX = 12, 64  # characters, of a container's ID and name
 SAME_VETH = 11  # number of characters of the container ID in the host interface's name outside Kubernetes
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """One interface of one container in one network on this node. ``workload`` is the pod, or the container ID."""
+    """One interface of one container in one network on this node. ``workload`` is the pod, or the container ID.
+    ``name`` is what people call a container outside Kubernetes, "" if that is not known.
+    """
 
     network: str
     node: str
@@ -32,6 +35,7 @@ class Attachment:
     container_id: str
     ifname: str
     veth_prefix: str = names.DEFAULT_PREFIX
+    name: str = field(default="", compare=False)
 
     @property
     def endpoint_key(self) -> ResourceKey:
@@ -59,6 +63,11 @@ class Attachment:
     def label(self) -> str:
         """The attachment in words, for locks and messages."""
         return f"{self.network}/{self.container_id}/{self.ifname}"
+
+    @property
+    def shown(self) -> str:
+        """The same for people: by the container's name, if it is known."""
+        return f"{self.name} ({self.network}/{self.container_id[:_SHOWN]}/{self.ifname})" if self.name else self.label
 
     @property
     def veth_label(self) -> str:
@@ -102,6 +111,11 @@ class Attachment:
         return names.hashed_veth(self.container_id, self.ifname)
 
 
+def printable_name(text: str) -> str:
+    """A container's name as messages have it; "" for what no runtime calls one."""
+    return text if text.isprintable() and len(text) <= _NAME_MAX else ""
+
+
 def plan_attachment(call: Call, conf: NetConf, node: str) -> Attachment:
     """The attachment of a call. Raises InvalidEnvironment for an ID that cannot be part of an endpoint's name."""
     args = call.args
@@ -114,6 +128,7 @@ def plan_attachment(call: Call, conf: NetConf, node: str) -> Attachment:
         container_id=call.container_id,
         ifname=call.ifname,
         veth_prefix=veth_prefix_of(call),
+        name="" if args.is_kubernetes else printable_name(args.pod_name),
     )
     try:
         _ = attachment.endpoint_key  # made here only to learn whether it can be made

@@ -32,7 +32,7 @@ def check(task: Task) -> None:
     previous = parse_result(task.conf.prev_result)
     attachment = plan_attachment(task.call, task.conf, task.read_nodename())
     with ExitStack() as held:
-        held.enter_context(task.services.attachment_lock(attachment.label, task.deadline))
+        held.enter_context(task.services.attachment_lock(attachment.label, task.deadline, attachment.shown))
         recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not from memory
         plan = _plan(task, attachment, recorded, previous)
         found = [

@@ -57,14 +57,14 @@ def delete(task: Task) -> bool:
         netns = _open_netns(task, held)
         removal = Removal(task, attachment)
         try:
-            held.enter_context(services.attachment_lock(attachment.label, task.deadline))
-            held.enter_context(services.attachment_lock(attachment.veth_label, task.deadline))
+            held.enter_context(services.attachment_lock(attachment.label, task.deadline, attachment.shown))
+            held.enter_context(services.attachment_lock(attachment.veth_label, task.deadline, attachment.shown))
         except AttachmentBusy as e:
             if services.server_is_stuck:  # the lock may never become free: the release must be recorded
                 removal.owe(e)
             raise
         except KernelError as e:
-            raise services.nothing_removed(attachment.label, e) from e
+            raise services.nothing_removed(attachment.shown, e) from e
         return removal.run(netns)
 
 

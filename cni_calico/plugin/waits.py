@@ -81,7 +81,7 @@ def await_policy(task: Task) -> None:
     path = f"{conf.endpoint_status_dir or ENDPOINT_STATUS_DIR}/{status_file(attachment)}"
     if not _comes(task, lambda: services.files.exists(path), conf.policy_setup_timeout_s):
         services.log.warning(
-            f"policy of {attachment.label} is not known to be in force after {conf.policy_setup_timeout_s} s: "
+            f"policy of {attachment.shown} is not known to be in force after {conf.policy_setup_timeout_s} s: "
             f"there is no {path}; the pod starts anyway"
         )
 
@@ -118,12 +118,12 @@ def require_policy(task: Task, attachment: Attachment, fields: Mapping[str, Any]
 
         def is_over() -> bool:
             if must_end():
-                raise Declined(f"the server ends, and policy of {attachment.label} is not known to be in force yet")
+                raise Declined(f"the server ends, and policy of {attachment.shown} is not known to be in force yet")
             return is_in_force()
 
         if _comes(task, is_over, timeout_s):
             return
-    late = f"policy of {attachment.label} is not known to be in force after {timeout_s} s"
+    late = f"policy of {attachment.shown} is not known to be in force after {timeout_s} s"
     if decision.lives:
         raise PolicyLate(
             f"cannot start the container: {late}",

@@ -326,14 +326,14 @@ class ResidentServices(Services):
         yield
 
     @contextmanager
-    def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
+    def attachment_lock(self, label: str, deadline: Deadline, shown: str = "") -> Iterator[None]:
         """Take the lock, then check that the caller still waits: if not, it or its runtime has gone on, and may already
         have undone what this call is about. Calls have effects only under a lock. Raises Declined if this process lacks
         what the first lock needs.
         """
         with ExitStack() as held:
             try:
-                held.enter_context(super().attachment_lock(label, deadline))
+                held.enter_context(super().attachment_lock(label, deadline, shown))
             except Exception as e:
                 if not self._has_worked and (lacking := shortage_of(e)):
                     raise Declined(f"the server is short of {lacking}") from e

@@ -149,6 +149,7 @@ class Node:
             "CNI_CONTAINERID": pod.container,
             "CNI_NETNS": pod.ns.path,
             "CNI_IFNAME": "eth0",
+            "CNI_ARGS": pod.arguments,
             "CNI_PATH": str(self.bin_dir or "/opt/cni/bin"),
             "CALICO_RUN_DIR": f"{self.root}/run",
             "CALICO_STATE_DIR": f"{self.root}/lib",
@@ -179,6 +180,7 @@ class Pod:
     ns: Namespace
     container: str
     ipv6: bool = False
+    arguments: str = ""  # of the runtime
     addresses: list[str] = field(default_factory=list)
 
     def can_ping(self, other: Pod, *, size: int = 56) -> bool:

@@ -208,13 +208,16 @@ class Services:
             yield
 
     @contextmanager
-    def attachment_lock(self, label: str, deadline: Deadline) -> Iterator[None]:
-        """The lock that lets only one process at a time work on an attachment. Raises AttachmentBusy."""
+    def attachment_lock(self, label: str, deadline: Deadline, shown: str = "") -> Iterator[None]:
+        """The lock that lets only one process at a time work on an attachment, which errors call ``shown``.
+
+        Raises AttachmentBusy.
+        """
         from cni_calico.kernel.lock import attachment_lock
 
         if self.server_is_stuck:
             deadline = deadline.sooner(STUCK_LOCK_S)
-        with attachment_lock(self.files.path(f"{self.run_dir}/cni-locks"), label, deadline):
+        with attachment_lock(self.files.path(f"{self.run_dir}/cni-locks"), label, deadline, shown):
             self.meet_others()
             try:
                 yield

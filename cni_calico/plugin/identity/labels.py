@@ -26,6 +26,15 @@ class CallIdentity:
     labels: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False
 
+    @property
+    def name(self) -> str:
+        """What people call the container; "" if that is not known."""
+        if not self.labels:
+            return ""
+        from cni_calico.model.identity import shown_name
+
+        return shown_name(self.labels)
+
 
 def read_call_identity(call: Call, network: str, files: Files) -> CallIdentity:
     """For a container outside Kubernetes; runtimes give its name as K8S_POD_NAME, without a namespace."""

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,10 @@ def test_it_returns_when_the_policy_is_in_force_and_fails_if_that_takes_too_long
         with pytest.raises(RuntimeError, match=LATE) as failed:
             bare.cni("ADD", container, policy_setup_timeout_seconds=1)
         assert "policy of calnet/web/eth0 is not known to be in force after 1 s" in str(failed.value)
+        with pytest.raises(RuntimeError, match=LATE) as failed_by_name:
+            named = replace(container, arguments="IgnoreUnknown=1;K8S_POD_NAME=shop")
+            bare.cni("ADD", named, policy_setup_timeout_seconds=1)
+        assert "policy of shop (calnet/web/eth0) is not known" in str(failed_by_name.value)
         assert "calico-node runs on this host" in str(failed.value)
         assert links(bare) == [] and "web" not in bare.calicoctl("get", "wep", "-A").stdout, "all of it is undone"
         assert "0 (0%)" in bare.calicoctl("ipam", "show").stdout
