@@ -86,9 +86,7 @@ def add(task: Task) -> Mapping[str, Any]:
 
 
 class _MustReadFirst(Exception):
-    """What is remembered about the attachment contradicts what is found: the datastore must be read before anything is
-    decided.
-    """
+    """What is remembered contradicts what is found: the datastore must be read before anything is decided."""
 
 
 @dataclass(slots=True)

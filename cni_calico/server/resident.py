@@ -40,11 +40,11 @@ from cni_calico.server.backends import Backend, BackendKey, Backends
 from cni_calico.server.connections import CallRequest
 from cni_calico.server.exhaustion import Exhaustion
 from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
+from cni_calico.server.policy_waits import TOO_MANY_WAIT, PolicyWaits
 from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
 DESCRIPTORS_LEFT = 24  # what a call needs while it runs, and some more for others that are running
-TOO_MANY_WAIT = "as many calls as may be are waiting for their policies"
 WAITING_SHARE = 0.75  # of the workers, at most, wait for a policy: DELs need the others
 PLACES_KEPT = 64  # roots and run directories of callers: a host has few, but mount namespaces come and go
 
@@ -53,36 +53,6 @@ class _Worker(threading.local):
     """What one of the server's threads keeps between calls."""
 
     host: Host | None = None
-
-
-class Waits:
-    """The calls that wait for what another program does, ``at_most`` at once, until ``end``."""
-
-    def __init__(self, at_most: int) -> None:
-        self._free = at_most
-        self._lock = threading.Lock()
-        self._ending = threading.Event()
-
-    @property
-    def are_too_many(self) -> bool:
-        return self._free <= 0
-
-    @contextmanager
-    def one(self) -> Iterator[Callable[[], bool]]:
-        """Yields whether it has to end. Raises Declined."""
-        with self._lock:
-            if self.are_too_many:
-                raise Declined(TOO_MANY_WAIT)
-            self._free -= 1
-        try:
-            yield self._ending.is_set
-        finally:
-            with self._lock:
-                self._free += 1
-
-    def end(self) -> None:
-        """Whoever waits, now or later, is told to end."""
-        self._ending.set()
 
 
 class Resident:
@@ -100,7 +70,7 @@ class Resident:
         self._worker = _Worker()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[LinkRemoval, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
-        self.waits = Waits(max(1, int(calls_at_once * WAITING_SHARE)))
+        self.waits = PolicyWaits(max(1, int(calls_at_once * WAITING_SHARE)))
         descriptors.raise_limit()
         self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
 
