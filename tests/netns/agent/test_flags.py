@@ -117,6 +117,7 @@ COMMANDS_DO: dict[str, tuple[Step, Step]] = {
     "-init": (gone, lambda node: (node.root / "lib").is_dir() and (node.root / "run").is_dir()),
     "-init -best-effort": (gone, lambda node: (node.root / "lib").is_dir()),
     "-hostpath-init": (gone, lambda node: (node.root / "lib").is_dir()),
+    "-boot-table": (nothing, lambda node: "inet calico-boot" in node.ns.run("nft", "list", "tables").stdout),
     "-startup": (gone, lambda node: (node.root / "lib" / "nodename").read_text() == "n1"),
     "-allocate-tunnel-addrs-run-once": (nothing, lambda node: "ipv4VXLANTunnelAddr" in record(node)["spec"]),
     "-confd-run-once -confd-confdir=/etc/calico/confd -confd-keep-stage-file": (
