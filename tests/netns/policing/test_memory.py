@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,7 +77,7 @@ def small_host(
         made.start()
         made.until_in_force(endpoints=3 + tenants - 1)
         if room_mib:
-            needed = used_bytes(group, made.pid)
+            needed = settled_bytes(group, made.pid)
             made.stop()
             set_limit(group, int((needed + (room_mib << 20)) / USABLE))
             made.start()
@@ -87,6 +88,21 @@ def small_host(
             killed = was_killed(group)
             made.stop()
         assert not killed
+
+
+def settled_bytes(group: Path, pid: int) -> int:
+    """What the agent uses once it has given back what only its start needed."""
+    lowest, since = used_bytes(group, pid), time.monotonic()
+
+    def settled() -> bool:
+        nonlocal lowest, since
+        now = used_bytes(group, pid)
+        if now < lowest - (256 << 10):
+            lowest, since = now, time.monotonic()
+        return time.monotonic() - since > 2
+
+    until(settled, "its use of memory falls no further", pause_s=0.05)
+    return lowest
 
 
 def waiting(made: Lab) -> str:

@@ -14,7 +14,8 @@ from cni_calico.errors import DatastoreDenied, DatastoreUnavailable
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import AffinityList, HandleList, ResourceKey, ResourceList
 from tests.fakes.scripted_http import Scripted, scripted
-from tests.unit.datastore.kubernetes.test_api import NOW, bookmark, changed, kubeconfig
+from tests.unit.datastore.kubernetes.scripted_api import NOW
+from tests.unit.datastore.kubernetes.test_api import bookmark, changed, kubeconfig
 
 UNAUTHORIZED = (401, {"message": "Unauthorized"})
 
