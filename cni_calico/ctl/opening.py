@@ -87,11 +87,9 @@ def _open_session(
     try:
         session = Session(asked, Deadline.after(arguments.timeout), now, new_uid)
         store.corrupt = session.note_damaged
-        try:
-            yield session
-        finally:  # a command that fails may have made it before
-            if is_new and not is_absent(config):
-                arguments.note(f"Made the embedded datastore: {config.path}")
+        yield session
+        if is_new and not is_absent(config):  # not where the command fails: upstream's words for that come first
+            arguments.note(f"Made the embedded datastore: {config.path}")
         for _, why in session.take_damaged():
             arguments.note(f"Left out: {why}")
     finally:

@@ -46,13 +46,6 @@ def test_the_file_that_is_made_is_named() -> None:
     assert f"Made the embedded datastore: {STORE}" in done.stderr
 
 
-def test_the_file_that_is_made_is_named_by_a_command_that_fails() -> None:
-    twice = WRITE.replace("apply", "create")
-    done = on_host(f"tee /run/pool > /run/twice; (echo; echo ---; cat /run/pool) >> /run/twice; {twice} < /run/twice")
-    assert done.returncode == 1 and "resource already exists" in done.stderr, done
-    assert f"Made the embedded datastore: {STORE}" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
