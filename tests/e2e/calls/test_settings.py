@@ -17,6 +17,8 @@ import pytest
 
 from cni_calico.cni.versions import SUPPORTED
 from cni_calico.model.names import hashed_veth, kubernetes_veth
+from cni_calico.plugin.waits import status_fields
+from tests.deadlines import until
 from tests.e2e.host import Node, added, addresses, cleaned
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
@@ -43,6 +45,28 @@ def written_later(path: Path, text: str, started: threading.Event) -> Iterator[N
     finally:
         started.set()
         thread.join()
+
+
+@contextmanager
+def in_force_once_recorded(node: Node, path: Path) -> Iterator[None]:
+    """Writes what calico-node writes, as soon as the endpoint is in the datastore."""
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            spec = until(node.endpoints, "the endpoint is recorded", 20)[0]["spec"]
+            networks = (ip_interface(network).ip for network in spec["ipNetworks"])
+            path.write_text(json.dumps(status_fields(spec["interfaceName"], spec["mac"], networks)))
+        except BaseException as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not failed, failed
 
 
 # -- the node's name --------------------------------------------------------------------------------------------------
@@ -384,12 +408,12 @@ def log_of(node: Node) -> str:
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.parametrize(("args", "name"), [("", "cni default%2Fc1 eth0"), (POD, "k8s ns1%2Fweb-0 eth0")])
-def test_policy_is_waited_for(node: Node, pod_ns: Namespace, args: str, name: str) -> None:
+def test_policy_of_a_pod_is_waited_for(node: Node, pod_ns: Namespace) -> None:
+    """As upstream: its file need only be there."""
     waiting = {"policy_setup_timeout_seconds": 10, "endpoint_status_dir": str(node.root / "status")}
     (node.root / "status").mkdir()
-    (node.root / "status" / name).write_text("{}")
-    added(node, "c1", pod_ns, args=args, **waiting)
+    (node.root / "status" / "k8s ns1%2Fweb-0 eth0").write_text("{}")
+    added(node, "c1", pod_ns, args=POD, **waiting)
     assert "is not known to be in force" not in log_of(node)
 
 
@@ -401,11 +425,12 @@ def test_policy_that_is_late_is_a_warning(node: Node, pod_ns: Namespace) -> None
 
 
 def test_policy_that_comes_while_waiting(node: Node, pod_ns: Namespace) -> None:
+    """Outside Kubernetes the file has to say what this start of the container got."""
     node, status = node, node.root / "status"
     status.mkdir()
-    begun = threading.Event()
-    threading.Timer(0.5, begun.set).start()
-    with written_later(status / "cni default%2Fc1 eth0", "{}", begun):
+    file = status / "cni default%2Fc1 eth0"
+    file.write_text(json.dumps(status_fields("calic1", "02:00:00:00:00:01", [])))  # of a former start
+    with in_force_once_recorded(node, file):
         added(node, "c1", pod_ns, policy_setup_timeout_seconds=20, endpoint_status_dir=str(status))
     assert "is not known to be in force" not in log_of(node)
 
