@@ -1,34 +1,23 @@
 """The version before is stopped and this one started under traffic: nothing is lost, nothing forbidden passes, and the
 kernel keeps every rule that it has.
 
-Rule: the version before is the commit ``BEFORE`` of this repository, run from its own sources; where the history is not
-there (an archive, a shallow clone) there is nothing to upgrade from.
+Rule: the version before is that of tests/netns/policing/agents.py.
 """
 
 from __future__ import annotations
 
-import io
-import os
 import re
-import signal
-import subprocess
-import sys
-import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cni_calico.nodeagent.status.file import read_status
 from tests.deadlines import until
+from tests.netns.policing.agents import ROOT, agent
 from tests.netns.policing.lab import ALLOW_80, DENY_B, NODE, Lab, lab, traffic
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
-ROOT = Path(__file__).resolve().parents[3]
-BEFORE = "313c8ac6f41ef7fe902e0004b4658dba7905d8c1"  # the last one in which the policy engine had no room of its own
 LONG = "a long policy"
 NFT_COUNTERS = re.compile(r"packets \d+ bytes \d+")
 KINDS_OF_RULES = [
@@ -40,61 +29,6 @@ KINDS_OF_RULES = [
     {"action": "Deny", "notProtocol": "SCTP", "destination": {"notSelector": "app == 'a'", "nets": ["10.9.0.0/16"]}},
     {"action": "Pass"},
 ]
-
-
-@pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources of the version before."""
-    command = ["git", "archive", BEFORE, "cni_calico", "build/launch"]
-    archive = subprocess.run(command, cwd=ROOT, capture_output=True)
-    if archive.returncode != 0:
-        pytest.skip(f"history: commit {BEFORE[:8]} is not here, so there is no version to upgrade from")
-    directory: Path = tmp_path_factory.mktemp("earlier")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(directory)
-    return directory
-
-
-def status(made: Lab) -> dict[str, Any]:
-    return read_status(str(made.root / "run"))
-
-
-@contextmanager
-def agent(made: Lab, sources: Path) -> Iterator[Callable[[], None]]:
-    """``calico-node -felix`` from sources, its policies in force; gives what ends it in order."""
-    environ = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(sources),
-        "DATASTORE_TYPE": "local",
-        "DATASTORE_PATH": str(made.root / "store.db"),
-        "NODENAME": NODE,
-        "CALICO_RUN_DIR": str(made.root / "run"),
-        "CALICO_STATE_DIR": str(made.root / "state"),
-        "FELIX_ENDPOINTSTATUSPATHPREFIX": str(made.root),
-        **made.always,
-    }
-    log = made.root / f"{sources.name}.log"
-    command = ["nsenter", f"--net={made.host.path}", sys.executable, "-B", "build/launch/calico-node.py", "-felix"]
-    with log.open("ab") as output:
-        running = subprocess.Popen(command, cwd=sources, env=environ, stdout=output, stderr=subprocess.STDOUT)
-
-    def in_force() -> bool:
-        assert running.poll() is None, log.read_text()
-        said = status(made)
-        return said.get("pid") == running.pid and bool(said["policing"]["in_force"])
-
-    def end() -> None:
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, log.read_text()
-
-    try:
-        until(in_force, f"policies of {sources} are in force")
-        yield end
-    except AssertionError as e:
-        raise AssertionError(f"{e}\n{log.read_text()}") from None
-    finally:
-        running.kill()
-        running.wait()
 
 
 def fill(made: Lab) -> None:
