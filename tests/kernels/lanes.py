@@ -7,6 +7,7 @@ its slow tests run too. ``quick`` lanes have tests that are not slow: ./test.sh 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from tests.kernels.images import Kernel
 from tests.kernels.machine import ROOT, Outcome, run
+from tests.netns.policing.agents import EARLIER, compile_sources, write_earlier
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Lane:
     files: tuple[str, ...]
     quick: bool = False
     memory_mib: int = 3072
+    upgrades: bool = False  # it needs the version before
 
 
 LANES = {
@@ -28,11 +31,15 @@ LANES = {
     "packets": Lane(
         (
             "tests/netns/policing/test_protocols.py",
+            "tests/netns/policing/test_netpol_sctp.py",
             "tests/netns/policing/test_flowtables.py",
             "tests/netns/policing/test_netem.py",
+            "tests/netns/policing/test_ipvs.py",
+            "tests/netns/policing/test_queue.py",
             "tests/netns/policing/test_small_kernels.py",
         ),
         quick=True,
+        upgrades=True,
     ),
     "ipip": Lane(("tests/netns/bird/test_ipip.py", "tests/netns/agent/test_ipip.py"), memory_mib=4096),
     "strangers": Lane(("tests/netns/agent/test_strangers.py",)),
@@ -56,8 +63,14 @@ def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool) -> tuple[O
     words = ["python3", "-m", "pytest", "-q", "-n", "0", "-m", "'kernel or stock'"]
     words += ["--no-unexpected-skips", "--timeout", "1500", "--reports", "/results/reports", "--durations", "5"]
     words += ["--slow"] if slow else []
-    command = " ".join([*words, *lane.files])
-    done = run(kernel, command, results, limit_s=LIMIT_S, memory_mib=lane.memory_mib)
+    with tempfile.TemporaryDirectory() as made:
+        archive = Path(made, "earlier.tar")
+        disks = [archive] if lane.upgrades and write_earlier(archive) else []
+        if disks:
+            compile_sources(archive)
+            words.insert(0, f"{EARLIER}=/dev/vdb")
+        command = " ".join([*words, *lane.files])
+        done = run(kernel, command, results, limit_s=LIMIT_S, memory_mib=lane.memory_mib, disks=disks)
     counts, reasons = read_reports(results / "reports")
     return done, counts, reasons
 

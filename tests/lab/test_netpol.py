@@ -1,7 +1,8 @@
 """Kubernetes' own end-to-end tests of network policies (its suite "Netpol"), against the bundle's agent and plugin.
 
 Rule: what is counted is what the suite's report says about every one of its tests; one that is not run is named here
-with its reason. Where this kernel has SCTP, the tests of SCTP run, too.
+with its reason. Where this kernel has SCTP, the tests of SCTP run, too; where it has not, what they ask is tried in the
+machines of tests/kernels (tests/netns/policing/test_netpol_sctp.py).
 
 NETPOL_FOCUS, an expression, runs only the tests of the suite whose names it matches; NETPOL_LOG names a file to which
 the suite writes what it does as it goes, which stays when the run is stopped.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.deadlines import until
-from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, lab, socket_in
+from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, socket_in
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused, pytest.mark.kernel("flowtables")]
 
@@ -25,17 +23,12 @@ DROPPED_S = 2.0
 
 
 @pytest.fixture
-def offloading(tmp_path: Path) -> Iterator[Lab]:
-    with lab(tmp_path) as made:
-        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
-        made.put_profile("kns.default")
-        made.add("a", "10.65.0.1", "fd00::1", app="a")
-        made.add("b", "10.65.0.2", "fd00::2", app="b")
-        made.put("GlobalNetworkPolicy", "allow", ALLOW)
-        made.start()
-        made.until_in_force(policies=1)
-        made.host.run("sh", "-c", f"nft '{THEIRS}'")
-        yield made
+def offloading(two_workloads: Lab) -> Lab:
+    two_workloads.put("GlobalNetworkPolicy", "allow", ALLOW)
+    two_workloads.start()
+    two_workloads.until_in_force(policies=1)
+    two_workloads.host.run("sh", "-c", f"nft '{THEIRS}'")
+    return two_workloads
 
 
 def server_at(lab: Lab, port: int) -> socket.socket:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.deadlines import until
-from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, lab, traffic
+from tests.netns.policing.agents import ROOT, agent
+from tests.netns.policing.lab import ALLOW_80, DENY_B, NODE, Lab, traffic
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused, pytest.mark.kernel("netem")]
 
@@ -18,19 +19,19 @@ ROUNDS = 5
 
 
 @pytest.fixture
-def slow_lab(tmp_path: Path) -> Iterator[Lab]:
-    """What a sends is lost or late before it comes to the host."""
-    with lab(tmp_path) as made:
-        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
-        made.put_profile("kns.default")
-        made.add("a", "10.65.0.1", "fd00::1", app="a")
-        made.add("b", "10.65.0.2", "fd00::2", app="b")
-        made.put("GlobalNetworkPolicy", "allow", ALLOW_80)
-        made.start()
-        made.until_in_force(policies=1)
-        netem = "qdisc add dev eth0 root netem limit 100000 loss 2% delay 50ms"
-        made.workloads["a"].ns.run("tc", *netem.split())
-        yield made
+def lossy(two_workloads: Lab) -> Lab:
+    """What a sends is lost or late before it comes to the host; no engine is started."""
+    two_workloads.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+    netem = "qdisc add dev eth0 root netem limit 100000 loss 2% delay 50ms"
+    two_workloads.workloads["a"].ns.run("tc", *netem.split())
+    return two_workloads
+
+
+@pytest.fixture
+def slow_lab(lossy: Lab) -> Lab:
+    lossy.start()
+    lossy.until_in_force(policies=1)
+    return lossy
 
 
 def test_changes_of_policies(slow_lab: Lab) -> None:
@@ -45,7 +46,7 @@ def test_changes_of_policies(slow_lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
-def test_an_upgrade(slow_lab: Lab, number: signal.Signals) -> None:
+def test_a_takeover(slow_lab: Lab, number: signal.Signals) -> None:
     """Another agent takes over what the one before it left."""
     with traffic(slow_lab, "a", "b", allowed=ALLOWED, forbidden=FORBIDDEN) as counts:
         for _ in range(2):
@@ -53,6 +54,21 @@ def test_an_upgrade(slow_lab: Lab, number: signal.Signals) -> None:
             slow_lab.start()
             slow_lab.until_in_force(policies=1)
     assert counts.forbidden_arrived == 0 and 0 < counts.allowed_arrived < counts.sent
+
+
+@pytest.mark.slow
+def test_an_upgrade_from_the_version_before(lossy: Lab, earlier: Path) -> None:
+    """By the whole agent of each version."""
+    lossy.put("Node", NODE, {"bgp": {"ipv4Address": "192.0.2.1/24"}})
+    with ExitStack() as stack:
+        end = stack.enter_context(agent(lossy, earlier))
+        with traffic(lossy, "a", "b", allowed=ALLOWED, forbidden=FORBIDDEN) as counts:
+            until(lambda: counts.sent > 200, "packets beside the version before")
+            end()
+            stack.enter_context(agent(lossy, ROOT))
+            sent = counts.sent
+            until(lambda: counts.sent > sent + 200, "packets beside this version")
+        assert counts.forbidden_arrived == 0 and 0 < counts.allowed_arrived < counts.sent
 
 
 @pytest.mark.slow

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
 from tests.deadlines import until
-from tests.netns.policing.lab import Lab, lab, socket_in
+from tests.netns.policing.lab import Lab, socket_in
+from tests.netns.policing.sctp import FAMILIES, associate, listening, reaches
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 FILTERS = {"nftables": {}, "iptables": {"FELIX_NFTABLESMODE": "Disabled"}}
-FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 PORT, OTHER = 5000, 5001
-REFUSED_S = 2.0  # a packet that is dropped is answered by nobody
 
 
 @pytest.fixture(params=FILTERS)
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
-    """Two workloads, of which b lets nobody in but by policy."""
-    with lab(tmp_path) as made:
-        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
-        made.put_profile("kns.default")
-        made.add("a", "10.65.0.1", "fd00::1", app="a")
-        made.add("b", "10.65.0.2", "fd00::2", app="b")
-        made.always = FILTERS[request.param]
-        yield made
+def pair(request: pytest.FixtureRequest, two_workloads: Lab) -> Lab:
+    two_workloads.always = FILTERS[request.param]
+    return two_workloads
 
 
 def allow(protocol: str | int, *ports: int) -> dict[str, object]:
@@ -37,28 +28,6 @@ def allow(protocol: str | int, *ports: int) -> dict[str, object]:
     if ports:
         rule["destination"] = {"ports": list(ports)}
     return {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [rule]}
-
-
-@contextmanager
-def listening(pair: Lab, version: int, port: int) -> Iterator[socket.socket]:
-    b = pair.workloads["b"]
-    with socket_in(b.ns, FAMILIES[version], socket.SOCK_STREAM, socket.IPPROTO_SCTP) as server:
-        server.bind((b.address(version), port))
-        server.listen()
-        server.settimeout(20)
-        yield server
-
-
-def associate(pair: Lab, version: int, port: int, timeout_s: float) -> socket.socket:
-    a, b = pair.workloads["a"], pair.workloads["b"]
-    made = socket_in(a.ns, FAMILIES[version], socket.SOCK_STREAM, socket.IPPROTO_SCTP)
-    made.settimeout(timeout_s)
-    try:
-        made.connect((b.address(version), port))
-    except OSError:
-        made.close()
-        raise
-    return made
 
 
 @pytest.mark.kernel("sctp")
@@ -69,29 +38,21 @@ def test_sctp(pair: Lab, version: int) -> None:
     pair.start(**pair.always)
     pair.until_in_force(policies=1)
     with ExitStack() as stack:
-        first, _ = (stack.enter_context(listening(pair, version, port)) for port in (PORT, OTHER))
-        client = stack.enter_context(associate(pair, version, PORT, 20))
+        first, _ = (stack.enter_context(listening(pair, "b", port, version)) for port in (PORT, OTHER))
+        client = stack.enter_context(associate(pair, "a", "b", PORT, version, 20))
         served = stack.enter_context(first.accept()[0])
         served.settimeout(20)
         client.sendall(b"asked")
         assert served.recv(100) == b"asked"
         with pytest.raises(TimeoutError):
-            associate(pair, version, OTHER, REFUSED_S)
+            associate(pair, "a", "b", OTHER, version)
         pair.put("GlobalNetworkPolicy", "sctp", allow("SCTP", OTHER))
-        until(lambda: reaches(pair, version, OTHER), "the other port is open", 60)
-        assert not reaches(pair, version, PORT)
+        until(lambda: reaches(pair, "a", "b", OTHER, version), "the other port is open", 60)
+        assert not reaches(pair, "a", "b", PORT, version)
         client.sendall(b"again")
         assert served.recv(100) == b"again"
         served.sendall(b"answered")
         assert client.recv(100) == b"answered"
-
-
-def reaches(pair: Lab, version: int, port: int) -> bool:
-    try:
-        associate(pair, version, port, REFUSED_S).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import until
-from tests.netns.policing.lab import DENY_B, Lab, lab
+from tests.netns.policing.lab import DENY_B, Lab
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused, pytest.mark.kernel("machine")]
 
@@ -46,14 +46,9 @@ def without(*modules: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab(tmp_path) as made:
-        made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
-        made.put_profile("kns.default")
-        made.add("a", "10.65.0.1", "fd00::1", app="a")
-        made.add("b", "10.65.0.2", "fd00::2", app="b")
-        made.put("GlobalNetworkPolicy", "deny", DENY_B)
-        yield made
+def small_lab(two_workloads: Lab) -> Lab:
+    two_workloads.put("GlobalNetworkPolicy", "deny", DENY_B)
+    return two_workloads
 
 
 @pytest.mark.parametrize(
