@@ -32,12 +32,19 @@ _RESULTS_BYTES = 96 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """``status``: the command's; None if the machine ended without one, or was ended. ``seconds``: of this host."""
+    """``status``: the command's; None if the machine ended without one, or was ended. ``seconds``: of this host;
+    ``processor_s``: of its processor.
+    """
 
     status: int | None
     output: str
     seconds: float
+    processor_s: float
     results: Path
+
+    @property
+    def costs(self) -> str:
+        return f"{self.seconds:.0f} s ({self.processor_s:.0f} of the processor)"
 
 
 def run(
@@ -48,19 +55,21 @@ def run(
     limit_s: float,
     memory_mib: int = 3072,
     disks: Sequence[Path] = (),
+    reboots: bool = False,
 ) -> Outcome:
     """Boot, run ``command`` (of bash) in /product, and take its /results to the directory ``results``.
 
     ``limit_s``: of this host; a machine that takes longer is ended, and leaves only its console, which grows in the
-    file ``console`` there. ``disks``: files that are /dev/vdb and so on, and keep what is written to them: a machine
-    that reboots ends, and the next one may have the same. A command that begins with ``#init`` is process 1 itself: it
-    may become systemd, which the root has.
+    file ``console`` there. ``disks``: files that are /dev/vdb and so on, and keep what is written to them. A command
+    that begins with ``#init`` is process 1 itself: it may become systemd, which the root has, and writes an archive of
+    its results to /dev/vda. ``reboots``: the machine does, with its memory as in the beginning, until it goes off;
+    otherwise it ends.
     """
     root = find_root(kernel.architecture)
     assert root is not None, "tests/setup/kernels.sh makes it"
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir(parents=True)
-    began = time.monotonic()
+    began, used = time.monotonic(), _used_s()
     with tempfile.TemporaryDirectory(prefix="machine.", dir=cache(kernel.architecture)) as made:
         work = Path(made)
         # an emulated processor would take long for it
@@ -78,6 +87,7 @@ def run(
                 "nice",
                 f"--adjustment={os.environ.get('KERNELS_NICE') or 10}",
                 *_emulator(kernel, initrd, (disk, *disks), memory_mib),
+                *(() if reboots else ("-no-reboot",)),
             ]
             subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, check=False)
         # an empty disk is a machine that was ended
@@ -87,8 +97,14 @@ def run(
         int(status.read_text()) if status.exists() else None,
         (output if output.exists() else results / "console").read_text(errors="replace"),
         time.monotonic() - began,
+        _used_s() - used,
         results,
     )
+
+
+def _used_s() -> float:
+    """What this process and the programs that it waited for have used of the processor; they are one at a time."""
+    return sum(os.times()[:4])
 
 
 def _emulator(kernel: Kernel, initrd: Path, disks: Sequence[Path], memory_mib: int) -> list[str]:
@@ -97,7 +113,7 @@ def _emulator(kernel: Kernel, initrd: Path, disks: Sequence[Path], memory_mib: i
     return [
         *(at.emulator, *at.options, "-smp", "1", "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"),
         *("-m", str(memory_mib)),
-        *("-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-serial", "stdio"),
+        *("-display", "none", "-monitor", "none", "-nic", "none", "-serial", "stdio"),
         *(*drives, "-kernel", str(prepared(kernel) / "vmlinuz")),
         *("-initrd", str(initrd), "-append", f"console={at.console} quiet panic=-1 mitigations=off nokaslr"),
     ]
@@ -136,7 +152,7 @@ def main() -> int:
     sys.stderr.write(f"{kernel.version}; its console: {given.results}/console\n")
     done = run(kernel, " ".join(given.command), given.results, limit_s=given.limit, memory_mib=given.memory)
     sys.stdout.write(done.output)
-    sys.stderr.write(f"{done.seconds:.0f} s, results in {done.results}\n")
+    sys.stderr.write(f"{done.costs}, results in {done.results}\n")
     return 99 if done.status is None else done.status
 
 
