@@ -3,7 +3,8 @@
 Rule: a test is skipped for one of three reasons, a marker's need that this machine does not meet, a feature of the
 kernel that the marker ``kernel`` names, or one of ``MAY_BE_SKIPPED``. With ``--no-unexpected-skips`` (as ./test.sh
 calls pytest) any other skip, and a marker's skip on a machine that has root and network namespaces, is a failure. What
-is skipped for the kernel runs in tests/kernels, where such a skip is a failure. A run in which no test ran is one, too.
+is skipped for the kernel runs in tests/kernels, where such a skip is a failure. A run in which no test ran is one, too,
+and a whole run in which one of the tests ran nowhere (tests/everywhere.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from hypothesis import settings
 
 from tests import deadlines
 from tests.again import Again, Recorder
+from tests.everywhere import Everywhere
 from tests.kernels import features, images
 
 if TYPE_CHECKING:
@@ -116,6 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(config, config.getoption("--reports")))
     elif config.getoption("--again") and not is_worker(config):
         config.pluginmanager.register(Again(config))
+    if config.getoption("--no-unexpected-skips") and not is_worker(config):
+        config.pluginmanager.register(Everywhere(config))
 
 
 def is_worker(config: pytest.Config) -> bool:

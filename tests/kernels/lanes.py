@@ -6,9 +6,10 @@ its slow tests run too. ``quick`` lanes have tests that are not slow: ./test.sh 
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,17 @@ def marked_files() -> set[str]:
     }
 
 
-def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool) -> tuple[Outcome, Counter[str], list[str]]:
-    """The machine's outcome, how many tests passed, failed and were skipped, and why they were."""
+@dataclass(frozen=True)
+class Results:
+    """``passed`` has the ids of tests; ``skipped`` why they were, by id."""
+
+    outcome: Outcome
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    skipped: Mapping[str, str]
+
+
+def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool) -> Results:
     lane = LANES[name]
     words = ["python3", "-m", "pytest", "-q", "-n", "0", "-m", "'kernel or stock'"]
     words += ["--no-unexpected-skips", "--timeout", "1500", "--reports", "/results/reports", "--durations", "5"]
@@ -71,20 +81,17 @@ def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool) -> tuple[O
             words.insert(0, f"{EARLIER}=/dev/vdb")
         command = " ".join([*words, *lane.files])
         done = run(kernel, command, results, limit_s=LIMIT_S, memory_mib=lane.memory_mib, disks=disks)
-    counts, reasons = read_reports(results / "reports")
-    return done, counts, reasons
+    return read_reports(done, results / "reports")
 
 
-def read_reports(path: Path) -> tuple[Counter[str], list[str]]:
+def read_reports(done: Outcome, path: Path) -> Results:
     """Of a test's reports one counts: of its call, or of what kept it from being called."""
-    import json
-
-    counts: Counter[str] = Counter()
-    reasons: list[str] = []
+    found: dict[str, list[str]] = {"passed": [], "failed": []}
+    skipped: dict[str, str] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         report: dict[str, Any] = json.loads(line)
-        if report["when"] == "call" or report["outcome"] != "passed":
-            counts[report["outcome"]] += 1
         if report["outcome"] == "skipped":
-            reasons.append(f"{report['nodeid']}: {report['longrepr'][2].removeprefix('Skipped: ')}")
-    return counts, reasons
+            skipped[report["nodeid"]] = report["longrepr"][2].removeprefix("Skipped: ")
+        elif report["when"] == "call" or report["outcome"] == "failed":
+            found[report["outcome"]].append(report["nodeid"])
+    return Results(done, tuple(found["passed"]), tuple(found["failed"]), skipped)

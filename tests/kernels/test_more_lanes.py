@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SUMMARY
 from tests.kernels.images import DEFAULT_SERIES, SERIES, find_kernel
 from tests.kernels.lanes import LANES, LIMIT_S
 from tests.kernels.table import documented_rows, read_probe, render_row
@@ -27,7 +26,7 @@ def test_lane(
     request: pytest.FixtureRequest,
     record_property: pytest.RecordProperty,
 ) -> None:
-    record_property(SUMMARY, check_lane(series, lane, tmp_path / "results", request))
+    check_lane(series, lane, tmp_path / "results", request, record_property)
 
 
 @pytest.mark.slow
