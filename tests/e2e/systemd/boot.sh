@@ -6,6 +6,8 @@
 #   DIR      what the machine writes: it stays from one start to the next
 #   BUNDLE   becomes its /opt/cni/bin
 #   OUTSIDE  the network namespace at the other end of its network card
+#
+# In a machine of tests/kernels it is no container: it has that kernel's modules, and they are loaded from its root.
 set -eu
 dir=$1 bundle=$2 outside=$3
 mount --make-rprivate /
@@ -30,7 +32,8 @@ for scratch in run tmp; do mount -t tmpfs tmpfs $scratch; done
 if [ -z "$was_there" ]; then  # the host's own services, and what else ran here, are none of the test's business
   rm -rf etc/systemd/system/*.wants/* etc/calico etc/cni var/lib/calico var/log/calico
 fi
+if [ -n "${CNI_CALICO_MACHINE:-}" ]; then mount --bind /usr/lib/modules usr/lib/modules; else inside=container=lab; fi
 mkdir -p run/before
 pivot_root . run/before
 umount -l /run/before
-exec env -i container=lab PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target
+exec env -i ${inside:+"$inside"} PATH="$PATH" /lib/systemd/systemd --system --unit=multi-user.target

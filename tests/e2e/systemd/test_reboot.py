@@ -1,7 +1,7 @@
 """A host that starts again: a container that starts before calico-node, and a packet every millisecond from outside.
 
-Rule: what is forbidden never arrives, and what is allowed arrives in the end. What arrives the container's own packet
-filter counts, which is there before its interface.
+Rule: what is forbidden never arrives, and what is allowed arrives in the end. tests/kernels/test_reboots.py has the
+same with kernels that start.
 """
 
 from __future__ import annotations
@@ -16,57 +16,11 @@ from functools import partial
 import pytest
 
 from tests.deadlines import until
+from tests.e2e.systemd.container import CONTAINER, POLICY, UNIT, send
 from tests.e2e.systemd.machine import Machine
 from tests.netns.policing.lab import socket_in
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle, pytest.mark.never_excused]
-
-ADDRESS, ALLOWED, FORBIDDEN = "10.65.0.77", 8000, 8001
-POLICY = f"""
-apiVersion: projectcalico.org/v3
-kind: GlobalNetworkPolicy
-metadata:
-  name: web
-spec:
-  selector: all()
-  types: [Ingress]
-  ingress:
-    - action: Allow
-      protocol: UDP
-      destination:
-        ports: [{ALLOWED}]
-"""
-# as a runtime does it that starts containers by itself, and waits for nobody; the interface is there at once
-CONTAINER = f"""#!/bin/sh
-set -e
-ip netns add c1
-ip netns exec c1 nft -f - <<'RULES'
-table ip seen {{
-  chain in {{
-    type filter hook prerouting priority -300
-    udp dport {ALLOWED} counter
-    udp dport {FORBIDDEN} counter
-  }}
-}}
-RULES
-export CNI_CONTAINERID=c1 CNI_NETNS=/run/netns/c1 CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin
-export CNI_ARGS="IgnoreUnknown=1;IP={ADDRESS}"
-sysctl -q net.ipv4.ip_forward=1
-python3 -c 'import json; c = json.load(open("/etc/cni/net.d/10-calico.conflist"))
-print(json.dumps({{**c["plugins"][0], "name": c["name"], "cniVersion": "1.0.0", "policy_setup_timeout_seconds": 0}}))' |
-  CNI_COMMAND=ADD /opt/cni/bin/calico
-"""
-UNIT = """[Unit]
-DefaultDependencies=no
-After=local-fs.target calico-boot-table.service
-Before=network-pre.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/sh /srv/container
-[Install]
-WantedBy=multi-user.target
-"""
 
 
 @contextmanager
@@ -74,16 +28,7 @@ def packets(host: Machine) -> Iterator[None]:
     """To both ports, every millisecond, from outside; also while the host is down."""
     ending = threading.Event()
     with socket_in(host.outside, socket.AF_INET, socket.SOCK_DGRAM) as sender:
-
-        def send() -> None:
-            while not ending.wait(0.001):
-                for port in (FORBIDDEN, ALLOWED):
-                    try:
-                        sender.sendto(b"", (ADDRESS, port))
-                    except OSError:
-                        pass  # there is no way there while the host is down
-
-        thread = threading.Thread(target=send)
+        thread = threading.Thread(target=send, args=(sender, ending))
         thread.start()
         try:
             yield
