@@ -24,7 +24,7 @@ from cni_calico.nodeagent.bgp.config.render import BirdConfig
 from tests.deadlines import until
 from tests.netns.bird.cluster import BirdNode, Lab
 from tests.netns.namespaces import Namespace
-from tests.unit.nodeagent.bgp.config.clusters import document, node
+from tests.unit.nodeagent.bgp.config.clusters import BIRD, document, node
 
 pytestmark = [pytest.mark.netns, pytest.mark.bird]
 
@@ -218,6 +218,28 @@ def test_bgp_is_turned_off(lab: Lab) -> None:
     del first.env["CALICO_NETWORKING_BACKEND"]
     assert first.apply(documents).outcome == "started"
     lab.await_routes({"n1": ROUTES_1, "n2": ROUTES_2})
+
+
+def test_another_birds_routes_stay_when_bgp_is_turned_off(lab: Lab, tmp_path: Path) -> None:
+    """One that the host runs for itself, with a socket and a configuration of its own."""
+    first = lab.node("n1", "172.31.0.1/24")
+    documents = [document("IPPool", "p4", cidr="10.65.0.0/16"), node("n1", "172.31.0.1/24")]
+    first.apply(documents)
+    first.controller.close()
+    first.env["CALICO_NETWORKING_BACKEND"] = "vxlan"
+    config = tmp_path / "mine.conf"
+    config.write_text(
+        "router id 192.0.2.7;\nprotocol device { }\nprotocol kernel { ipv4 { export all; }; }\n"
+        "protocol static { ipv4; route 198.51.100.0/24 blackhole; }\n"
+    )
+    words = [BIRD, "-f", "-c", str(config), "-s", str(tmp_path / "mine.ctl")]
+    with subprocess.Popen(["nsenter", f"--net={first.ns.path}", *words]) as theirs:
+        try:
+            until(lambda: "198.51.100.0/24" in first.learned(), "its route", 20.0)
+            assert first.apply(documents).outcome == "off"
+            assert first.learned() == {"198.51.100.0/24": "blackhole"}
+        finally:
+            theirs.terminate()
 
 
 @pytest.mark.parametrize("point", ["file.write", "file.rename", "bird.connect", "bird.command"])

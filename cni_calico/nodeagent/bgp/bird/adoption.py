@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,6 +137,16 @@ def _process_at(path: str, peer: int) -> int:
         words = _words(int(entry.name)) if entry.name.isdecimal() else []
         if is_bird(words) and wanted in {os.path.realpath(os.fsdecode(word).removeprefix("-s")) for word in words[1:]}:
             return int(entry.name)
+    return 0
+
+
+def find_beside() -> int:
+    """The process of a BIRD in this thread's network namespace; 0 if there is none to be seen."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal() and is_bird(_words(int(entry.name))):
+            with suppress(OSError):  # it has ended
+                if os.path.samefile(entry / "ns" / "net", _PROC / "thread-self" / "ns" / "net"):
+                    return int(entry.name)
     return 0
 
 

@@ -15,7 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import BirdRefused, BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
-from cni_calico.nodeagent.bgp.bird.adoption import keep_first
+from cni_calico.nodeagent.bgp.bird.adoption import find_beside, keep_first
 from cni_calico.nodeagent.bgp.bird.control import (
     BirdControl,
     apply_config,
@@ -228,7 +228,8 @@ class BirdController:
 
     def _turn_off(self, deadline: Deadline) -> Applied:
         """End BIRD and undo what it did in the kernel, even if it has ended already: its routes outlive it. Another
-        service's is left alone, and so are its routes.
+        service's is left alone, and so are its routes, at whatever socket it answers: nothing tells the routes of two
+        BIRDs apart, and one that lives removes what it does not want by itself when it scans the kernel's table.
         """
         try:
             was_running, was_used = self.process.adopt(), self.files.exists(self.paths.main)
@@ -242,9 +243,11 @@ class BirdController:
         if was_running:
             self.process.stop(withdraw_and_end)
         if was_used:
-            removed = remove_all(deadline)
+            other = find_beside()
+            removed = 0 if other else remove_all(deadline)
             self._remove_files()
-            self.log.info(f"BGP is off here: removed {removed} routes that BIRD had left in the kernel")
+            left = f"; the routes of another BIRD (process {other}) stay as they are" if other else ""
+            self.log.info(f"BGP is off here: removed {removed} routes that BIRD had left in the kernel{left}")
         self._in_force = None
         self.refusal = ""
         return Applied(OFF if was_running or was_used else UNCHANGED)
