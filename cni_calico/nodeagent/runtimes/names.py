@@ -2,13 +2,15 @@
 
 Rule: only labels of identity are written (model/identity.py), by compare-and-swap, and only to endpoints of this node
 whose containers a runtime's store knows: what cannot be read changes nothing. Without a store this costs a few stats
-every five seconds; with one, the endpoints are listed when it has changed.
+every five seconds; with one, the endpoints are listed when it has changed, and once a minute for new ones: an ADD that
+could not ask may write its endpoint after the store has changed for the last time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cni_calico.daemon.keeper import Keeper
@@ -24,9 +26,9 @@ from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.plugin.attachment import PLAIN
 from cni_calico.plugin.identity.places import STORES, is_runtimes
-from cni_calico.plugin.identity.stores import read_identity
 
 LOOK_S, PATIENCE_S = 5.0, 1.0
+LIST_S = 60.0
 TOPIC = "labels of containers"  # in the agent's troubles
 _READ_S = 30.0
 _BESIDE = ("", "-wal")  # SQLite may write what is new into a second file
@@ -35,10 +37,13 @@ _SHOWN = 5
 
 @dataclass(slots=True)
 class ContainerNames:
-    """``look`` compares, if a store has changed since the last one."""
+    """``look`` compares, if a store has changed since the last one, or there are endpoints that were not compared."""
 
     context: Context
     node: str
+    now: Callable[[], float] = time.monotonic
+    _next_list: float = 0.0
+    _compared: frozenset[tuple[str, str]] = frozenset()
     _seen: tuple[tuple[int, int, int], ...] | None = None
     _said: Said = field(init=False)
 
@@ -48,11 +53,22 @@ class ContainerNames:
     def look(self) -> None:
         """Raises TryAgain while a store cannot be read, DatastoreError."""
         seen = tuple(self._stores())
-        if seen == self._seen or not (seen or self._seen):
+        if not (seen or self._seen):
             return
+        if seen == self._seen and self.now() < self._next_list:
+            return
+        records = list(self._endpoints())
+        present = frozenset((record.metadata.name, record.metadata.uid) for _, record in records)
+        if seen != self._seen or present - self._compared:
+            self._compare(records)
+        self._seen, self._compared, self._next_list = seen, present, self.now() + LIST_S
+
+    def _compare(self, records: list[tuple[ResourceKey, WorkloadEndpoint]]) -> None:
+        from cni_calico.plugin.identity.stores import read_identity  # where there is a store
+
         troubles: dict[str, None] = {}
         left_out: list[str] = []
-        for key, record in list(self._endpoints()):
+        for key, record in records:
             answer = read_identity(record.container_id, self.context.files, PATIENCE_S)
             if answer.identity is None:
                 troubles.update(dict.fromkeys(answer.troubles))
@@ -67,7 +83,6 @@ class ContainerNames:
             raise TryAgain(
                 f"cannot tell who this node's containers are, so labels may be missing: {'; '.join(troubles)}"
             )
-        self._seen = seen
 
     def _stores(self) -> Iterator[tuple[int, int, int]]:
         for path in STORES:

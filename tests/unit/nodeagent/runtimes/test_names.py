@@ -18,7 +18,7 @@ from cni_calico.log import Log
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.nodeagent.context.agent import Context
-from cni_calico.nodeagent.runtimes.names import TOPIC, ContainerNames
+from cni_calico.nodeagent.runtimes.names import LIST_S, TOPIC, ContainerNames
 from cni_calico.plugin.attachment import Attachment, plan_endpoint
 from cni_calico.plugin.identity.places import PODMAN_SQLITE
 from tests.deadlines import soon
@@ -44,7 +44,8 @@ class Host:
         log = Log("info", str(self.log), stderr=False)
         self.context = Context(private_settings(root), self.world.store, log, lambda _: True)
         self.context.files = Files(self.root_fd)
-        self.names = ContainerNames(self.context, "n1")
+        self.now = 1000.0
+        self.names = ContainerNames(self.context, "n1", lambda: self.now)
 
     def run(self, container: str, name: str, config: str = "{}") -> None:
         self.podman.execute("INSERT INTO ContainerConfig VALUES (?, ?, NULL, ?)", (container, name, config))
@@ -101,6 +102,20 @@ def test_nothing_is_listed_while_no_store_changes(podman_host: Host) -> None:
     host.podman.execute("UPDATE ContainerConfig SET JSON = '{ }'")
     host.names.look()
     assert host.world.store.list(ResourceList("WorkloadEndpoint"), soon()).items == before.items
+
+
+def test_an_endpoint_that_comes_after_the_stores_last_change_gets_its_labels(podman_host: Host) -> None:
+    """Its ADD found the store locked, and the runtime writes nothing more."""
+    host = podman_host
+    host.run(WEB, "web", '{"labels": {"role": "db"}}')
+    host.names.look()
+    key = host.record(WEB, **{NAME: "as the call knew"})
+    host.now += LIST_S - 1
+    host.names.look()
+    assert host.labels(key) == {NAME: "as the call knew"}, "nothing is listed meanwhile"
+    host.now += 1
+    host.names.look()
+    assert host.labels(key)[NAME] == "web" and host.labels(key)["org.projectcalico.label.role"] == "db"
 
 
 def test_a_locked_store_is_told_and_made_up_for(podman_host: Host) -> None:
