@@ -1,7 +1,8 @@
 """The boot table of this host: who loads it, who takes it away, and the file that says that it is there.
 
 Rule: it is loaded only before the agent has decided anything since the host started. Later it would cut workloads off,
-and nobody would take it away again.
+and nobody would take it away again; so whoever has loaded it asks once more. The agent tells its decision before it
+looks for the table: whichever of the two comes second sees the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.open import read_environment
 from cni_calico.nodeagent.policing.tables.touched import TABLES
-from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_live
+from cni_calico.plugin.policy_decision import UNDECIDED, PolicyDecision, read_decision
 
 _LOAD_S, _OFF_S = 30.0, 60.0
 
@@ -50,21 +51,33 @@ def load_boot_table(environ: Mapping[str, str], log: Log) -> Loaded:
         files.write_atomic(path, f"{by}\n".encode(), 0o644, durable=False)
     except OSError as e:
         log.warning(f"cannot write {path}, so containers start without waiting for calico-node: {e.strerror or e}")
+    if why_not := _decided(run_dir):
+        switch_off(run_dir)
+        return Loaded(prefixes, why_not=why_not)
     return Loaded(prefixes, by)
 
 
 def _needless(environ: Mapping[str, str], run_dir: str) -> str:
     if environ.get("CALICO_DISABLE_FELIX", "").strip().lower() in TRUE:
         return "another agent maintains the data plane (CALICO_DISABLE_FELIX)"
-    fields = read_status(run_dir)
-    if not why_not_live(fields, since_boot()) and (fields.get("policing") or {}).get("ready"):
-        return "calico-node runs, and has decided already"
+    if _decision(run_dir).lives:
+        return _decided(run_dir)
     try:
         with NfTables() as kernel:
             there = any(kernel.has_table(table, Deadline.after(_LOAD_S)) for table in TABLES)
     except CalicoError:
         there = False  # a kernel without nf_tables
     return "calico-node's own rules are in force already" if there else ""
+
+
+def _decided(run_dir: str) -> str:
+    """Says so, if an agent that lives has."""
+    decision = _decision(run_dir)
+    return "calico-node runs, and has decided already" if decision.lives and decision.state != UNDECIDED else ""
+
+
+def _decision(run_dir: str) -> PolicyDecision:
+    return read_decision(Files(), f"{run_dir}/{directories.POLICY_DECISION}")
 
 
 def switch_off(run_dir: str) -> bool:

@@ -18,6 +18,8 @@ from cni_calico.kernel.filter.boot_table import (
     read_boot_table,
     remove_boot_table,
 )
+from cni_calico.log import SILENT
+from cni_calico.nodeagent import boot_table as loading
 from tests.deadlines import SOON, until
 from tests.netns.namespaces import Namespace, host_namespace
 from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, lab, socket_in, traffic
@@ -79,7 +81,7 @@ def test_nothing_forbidden_passes_while_the_host_starts(tmp_path: Path) -> None:
         assert before[1] == 0 and counts.allowed_arrived > 0 and counts.forbidden_arrived == 0
         assert made.passes("a", "b", 80, version=6) and not made.passes("a", "b", 81, version=6)
         assert "the boot table is gone" in made.log() and not marker.exists()
-        assert "not closed: calico-node's own rules are in force already" in load(tmp_path, made)
+        assert "not closed: calico-node runs, and has decided already" in load(tmp_path, made)
         assert TABLE not in made.ruleset() and not marker.exists()
 
 
@@ -107,6 +109,22 @@ def test_it_stays_while_nothing_can_be_decided(tmp_path: Path) -> None:
         until(lambda: "calico-policy" in made.ruleset(), "the early rules are in force")
         assert not made.passes("a", "b", 80)
         assert made.host.call(remove_boot_table, SOON), "calicoctl node boot-table off"
+        assert made.passes("a", "b", 80)
+
+
+def test_an_agent_that_decides_while_it_is_loaded_leaves_nothing_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found no table when it looked for one, and looks no more."""
+    with lab(tmp_path) as made:
+        host(tmp_path, made)
+        made.start()
+        until(lambda: made.standing().get("ready"), "the engine has decided")
+        monkeypatch.setattr(loading, "_needless", lambda *_: "")  # asked before
+        environ = {"CALICO_RUN_DIR": str(tmp_path / "run")}
+        loaded = made.host.call(loading.load_boot_table, environ, SILENT)
+        assert (loaded.by, loaded.why_not) == ("", "calico-node runs, and has decided already")
+        assert TABLE not in made.ruleset() and not (tmp_path / "run" / directories.BOOT_TABLE).exists()
         assert made.passes("a", "b", 80)
 
 
