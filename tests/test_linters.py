@@ -389,6 +389,7 @@ PROBE = "a probe of the kubelet's starts this program every few seconds"
 BACKEND = "only one kind of datastore needs it"
 HEAVY = "it costs milliseconds or megabytes, for a few"
 LAZY = {
+    "controllers.counters": HEAVY,
     "controllers.janitor.caches": BACKEND,
     "controllers.janitor.run": HEAVY,  # the work, in every agent, for the one that is elected; elections are BACKEND
     "controllers.run": BACKEND,
@@ -421,6 +422,10 @@ LAZY = {
     "nodeagent.commands": COMMAND,
     "nodeagent.context.open": BACKEND,
     "nodeagent.keepers.host_status": BACKEND,
+    "nodeagent.keepers.owed": HEAVY,
+    "nodeagent.parts": HEAVY,
+    "nodeagent.policing.enforce.filters": HEAVY,
+    "nodeagent.runtimes.names": HEAVY,
     "nodeagent.service_control": COMMAND,
     "nodeagent.startup.records": BACKEND,
     "nodeagent.status.file": PROBE,

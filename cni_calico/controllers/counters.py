@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cni_calico.controllers.ipam_metrics import IpamNumbers, PoolOnNode
-from cni_calico.ipam.lost.leaks import kind_of
 from cni_calico.ipam.lost.reclaim import ReclaimOutcome
 from cni_calico.model.keys import ResourceKey
 
@@ -42,6 +41,8 @@ class JanitorCounters:
     ipam: Callable[[], IpamNumbers | None] = lambda: None
 
     def count(self, outcome: ReclaimOutcome) -> None:
+        from cni_calico.ipam.lost.leaks import kind_of  # in every agent, for the one that is elected
+
         self.confirmed.update(kind_of(subject) for subject, _ in outcome.confirmed)
         self.released.update(kind_of(subject) for subject in outcome.released)
         self.kept += len(outcome.kept)

@@ -28,7 +28,12 @@ KEEP_S = 60.0
 
 def resolve(host: str, port: int) -> Resolved:
     """The system's answer, however long it takes. Raises OSError (gaierror), UnicodeError."""
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM)
+
+
+def _plain(host: str) -> str | bytes:
+    """As bytes if it is ASCII: for a text Python loads the tables of international names, a megabyte."""
+    return host.encode() if host.isascii() else host
 
 
 class _Lookup:
@@ -76,7 +81,7 @@ def lookup(host: str, port: int, deadline: Deadline, *, resolver: Resolve = reso
 def _literal(host: str, port: int) -> Resolved:
     """The answer for a host that is an address already, which needs no lookup."""
     try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        return socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return []
 

@@ -33,14 +33,11 @@ from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
-from cni_calico.nodeagent.keepers.oldest import oldest_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
-from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
-from cni_calico.nodeagent.runtimes.attachments import attachments_keeper
 from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
@@ -89,7 +86,11 @@ class Parts:
         self._service_sources = None
         if self.context.kubernetes is not None:
             self._service_sources = ServiceSourcesLook(self.context, self._agent.facts)
-        self._tunnels = TunnelKeeper(self.context, self.node)
+        self._tunnels = None
+        if "allocate-tunnel-addrs" in chosen:
+            from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper  # with all of IPAM
+
+            self._tunnels = TunnelKeeper(self.context, self.node)
         self._agent.facts[ENDS] = read_status(settings.run_dir).get(ENDS)
         bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
         self._bgp = BgpKeeper(
@@ -138,9 +139,13 @@ class Parts:
                 service_sources = self._service_sources
                 works["service-sources"] = lambda: service_sources.keeper.run(stopping)
             if self.context.settings.janitor:
+                from cni_calico.nodeagent.keepers.oldest import oldest_keeper  # with IPAM, and what a DEL needs
+
                 works["janitor"] = self._keep_clean
                 works["oldest"] = lambda: oldest_keeper(self.context, self.node).run(stopping)
                 if self.context.kubernetes is None:
+                    from cni_calico.nodeagent.runtimes.attachments import attachments_keeper
+
                     works["attachments"] = lambda: attachments_keeper(self.context, self.node).run(stopping)
         elif self._chosen & {"confd", "allocate-tunnel-addrs"}:
             works["follower"] = lambda: follow(self.context.followed, self.node, self._use_only, stopping)
@@ -150,8 +155,8 @@ class Parts:
             if "felix" not in self._chosen:
                 run_dir, log = self.context.settings.run_dir, self._log
                 works["confd-status"] = lambda: tell_alone(run_dir, self._agent.facts, log, stopping)
-        if "allocate-tunnel-addrs" in self._chosen:
-            works["tunnel-addrs"] = lambda: self._tunnels.keeper.run(stopping)
+        if (tunnels := self._tunnels) is not None:
+            works["tunnel-addrs"] = lambda: tunnels.keeper.run(stopping)
         if "monitor-addresses" in self._chosen:
             works["addresses"] = lambda: address_keeper(self.context, self.node, self._doubt).run(stopping)
         if "monitor-token" in self._chosen and self._token_target() is not None:
@@ -183,7 +188,7 @@ class Parts:
             self._host_status.use(felix)
         if self._service_sources is not None:
             self._service_sources.use(snapshot)
-        if not self._agent.held:  # an address tells the other nodes that the device stands
+        if self._tunnels is not None and not self._agent.held:  # an address tells other nodes that the device stands
             self._tunnels.use(snapshot)
         self._bgp.use(self._agent.in_use)
         has_tunl0 = "tunl0" in self._agent.devices
@@ -218,7 +223,8 @@ class Parts:
             keep_token(kubernetes.api, target, self.context.files, self._log, wait=self.stopping.wait, tell=tell)
 
     def _use_only(self, snapshot: Snapshot) -> None:
-        self._tunnels.use(snapshot)
+        if self._tunnels is not None:
+            self._tunnels.use(snapshot)
         self._bgp.use(snapshot)
 
     def _doubt(self, doubts: tuple[Doubt, ...]) -> None:

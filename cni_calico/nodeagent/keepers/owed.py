@@ -17,7 +17,6 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.plugin import owed
 from cni_calico.plugin.call.services import Services
-from cni_calico.plugin.pay import LOCK_NAME, pay_owed
 
 LOOK_S = 5.0
 PAY_S = 20.0
@@ -64,6 +63,8 @@ class Owed:
         if own is None or not files.names(owed.directory(settings.state_dir)):
             self._log.forget()
             return
+        from cni_calico.plugin.pay import LOCK_NAME, pay_owed  # what a DEL needs, where one is owed
+
         try:
             with file_lock(files.path(f"{settings.run_dir}/{LOCK_NAME}"), Deadline.after(0)):
                 services, deadline = _own_services(self.context, self._log), Deadline.after(PAY_S)

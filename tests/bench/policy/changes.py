@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Policy: how long until a change is in force, what it costs, and what the engine holds; on one machine, in namespaces.
 
-    changes.py [--sizes 10,100,1000] [--repeat 100] [--other COMMAND] [--only engine,agent] [--all]
+    changes.py [--sizes 10,100,1000] [--repeat 100] [--other COMMAND] [--agent COMMAND] [--only engine,agent] [--all]
 
 Contestants are the engine alone, the whole agent (calico-node -felix, where the engine is a thread), and with
-``--other`` another agent's COMMAND, which gets ETCD and NODE in its environment. ``engine+hosts`` and ``agent+hosts``
+``--other`` another agent's COMMAND, which gets ETCD and NODE in its environment; ``--agent`` is the whole agent's, for
+an executable in the place of the sources. ``engine+hosts`` and ``agent+hosts``
 (with ``--only``) also have a host endpoint for all interfaces and policies of it for forwarded packets and before NAT,
 so ``--only engine+hosts,engine`` shows what those stages cost. Each has a copy of the same cluster
 (an etcd on loopback without fsync, one node) in namespaces of its own, and they take turns, block by block, so that all
@@ -456,10 +457,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=100)
     parser.add_argument("--only", default="engine,agent", help="which of ours; engine+hosts, agent+hosts: see above")
     parser.add_argument("--other", default="", help="the command of another agent, measured beside ours")
+    parser.add_argument("--agent", default=shlex.join(AGENT), help="the command of the whole agent")
     parser.add_argument("--all", action="store_true", help="packets and CNI calls while policies change, too")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    ours = {"engine": ENGINE, "agent": AGENT}
+    ours = {"engine": ENGINE, "agent": shlex.split(chosen.agent)}
     contestants = {name: ours[name.removesuffix(HOSTS)] for name in chosen.only.split(",")}
     if chosen.other:
         contestants["other"] = shlex.split(chosen.other)

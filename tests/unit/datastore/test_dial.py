@@ -150,9 +150,10 @@ def test_what_a_call_says_of_it(monkeypatch: pytest.MonkeyPatch, resolver: Resol
 
 
 def _with(real: Any, resolver: Resolver) -> Any:
-    def getaddrinfo(host: str, port: int, **more: Any) -> Any:
+    def getaddrinfo(asked: str | bytes, port: int, **more: Any) -> Any:
         if more.get("flags"):
-            return real(host, port, **more)
+            return real(asked, port, **more)
+        host = asked.decode() if isinstance(asked, bytes) else asked
         if host.endswith(".door"):
             return resolver(host, port)
         raise OSError(errno.EIO, "not asked for")

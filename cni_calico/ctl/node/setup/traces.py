@@ -13,6 +13,7 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import iptables
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+from cni_calico.kernel.filter.legacy.matches import Marks
 from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
@@ -85,6 +86,6 @@ def _remove_legacy(deadline: Deadline) -> None:
     for family in FILTER:
         LegacyMasquerade().remove(family, deadline)
     marks = marks_of(_MARKS)
-    if marks is not None and not programs.missing_programs() and programs.is_in_use():
-        with LegacyFilter(marks, iptables.LOCK_S) as filtering:
+    if marks and not programs.missing_programs() and programs.is_in_use():
+        with LegacyFilter(Marks(*marks), iptables.LOCK_S) as filtering:
             filtering.remove(FILTER.values(), deadline)

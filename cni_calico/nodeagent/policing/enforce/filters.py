@@ -1,7 +1,8 @@
 """Which packet filter enforces policies: nf_tables, or legacy iptables with IP sets where the kernel has no nf_tables.
 
 Rule: NFTablesMode Disabled chooses iptables only if iptables can be used here; the mode never leaves policies without
-enforcement. While iptables is used, a warning says what it lacks. What the other packet filter left is removed only
+enforcement. While iptables is used, a warning says what it lacks, and only then is what prints its rules imported. What
+the other packet filter left is removed only
 after this one's rules are in force: for a moment a packet meets both, but never neither.
 """
 
@@ -16,9 +17,6 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.kernel.filter.legacy import programs
-from cni_calico.kernel.filter.legacy.filter import LegacyFilter
-from cni_calico.kernel.filter.legacy.matches import Marks
-from cni_calico.kernel.filter.legacy.script import parse_dropped
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
 from cni_calico.kernel.filter.nf_tables.filter import NfTables, why_no_nf_tables
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
@@ -112,10 +110,10 @@ def choose(mode: str, no_nftables: str, no_iptables: str) -> DataPlane:
     )
 
 
-def marks_of(mask: int) -> Marks | None:
-    """The third and fourth bit of the mask (nf_tables uses the first two); None if it has fewer."""
+def marks_of(mask: int) -> tuple[int, ...]:
+    """The third and fourth bit of the mask (nf_tables uses the first two), for legacy iptables; () if it has fewer."""
     bits = [1 << i for i in range(32) if mask >> i & 1]
-    return Marks(*bits[2:_MARKS]) if len(bits) >= _MARKS else None
+    return tuple(bits[2:_MARKS]) if len(bits) >= _MARKS else ()
 
 
 def look(felix: FelixSettings) -> DataPlane:
@@ -142,7 +140,7 @@ def _no_iptables(felix: FelixSettings) -> str:
     missing = programs.missing_programs()
     if missing:
         return f"legacy iptables cannot be used: install {missing}"
-    if marks_of(felix.mark_mask) is None:
+    if not marks_of(felix.mark_mask):
         return f"legacy iptables cannot be used: NftablesMarkMask needs {_MARKS} bits for it"
     try:
         programs.probe(Deadline.after(_LOOK_S), felix.iptables_lock_s)
@@ -154,9 +152,11 @@ def _no_iptables(felix: FelixSettings) -> str:
 @contextmanager
 def opened(plane: DataPlane, felix: FelixSettings) -> Iterator[OpenFilter]:
     if plane.name == IPTABLES:
-        marks = marks_of(felix.mark_mask)
-        assert marks is not None  # or it would not have been chosen
-        with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
+        from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+        from cni_calico.kernel.filter.legacy.matches import Marks
+
+        # there are marks, or it would not have been chosen
+        with LegacyFilter(Marks(*marks_of(felix.mark_mask)), felix.iptables_lock_s) as filtering:
             yield OpenFilter(filtering, plane, touched=filtering.touched)
     else:
         with NfTables() as kernel:
@@ -169,6 +169,8 @@ def count_dropped(plane: DataPlane, chains: Collection[str], deadline: Deadline)
     """
     counts: Counter[str] = Counter()
     if plane.name == IPTABLES:
+        from cni_calico.kernel.filter.legacy.script import parse_dropped
+
         for family in FILTER:
             counts += parse_dropped(programs.read_tables(family, deadline, counters=True))
         return counts
@@ -185,8 +187,11 @@ def remove_other(plane: DataPlane, felix: FelixSettings) -> str:
     try:
         if plane.name == NFTABLES:
             marks = marks_of(felix.mark_mask)
-            if marks is not None and not programs.missing_programs() and programs.is_in_use():
-                with LegacyFilter(marks, felix.iptables_lock_s) as filtering:
+            if marks and not programs.missing_programs() and programs.is_in_use():
+                from cni_calico.kernel.filter.legacy.filter import LegacyFilter
+                from cni_calico.kernel.filter.legacy.matches import Marks
+
+                with LegacyFilter(Marks(*marks), felix.iptables_lock_s) as filtering:
                     filtering.remove(FILTER.values(), deadline)
         elif not why_no_nf_tables([AddTable(_PROBE)], Deadline.after(_LOOK_S)):
             with NfTables() as kernel:
