@@ -70,6 +70,17 @@ def find_place(container_id: str, root: str = "/") -> str:
         raise KernelError(f"cannot look for container {container_id[:13]}: {e.strerror}", errno=e.errno or 0) from e
 
 
+def runs_here(container_id: str, root: str = "/") -> bool:
+    """Whether this host's kernel has it now: a control group, or runtimes' state that ends with the boot; hosts
+    may share other file systems. Raises KernelError.
+    """
+    own = tuple(os.path.join(root, directory, "") for directory in ("proc", "run"))
+    try:
+        return any(place.startswith(own) for place in _places_naming(container_id, root))
+    except OSError as e:
+        raise KernelError(f"cannot look for container {container_id[:13]}: {e.strerror}", errno=e.errno or 0) from e
+
+
 def what_is_hidden(root: str = "/") -> str:
     """What of the runtimes' state cannot be seen here, as a sentence; "" if all can. Raises KernelError."""
     if not any(os.path.isdir(os.path.join(root, state)) for state in (*_RESULTS, *_WITHOUT_LIBCNI)):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.container_traces import find_trace
+from cni_calico.kernel.container_traces import find_trace, runs_here
 from tests.conftest import ROOT
 from tests.netns.namespaces import host_namespace, namespace
 
@@ -30,6 +30,26 @@ def shown_root(tmp_path: Path) -> Path:
     results.mkdir(parents=True)
     (results / f"calnet-{OTHER}-eth0").write_text("{}")
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "runs"),
+    [
+        (f"run/crun/{ID}", True),
+        (f"run/containers/storage/overlay-containers/{ID}", True),
+        (f"var/lib/containers/storage/overlay-containers/{ID}", False),
+        (f"run/crun/{OTHER}", False),
+    ],
+)
+def test_only_what_this_kernel_has_runs_here(shown_root: Path, place: str, runs: bool) -> None:
+    """A file system may be several hosts', and stays when a container has moved."""
+    assert not runs_here(ID, str(shown_root))
+    (shown_root / place).mkdir(parents=True)
+    assert runs_here(ID, str(shown_root)) is runs
+    processes = shown_root / "proc/77"
+    processes.mkdir(parents=True)
+    (processes / "cgroup").write_text(f"0::/machine.slice/libpod-{ID}.scope\n")
+    assert runs_here(ID, str(shown_root))
 
 
 def test_where_runtimes_are_not_visible_nothing_can_be_said(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def _why(handle_id: str, named: Named | None, node: str, may_be_borrowed: bool) 
     pod = f"{named.namespace}/{named.pod}" if named is not None and named.pod else ""
     either = f"if it is pod {pod}'s, a janitor that knows Kubernetes releases it; else " if pod else ""
     if may_be_borrowed:
-        return f"{either}it may be another node's container's, as affinity is not strict: {_DEL}"
+        is_judged = bool(node) and is_container(handle_id.rpartition(".")[2])
+        by_agent = f", or node {node}'s agent, if it has seen the container running there" if is_judged else ""
+        return f"{either}it may be another node's container's, as affinity is not strict: {_DEL}{by_agent}"
     if not is_container(handle_id.rpartition(".")[2]):
         gc = f", and GC of the network that its handle begins with, on node {node}" if "." in handle_id and node else ""
         return f"{either}its handle is not certainly a container's ID: only who took it releases it{gc}"

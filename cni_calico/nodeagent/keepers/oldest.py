@@ -3,9 +3,9 @@
 Rule: only what the oldest releases allocated for a container, by a handle that is, or ends with, the container's ID, in
 a block of this node. It is released once nothing on this host has shown a trace of container or address, and no
 endpoint of any node has had it, whenever it was looked at during the grace period; and only under the sequence number
-that was looked at. While something waits, the next look is when the grace period may be over. Nothing is released where
-another node may have borrowed it: unless affinity is strict, a block's address may be another node's container's, and
-without attributes nothing says so.
+that was looked at. While something waits, the next look is when the grace period may be over. Unless affinity is
+strict, a block's address may be another node's container's, and without attributes nothing says so: where there are
+other nodes, only containers that have run on this host are judged (seen_running.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cni_calico.ipam.lost.fresh_facts import list_endpoints
 from cni_calico.ipam.lost.leaks import Holding, reduce_block
 from cni_calico.ipam.release import leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
-from cni_calico.kernel.container_traces import find_trace, what_is_hidden
+from cni_calico.kernel.container_traces import find_trace, runs_here, what_is_hidden
 from cni_calico.model.keys import (
     AffinityKey,
     AffinityList,
@@ -36,6 +36,7 @@ from cni_calico.model.keys import (
 )
 from cni_calico.model.resources import Address, Block
 from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.keepers.seen_running import SeenRunning
 
 LOOK_S, SOONEST_S = 60.0, 2.0
 _READ_S, _TRACE_S = 30.0, 10.0
@@ -56,11 +57,15 @@ class OldestAddresses:
     now: Callable[[], float] = time.monotonic
     trace: Callable[[str, Address, Deadline], str] = find_trace
     hidden: Callable[[], str] = what_is_hidden
+    runs: Callable[[str], bool] = runs_here
     _since: dict[Holding, float] = field(default_factory=dict)
     _said: Said = field(init=False)
+    _seen: SeenRunning = field(init=False)
 
     def __post_init__(self) -> None:
         self._said = Said(self.context.log)
+        context = self.context
+        self._seen = SeenRunning(context.files, context.log, context.settings.state_dir, self.runs)
 
     def look(self) -> float:
         """Returns in how many seconds to look again. Raises CalicoError; then the grace period begins anew, of all
@@ -79,13 +84,14 @@ class OldestAddresses:
     def _look(self, failures: list[str]) -> float:
         """Returns the grace period. Adds why traces could not be looked for, for each address."""
         held = list(self._held())
-        # asked only then: clusters may have thousands of nodes
-        if held and may_be_borrowed(self.context.store, self.node, self._deadline()):
-            held = []
         hidden = self.hidden() if held else ""
         self._said.say("hidden", [f"no address without attributes is released: {hidden}"] if hidden else [])
         if hidden:
             held = []
+        # asked only then: clusters may have thousands of nodes
+        if held and may_be_borrowed(self.context.store, self.node, self._deadline()):
+            seen = self._seen.among({container_of(holding) for holding in held})
+            held = [holding for holding in held if container_of(holding) in seen]
         self._since = {holding: self._since[holding] for holding in held if holding in self._since}
         if not held:
             return LOOK_S

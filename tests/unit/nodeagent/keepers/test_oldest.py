@@ -10,11 +10,13 @@ import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.errors import KernelError
-from cni_calico.log import Log
+from cni_calico.kernel.files import Files
+from cni_calico.log import SILENT, Log
 from cni_calico.model.keys import CLUSTER, CONTROLLERS_DEFAULT, IPAMConfigKey, ResourceKey, ResourceList
 from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.keepers.oldest import OldestAddresses
+from cni_calico.nodeagent.keepers.seen_running import FILE, SeenRunning
 from tests.deadlines import soon
 from tests.netns.policing.lab import private_settings
 from tests.unit.ipam.cluster import Cluster, Container
@@ -38,7 +40,13 @@ class OldNode:
         log = Log("info", str(self.log), stderr=False)
         context = Context(private_settings(root), self.world.store, log, lambda _: True)
         self.world.store.elsewhere(Write.put(IPAMConfigKey(), STRICT))
-        self.keeper = OldestAddresses(context, "n1", lambda: self.time, self.trace, lambda: self.hidden)
+        self.context = context
+        self.restart()
+
+    def restart(self) -> None:
+        self.keeper = OldestAddresses(
+            self.context, "n1", lambda: self.time, self.trace, lambda: self.hidden, self.shown.__contains__
+        )
 
     def trace(self, container_id: str, address: Address, deadline: Any) -> str:
         return "/run/runc" if container_id in self.shown else ""
@@ -134,10 +142,54 @@ def test_what_another_node_may_have_borrowed_stays(old_node: OldNode) -> None:
     old_node.put(ResourceKey("Node", "n2"), {"metadata": {"name": "n2"}})
     old_node.hold(GONE)
     assert old_node.look(0, GRACE_S, 2 * GRACE_S) == {GONE}
+    assert SeenRunning(Files(), SILENT, old_node.context.settings.state_dir, lambda _: False).among({GONE}) == set()
     other = old_node.world.store.get(ResourceKey("Node", "n2"), soon())
     assert other is not None
     old_node.world.store.elsewhere(Write.delete(other))
     assert old_node.look(3 * GRACE_S, 4 * GRACE_S) == set()
+
+
+def two_nodes_that_may_borrow(host: OldNode) -> None:
+    host.put(IPAMConfigKey(), STRICT | {"strict_affinity": False})
+    for name in ("n1", "n2"):
+        host.put(ResourceKey("Node", name), {"metadata": {"name": name}})
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_container_that_has_run_on_this_host_is_no_other_nodes(old_node: OldNode, restarted: bool) -> None:
+    two_nodes_that_may_borrow(old_node)
+    for handle in (f"calnet.{GONE}", f"calnet.{USED}"):
+        old_node.hold(handle)
+    old_node.shown.add(GONE)
+    old_node.look(0)
+    old_node.shown.remove(GONE)
+    if restarted:
+        old_node.restart()
+    assert old_node.look(60, 60 + GRACE_S - 1) == {f"calnet.{GONE}", f"calnet.{USED}"}
+    assert old_node.look(60 + GRACE_S, 60 + 2 * GRACE_S) == {f"calnet.{USED}"}
+    old_node.look(60 + 3 * GRACE_S)
+    assert not list(Path(old_node.context.settings.state_dir).glob("containers-seen*")), "nobody is left to remember"
+
+
+@pytest.mark.parametrize("content", ["{", "[[]]", "7", '"' + GONE + '"', "[" * 100_000])
+def test_what_is_remembered_and_cannot_be_read_names_nobody(old_node: OldNode, content: str) -> None:
+    two_nodes_that_may_borrow(old_node)
+    old_node.hold(GONE)
+    path = Path(old_node.context.settings.state_dir) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    assert old_node.look(0, GRACE_S, 2 * GRACE_S) == {GONE}
+
+
+def test_a_memory_that_cannot_be_written_is_told_and_counts_until_the_restart(old_node: OldNode) -> None:
+    two_nodes_that_may_borrow(old_node)
+    old_node.hold(GONE)
+    (Path(old_node.context.settings.state_dir) / FILE).mkdir(parents=True)
+    old_node.shown.add(GONE)
+    old_node.look(0)
+    old_node.shown.remove(GONE)
+    assert old_node.look(1, 1 + GRACE_S) == set()
+    assert old_node.log.read_text().count("after a restart less is released") == 1
 
 
 def test_a_look_that_failed_begins_the_grace_period_anew(old_node: OldNode) -> None:
