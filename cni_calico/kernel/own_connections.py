@@ -71,15 +71,15 @@ def _connections() -> Iterator[socket.socket]:
         try:
             if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                 continue
-            taken_over = _take_over(os.dup(int(name)))
+            copy = _as_socket(os.dup(int(name)))
         except OSError:
             continue
-        with taken_over as one:
+        with copy as one:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
                 yield one
 
 
-def _take_over(descriptor: int) -> socket.socket:
+def _as_socket(descriptor: int) -> socket.socket:
     """Raises OSError."""
     try:
         return socket.socket(fileno=descriptor)

@@ -167,7 +167,7 @@ def _parse_words(text: str, words: list[str]) -> NatRule:
             arguments.append(rest.popleft())
         value = " ".join(arguments)
         try:
-            known = _take(rule, word, value, negated)
+            known = _add_option(rule, word, value, negated)
         except ValueError:
             known = False
         if not known and rule.target:  # what follows -j belongs to it
@@ -178,12 +178,12 @@ def _parse_words(text: str, words: list[str]) -> NatRule:
     return rule
 
 
-def _take(rule: NatRule, word: str, value: str, negated: bool) -> bool:
+def _add_option(rule: NatRule, word: str, value: str, negated: bool) -> bool:
     """Whether the option is understood. Raises ValueError."""
     if word in _WITHOUT_MEANING:
         return True
     if word in ("-s", "-d"):
-        _take_network(rule, word, ip_network(value, strict=False), negated)
+        _add_network(rule, word, ip_network(value, strict=False), negated)
         return True
     if word == "--dst-type" and value == "LOCAL":
         rule.local = not negated
@@ -203,7 +203,7 @@ def _take(rule: NatRule, word: str, value: str, negated: bool) -> bool:
     return True
 
 
-def _take_network(rule: NatRule, word: str, network: NatNetwork, negated: bool) -> None:
+def _add_network(rule: NatRule, word: str, network: NatNetwork, negated: bool) -> None:
     if word == "-s" and negated:
         rule.not_source = network
     elif word == "-s":
@@ -270,7 +270,7 @@ def _parse_expressions(raw: Mapping[str, Any]) -> NatRule:
     rule = NatRule(f"{raw.get('chain')}: {raw.get('comment') or raw.get('expr')}")
     for expression in raw.get("expr") or ():
         try:
-            known = _take_expression(rule, expression)
+            known = _add_expression(rule, expression)
         except (ValueError, TypeError, KeyError, AttributeError):
             known = rule.is_unclear
         if not known:
@@ -278,7 +278,7 @@ def _parse_expressions(raw: Mapping[str, Any]) -> NatRule:
     return rule
 
 
-def _take_expression(rule: NatRule, expression: Mapping[str, Any]) -> bool:
+def _add_expression(rule: NatRule, expression: Mapping[str, Any]) -> bool:
     [(name, value)] = expression.items()
     if name in ("jump", "goto"):
         rule.target, rule.goto = str(value["target"]), name == "goto"
@@ -292,13 +292,13 @@ def _take_expression(rule: NatRule, expression: Mapping[str, Any]) -> bool:
         rule.target = name.upper()
         return False
     elif name == "match" and value["op"] == "==":
-        return _take_match(rule, value["left"], value["right"])
+        return _add_match(rule, value["left"], value["right"])
     else:
         return name == "counter"
     return True
 
 
-def _take_match(rule: NatRule, left: Mapping[str, Any], right: Any) -> bool:
+def _add_match(rule: NatRule, left: Mapping[str, Any], right: Any) -> bool:
     fib, payload = left.get("fib"), left.get("payload") or {}
     if fib is not None:
         rule.local = right == "local"

@@ -121,7 +121,7 @@ def _steps(
     """``failures``: of the steps that have been taken."""
     for name in written.extra.get(PODMAN, ()):
         yield f"removed podman's network {name}", partial(remove_network, name)
-    yield f"removed {CONFLIST}", lambda: written.take_away(CONFLIST)
+    yield f"removed {CONFLIST}", lambda: written.remove(CONFLIST)
     yield "stopped calico-node", _stop
     yield _RECORDS, lambda: _leave(arguments, environ, written)
     bird_directory = _bird_directory(environ)

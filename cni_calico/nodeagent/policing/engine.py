@@ -166,4 +166,4 @@ class _Outcome:
         """May be told again and again: what failed is tried again. ``prefix``: of the endpoints' status files."""
         self._file.tell(standing, prefix)
         if standing.ready:
-            self._boot.take_away()
+            self._boot.remove()

@@ -132,11 +132,11 @@ class _BoltState:
         return kind, count, data
 
     def _read(self, page: int) -> bytes:
-        first = self._take(self._size, page * self._size)
+        first = self._bytes(self._size, page * self._size)
         following = _HEADER.unpack_from(first)[3] if len(first) >= _HEADER.size else 0
-        return first + self._take(following * self._size, (page + 1) * self._size) if following else first
+        return first + self._bytes(following * self._size, (page + 1) * self._size) if following else first
 
-    def _take(self, size: int, at: int) -> bytes:
+    def _bytes(self, size: int, at: int) -> bytes:
         self._left -= size
         if self._left < 0 or at + size >= 1 << 62:
             raise DecodeFailure("cannot read the database: a page is longer than it can be")

@@ -139,7 +139,7 @@ class WrittenFiles:
         """Take away what an earlier run wrote, and this one does not; returns the paths. Raises KernelError."""
         return list(self.remove_all([one.path for one in planned]))
 
-    def take_away(self, path: str) -> None:
+    def remove(self, path: str) -> None:
         """Without putting back what was there before. What is not as an earlier run has written it is kept. Absent is
         success. Raises KernelError.
         """
@@ -163,7 +163,7 @@ class WrittenFiles:
             raise KernelError(f"cannot remove {NOTES}: {e.strerror or e}", errno=e.errno or 0) from e
 
     def _remove(self, path: str) -> None:
-        self.take_away(path)
+        self.remove(path)
         real = self.root + path
         try:
             if os.path.lexists(real + KEPT):

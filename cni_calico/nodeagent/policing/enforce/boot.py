@@ -32,7 +32,7 @@ class BootTable:
         self._again = Backoff(_AGAIN_S, _AGAIN_LAST_S)
         self._next = float("-inf")  # infinite once it is gone
 
-    def take_away(self) -> None:
+    def remove(self) -> None:
         """It is decided; may be called again and again."""
         if self._now() < self._next:
             return

@@ -28,11 +28,11 @@ def test_it_is_tried_until_it_is_gone_and_then_never_again(tmp_path: Path, monke
     (tmp_path / BOOT_TABLE).touch()
     log, troubles = Log("info", str(tmp_path / "log"), stderr=False), dict[str, str]()
     table = BootTable(str(tmp_path), log, troubles, lambda: now[0])
-    table.take_away()
+    table.remove()
     assert "still closes workloads: no memory" in troubles[PART] and "boot-table off" in troubles[PART]
     for _ in range(1000):  # a hundred seconds
         now[0] += 0.1
-        table.take_away()
+        table.remove()
     assert len(asked) == 3 and asked[1] - asked[0] >= 0.5 and troubles == {}
     assert not (tmp_path / BOOT_TABLE).exists()
     said = (tmp_path / "log").read_text()
