@@ -9,6 +9,7 @@ and a whole run in which one of the tests ran nowhere (tests/everywhere.py).
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -149,6 +150,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             cost[item.path] += estimated_seconds(item)
         items.sort(key=lambda item: (-cost[item.path], item.path))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end. The children that tests fork would copy all of it, the memory of ten
+    thousand tests, as soon as their garbage collector looked at it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def missing_features(item: pytest.Item) -> list[str]:
