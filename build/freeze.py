@@ -60,15 +60,15 @@ def modules() -> list[Path]:
 
 
 def source_id() -> str:
-    """Eight hex digits of a hash over all sources, the interpreter, the C library and the compiler."""
+    """Eight hex digits of a hash over all sources and the versions of interpreter, C library and compiler; not of the
+    processor, so a release has one name on all of them.
+    """
     digest = hashlib.sha256()
     for path in sorted({p for pattern in SOURCES for p in ROOT.glob(pattern)}):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode())
             digest.update(path.read_bytes())
-    digest.update(
-        f"{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}\0{os.uname().machine}\0{compiler_version()}".encode()
-    )
+    digest.update(f"{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}\0{compiler_version()}".encode())
     return digest.hexdigest()[:8]
 
 
