@@ -11,6 +11,7 @@ import io
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from elf import is_elf
 
 HERE = Path(__file__).resolve().parent
 PROJECT = "cni_calico"
+MULTIARCH = sysconfig.get_config_var("MULTIARCH")  # Debian's name of the processor in directories: x86_64-linux-gnu
 PYTHON_PACKAGES = ("libpython3.11-minimal", "libpython3.11-stdlib")  # the standard library
 LISTS = ("manifest", "executables", "placeholders", "share", "install", "unneeded")  # written by the build itself
 # (name, SPDX, whose package it is compiled into); texts in licences/, that of Apache-2.0 stands with gRPC
@@ -86,7 +88,7 @@ def _owner(path: Path, name: Path, owners: dict[str, Distribution]) -> Iterable[
     if known is not None:
         return [_python(known)]
     top = name.parts[0].partition(".")[0]
-    if top in sys.stdlib_module_names or name.parts[0] == "python3.11" or top == "_sysconfigdata__x86_64-linux-gnu":
+    if top in sys.stdlib_module_names or name.parts[0] == "python3.11" or top == f"_sysconfigdata__{MULTIARCH}":
         return [_debian(package) for package in PYTHON_PACKAGES]
     if name.parts[0] == GLIBC or is_elf(path):
         return [_debian(_package_of(path.name))]
@@ -130,7 +132,7 @@ def _is_licence(parts: tuple[str, ...]) -> bool:
 @cache
 def _package_of(library: str) -> str:
     """The package that has the library of that name, which the linker would find."""
-    for directory in ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib", "/lib64"):
+    for directory in (f"/usr/lib/{MULTIARCH}", f"/lib/{MULTIARCH}", "/usr/lib", "/lib", "/lib64"):
         path = Path(directory, library)
         if path.exists():
             for candidate in (path.resolve(), path):

@@ -9,7 +9,7 @@ set -euo pipefail
 umask 022
 cd /build/sources
 python3 -m venv --without-pip .venv
-PYTHONPATH=/build/pip .venv/bin/python -m pip --disable-pip-version-check --quiet --no-cache-dir install --no-index \
+PYTHONPATH=/build/pip .venv/bin/python -m pip --disable-pip-version-check --quiet --no-cache-dir install --no-index --no-compile \
   --find-links /build/wheels --require-hashes --no-deps -r requirements.lock
 export PYTHONPATH=build:build/image:build/release
 .venv/bin/python build/release/toolchain.py

@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a release.")
     for name in ("bundle", "lower", "plugins", "out"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("--arch", required=True, help="Debian's name of the processor: amd64")
+    parser.add_argument("--arch", required=True, help="Debian's name of the processor: amd64, arm64")
     parser.add_argument("--commit", required=True, help="what the sources are")
     parser.add_argument("--suffix", default="", help="of the version")
     words = parser.parse_args()
