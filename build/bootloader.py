@@ -24,8 +24,8 @@ GLIBC = "glibc"  # the C library's directory below the contents directory
 INTERPRETER_ROOM = 512  # bytes, including the terminating zero; Linux allows up to 4096
 
 # The boot loader stores "this process must restart itself for LD_LIBRARY_PATH to take effect" (-1) into its context;
-# with DT_RPATH that is not needed: "this is the application" (1) saves an execve of 0.8 ms. By machine: the instructions
-# that store it, each known by what stands around it, and what takes their place.
+# with DT_RPATH that is not needed: "this is the application" (1) saves an execve of 0.8 ms. By machine: the
+# instructions that store it, each known by what stands around it, and what takes their place.
 RESTARTS = {
     # movb $-1, 0x2039(%rbx)
     "x86_64": (b"\xc6\x83\x39\x20\x00\x00\xff", b"\xc6\x83\x39\x20\x00\x00\x01"),

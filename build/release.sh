@@ -10,6 +10,7 @@
 # Rule: everything is made in a root of its own (build/release/root.sh), without a network, from the committed files alone,
 # with the compilers of build/toolchain.txt; so the same commit and packages give the same bytes, whatever is installed
 # here and wherever the sources lie. What would be refused later is refused first. docs/build.md says what is in a release.
+# For another processor than this machine's, what runs in the build root is emulated: half an hour instead of some minutes.
 # Settings: SOURCE_DATE_EPOCH, XDG_CACHE_HOME. Needs root, for the build root.
 set -euo pipefail
 umask 022
@@ -34,7 +35,11 @@ while [ $# -gt 0 ]; do
 done
 cd "$(dirname "$0")/.."
 out=${out:-$PWD/dist/release}
-case $arch in amd64 | arm64) ;; *) die "no release for $arch: known are amd64, arm64" ;; esac
+case $arch in
+  amd64) machine=x86_64 ;;
+  arm64) machine=aarch64 ;;
+  *) die "no release for $arch: known are amd64, arm64" ;;
+esac
 [ "$(id -u)" = 0 ] || die "it needs root, to change into the build root"
 commit=$(git rev-parse HEAD 2>/dev/null) || die "this is no git work tree, so nobody could say what it was made from"
 changed=$(git status --porcelain)
@@ -71,17 +76,22 @@ git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' 
   if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi
 done | tar --null --no-recursion -T - -cf - | tar -C "$work/sources" --no-same-owner -xf -
 cp -R "$(build/image/plugins.sh "$arch" --print)/." "$work/plugins"
-# exactly the wheels of the lock, from those that are kept
+# exactly the wheels of the lock, from those that are kept; pip would ask this machine which ones fit
 wheels=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cni-calico/wheels
-pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet download --require-hashes --no-deps --dest "$work/wheels" -r requirements.lock)
-"${pip[@]}" --no-index --find-links "$wheels" 2>/dev/null || "${pip[@]}"
-cp -R .venv/lib/python3*/site-packages/pip "$work/pip"
+pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet download --require-hashes --no-deps --only-binary ":all:"
+  --platform "manylinux2014_$machine" --python-version 3.11 --dest "$work/wheels" -r requirements.lock)
+if ! "${pip[@]}" --no-index --find-links "$wheels" 2>/dev/null; then
+  "${pip[@]}"
+  cp "$work"/wheels/*.whl "$wheels"
+fi
+# with its times, by which Python knows that what is compiled there is still valid
+cp -a .venv/lib/python3*/site-packages/pip "$work/pip"
 
 # shellcheck disable=SC2016 # for the shell in the namespaces
-unshare --mount --pid --net --fork --kill-child sh -euc '
+build/release/foreign.sh "$arch" unshare --mount --pid --net --fork --kill-child sh -euc '
   mount --bind "$1/tree" "$0/build/root"
   mount -o remount,bind,ro "$0/build/root"
-  mount --bind /dev "$0/dev"
+  mount --rbind /dev "$0/dev"
   mount -t proc proc "$0/proc"
   shift
   root=$0

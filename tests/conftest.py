@@ -59,6 +59,7 @@ def has_tool(*names: str) -> bool:
     return all((LAB_CACHE / name).is_file() for name in names)
 
 
+ARM64_PROGRAMS = ("aarch64-linux-gnu-gcc", "qemu-aarch64", "qemu-aarch64-static")
 # marker -> (is its need met?, the reason when it is not)
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "netns": (has_namespaces, "netns: needs root and network namespaces"),
@@ -80,12 +81,19 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "lab: tests/setup/lab.sh builds it",
     ),
     "arm64": (
-        lambda: all(Path(f"/usr/bin/{name}").exists() for name in ("aarch64-linux-gnu-gcc", "qemu-aarch64")),
+        lambda: all(Path(f"/usr/bin/{name}").exists() for name in ARM64_PROGRAMS),
         "arm64: tests/setup/tests.sh installs what it needs",
     ),
     "kernels": (
         lambda: images.find_root() is not None and Path(f"/usr/bin/{images.own_architecture().emulator}").exists(),
         "kernels: tests/setup/kernels.sh fetches it",
+    ),
+    "arm64_kernel": (
+        lambda: (
+            images.find_root(images.ARCHITECTURES["arm64"]) is not None
+            and Path(f"/usr/bin/{images.ARCHITECTURES['arm64'].emulator}").exists()
+        ),
+        "arm64_kernel: KERNELS_ARCH=arm64 tests/setup/kernels.sh fetches it",
     ),
     "browser": (lambda: Path("/usr/bin/chromium").exists(), "browser: tests/setup/browser.sh installs it"),
     "bundle": (

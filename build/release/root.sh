@@ -14,7 +14,8 @@
 # In that directory: tree, the root; packages, a line NAME=VERSION for each; lists, what apt knew when Debian was asked last.
 # Rule: its name is a hash of this script and of the packages with their versions, so a new package makes another root, and
 # one that is in use stays as it is for six days. It appears by a rename: what was cut short is begun anew. Packages come
-# from the same mirrors as this machine's own.
+# from the same mirrors as this machine's own. For another processor than this machine's, programs are emulated
+# (build/release/foreign.sh, which says what that needs): a quarter of an hour instead of a minute.
 # Settings: XDG_CACHE_HOME. Needs root, and mmdebstrap, which it installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -87,20 +88,20 @@ news() {
 }
 
 make_root() {
-  local own
-  own=$(dpkg --print-architecture)
-  if [ "$ARCH" != "$own" ]; then
-    die "cannot make a build root for $ARCH: this machine is $own, and programs of another processor are not run here;" \
-      "use a machine of that processor"
-  fi
   debian_install mmdebstrap debian-archive-keyring
-  local listed
+  local listed skipped=(cleanup/apt/lists cleanup/tmp)
   listed=$(sources)
+  # whether its programs run here is asked of foreign.sh, which says what is missing
+  if [ "$ARCH" != "$(dpkg --print-architecture)" ]; then
+    build/release/foreign.sh "$ARCH" true || exit
+    skipped+=(check/qemu)
+  fi
   echo "making a build root for $ARCH"
   # in a mount namespace of its own: what it mounts ends with it, however it ends
-  if ! unshare --mount mmdebstrap --mode=root --variant=minbase --architectures="$ARCH" \
-    --include="$(IFS=,; echo "${BUILD[*]},${IMAGE[*]}")" --aptopt='Acquire::Languages "none"' --skip=cleanup/apt/lists \
-    --skip=cleanup/tmp --format=directory "$RELEASE" "$scratch/made/tree" - <<<"$listed" >"$scratch/log" 2>&1; then
+  if ! build/release/foreign.sh "$ARCH" unshare --mount mmdebstrap --mode=root --variant=minbase --architectures="$ARCH" \
+    --include="$(IFS=,; echo "${BUILD[*]},${IMAGE[*]}")" --aptopt='Acquire::Languages "none"' \
+    "${skipped[@]/#/--skip=}" --format=directory "$RELEASE" "$scratch/made/tree" - \
+    <<<"$listed" >"$scratch/log" 2>&1; then
     tail -n 5 "$scratch/log" >&2
     exit 1
   fi

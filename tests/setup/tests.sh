@@ -8,8 +8,8 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/setup/debian.sh
 . tests/setup/debian.sh
 
-# the native front once more: with sanitizers (they need a C library), and for arm64
-COMPILERS=(libc6-dev gcc-aarch64-linux-gnu linux-libc-dev-arm64-cross qemu-user)
+# the native front once more: with sanitizers (they need a C library), and for arm64, whose programs are also emulated
+COMPILERS=(libc6-dev gcc-aarch64-linux-gnu linux-libc-dev-arm64-cross qemu-user qemu-user-static)
 PACKAGES=(debootstrap etcd-client nftables iptables ipset conntrack bird2 runit openssl prometheus podman containernetworking-plugins busybox-static groff-base bsdextrautils fish zsh "${COMPILERS[@]}")
 
 if [ "${1:-}" = --check ]; then

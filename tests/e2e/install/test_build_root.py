@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -18,10 +19,12 @@ from tests.deadlines import until
 
 sys.path.insert(0, str(ROOT / "build" / "release"))
 sys.path.insert(0, str(ROOT / "build" / "image"))
+sys.path.insert(0, str(ROOT / "build"))
 
 import lower
 from components import read_layer
 from elf import is_elf
+from native import compile_front, write_header
 
 SCRIPT = ROOT / "build" / "release" / "root.sh"
 SUITES = ("bookworm", "bookworm-updates", "bookworm-security")
@@ -44,7 +47,6 @@ def test_packages_come_from_all_suites() -> None:
         (["riscv64"], 2, "cannot make a build root for riscv64"),
         (["amd64", "--renew"], 2, "unknown argument --renew"),
         (["amd64", "--news"], 1, "there is no build root for amd64 yet"),
-        (["arm64"], 1, "programs of another processor are not run here; use a machine of that processor"),
     ],
 )
 @pytest.mark.netns
@@ -61,6 +63,81 @@ def test_it_needs_root(tmp_path: Path) -> None:
     command = ["unshare", "--user", SCRIPT, "amd64"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 1 and "needs root" in done.stderr
+
+
+# what a kernel before 6.7, and a machine that does not have a package and cannot get it, would answer
+MOUNT = """#!/bin/sh
+case "$*" in *binfmt_misc*) echo "mount: permission denied." >&2; exit 32 ;; esac
+exec /usr/bin/mount "$@"
+"""
+DPKG = """#!/bin/sh
+case "$*" in *qemu-user-static*) exit 1 ;; esac
+exec /usr/bin/dpkg-query "$@"
+"""
+APT = """#!/bin/sh
+case "$*" in *qemu-user-static* | *update*) echo "E: Unable to locate package qemu-user-static" >&2; exit 100 ;; esac
+exec /usr/bin/apt-get "$@"
+"""
+HIDDEN = "touch none; mount --bind none /usr/bin/qemu-aarch64-static"
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (
+            ("--user", "--map-root-user", "echo 0 >/proc/sys/user/max_user_namespaces"),
+            "user namespaces are switched off (sysctl user.max_user_namespaces, ",
+        ),
+        (("--mount", "mount -t tmpfs none /proc/sys/fs"), "the kernel has no binfmt_misc (CONFIG_BINFMT_MISC)"),
+        (("--mount", "PATH=$PWD/mount:$PATH"), "has no binfmt_misc for each namespace, Linux has since 6.7"),
+        (("--mount", HIDDEN), "the emulator /usr/bin/qemu-aarch64-static is missing, although "),
+        (
+            ("--mount", f"{HIDDEN}; PATH=$PWD/dpkg-query:$PWD/apt-get:$PATH"),
+            "Debian's qemu-user-static, which has the emulator, could not be installed",
+        ),
+    ],
+)
+@pytest.mark.netns
+@pytest.mark.arm64
+def test_why_another_processor_cannot_be_emulated_is_said(tmp_path: Path, state: tuple[str, ...], said: str) -> None:
+    """And which machine needs no emulator; nothing is made, and what a killed run left is gone."""
+    for name, text in {"mount": MOUNT, "dpkg-query": DPKG, "apt-get": APT}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text(text)
+        (tmp_path / name / name).chmod(0o755)
+    left = tmp_path / "cache/cni-calico/root-arm64.Ab12Cd/made/tree"
+    left.mkdir(parents=True)
+    *namespaces, prepare = state
+    shell = [*namespaces, "sh", "-euc", f'{prepare}; exec "$0" arm64', SCRIPT]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(["unshare", *shell], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert "cannot run programs of arm64 here: " in done.stderr
+    assert "; on a machine of that processor nothing is emulated\n" in done.stderr
+    assert [path.name for path in (tmp_path / "cache/cni-calico").iterdir()] == ["root-arm64.lock"]
+
+
+@pytest.mark.netns
+@pytest.mark.arm64
+def test_programs_of_another_processor_run_only_in_it(tmp_path: Path) -> None:
+    """The native front for arm64 is one that needs no root; users have their own numbers there."""
+    program = tmp_path / "calico"
+    write_header(tmp_path)
+    compile_front("calico", program, tmp_path, compiler="aarch64-linux-gnu-gcc")
+    environment = {**os.environ, "CNI_COMMAND": "VERSION"}
+    foreign = ROOT / "build/release/foreign.sh"
+    shell = f'echo \'{{"cniVersion": "1.0.0"}}\' | {program}; stat -c %u:%g /etc/shadow'
+    done = subprocess.run([foreign, "arm64", "sh", "-c", shell], capture_output=True, text=True, env=environment)
+    answer, owner = done.stdout.splitlines()
+    assert "1.0.0" in json.loads(answer)["supportedVersions"], done.stderr
+    assert owner == f"{Path('/etc/shadow').stat().st_uid}:{Path('/etc/shadow').stat().st_gid}"
+    with pytest.raises(OSError, match="Exec format error"):
+        subprocess.run([program])
+    assert subprocess.run([foreign, "arm64", "sh", "-c", "exit 7"]).returncode == 7
+    # nothing is emulated for this machine's own
+    own = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
+    same = subprocess.run([foreign, own, "readlink", "/proc/self/ns/user"], capture_output=True, text=True)
+    assert same.stdout.strip() == os.readlink("/proc/self/ns/user")
 
 
 @pytest.mark.slow

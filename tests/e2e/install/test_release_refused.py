@@ -96,12 +96,14 @@ def test_what_speaks_against_it(sources: Sources, act: object, why: str) -> None
     assert sources.release("--dirty") == (3, "setting up\n")
 
 
-def test_newer_packages_of_debian_are_listed(sources: Sources) -> None:
+@pytest.mark.parametrize("arch", ["amd64", "arm64"])
+def test_newer_packages_of_debian_are_listed(sources: Sources, arch: str) -> None:
     sources.write("tests/setup/python.sh", NOTHING)
     sources.write("build/image/plugins.sh", SETUP)
     sources.commit()
-    status, said = sources.release("--arch", "amd64")
-    assert status == 1 and "Debian has newer packages than the build root: build/release/root.sh amd64 --update" in said
+    status, said = sources.release("--arch", arch)
+    assert status == 1
+    assert f"Debian has newer packages than the build root: build/release/root.sh {arch} --update" in said
     assert "\nlibssl3 [3.0.1] (3.0.2 " in said
     assert sources.release("--dirty") == (3, "setting up\n")
 
