@@ -40,6 +40,7 @@ if [ "$(id -u)" = 0 ]; then
   if [ -n "${all:-}" ]; then tests/setup/kernels.sh; else tests/setup/kernels.sh "${kernels[@]}"; fi
 fi
 if [ -n "${all:-}" ]; then
+  if [ "$(id -u)" = 0 ]; then KERNELS_ARCH=arm64 tests/setup/kernels.sh 6.1; fi
   for part in lab browser netavark; do "tests/setup/$part.sh"; done
 fi
 build/build.sh

@@ -67,6 +67,11 @@ def cache(architecture: Architecture) -> Path:
     return LAB_CACHE / "kernels" / architecture.debian
 
 
+def is_foreign(architecture: Architecture) -> bool:
+    """Whether its programs do not run on this machine."""
+    return architecture.debian != _OWN.get(platform.machine())
+
+
 def find_kernel(series: str, architecture: Architecture | None = None) -> Kernel | None:
     wanted = architecture or own_architecture()
     found = cache(wanted).glob(f"linux-image-{series}.*.deb")
@@ -135,11 +140,23 @@ def _prepare(kernel: Kernel, work: Path, ready: Path) -> None:
         (start / name).mkdir(parents=True)
     for place, module in enumerate(_needed(base, modules.name)):
         shutil.copy(module, start / "lib/m" / f"{place:02}-{module.name}")
-    shutil.copy("/usr/bin/busybox", start / "bin/busybox")
+    _copy_busybox(kernel.architecture, start / "bin/busybox")
     shutil.copy(HERE / "init.sh", start / "init")
     (start / "init").chmod(0o755)
     with (ready / "initrd").open("wb") as out:
         archive(start, ".", out)
+
+
+def _copy_busybox(architecture: Architecture, to: Path) -> None:
+    """This machine's, or that of the machines' root."""
+    if not is_foreign(architecture):
+        shutil.copy("/usr/bin/busybox", to)
+        return
+    root = find_root(architecture)
+    assert root is not None, "tests/setup/kernels.sh makes it"
+    with to.open("wb") as out:
+        subprocess.run(["unsquashfs", "-cat", str(root), "usr/bin/busybox"], check=True, stdout=out)
+    to.chmod(0o755)
 
 
 def _needed(base: Path, version: str) -> list[Path]:

