@@ -45,6 +45,11 @@ def digest(data: bytes) -> str:
 
 def tree_layer(tree: Path) -> Layer:
     """All below a directory, as root's."""
+    return Layer(gzip.compress(pack_tree(tree), compresslevel=6, mtime=0))
+
+
+def pack_tree(tree: Path) -> bytes:
+    """The tar archive of all below a directory, as root's, without a time."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = info.mtime = 0
@@ -52,11 +57,10 @@ def tree_layer(tree: Path) -> Layer:
         return info
 
     packed = io.BytesIO()
-    zipped = gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0)
-    with zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+    with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in sorted(tree.rglob("*")):
             tar.add(path, arcname=str(path.relative_to(tree)), recursive=False, filter=plain)
-    return Layer(packed.getvalue())
+    return packed.getvalue()
 
 
 def write_image(

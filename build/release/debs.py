@@ -1,12 +1,14 @@
 """Debian packages of a bundle: what is where, who depends on whom, and what happens when one is installed.
 
-Rule: one package has the bundle; the others are links to it, units and settings. The same tree gives the same bytes.
+Rule: one package has the bundle; the others are links to it, units and settings. The same tree gives the same bytes,
+which every dpkg since Debian 11's can read. What only some of a package's users need is recommended, not required.
 dpkg removes the former version's files while processes still load modules from them. So what it owns, below
 /usr/share/cni-calico, is used by nobody: install-bundle.sh links it into /usr/lib/cni-calico, where the contents that
 calls began with stay until the next upgrade, at least for a day.
 
 ``cni-calico-bundle``        the executables and their contents directory; documentation
-``calico-cni``               calico and calico-ipam where runtimes look for plugins; calico-cni.service; netavark
+``calico-cni``               calico and calico-ipam where runtimes look for plugins; calico-cni.service; netavark; the
+                             reference plugins, where ``calicoctl node init`` finds those that the host lacks
 ``calico-node``              the agent: calico-node.service with its boot table, and /etc/calico/calico-node.env
 ``calico-kube-controllers``  calico-kube-controllers.service and its settings
 ``calicoctl``                with kubectl-calico, its manual page and completions
@@ -34,6 +36,8 @@ OWNED = "usr/share/cni-calico"  # dpkg's; an installed bundle is made of it
 PLUGINS = ("calico", "calico-ipam")
 PLUGIN_DIRECTORIES = ("opt/cni/bin", "usr/lib/cni")  # containerd's and CRI-O's; podman's on Debian
 NETAVARK_DIRECTORY = "usr/libexec/netavark"
+# of the CNI project; /opt/cni/bin and /usr/lib/cni have those of other packages
+REFERENCE_DIRECTORY = "usr/libexec/cni-calico"
 MAINTAINER = "cni-calico <cni-calico@localhost>"
 
 _BUNDLE_POSTINST = """#!/bin/sh
@@ -91,6 +95,7 @@ class Package:
     text: str
     fill: Callable[[Path, Path], None]
     depends: tuple[str, ...] = ()
+    recommends: tuple[str, ...] = ()
     unit: str = ""
     has_settings: bool = False
     fields: dict[str, str] = field(default_factory=dict)
@@ -112,6 +117,7 @@ def _cni(root: Path, release: Path) -> None:
             _link(root / directory / name, f"/{LIBRARY}/{name}")
     # its name is the driver's
     _link(root / NETAVARK_DIRECTORY / "calico", f"/{LIBRARY}/calico-netavark")
+    shutil.copytree(release / "plugins", root / REFERENCE_DIRECTORY)
     _unit(root, release, "calico-cni")
 
 
@@ -153,7 +159,8 @@ PACKAGES = (
         "calico-cni",
         "Calico's CNI plugins calico and calico-ipam",
         "In the plugin directories of containerd, CRI-O and podman, and as a driver of\n"
-        " podman's netavark; with a unit for the CNI server alone.",
+        " podman's netavark; with a unit for the CNI server alone, and the CNI project's\n"
+        " reference plugins for hosts that lack them.",
         _cni,
         unit="calico-cni",
     ),
@@ -162,7 +169,8 @@ PACKAGES = (
         "Calico's node agent: routes, tunnels, network policy, BGP",
         "Runs on every node of a cluster, or on one host with an embedded datastore.",
         _node,
-        depends=("calico-cni (= {version})", "bird2 (>= 2.0.12)", "nftables", "iptables", "ipset", "iproute2", "kmod"),
+        depends=("calico-cni (= {version})", "nftables", "iptables", "ipset", "iproute2", "kmod"),
+        recommends=("bird2 (>= 2.0.12)",),  # for BGP; Ubuntu 22.04 has an older one
         unit="calico-node",
         has_settings=True,
     ),
@@ -206,7 +214,7 @@ def _build(package: Package, release: Path, out: Path, root: Path, edition: Edit
             path.chmod(_mode(path))
         os.utime(path, (epoch, epoch), follow_symlinks=False)
     file = out / f"{package.name}_{edition.version}_{edition.architecture}.deb"
-    command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zzstd", "-z3", "--build", str(root), str(file)]
+    command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", "-z6", "--build", str(root), str(file)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return file
@@ -232,6 +240,7 @@ def _control_files(package: Package, root: Path, control: Path, edition: Edition
         "Maintainer": MAINTAINER,
         "Installed-Size": str(sum((path.lstat().st_size + 1023) // 1024 for path in files)),
         "Depends": ", ".join(depends),
+        "Recommends": ", ".join(package.recommends),
         "Section": "net",
         "Priority": "optional",
         "Description": f"{package.summary}\n {package.text}",
@@ -284,6 +293,10 @@ def _settings(root: Path, release: Path, name: str) -> None:
 
 
 def _copyright(name: str) -> str:
+    theirs = {
+        BUNDLE: f"The interpreter and libraries below /{LIBRARY} have licences of their own",
+        "calico-cni": f"The reference plugins in /{REFERENCE_DIRECTORY} are the CNI project's",
+    }.get(name)
     return (
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
         "Upstream-Name: cni-calico\n\n"
@@ -291,12 +304,7 @@ def _copyright(name: str) -> str:
         "Copyright: the authors of cni-calico\n"
         "License: Apache-2.0\n"
         " On Debian systems its text is in /usr/share/common-licenses/Apache-2.0.\n"
-        + (
-            "Comment:\n The interpreter and libraries below /usr/lib/cni-calico have licences of their own: see\n"
-            " /usr/share/doc/cni-calico/NOTICE.\n"
-            if name == BUNDLE
-            else ""
-        )
+        + (f"Comment:\n {theirs}: see\n /usr/share/doc/cni-calico/NOTICE.\n" if theirs else "")
     )
 
 

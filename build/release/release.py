@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import lzma
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive import join_images, tree_layer
+from archive import join_images, pack_tree, tree_layer
 from buildinfo import describe_build, read_packages, render_buildinfo
 from components import read_bundle, read_layer
 from debs import build_packages
@@ -104,10 +105,10 @@ def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
         name = f"{NAME}-{version}-linux-{architecture}"
         tree = scratch / "tarball" / name
         stage(scratch / "bin", given.plugins, tree, render_notice(f"{NAME} {version}+{build}", shipped, modules, image))
-        files = [out / f"{name}.tar.gz", out / f"{NAME}-{version}-images-{architecture}.tar"]
+        files = [out / f"{name}.tar.xz", out / f"{NAME}-{version}-images-{architecture}.tar"]
         files += [out / f"{NAME}-{version}-{architecture}.cdx.json"]
         files += [out / f"{NAME}-chart-{version}.tgz"]
-        files[0].write_bytes(tree_layer(tree.parent).data)
+        files[0].write_bytes(lzma.compress(pack_tree(tree.parent), preset=6))
         # helm wants the chart's name as the directory
         shutil.copytree(tree / CHART, scratch / "chart" / NAME)
         files[3].write_bytes(tree_layer(scratch / "chart").data)

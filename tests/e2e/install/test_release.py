@@ -61,7 +61,7 @@ def one(made: Path, pattern: str) -> Path:
 @pytest.fixture(scope="module")
 def tree(made: Path) -> Path:
     """The unpacked tarball."""
-    with tarfile.open(one(made, "*.tar.gz")) as tar:
+    with tarfile.open(one(made, "*.tar.xz")) as tar:
         assert {(member.uid, member.gid, member.mtime) for member in tar} == {(0, 0, 0)}
         tar.extractall(made.parent / f"{made.name}-tree")
     (found,) = (made.parent / f"{made.name}-tree").iterdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.ctl.node.setup import host
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "build" / "release"))
@@ -43,6 +45,32 @@ def test_settings_are_their_owners_alone(release: Path, tmp_path: Path, name: st
     assert modes[f"./etc/calico/{name}.env"] == "-rw-------"
     assert modes["./etc/calico/"] == "drwxr-xr-x"
     assert modes[f"./lib/systemd/system/{name}.service"] == "-rw-r--r--"
+
+
+def test_old_hosts_can_install_the_agent(release: Path, tmp_path: Path) -> None:
+    """dpkg of Debian 11 reads no zstd, and Ubuntu 22.04 has an older BIRD, which only BGP needs."""
+    (package,) = [one for one in debs.PACKAGES if one.name == "calico-node"]
+    file = debs._build(package, release, tmp_path, tmp_path / "root", Edition("1.0", "00000000", "amd64", 0))
+    members = subprocess.run(["ar", "t", file], capture_output=True, text=True, check=True).stdout.split()
+    assert members == ["debian-binary", "control.tar.xz", "data.tar.xz"]
+    asked = subprocess.run(
+        ["dpkg-deb", "-f", file, "Depends", "Recommends"], capture_output=True, text=True, check=True
+    )
+    fields = dict(line.split(": ", 1) for line in asked.stdout.splitlines())
+    assert fields["Recommends"] == "bird2 (>= 2.0.12)" and "bird" not in fields["Depends"]
+    assert "nftables" in fields["Depends"].split(", ")
+
+
+def test_the_plugins_package_has_those_of_the_cni_project(release: Path, tmp_path: Path) -> None:
+    """Where no other package has its own."""
+    (release / "plugins").mkdir()
+    (release / "plugins/portmap").write_text("x")
+    (release / "plugins/portmap").chmod(0o755)
+    (package,) = [one for one in debs.PACKAGES if one.name == "calico-cni"]
+    file = debs._build(package, release, tmp_path, tmp_path / "root", Edition("1.0", "00000000", "amd64", 0))
+    listed = subprocess.run(["dpkg-deb", "-c", file], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"(?m)^-rwxr-xr-x .* ./usr/libexec/cni-calico/portmap$", listed)
+    assert f"/{debs.REFERENCE_DIRECTORY}" in host._PORTMAPS, "calicoctl node init finds it"
 
 
 def test_the_agents_package_has_the_boot_table_and_takes_it_away(release: Path, tmp_path: Path) -> None:

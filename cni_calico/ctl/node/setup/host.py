@@ -18,7 +18,8 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.programs import ENVIRONMENT, find_program
 from cni_calico.kernel.process import Completed, run
 
-_PORTMAPS = (CNI_BIN_DIR, "/usr/lib/cni", "/usr/libexec/cni")
+# the last two are ours: of the packages, and of install.sh
+_PORTMAPS = (CNI_BIN_DIR, "/usr/lib/cni", "/usr/libexec/cni", "/usr/libexec/cni-calico", "/opt/cni-calico/plugins")
 _PACKAGED = ("/lib/systemd/system", "/usr/lib/systemd/system")
 _SYSTEMD = "/run/systemd/system"
 _ASK_S = 30.0
