@@ -23,6 +23,7 @@ from cni_calico.ctl.resources import operations
 from cni_calico.ctl.session import CommandFailed, ResourceMissing, Session
 from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.deadline import Deadline
+from cni_calico.directories import CNI_BIN_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
@@ -178,7 +179,9 @@ def _add_network(options: SetupOptions, written: WrittenFiles, planned: str) -> 
 
 def _check(arguments: Namespace, deadline: Deadline, executables: str) -> None:
     """``cluster check`` until it passes. Raises CommandFailed with what it found last."""
-    argv = [f"{executables}/calicoctl", "cluster", "check", "--host", "--plugins", executables]
+    # packages have links there, beside the plugins of others that the network configuration names
+    plugins = CNI_BIN_DIR if os.access(f"{CNI_BIN_DIR}/calico", os.X_OK) else executables
+    argv = [f"{executables}/calicoctl", "cluster", "check", "--host", "--plugins", plugins]
     while True:
         done = host.ask(argv, max(_CHECK_PAUSE_S, deadline.remaining_s()))
         found, said = (text.decode(errors="replace") for text in (done.stdout, done.stderr))

@@ -1,15 +1,16 @@
 #!/bin/bash
 # A machine that systemd runs, on an overlay of this host's root; in namespaces of its own (tests/e2e/systemd/machine.py).
 #
-#   boot.sh DIR BUNDLE OUTSIDE
+#   boot.sh DIR BUNDLE OUTSIDE [LOWER]
 #
 #   DIR      what the machine writes: it stays from one start to the next
-#   BUNDLE   becomes its /opt/cni/bin
+#   BUNDLE   becomes its /opt/cni/bin; "": nothing does
 #   OUTSIDE  the network namespace at the other end of its network card
+#   LOWER    the root of another Debian, in the place of this host's
 #
 # In a machine of tests/kernels it is no container: it has that kernel's modules, and they are loaded from its root.
 set -eu
-dir=$1 bundle=$2 outside=$3
+dir=$1 bundle=$2 outside=$3 lower=${4:-/}
 mount --make-rprivate /
 ip link set lo up
 ip -n "$outside" link del wire 2>/dev/null || :  # of the start before
@@ -20,9 +21,10 @@ ip -n "$outside" addr add 192.0.2.1/24 dev wire
 ip -n "$outside" link set wire up
 ip -n "$outside" route add 10.65.0.0/16 via 192.0.2.10
 [ -e "$dir/upper" ] && was_there=1 || was_there=
-mkdir -p "$dir/upper/opt/cni/bin" "$dir/work" "$dir/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
-mount --bind "$bundle" "$dir/root/opt/cni/bin"
+mkdir -p "$dir/upper" "$dir/work" "$dir/root"
+[ -z "$bundle" ] || mkdir -p "$dir/upper/opt/cni/bin"
+mount -t overlay overlay -o "lowerdir=$lower,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
+[ -z "$bundle" ] || mount --bind "$bundle" "$dir/root/opt/cni/bin"
 cd "$dir/root"
 mount -t proc proc proc
 mount -t sysfs sysfs sys

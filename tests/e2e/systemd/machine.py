@@ -22,16 +22,20 @@ _UNSHARED = ("--pid", "--mount", "--net", "--uts", "--ipc", "--cgroup", "--fork"
 
 @dataclass
 class Machine:
-    """``outside``: the network namespace at the other end of its network card, 192.0.2.1; it has 192.0.2.10."""
+    """``outside``: the network namespace at the other end of its network card, 192.0.2.1; it has 192.0.2.10.
+    ``bundle``: its /opt/cni/bin, unless it is to get one. ``lower``: the root under its own files.
+    """
 
     root: Path
-    bundle: Path
+    bundle: Path | None
     outside: Namespace
+    lower: Path = Path("/")
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns when its first process runs; systemd is at work then."""
-        argv = ["unshare", *_UNSHARED, str(BOOT), str(self.root), str(self.bundle), self.outside.name]
+        argv = ["unshare", *_UNSHARED, str(BOOT), str(self.root), str(self.bundle or "")]
+        argv += [self.outside.name, str(self.lower)]
         with open(self.root / "console", "ab") as console:
             self.process = subprocess.Popen(argv, stdout=console, stderr=console, stdin=subprocess.DEVNULL)
         until(self._runs_systemd, "systemd runs", 60)
@@ -84,9 +88,9 @@ class Machine:
 
 
 @contextmanager
-def machine(root: Path, bundle: Path) -> Iterator[Machine]:
+def machine(root: Path, bundle: Path | None, lower: Path = Path("/")) -> Iterator[Machine]:
     """It has not been started."""
     with ExitStack() as stack:
-        made = Machine(root, bundle, stack.enter_context(namespace("outside")))
+        made = Machine(root, bundle, stack.enter_context(namespace("outside")), lower)
         stack.callback(made.end)
         yield made

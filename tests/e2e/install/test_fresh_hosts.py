@@ -1,0 +1,139 @@
+"""install.sh on fresh hosts: Debian 11 with the tarball, 12 and 13 with packages, from a server; there and back."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LAB_CACHE, ROOT
+from tests.e2e.install.test_installer import SCRIPT, make_key, sign
+from tests.e2e.systemd.machine import Machine, machine
+
+pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+SERVER = "http://192.0.2.1:8000"
+# what dpkg, apt, systemd and the journal write down about every package and start
+BOOKKEEPING = re.compile(
+    r"^/(dev|proc|sys|run|tmp)(/| )|^/var/(lib/(dpkg|apt|systemd|ucf)|cache/(apt|debconf|ldconfig)|log)(/| )"
+    r"|^/etc/(ld\.so\.cache|machine-id|resolv\.conf|\.updated)|^/var/\.updated|^/var/lib/containers|^/root"
+    r"|^/etc/systemd/system/[^/]*\.wants d"  # empty; systemctl removes it
+    r"|^/etc/(alternatives|containers)(/| )|/__pycache__(/| )"
+)
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("release")
+    if made := os.environ.get("RELEASE"):  # for a try: one that is there already
+        shutil.copytree(made, out, dirs_exist_ok=True)
+    else:
+        subprocess.run(["nice", ROOT / "build/release.sh", "--dirty", out], check=True)
+    shutil.copy(SCRIPT, out)
+    make_key(out, "key")
+    make_key(out, "other")
+    sign(out)
+    return out
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest, tmp_path: Path, release: Path) -> Iterator[Machine]:
+    """A machine with the root of a suite, and a server outside with the release."""
+    subprocess.run([ROOT / "tests/setup/fresh-roots.sh", request.param], check=True)
+    with machine(tmp_path, None, LAB_CACHE / f"fresh-{request.param}") as made:
+        made.start()
+        made.until_up()
+        inside = ["nsenter", f"--net={made.outside.path}"]
+        slow = [*inside, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate", "80mbit"]
+        subprocess.run([*slow, "burst", "64k", "latency", "400ms"], check=True)
+        argv = [
+            *inside,
+            sys.executable,
+            "-m",
+            "http.server",
+            "8000",
+            "--bind",
+            "192.0.2.1",
+            "--directory",
+            str(release),
+        ]
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+            get = f"curl -fsS --retry 30 --retry-connrefused --retry-delay 1 {SERVER}/key.pub -o /tmp/key.pub"
+            made.run("sh", "-c", f"{get} && curl -fsS {SERVER}/other.pub -o /tmp/other.pub")
+            yield made
+            server.terminate()
+
+
+def files_of(host: Machine) -> set[str]:
+    """Every file with its mode, owner and target, but for what others write down."""
+    said = host.run("find", "/", "-xdev", "-printf", r"%p %y%m %U:%G %l\n").stdout.splitlines()
+    return {line for line in said if not BOOKKEEPING.search(line)}
+
+
+def install(host: Machine, *words: str, key: str = "key") -> subprocess.CompletedProcess[str]:
+    """As the page says it: one command."""
+    script = f'curl -fsS {SERVER}/install.sh | sh -s -- --from {SERVER} --key /tmp/{key}.pub "$@"'
+    return host.run("sh", "-c", script, "sh", *words, check=False)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "words"),
+    [("bullseye", ("--tarball",)), ("bookworm", ()), ("trixie", ())],
+    indirect=["fresh"],
+    ids=["bullseye", "bookworm", "trixie"],
+)
+def test_there_and_back(fresh: Machine, words: tuple[str, ...]) -> None:
+    host, before = fresh, files_of(fresh)
+    refused = install(host, *words, key="other")
+    assert refused.returncode == 1 and "is of none of the known keys" in refused.stderr
+    assert files_of(host) == before
+
+    began = time.monotonic()
+    done = install(host, *words)
+    assert done.returncode == 0, done
+    asked = host.run("sh", "-c", """echo '{"cniVersion":"1.0.0"}' | CNI_COMMAND=VERSION /opt/cni/bin/calico""")
+    print(f"to the first VERSION: {time.monotonic() - began:.1f} s")
+    assert '"supportedVersions"' in asked.stdout
+    assert ("/opt/cni-calico" if words else "cni-calico-bundle") in done.stdout
+    installed = files_of(host)
+    assert installed > before
+
+    again = install(host, *words)
+    assert again.returncode == 0 and " is installed\n" in again.stdout and files_of(host) == installed
+    gone = host.run("sh", "-c", f"curl -fsS {SERVER}/install.sh | sh -s -- --uninstall")
+    assert gone.stdout.endswith("This host is as it was before.\n")
+    assert files_of(host) ^ before == set()
+
+
+@pytest.mark.parametrize("fresh", ["bookworm"], indirect=True)
+def test_two_containers_of_podman_ping(fresh: Machine) -> None:
+    host, before = fresh, files_of(fresh)
+    host.write("/etc/containers/containers.conf.d/calico.conf", '[network]\nnetwork_backend = "cni"\n')
+    done = install(host, "--network", "podman")
+    assert done.returncode == 0 and "This host is set up.\n" in done.stdout, done
+    assert '"portmap"' in host.run("cat", "/etc/cni/net.d/10-calico.conflist").stdout
+    image = (
+        "mkdir -p /tmp/i/bin && cp /bin/busybox /tmp/i/bin && for c in sleep ping; do ln -s busybox /tmp/i/bin/$c; done"
+    )
+    host.run("sh", "-c", f"{image} && tar -C /tmp/i -c . | podman import - box")
+    run = ("podman", "run", "-d", "--network", "calico", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+    for name in ("one", "two"):
+        host.run(*run, "--name", name, "box", "sleep", "1000")
+    address = host.run(
+        "podman", "inspect", "-f", "{{.NetworkSettings.Networks.calico.IPAddress}}", "two"
+    ).stdout.strip()
+    assert " 0% packet loss" in host.run("podman", "exec", "one", "ping", "-c", "2", address).stdout
+    uninstall = f"curl -fsS {SERVER}/install.sh | sh -s -- --uninstall"
+    refused = host.run("sh", "-c", uninstall, check=False)
+    assert refused.returncode == 1 and "containers still have an interface" in refused.stderr
+    assert "0% packet loss" in host.run("podman", "exec", "one", "ping", "-c", "1", address).stdout
+    host.run("podman", "rm", "-f", "-t", "0", "one", "two")
+    host.run("sh", "-c", uninstall)
+    assert files_of(host) ^ before == set()
