@@ -7,6 +7,7 @@ Everything else of the chart (values, schema, helpers) is in manifests/source/ch
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,12 @@ from typing import Any
 import yaml
 
 SOURCE = Path(__file__).resolve().parent / "source" / "chart"
+DISTRIBUTIONS = Path(__file__).resolve().parent / "distributions.yaml"
+# what the chart's templates read of a distribution
+_OF_A_DISTRIBUTION = (
+    *("provider", "title", "page", "binDir", "confDir", "range", "inKubeadmConfig", "encapsulation", "detection"),
+    *("forwarding", "avoid", "cniTypes", "refused", "disable"),
+)
 _HEAD = "{{- /* Made from manifests/source by manifests/render.py; change it there. */}}\n"
 _IMAGES = {
     "calico-node": "node",
@@ -31,6 +38,15 @@ _VARIABLES = {
     "CLUSTER_TYPE": 'eq (include "cni-calico.backend" .) "bird" | ternary "k8s,bgp" "k8s"',
     "FELIX_IPV6SUPPORT": 'include "cni-calico.pool6" . | fromYaml | empty | ternary "false" "true"',
 }
+_OURS = 'include "cni-calico.ours" .'
+# volumes of calico-node that only who installs the plugins needs -> the value that gives the path, if one does
+_PLUGIN_VOLUMES = {
+    "cni-bin-dir": 'include "cni-calico.directory" (list . "binDir")',
+    "cni-net-dir": 'include "cni-calico.directory" (list . "confDir")',
+    "host-local-net-dir": "",
+}
+_FORWARDING = 'include "cni-calico.forwarding" .'
+_HOST_PORTS = 'eq .Values.installation.calicoNetwork.hostPorts "Enabled"'
 _RELAY_VARIABLES = {"TYPHA_CLIENTAPITOKENS": '.Values.typha.apiTokens | ternary "true" "false"'}
 _CONFIG = {
     "calico_backend": 'include "cni-calico.backend" .',
@@ -86,6 +102,16 @@ def given_or(key: str, expression: str, default: object) -> Document:
     return {f"@@or {expression}@@{key}": default, f"@@end {key}@@": "@@"}
 
 
+def only_if(condition: str, key: str, value: object) -> Document:
+    """A key that is there where the condition holds."""
+    return {f"@@if {condition}@@{key}": value, f"@@end {key}@@": "@@"}
+
+
+def items_only_if(condition: str, items: list[Any]) -> list[Any]:
+    """Items of a list, or lines of a text, that are there where the condition holds."""
+    return [f"@@begin {condition}@@", *items, "@@close@@"]
+
+
 def render_template(documents: list[Document], condition: str) -> str:
     """One file of the chart, in force where the condition holds."""
     texts = [_fill(yaml.dump(document, Dumper=_Text, sort_keys=False, width=1000)) for document in documents]
@@ -112,7 +138,11 @@ def _fill(text: str) -> str:
                 f"{' ' * indent}{{{{- else }}}}",
                 f"{' ' * indent}{found[2]}:",
             ]
-        elif re.fullmatch(r" *'?@@end \w+@@'?: '?@@'?", line):
+        elif found := re.fullmatch(r" *'?@@if (.*)@@(\w+)'?:", line):
+            lines += [f"{' ' * indent}{{{{- if {found[1]} }}}}", f"{' ' * indent}{found[2]}:"]
+        elif found := re.fullmatch(r" *(?:- )?'?@@begin (.*)@@'?", line):
+            lines.append(f"{' ' * indent}{{{{- if {found[1]} }}}}")
+        elif re.fullmatch(r" *(?:- )?'?@@close@@'?|" r" *'?@@end \w+@@'?: '?@@'?", line):
             lines.append(f"{' ' * indent}{{{{- end }}}}")
         elif found := re.fullmatch(r" *'?@@merge (.*)@@'?: '?@@'?", line):
             merged = f"{{{{- with {found[1]} }}}}{{{{- toYaml . | nindent {indent} }}}}{{{{- end }}}}"
@@ -146,6 +176,21 @@ def _definition(document: Document) -> None:
 def _config_map(document: Document) -> None:
     data = document["data"]
     data.update({name: quoted(expression) for name, expression in _CONFIG.items() if name in data})
+    if "cni_network_config" in data:
+        data["cni_network_config"] = _network_config(data["cni_network_config"])
+
+
+def _network_config(text: str) -> str:
+    """The conflist with what two values add to it and take from it."""
+    lines = text.splitlines()
+    ours = lines.index('      "type": "calico",')
+    lines[ours + 1 : ours + 1] = items_only_if(
+        _FORWARDING, ['      "container_settings": {"allow_ip_forwarding": true},']
+    )
+    first = lines.index('      "type": "portmap",') - 1
+    last = lines.index("    },", first)
+    lines[first : last + 1] = items_only_if(_HOST_PORTS, lines[first : last + 1])
+    return "\n".join(lines)
 
 
 def _secret(document: Document) -> None:
@@ -166,6 +211,8 @@ def _workload(document: Document) -> None:
             spec[key] = block(f"{values}.{key}")
     if "affinity" in spec:
         spec.update(given_or("affinity", f"{values}.affinity", spec.pop("affinity")))
+    elif part == "node":
+        spec.update(if_given("affinity", 'include "cni-calico.nodeAffinity" . | fromYaml'))
     else:
         spec.update(if_given("affinity", f"{values}.affinity"))
     if "priorityClassName" in spec:
@@ -175,6 +222,28 @@ def _workload(document: Document) -> None:
         document["spec"]["replicas"] = block(f"{values}.replicas")
     for container in [*spec.get("initContainers", ()), *spec["containers"]]:
         _container(container)
+    if part == "node":
+        _plugins(spec)
+
+
+def _plugins(spec: Document) -> None:
+    """Where the plugins go, or that none are installed."""
+    containers = spec.pop("containers")
+    spec.update(only_if(_OURS, "initContainers", spec.pop("initContainers")))
+    for container in containers:
+        container["volumeMounts"] = _volumes(container["volumeMounts"])
+    spec["containers"] = containers
+    for volume in spec["volumes"]:
+        if expression := _PLUGIN_VOLUMES.get(volume["name"]):
+            volume["hostPath"]["path"] = quoted(expression)
+    spec["volumes"] = _volumes(spec.pop("volumes"))
+
+
+def _volumes(items: list[Any]) -> list[Any]:
+    out: list[Any] = []
+    for item in items:
+        out += items_only_if(_OURS, [item]) if item["name"] in _PLUGIN_VOLUMES else [item]
+    return out
 
 
 def _container(container: Document) -> None:
@@ -190,6 +259,8 @@ def _container(container: Document) -> None:
             variable["value"] = quoted(variables[variable["name"]])
     if name == "calico-node":
         container["env"].append('@@item include "cni-calico.variables" .@@')
+    if name == "install-cni":
+        container["env"].append('@@item include "cni-calico.installVariables" .@@')
 
 
 _CHANGES: dict[str, Callable[[Document], None]] = {
@@ -201,13 +272,35 @@ _CHANGES: dict[str, Callable[[Document], None]] = {
 }
 
 
+def _replace(text: str, words: Mapping[str, str]) -> str:
+    for word, meaning in words.items():
+        text = text.replace(word, meaning)
+    return text
+
+
+def _render_distributions(known: Document) -> str:
+    """What the templates read of the distributions; who writes the chart's pages reads the rest."""
+    kept = [{key: each[key] for key in _OF_A_DISTRIBUTION if key in each} for each in known["distributions"]]
+    text = yaml.dump({**known, "distributions": kept}, Dumper=_Text, sort_keys=False, width=1000)
+    return "# Made from manifests/distributions.yaml by manifests/render.py; change it there.\n" + text
+
+
 def render_chart(manifests: Mapping[str, str], version: str) -> dict[str, str]:
     """The files of the chart: path below the chart -> content. ``manifests``: file name -> content, as rendered."""
+    known = yaml.safe_load(DISTRIBUTIONS.read_text())
+    providers = [each["provider"] for each in known["distributions"]]
+    types = [kind for each in known["distributions"] for kind in each.get("cniTypes", ())]
+    words = {
+        "@VERSION@": version,
+        '"@PROVIDERS@"': ", ".join(json.dumps(name) for name in providers),
+        '"@CNI_TYPES@"': ", ".join(json.dumps(name) for name in dict.fromkeys(types)),
+    }
     files = {
-        str(path.relative_to(SOURCE)): path.read_text().replace("@VERSION@", version)
+        str(path.relative_to(SOURCE)): _replace(path.read_text(), words)
         for path in sorted(SOURCE.rglob("*"))
         if path.is_file()
     }
+    files["distributions.yaml"] = _render_distributions(known)
     for name, (manifest, definitions, condition) in _TEMPLATES.items():
         found = [document for document in yaml.safe_load_all(manifests[manifest]) if document]
         chosen = [each for each in found if (each["kind"] == "CustomResourceDefinition") == definitions]

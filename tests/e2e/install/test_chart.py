@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import LAB_CACHE
+from cni_calico import __version__
+from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.manifest_documents import MANIFESTS, Documents, documents
 
 pytestmark = pytest.mark.helm
@@ -100,6 +102,83 @@ def test_images_come_from_where_they_are_mirrored() -> None:
     }
     assert {each["imagePullPolicy"] for each in containers} == {"Always"}
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_images_by_digest() -> None:
+    """Beside the tag, which an archive that was imported has, too."""
+    one, other = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+    found = template({"image": {"digest": one}, "kubeControllers": {"image": "kube-controllers", "digest": other}})
+    images = {
+        name: found[kind, name]["spec"]["template"]["spec"]["containers"][0]["image"]
+        for kind, name in (("DaemonSet", "calico-node"), ("Deployment", "calico-kube-controllers"))
+    }
+    assert images == {
+        "calico-node": f"localhost/cni-calico/node:v{__version__}@{one}",
+        "calico-kube-controllers": f"localhost/cni-calico/kube-controllers:v{__version__}@{other}",
+    }
+
+
+def installer(found: Documents) -> dict[str, Any]:
+    """The plain variables of install-cni, and the paths of the volumes by their names."""
+    spec = found["DaemonSet", "calico-node"]["spec"]["template"]["spec"]
+    [container] = [each for each in spec["initContainers"] if each["name"] == "install-cni"]
+    paths = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    return {**{each["name"]: each.get("value") for each in container["env"]}, **paths}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cni": {"binDir": "/a/bin", "confDir": "/a/net.d"}},
+        {"installation": {"cni": {"binDir": "/a/bin", "confDir": "/a/net.d"}}},
+        {"cni": {"binDir": "/a/bin"}, "installation": {"cni": {"binDir": "/a/bin", "confDir": "/a/net.d"}}},
+        {"datastore": "etcd", "cni": {"binDir": "/a/bin", "confDir": "/a/net.d"}},
+    ],
+)
+def test_directories_of_the_nodes(values: Any) -> None:
+    found = installer(template(values))
+    assert (found["CNI_BIN_DIR"], found["cni-bin-dir"]) == ("/a/bin", "/a/bin")
+    assert (found["CNI_NET_DIR"], found["cni-net-dir"]) == ("/a/net.d", "/a/net.d")
+
+
+def test_only_our_own_plugins() -> None:
+    """Without those that build/image/plugins.sh builds."""
+    skipped = installer(template({"installation": {"cni": {"installMode": "CalicoOnly"}}}))["SKIP_CNI_BINARIES"]
+    modules = (ROOT / "build" / "image" / "plugins" / "go.mod").read_text()
+    built = re.findall(r"/plugins/plugins/\w+/([\w-]+)", modules)
+    assert built and sorted(skipped.split(",")) == sorted(built)
+
+
+def network_config(values: Any) -> list[dict[str, Any]]:
+    text = template(values)["ConfigMap", "calico-config"]["data"]["cni_network_config"]
+    plugins: list[dict[str, Any]] = json.loads(text.replace("__CNI_MTU__", "0"))["plugins"]
+    return plugins
+
+
+@pytest.mark.parametrize("datastore", ["kubernetes", "etcd"])
+def test_host_ports_and_forwarding(datastore: str) -> None:
+    both = {"hostPorts": "Disabled", "containerIPForwarding": "Enabled"}
+    ours, *chained = network_config({"datastore": datastore, "installation": {"calicoNetwork": both}})
+    assert ours["container_settings"] == {"allow_ip_forwarding": True}
+    assert [each["type"] for each in chained] == ["bandwidth"]
+    ours, *chained = network_config({"datastore": datastore})
+    assert "container_settings" not in ours
+    assert [each["type"] for each in chained] == ["portmap", "bandwidth"]
+
+
+@pytest.mark.parametrize(("network", "prefix"), [("AmazonVPC", "eni"), ("AzureVNET", "azv")])
+def test_policies_beside_anothers_network(network: str, prefix: str) -> None:
+    found = template({"installation": {"cni": {"type": network}}})
+    spec = found["DaemonSet", "calico-node"]["spec"]["template"]["spec"]
+    assert "initContainers" not in spec
+    volumes = {each["name"] for each in spec["volumes"]}
+    container, variables = agent(found)
+    assert not {"cni-bin-dir", "cni-net-dir", "host-local-net-dir"} & volumes
+    assert {each["name"] for each in container["volumeMounts"]} == volumes
+    wanted = {"CALICO_MANAGE_CNI": "false", "NO_DEFAULT_POOLS": "true", "FELIX_INTERFACEPREFIX": prefix}
+    assert {name: variables.get(name) for name in wanted} == wanted
+    assert "CALICO_IPV4POOL_CIDR" not in variables
+    assert found["ConfigMap", "calico-config"]["data"]["calico_backend"] == "none"
 
 
 def test_where_pods_may_run_and_what_they_may_use() -> None:
@@ -240,6 +319,28 @@ def test_the_api_server_before_there_is_a_service_network() -> None:
         ({"mtuu": 1}, "mtuu"),
         ({"node": {"imaeg": "x"}}, "imaeg"),
         ({"datastore": "etcdv3"}, "datastore"),
+        ({"installation": {"kubernetesProvider": "OKD"}}, "kubernetesProvider"),
+        ({"installation": {"kubernetesProvider": "GKE"}}, "cannot be replaced"),
+        ({"installation": {"cni": {"type": "GKE"}}}, "cannot be replaced"),
+        ({"installation": {"cni": {"type": "Flannel"}}}, "type"),
+        ({"installation": {"cni": {"binDir": "opt/cni/bin"}}}, "binDir"),
+        ({"installation": {"cni": {"confDir": "/etc/../cni"}}}, "confDir"),
+        ({"cni": {"confDir": "/etc/cni/.."}}, "confDir"),
+        ({"cni": {"binDir": "/a b"}}, "binDir"),
+        ({"cni": {"binDir": "/a"}, "installation": {"cni": {"binDir": "/b"}}}, "two spellings of one value"),
+        ({"cni": {"confDir": "/a"}, "installation": {"cni": {"confDir": "/b"}}}, "two spellings of one value"),
+        ({"mtu": 1400, "installation": {"calicoNetwork": {"mtu": 1450}}}, "two spellings of one value"),
+        ({"installation": {"cni": {"installMode": "None"}}}, "installMode"),
+        ({"installation": {"calicoNetwork": {"hostPorts": True}}}, "hostPorts"),
+        ({"image": {"digest": "sha256:1"}}, "digest"),
+        ({"image": {"digest": f"sha256:{'0' * 64}"}, "kubeControllers": {"image": "other"}}, "kubeControllers.digest"),
+        ({"datastore": "etcd", "installation": {"cni": {"type": "AmazonVPC"}}}, "datastore kubernetes"),
+        ({"installation": {"kubernetesProvider": "AKS", "cni": {"type": "AmazonVPC"}}}, "use AzureVNET or Calico"),
+        ({"installation": {"kubernetesProvider": "K3s", "cni": {"type": "AmazonVPC"}}}, "use Calico"),
+        (
+            {"installation": {"cni": {"type": "AmazonVPC"}, "calicoNetwork": {"ipPools": [{"cidr": "10.1.0.0/16"}]}}},
+            "there are no pools",
+        ),
         ({"installation": {"calicoNetwork": {"ipPools": [{"cidr": "10.0.0.0"}]}}}, "cidr"),
         (
             {"installation": {"calicoNetwork": {"ipPools": [{"cidr": "10.0.0.0/8"}, {"cidr": "11.0.0.0/8"}]}}},

@@ -1,17 +1,105 @@
+{{- /* The digest of a part's own image, or that of the agent's where it is the same. */}}
 {{- define "cni-calico.image" -}}
-{{- $root := index . 0 }}{{ $part := index . 1 -}}
-{{ $part.registry }}/{{ $part.image }}:{{ $root.Values.version }}
+{{- $root := index . 0 }}{{ $part := index . 1 }}
+{{- $digest := $part.digest | default $root.Values.image.digest }}
+{{- if and $root.Values.image.digest (not $part.digest) (ne $part.image $root.Values.node.image) }}
+{{- fail (printf "image.digest is that of the image %s, and %s is another: give its digest beside it, as cni.digest, kubeControllers.digest or typha.digest" $root.Values.node.image $part.image) }}
+{{- end -}}
+{{ $part.registry }}/{{ $part.image }}:{{ $root.Values.version }}{{ with $digest }}@{{ . }}{{ end }}
 {{- end }}
 
+{{- /* The distribution's entry of distributions.yaml, as YAML, once it is sure that it suits. */}}
+{{- define "cni-calico.distribution" -}}
+{{- $all := .Files.Get "distributions.yaml" | fromYaml }}
+{{- $provider := .Values.installation.kubernetesProvider }}
+{{- $type := .Values.installation.cni.type }}
+{{- range $all.distributions }}
+{{- if and (eq $type "GKE") (eq .provider "GKE") }}{{ fail (printf "installation.cni.type: %s" .refused) }}{{ end }}
+{{- if eq .provider $provider }}
+{{- with .refused }}{{ fail (printf "installation.kubernetesProvider: %s" .) }}{{ end }}
+{{- if and $provider (ne $type "Calico") (not (has $type (.cniTypes | default list))) }}
+{{- fail (printf "installation.cni.type: %s is not a network of %s; with kubernetesProvider %s use %s" $type .title $provider (append (.cniTypes | default list) "Calico" | join " or ")) }}
+{{- end }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Whether the pods' network is ours: true, or empty for no. */}}
+{{- define "cni-calico.ours" -}}
+{{- if eq .Values.installation.cni.type "Calico" -}} true
+{{- else if eq .Values.datastore "etcd" }}{{ fail "installation.cni.type: policies beside another network are for the datastore kubernetes" }}
+{{- else if .Values.installation.calicoNetwork.ipPools }}{{ fail (printf "installation.calicoNetwork.ipPools: with cni.type %s the addresses are that network's, and there are no pools" .Values.installation.cni.type) }}
+{{- end }}
+{{- end }}
+
+{{- /* Of the distribution, unless one of the two spellings says another. */}}
+{{- define "cni-calico.directory" -}}
+{{- $root := index . 0 }}{{ $name := index . 1 }}
+{{- $long := get $root.Values.installation.cni $name }}{{ $short := get $root.Values.cni $name }}
+{{- if and $long $short (ne $long $short) }}
+{{- fail (printf "installation.cni.%s and cni.%s are two spellings of one value and differ (%s, %s): give one of them" $name $name $long $short) }}
+{{- end }}
+{{- $long | default $short | default (get (include "cni-calico.distribution" $root | fromYaml) $name) }}
+{{- end }}
+
+{{- /* Where nobody says anything: as the distribution's entry, or as a pool's encapsulation needs it. */}}
 {{- define "cni-calico.backend" -}}
+{{- $bgp := .Values.installation.calicoNetwork.bgp }}
+{{- $wanted := (include "cni-calico.pool4" . | fromYaml).encapsulation | default (include "cni-calico.distribution" . | fromYaml).encapsulation }}
 {{- if eq .Values.network "none" -}} none
-{{- else if or .Values.vxlan (eq .Values.installation.calicoNetwork.bgp "Disabled") -}} vxlan
+{{- else if not (include "cni-calico.ours" .) -}} none
+{{- else if or .Values.vxlan (eq $bgp "Disabled") -}} vxlan
+{{- else if and .Values.installation.kubernetesProvider (not $bgp) (hasPrefix "VXLAN" $wanted) -}} vxlan
 {{- else -}} bird
 {{- end }}
 {{- end }}
 
 {{- define "cni-calico.mtu" -}}
-{{ .Values.installation.calicoNetwork.mtu | default .Values.mtu | int }}
+{{- $long := .Values.installation.calicoNetwork.mtu | int }}{{ $short := .Values.mtu | int }}
+{{- if and $long $short (ne $long $short) }}
+{{- fail (printf "installation.calicoNetwork.mtu and mtu are two spellings of one value and differ (%d, %d): give one of them" $long $short) }}
+{{- end }}
+{{- $long | default $short }}
+{{- end }}
+
+{{- /* Whether pods may forward packets: true, or empty for no. */}}
+{{- define "cni-calico.forwarding" -}}
+{{- $default := ternary "Enabled" "Disabled" (get (include "cni-calico.distribution" . | fromYaml) "forwarding" | default false) }}
+{{- if eq (.Values.installation.calicoNetwork.containerIPForwarding | default $default) "Enabled" }}true{{ end }}
+{{- end }}
+
+{{- /* The agent's, where none is given: away from nodes that cannot run it. */}}
+{{- define "cni-calico.nodeAffinity" -}}
+{{- $avoid := (include "cni-calico.distribution" . | fromYaml).avoid }}
+{{- if .Values.node.affinity }}{{ toYaml .Values.node.affinity }}
+{{- else if $avoid }}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions:
+          - key: {{ $avoid.label }}
+            operator: NotIn
+            values: [{{ $avoid.value }}]
+{{- else -}} {}
+{{- end }}
+{{- end }}
+
+{{- /* The variables of install-cni that the manifests do not have. */}}
+{{- define "cni-calico.installVariables" -}}
+{{- $bin := include "cni-calico.directory" (list . "binDir") }}{{ $conf := include "cni-calico.directory" (list . "confDir") }}
+{{- if ne $bin "/opt/cni/bin" }}
+- name: CNI_BIN_DIR
+  value: {{ $bin | quote }}
+{{- end }}
+{{- if ne $conf "/etc/cni/net.d" }}
+- name: CNI_NET_DIR
+  value: {{ $conf | quote }}
+{{- end }}
+{{- if eq .Values.installation.cni.installMode "CalicoOnly" }}
+- name: SKIP_CNI_BINARIES
+  value: bandwidth,host-local,loopback,portmap,tuning
+{{- end }}
 {{- end }}
 
 {{- /* The relays' Service; none without relays. */}}
@@ -30,6 +118,16 @@
 {{- first $found | default dict | toYaml }}
 {{- end }}
 
+{{- /* What the agent is told of the first IPv4 pool: the distribution's range where nobody else would tell it. */}}
+{{- define "cni-calico.firstPool4" -}}
+{{- $row := include "cni-calico.distribution" . | fromYaml }}
+{{- if or .Values.installation.calicoNetwork.ipPools $row.inKubeadmConfig (not $row.range) (not (include "cni-calico.ours" .)) }}
+{{- include "cni-calico.pool4" . }}
+{{- else -}}
+cidr: {{ $row.range }}
+{{- end }}
+{{- end }}
+
 {{- define "cni-calico.pool6" -}}
 {{- $found := list }}
 {{- range .Values.installation.calicoNetwork.ipPools }}{{ if contains ":" .cidr }}{{ $found = append $found . }}{{ end }}{{ end }}
@@ -37,14 +135,18 @@
 {{- first $found | default dict | toYaml }}
 {{- end }}
 
+{{- /* Of the first IPv4 pool. */}}
+{{- define "cni-calico.encapsulation" -}}
+{{- $default := eq (include "cni-calico.backend" .) "vxlan" | ternary "VXLAN" (include "cni-calico.distribution" . | fromYaml).encapsulation }}
+{{- (include "cni-calico.pool4" . | fromYaml).encapsulation | default $default }}
+{{- end }}
+
 {{- define "cni-calico.ipip" -}}
-{{- $default := eq (include "cni-calico.backend" .) "vxlan" | ternary "VXLAN" "IPIP" }}
-{{- get (dict "IPIP" "Always" "IPIPCrossSubnet" "CrossSubnet") ((include "cni-calico.pool4" . | fromYaml).encapsulation | default $default) | default "Never" }}
+{{- get (dict "IPIP" "Always" "IPIPCrossSubnet" "CrossSubnet") (include "cni-calico.encapsulation" .) | default "Never" }}
 {{- end }}
 
 {{- define "cni-calico.vxlan" -}}
-{{- $default := eq (include "cni-calico.backend" .) "vxlan" | ternary "VXLAN" "IPIP" }}
-{{- get (dict "VXLAN" "Always" "VXLANCrossSubnet" "CrossSubnet") ((include "cni-calico.pool4" . | fromYaml).encapsulation | default $default) | default "Never" }}
+{{- get (dict "VXLAN" "Always" "VXLANCrossSubnet" "CrossSubnet") (include "cni-calico.encapsulation" .) | default "Never" }}
 {{- end }}
 
 {{- define "cni-calico.poolVariables" -}}
@@ -68,7 +170,8 @@
 {{- end }}
 
 {{- define "cni-calico.detection" -}}
-{{- with .Values.installation.calicoNetwork.nodeAddressAutodetectionV4 }}
+{{- $default := (include "cni-calico.distribution" . | fromYaml).detection }}
+{{- with .Values.installation.calicoNetwork.nodeAddressAutodetectionV4 | default $default }}
 {{- if .firstFound }}first-found
 {{- else if .kubernetes }}kubernetes-internal-ip
 {{- else if .interface }}interface={{ .interface }}
@@ -82,7 +185,7 @@
 {{- /* The variables of calico-node that the manifests do not have. */}}
 {{- define "cni-calico.variables" -}}
 {{- $pool6 := include "cni-calico.pool6" . | fromYaml }}
-{{- include "cni-calico.poolVariables" (list "CALICO_IPV4POOL" (include "cni-calico.pool4" . | fromYaml)) }}
+{{- include "cni-calico.poolVariables" (list "CALICO_IPV4POOL" (include "cni-calico.firstPool4" . | fromYaml)) }}
 {{- include "cni-calico.poolVariables" (list "CALICO_IPV6POOL" $pool6) }}
 {{- if $pool6 }}
 - name: IP6
@@ -93,6 +196,15 @@
 {{- with include "cni-calico.detection" . }}
 - name: IP_AUTODETECTION_METHOD
   value: {{ . | quote }}
+{{- end }}
+{{- if not (include "cni-calico.ours" .) }}
+{{- $network := get (.Files.Get "distributions.yaml" | fromYaml).networks .Values.installation.cni.type }}
+- name: CALICO_MANAGE_CNI
+  value: "false"
+- name: NO_DEFAULT_POOLS
+  value: "true"
+- name: FELIX_INTERFACEPREFIX
+  value: {{ $network.prefix | quote }}
 {{- end }}
 {{- with .Values.node.env }}
 {{ toYaml . }}
