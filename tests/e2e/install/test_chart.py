@@ -118,6 +118,13 @@ def test_images_by_digest() -> None:
     }
 
 
+def test_a_digest_can_be_left_out_again() -> None:
+    """As for images that were imported from an archive, where the release's chart names one."""
+    values = {"image": {"digest": f"sha256:{'1' * 64}"}}
+    done = helm("template", "calico", CHART, "--set", "image.digest=", values=values)
+    assert done.returncode == 0 and "@sha256" not in done.stdout
+
+
 def installer(found: Documents) -> dict[str, Any]:
     """The plain variables of install-cni, and the paths of the volumes by their names."""
     spec = found["DaemonSet", "calico-node"]["spec"]["template"]["spec"]

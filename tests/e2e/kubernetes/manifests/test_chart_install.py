@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from build.distribution_pages import read_distributions
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.kubernetes.cluster import Cluster, running_cluster
 
@@ -37,6 +38,18 @@ def get(cluster: Cluster, *words: str) -> Any:
 
 def agent(cluster: Cluster) -> Any:
     return get(cluster, "daemonset", "calico-node", "-n", "kube-system")["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    "row", [each for each in read_distributions() if not each.get("refused")], ids=lambda row: row["title"]
+)
+def test_each_distribution(row: dict[str, Any], empty_cluster: Cluster) -> None:
+    """What the chart makes for it suits the API server's schemas; what is said names its page and what is to be off."""
+    values = f"includeCRDs=false,installation.kubernetesProvider={row['provider']}"
+    said = helm(empty_cluster, "install", "calico", str(CHART), "--dry-run=server", "--set", values)
+    notes = said.partition("\nNOTES:\n")[2]
+    assert f"docs/distributions/{row['page']}.md" in notes
+    assert f"To be switched off there: {row['disable']}\n" in f"{notes}\n"
 
 
 def test_installed_changed_and_removed(empty_cluster: Cluster) -> None:

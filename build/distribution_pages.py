@@ -1,0 +1,201 @@
+"""Writes docs/distributions/ from manifests/distributions.yaml.
+
+    python -m build.distribution_pages
+
+Rule: a page says what its entry says and nothing else, so chart, tests and pages cannot differ. Its commands are those
+for a directory with a release; what a published release says in their place stands beside them, as a comment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cni_calico import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "distributions"
+Distribution = dict[str, Any]
+_MADE = "Made from `manifests/distributions.yaml` (`python -m build.distribution_pages`); do not edit."
+# of a release in a directory, whose images get to the nodes without the digest that its chart names, and of a published
+# one, where the words in braces are replaced
+_CHARTS = (
+    f"cni-calico-chart-{__version__}.tgz --set image.digest=",
+    "oci://{registry}/charts/cni-calico --version {version}",
+)
+_ARCHIVE = f"cni-calico-{__version__}-images-amd64.tar"
+_CHECK = "calicoctl cluster status --wait\ncalicoctl cluster check"
+_OTHERWISE = "\0"  # between the two forms of a text
+_INDEX = """\
+# Distributions of Kubernetes
+
+{made}
+
+Each has its own directories, its own range for pods, and a network of its own that has to be off before ours is
+installed. `installation.kubernetesProvider` of [the chart](../helm.md) knows them. The pages need
+helm, and `calicoctl` on the `PATH`: it is in the release's tarball as `bin/calicoctl`.
+
+"""
+
+
+def read_distributions() -> list[Distribution]:
+    """The entries, in their order."""
+    found: list[Distribution] = yaml.safe_load((ROOT / "manifests" / "distributions.yaml").read_text())["distributions"]
+    return found
+
+
+def render_index(distributions: list[Distribution]) -> str:
+    """The page that leads to all of them."""
+    lines = ["| distribution | value | first switch off | run |", "|---|---|---|---|"]
+    for each in distributions:
+        value = f"`{each['provider']}`" if each["provider"] else "(default)"
+        off = "" if each.get("refused") else _plain(each["disable"])
+        lines.append(f"| [{each['title']}]({each['page']}.md) | {value} | {off or 'not possible'} | {_run(each)} |")
+    return _INDEX.format(made=_MADE) + "\n".join(lines) + "\n"
+
+
+def render_page(each: Distribution) -> str:
+    """The page of one distribution."""
+    if refused := each.get("refused"):
+        parts = [f"Not supported: {refused}."]
+    else:
+        parts = [_layout(each), *_steps(each), *_policy_only(each)]
+        if each["notes"]:
+            parts.append("## What is different\n\n" + _items(each["notes"]))
+        parts.append(_sources(each))
+    if each["unverified"]:
+        parts.append("## Not verified\n\n" + _items([f"{what}." for what in each["unverified"]]))
+    return "\n\n".join([f"# {each['title']}", _MADE, *parts, _sentence(_run(each))]) + "\n"
+
+
+def _layout(each: Distribution) -> str:
+    pods = f"`{each['range']}`" if each["range"] else "as you choose it"
+    if each["inKubeadmConfig"]:
+        pool = "found by the agent in the ConfigMap kubeadm-config"
+    else:
+        pool = f"`{each['range']}`" if each["range"] else "the agent's default, `192.168.0.0/16`"
+    rows = {
+        "plugins": f"`{each['binDir']}`",
+        "configuration of the network": f"`{each['confDir']}`",
+        "the kubelet's directory": f"`{each['kubelet']}`",
+        "the runtime's socket": f"in `{each['runtime']}`",
+        "range of the pods": pods,
+        "our first pool, unless `ipPools` is given": pool,
+        "between nodes, unless something else is given": "IPIP and BGP"
+        if each["encapsulation"] == "IPIP"
+        else "VXLAN, without BGP",
+        "to be switched off first": _plain(each["disable"]),
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
+
+
+def _steps(each: Distribution) -> list[str]:
+    cluster, images = "## The cluster\n\n" + _shell(_both(each["commands"], "CHART", *_CHARTS)), _images(each)
+    # what takes images when it starts has them before
+    steps = [images, cluster] if each["images"].startswith(("registry", "install ")) else [cluster, images]
+    if "CHART" in each["commands"]:
+        return [*steps, "## Afterwards\n\n" + _shell(f"{_kubeconfig(each)}\n{_CHECK}")]
+    return [*steps, "## The network\n\n" + _shell(_helm(each, f"{_kubeconfig(each)}\n", f"\n{_CHECK}"))]
+
+
+def _images(each: Distribution) -> str:
+    if each["images"] == "registry":
+        where = "into a registry that the nodes reach, REGISTRY"
+        text = (
+            f"skopeo copy oci-archive:{_ARCHIVE}:localhost/cni-calico/node:v{__version__} \\\n"
+            f"  docker://REGISTRY/cni-calico/node:v{__version__}"
+        )
+    else:
+        text = each["images"].replace("ARCHIVE", _ARCHIVE)
+        where = "for the cluster" if text.startswith(("kind ", "minikube ")) else "on every node"
+    here = f"In the directory with the release, {where}:\n\n{_shell(text)}"
+    return "## The images\n\n" + _either(here, "The nodes pull them from `{registry}`, for amd64 and arm64.")
+
+
+def _kubeconfig(each: Distribution) -> str:
+    return f"export KUBECONFIG={each.get('kubeconfig', '~/.kube/config')}"
+
+
+def _helm(each: Distribution, before: str, after: str, *more: str) -> str:
+    """Helm's command with what stands before and after it, for a release in a directory and for a published one."""
+    values = [f"installation.kubernetesProvider={each['provider']}"] if each["provider"] else []
+    ours = [f"{part}.registry=REGISTRY/cni-calico" for part in ("node", "cni", "kubeControllers")]
+
+    def command(chart: str, *values: str) -> str:
+        words = " \\\n  ".join(f"--set {value}" for value in values)
+        return (
+            f"{before}helm install calico {chart} --namespace kube-system"
+            + (f" \\\n  {words}" if words else "")
+            + after
+        )
+
+    here = command(_CHARTS[0], *values, *(ours if each["images"] == "registry" else ()), *more)
+    return here + _OTHERWISE + command(_CHARTS[1], *values, *more)
+
+
+def _policy_only(each: Distribution) -> list[str]:
+    if "policyOnly" not in each:
+        return []
+    [kind] = each["cniTypes"]
+    text = _helm(each, f"{each['policyOnly'].strip()}\n{_kubeconfig(each)}\n", "", f"installation.cni.type={kind}")
+    said = f"The pods' network stays {kind}; nothing is installed for containers, and the agent enforces policies."
+    return [f"## Policies alone\n\n{said} In the place of the cluster and the network above:\n\n" + _shell(text)]
+
+
+def _sources(each: Distribution) -> str:
+    found = sorted({(entry["flag"], entry["source"], str(entry["read"])) for entry in each["flags"]})
+    return "## Where that is documented\n\n" + _items([f"`{flag}`: <{url}>, read on {day}" for flag, url, day in found])
+
+
+def _run(each: Distribution) -> str:
+    if each.get("refused"):
+        return "not supported"
+    if each["run"]:
+        return f"run on {each['title']} {each['run']['version']}: {each['run']['date']}"
+    return f"layout tested, not run on {each['title']}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _both(text: str, word: str, here: str, published: str) -> str:
+    if word not in text:
+        return text
+    return text.strip().replace(word, here) + _OTHERWISE + text.strip().replace(word, published)
+
+
+def _either(here: str, published: str) -> str:
+    """What the repository says, and as a comment what a published release says in its place."""
+    return f"<!-- unpublished -->\n{here}\n<!-- published\n{published}\n-->"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _items(texts: list[str]) -> str:
+    return "\n".join(f"- {text}" for text in texts)
+
+
+def _shell(text: str) -> str:
+    blocks = [f"```sh\n{each.strip()}\n```" for each in text.split(_OTHERWISE)]
+    return blocks[0] if len(blocks) == 1 else _either(*blocks)
+
+
+def render_all() -> dict[str, str]:
+    """File name below docs/distributions -> content."""
+    found = read_distributions()
+    return {"index.md": render_index(found), **{f"{each['page']}.md": render_page(each) for each in found}}
+
+
+def main() -> None:
+    PAGES.mkdir(exist_ok=True)
+    for name, text in render_all().items():
+        (PAGES / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
