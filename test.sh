@@ -41,7 +41,7 @@ if [ "$(id -u)" = 0 ]; then
 fi
 if [ -n "${all:-}" ]; then
   if [ "$(id -u)" = 0 ]; then KERNELS_ARCH=arm64 tests/setup/kernels.sh 6.1; fi
-  for part in lab browser netavark; do "tests/setup/$part.sh"; done
+  for part in actionlint lab browser netavark; do "tests/setup/$part.sh"; done
 fi
 build/build.sh
 # tests wait more than they compute: two at a time for each processor; a worker may start an API server of its own

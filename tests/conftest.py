@@ -95,6 +95,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         ),
         "arm64_kernel: KERNELS_ARCH=arm64 tests/setup/kernels.sh fetches it",
     ),
+    "actionlint": (lambda: has_tool("bin/actionlint"), "actionlint: tests/setup/actionlint.sh builds it"),
     "browser": (lambda: Path("/usr/bin/chromium").exists(), "browser: tests/setup/browser.sh installs it"),
     "bundle": (
         lambda: Path("/usr/bin/objcopy").exists() or features.has("machine"),
