@@ -16,7 +16,7 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log
 from cni_calico.model.keys import BlockKey
-from cni_calico.model.names import kubernetes_veth, owner_text, signed_alias
+from cni_calico.model.names import DEFAULT_PREFIX, kubernetes_veth, owner_text, signed_alias
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from tests.conftest import ROOT
@@ -41,6 +41,7 @@ def roles() -> list[dict[str, Any]]:
 class KubernetesLab:
     def __init__(self, kube: Cluster, node: Lab, relay: Relay) -> None:
         self.kube, self.node, self.relay = kube, node, relay
+        self.prefix = DEFAULT_PREFIX
         self._made: list[str] = []
 
     def pod(self, namespace: str, name: str, *addresses: str, node: str = NODE, **labels: str) -> None:
@@ -51,6 +52,15 @@ class KubernetesLab:
         said = {"cni.projectcalico.org/podIP": listed[0], "cni.projectcalico.org/podIPs": ",".join(listed)}
         self.kube.create_pod(namespace, name, node, labels=labels, annotations=said)
         self._made.append(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def others_pod(self, name: str, address: str, **labels: str) -> None:
+        """As another plugin and the kubelet do it: the interface by that plugin's prefix, the address in the status."""
+        self.node.connect(name, kubernetes_veth(SPACE, name, self.prefix), address)
+        self.kube.create_pod(SPACE, name, NODE, labels=labels)
+        path = f"/api/v1/namespaces/{SPACE}/pods/{name}"
+        self._made.append(path)
+        status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+        self.kube.request("PATCH", f"{path}/status", status, content_type="application/merge-patch+json")
 
     def policy(self, name: str, spec: dict[str, Any]) -> None:
         body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
@@ -80,7 +90,7 @@ def policed_cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
         relay = Relay(node.host, kube.port)
 
         def open_context(log: Log) -> Context:
-            store = KubernetesStore(kube.access("node-token"))
+            store = KubernetesStore(kube.access("node-token"), veth_prefix=made.prefix)
             return Context(
                 private_settings(tmp_path),
                 store,
@@ -203,6 +213,27 @@ def test_rights_that_are_missing_are_said(policed_cluster: KubernetesLab) -> Non
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
     kube.kubectl("apply", "-f", "-", stdin=items)
     policed_cluster.node.until_in_force()
+
+
+@pytest.mark.parametrize("prefix", ["eni", "azv"])
+def test_pods_of_anothers_network(policed_cluster: KubernetesLab, prefix: str) -> None:
+    """Amazon's and Azure's plugins: their interfaces by FELIX_INTERFACEPREFIX, no annotation of ours, no IPAM."""
+    policed_cluster.prefix, node = prefix, policed_cluster.node
+    policed_cluster.others_pod("a", "10.65.0.1", app="a")
+    policed_cluster.others_pod("b", "10.65.0.2", app="b")
+    policed_cluster.others_pod("c", "10.65.0.3", app="c")
+    assert all(workload.interface.startswith(prefix) for workload in node.workloads.values())
+    node.start(FELIX_INTERFACEPREFIX=prefix)
+    node.until_in_force(endpoints=3)
+    assert node.passes("a", "b", 80) and node.passes("c", "b", 80)
+    peer = {"podSelector": {"matchLabels": {"app": "a"}}}
+    rule = {"from": [peer], "ports": [{"protocol": "UDP", "port": 80}]}
+    policed_cluster.policy("from-a", {"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [rule]})
+    node.until_passes("c", "b", 80, False)
+    assert node.passes("a", "b", 80) and not node.passes("a", "b", 81) and node.passes("a", "c", 80)
+    # an interface of that prefix that no pod has: nothing comes from there
+    node.connect("stranger", f"{prefix}0123456789a", "10.65.0.9")
+    assert not node.passes("stranger", "c", 80)
 
 
 def hold(lab: KubernetesLab, cidr: str, **holders: str) -> None:
