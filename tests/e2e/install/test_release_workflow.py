@@ -7,15 +7,13 @@ itself, and takes longer than all the rest.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import LAB_CACHE, ROOT
-from tests.deadlines import until
 from tests.releases import VERSION, make_release
 from tests.workflows.runner import Runner, read_workflow
 
@@ -25,24 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.registries, pytest.mark.takes(90)]
 
 BIN = LAB_CACHE / "bin"
 PASSPHRASE = "of the test's key"
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """The prefix of an empty one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [BIN / "crane", "registry", "serve", "--address", f"127.0.0.1:{port}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        until(lambda: _listens(port), "the registry")
-        yield f"127.0.0.1:{port}/team/cni-calico"
-        server.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as asked:
-        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 def run(*words: str | Path, **options: object) -> str:
