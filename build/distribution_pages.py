@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "distributions"
 Distribution = dict[str, Any]
 _MADE = "Made from `manifests/distributions.yaml` (`python -m build.distribution_pages`); do not edit."
+# by install-cni: ours, and those of the reference plugins that the image brings
+_INSTALLED = ("calico", "calico-ipam", "calico.python", "calico-ipam.python")
+_REFERENCE = {"bandwidth", "host-local", "loopback", "portmap", "tuning"}
 # of a release in a directory, whose images get to the nodes without the digest that its chart names, and of a published
 # one, where the words in braces are replaced
 _CHARTS = (
@@ -64,7 +67,7 @@ def render_page(each: Distribution) -> str:
         parts = [_layout(each), *_steps(each), *_policy_only(each)]
         if each["notes"]:
             parts.append("## What is different\n\n" + _items(each["notes"]))
-        parts.append(_sources(each))
+        parts += [_removal(each), _sources(each)]
     if each["unverified"]:
         parts.append("## Not verified\n\n" + _items([f"{what}." for what in each["unverified"]]))
     return "\n\n".join([f"# {each['title']}", _MADE, *parts, _sentence(_run(each))]) + "\n"
@@ -142,6 +145,25 @@ def _policy_only(each: Distribution) -> list[str]:
     text = _helm(each, f"{each['policyOnly'].strip()}\n{_kubeconfig(each)}\n", "", f"installation.cni.type={kind}")
     said = f"The pods' network stays {kind}; nothing is installed for containers, and the agent enforces policies."
     return [f"## Policies alone\n\n{said} In the place of the cluster and the network above:\n\n" + _shell(text)]
+
+
+def _removal(each: Distribution) -> str:
+    said = "[As elsewhere](../kubernetes.md#remove-it), and on every node:"
+    text = f"## Remove it\n\n{said}\n\n{_shell(render_removal(each))}"
+    if "ships" in each:
+        return text
+    return f"{text}\n\nThe reference plugins stay (`loopback`, `portmap`, ...): others may use them."
+
+
+def render_removal(each: Distribution) -> str:
+    """The commands that leave a node's two directories as they were."""
+    lines = [
+        f"cd {each['confDir']} && rm -rf 10-calico.conflist calico-kubeconfig calico-tls",
+        f"cd {each['binDir']} && rm -rf {' '.join(_INSTALLED)} .calico-*",
+    ]
+    if "ships" in each:
+        lines.append(f"rm -f {' '.join(sorted(_REFERENCE - set(each['ships'])))}")
+    return "\n".join(lines)
 
 
 def _sources(each: Distribution) -> str:

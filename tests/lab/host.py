@@ -13,7 +13,8 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,24 @@ def _die_with_parent() -> None:
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
+
+
+# -- directories ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def places_on_this_machine(paths: Iterable[str]) -> Iterator[None]:
+    """Empty directories to mount a node's own over; those that were not here go again."""
+    made: list[Path] = []
+    for path in map(Path, paths):
+        new = [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        made += reversed(new)
+    try:
+        yield
+    finally:
+        for each in reversed(made):
+            each.rmdir()
 
 
 # -- cgroups ----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ import yaml
 from tests.conftest import LAB_CACHE, ROOT
 from tests.deadlines import until
 from tests.lab.control_plane import API, ETCD, NET4, ControlPlane
-from tests.lab.host import PLUGINS, read_sysctls, remove_cgroup, restore_sysctls, run
+from tests.lab.host import PLUGINS, places_on_this_machine, read_sysctls, remove_cgroup, restore_sysctls, run
+from tests.lab.layouts import KUBEADM, Layout
 from tests.lab.node import Node
 
 _PREFIX = "cct-lab-"
@@ -158,7 +159,12 @@ def remove_dead_labs() -> None:
 
 @contextmanager
 def running_lab(
-    *, nodes: int = 2, dual: bool = False, images: Sequence[Path] = (), bundle: Path | None = None
+    *,
+    nodes: int = 2,
+    dual: bool = False,
+    images: Sequence[Path] = (),
+    bundle: Path | None = None,
+    layout: Layout = KUBEADM,
 ) -> Iterator[Lab]:
     """The control plane and its nodes, not Ready because they have no network yet; all of it removed at the end."""
     with ExitStack() as undo:
@@ -172,7 +178,8 @@ def running_lab(
         plane = ControlPlane(directory, directory.name, dual=dual)
         undo.callback(plane.stop)
         plane.start()
-        made = [Node(plane, directory.name, i + 1, list(images)) for i in range(nodes)]
+        undo.enter_context(places_on_this_machine(layout.foreign()))
+        made = [Node(plane, directory.name, i + 1, list(images), layout) for i in range(nodes)]
         for node in made:
             undo.callback(node.power_off)
             node.power_on()

@@ -17,24 +17,22 @@ from pathlib import Path
 from tests.deadlines import until
 from tests.lab.control_plane import API, NET4, NET6, ControlPlane
 from tests.lab.host import BIN, CONTAINERD, end, ensure_cgroup, remove_cgroup, run, start
+from tests.lab.layouts import KUBEADM, Layout
 
 DNS_SERVICE, DNS_DOMAIN = "10.96.0.10", "cluster.local"
-# private to the node; below its directory
+# private to the node, whatever its layout; below its directory
 DISK = (
-    "/var/lib/kubelet",
     "/var/lib/containerd",
     "/var/lib/cni",
     "/var/lib/calico",
     "/var/log/calico",
     "/var/log/pods",
     "/var/log/containers",
-    "/etc/cni/net.d",
     "/etc/calico",
-    "/opt/cni/bin",
 )
 # process 1 of a node. /sys has to show the node's own network, with the cgroups kept; /run is empty after a boot
 _INIT = """set -eu
-hostname "$1"; disk=$2; shift 2
+hostname "$1"; disk=$2; emptied=$3; shift 3
 mkdir -p "$disk/sys"
 mount --rbind /sys/fs/cgroup "$disk/sys"
 mount -t sysfs sysfs /sys
@@ -43,6 +41,7 @@ umount -l "$disk/sys"
 mount -t bpf bpf /sys/fs/bpf 2>/dev/null || true
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/netns
+if [ -n "$emptied" ]; then mount -t tmpfs -o mode=755,nosuid,nodev,noexec tmpfs "$emptied"; fi
 for directory; do mkdir -p "$directory" "$disk$directory"; mount --bind "$disk$directory" "$directory"; done
 mount --make-rshared /
 echo 1 >/proc/sys/net/ipv4/ip_forward
@@ -64,11 +63,11 @@ done
 """
 _CONTAINERD = """version = 2
 root = "/var/lib/containerd"
-state = "/run/containerd"
+state = "@runtime@"
 [debug]
   level = "debug"
 [grpc]
-  address = "/run/containerd/containerd.sock"
+  address = "@runtime@/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "localhost/lab/busybox:1"
   disable_apparmor = true
@@ -79,16 +78,21 @@ state = "/run/containerd"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/opt/cni/bin"
-    conf_dir = "/etc/cni/net.d"
+    bin_dir = "@bin_dir@"
+    conf_dir = "@conf_dir@"
 """
+# no privileged pod may load modules then
+_WITHOUT_MODULES = ("setpriv", "--inh-caps=-sys_module", "--bounding-set=-sys_module")
 
 
 class Node:
-    """``number`` gives the name and the addresses."""
+    """``number`` gives the name and the addresses, ``layout`` the directories."""
 
-    def __init__(self, plane: ControlPlane, lab: str, number: int, images: list[Path]) -> None:
+    def __init__(
+        self, plane: ControlPlane, lab: str, number: int, images: list[Path], layout: Layout = KUBEADM
+    ) -> None:
         self.plane = plane
+        self.layout = layout
         self.number = number
         self.name = f"node{number}"
         self.netns = f"{lab}-{self.name}"
@@ -104,7 +108,8 @@ class Node:
         self._after_boot: dict[str, Callable[[], None]] = {}
         self._disabled: dict[str, Callable[[], None]] = {}
         self.init_pid = 0
-        for path in DISK:
+        self._kept_directories = [*DISK, *layout.kept()]
+        for path in self._kept_directories:
             self.disk(path).mkdir(parents=True, exist_ok=True)
         self._write_settings()
 
@@ -119,8 +124,14 @@ class Node:
     def run(self, *argv: str | Path, check: bool = True) -> str:
         return run(*self.inside(*argv), check=check).stdout
 
+    @property
+    def socket(self) -> str:
+        return f"{self.layout.runtime}/containerd.sock"
+
     def ctr(self, *argv: str | Path) -> str:
-        return self.run("env", f"PATH={CONTAINERD}:/usr/sbin:/usr/bin", "ctr", "-n", "k8s.io", *argv)
+        return self.run(
+            "env", f"PATH={CONTAINERD}:/usr/sbin:/usr/bin", "ctr", f"--address={self.socket}", "-n", "k8s.io", *argv
+        )
 
     def enable(self, name: str, *argv: str | Path, **environ: str) -> None:
         """Run a program in the node, now and after every boot."""
@@ -177,14 +188,25 @@ class Node:
         ]
         command = ["nsenter", f"--net=/var/run/netns/{self.netns}", "unshare", *own]
         self._machine = start(
-            self.directory / "init.log", *command, "bash", "-c", _INIT, "init", self.name, self.directory, *DISK
+            self.directory / "init.log",
+            *command,
+            "bash",
+            "-c",
+            _INIT,
+            "init",
+            self.name,
+            self.directory,
+            self.layout.emptied,
+            *self._kept_directories,
         )
         until(
             self.disk("booted").exists, f"{self.name} booted; see {self.directory}/init.log", timeout_s=30, pause_s=0.1
         )
         pid = self._machine.pid
         self.init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-        self._keep("containerd", CONTAINERD / "containerd", "--config", self.directory / "containerd.toml")
+        self._make_volatile()
+        rights = () if self.layout.loads_modules else _WITHOUT_MODULES
+        self._keep("containerd", *rights, CONTAINERD / "containerd", "--config", self.directory / "containerd.toml")
         until(
             lambda: "Version" in self._answers(), f"containerd of {self.name}; see {self.containerd_log}", pause_s=0.1
         )
@@ -192,9 +214,14 @@ class Node:
             self.ctr("images", "import", image)
         self._keep("kubelet", BIN / "kubelet", f"--config={self.directory}/kubelet.yaml",
                   f"--kubeconfig={self.directory}/kubelet.kubeconfig", f"--hostname-override={self.name}",
-                  f"--node-ip={self.addresses}", "--root-dir=/var/lib/kubelet", "--v=2")  # fmt: skip
+                  f"--node-ip={self.addresses}", f"--root-dir={self.layout.kubelet}", "--v=2")  # fmt: skip
         for begin in self._after_boot.values():
             begin()
+
+    def _make_volatile(self) -> None:
+        """The directory of configuration, where a boot empties it."""
+        if self.layout.conf_dir not in self._kept_directories:
+            self.run("mkdir", "-p", self.layout.conf_dir)
 
     def _answers(self) -> str:
         try:
@@ -233,7 +260,7 @@ class Node:
         pki = self.plane.authority
         pki.issue(self.name, f"/O=system:nodes/CN=system:node:{self.name}", f"IP:{self.address},DNS:{self.name}")
         pki.kubeconfig(self.directory / "kubelet.kubeconfig", API, self.name)
-        (self.directory / "containerd.toml").write_text(_CONTAINERD)
+        (self.directory / "containerd.toml").write_text(self.layout.fill(_CONTAINERD))
         kubelet = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -241,7 +268,7 @@ class Node:
             "authorization": {"mode": "AlwaysAllow"},
             "tlsCertFile": str(pki.path(f"{self.name}.crt")),
             "tlsPrivateKeyFile": str(pki.path(f"{self.name}.key")),
-            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.cgroup}",
             "failSwapOn": False,
@@ -258,4 +285,4 @@ class Node:
     def install_plugins(self, *names: str, source: Path) -> None:
         """Copy CNI plugins of others."""
         for name in names:
-            shutil.copy2(source / name, self.disk("/opt/cni/bin"))
+            shutil.copy2(source / name, self.disk(self.layout.bin_dir))

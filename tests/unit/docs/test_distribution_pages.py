@@ -17,7 +17,7 @@ ROWS = read_distributions()
 by_title = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["title"])
 KEYS = {"provider", "title", "page", "layout", "binDir", "confDir", "kubelet", "runtime", "range", "inKubeadmConfig"}
 KEYS |= {"encapsulation", "disable", "commands", "flags", "notes", "unverified", "run"}
-MORE = {"detection", "forwarding", "avoid", "cniTypes", "refused", "images", "policyOnly", "kubeconfig"}
+MORE = {"detection", "forwarding", "avoid", "cniTypes", "refused", "images", "policyOnly", "kubeconfig", "ships"}
 # options that say what is made and where, and nothing that matters to a network
 NAMES = {"--name", "--resource-group", "--nodes", "--config", "--namespace", "--set", "--now"}
 
