@@ -11,9 +11,10 @@ The next comparison finds whatever a failed phase left behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cni_calico.netfilter.rules import PacketVerdict
 from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
@@ -123,6 +124,11 @@ def remade(goal: NftTable, table: TableId) -> list[Operation]:
     return [AddTable(table), DropTable(table), *phases.new, *phases.switch]
 
 
+def leads_to_chains(verdicts: Mapping[bytes, PacketVerdict] | None) -> bool:
+    """Whether a map's elements refer to chains; one whose elements do not is written, and removed, like a set."""
+    return any(verdict.chain for verdict in (verdicts or {}).values())
+
+
 def _everything(goal: NftTable, held: NftTable) -> Touched:
     touched = Touched(set(goal.chains) | set(held.chains), set(goal.sets) | set(held.sets))
     touched.elements.update(dict.fromkeys(goal.elements))
@@ -136,12 +142,15 @@ def _plan_sets(table: TableId, goal: NftTable, held: NftTable, touched: Touched,
         spec = goal.sets.get(name)
         if spec is None:
             if name in held.sets:
-                if held.verdicts.get(name):  # the chains that they lead to may be removed, too
+                if leads_to_chains(held.verdicts.get(name)):  # these may be removed, too
                     keys = frozenset(held.verdicts[name])
                     phases.switch.append(DropElements(table, held.sets[name], keys))
                 phases.removals.append(DropSet(table, name))
         elif name not in held.sets:
             phases.new.append(AddSet(table, spec))
+            known = goal.verdicts.get(name)
+            if known and not leads_to_chains(known):  # rules that look it up must find it complete
+                phases.new.append(AddVerdicts(table, spec, dict(known)))
     for name in sorted(touched.elements):
         spec = goal.sets.get(name)
         if spec is None:
@@ -191,8 +200,8 @@ def _plan_chains(table: TableId, goal: NftTable, held: NftTable, touched: Touche
 def _plan_verdicts(table: TableId, goal: NftTable, held: NftTable, touched: Touched, phases: Phases) -> None:
     for name, keys in sorted(touched.verdicts.items()):
         spec, wanted, there = goal.sets.get(name), goal.verdicts.get(name, {}), held.verdicts.get(name, {})
-        if spec is None:
-            continue
+        if spec is None or (name not in held.sets and not leads_to_chains(wanted)):
+            continue  # gone, or made complete
         differ = [key for key in sorted(keys) if wanted.get(key) != there.get(key)]
         removed = frozenset(key for key in differ if key in there)
         added = {key: wanted[key] for key in differ if key in wanted}

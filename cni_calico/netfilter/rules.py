@@ -264,7 +264,52 @@ class CountPacket:
     """Count it with the rule; the count is not part of the value. iptables counts in every rule."""
 
 
-RuleAction = PacketVerdict | Reject | Dispatch | SetMark | NoTrack | LogPacket | CountPacket
+# Where AcceptKnown looks: keys are words of connection tracking in the host's byte order (``tables.word_key``), the
+# verdicts are accept or continue.
+KNOWN_BY_STATE, KNOWN_BY_STATUS = "known-by-state", "known-by-status"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptKnown:
+    """Accept a packet whose connection an earlier packet has made, or that has no connection (invalid, untracked); of
+    any other, go on in this rule. It looks up two maps that know every state and both cases of the status, so no
+    packet leaves the rule here (nf_tables only).
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LabelConnection:
+    """Write ``number`` (32 bits), and its complement behind it, into the connection's label: into the first half, or
+    for ``ingress`` into the second. Two numbers in one half are told by that: labels are only ever added to. A packet
+    without a connection stays as it is (nf_tables only).
+    """
+
+    number: int
+    ingress: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDecision:
+    """Report the packet's headers with ``number`` to the program that listens to a group, if there is one
+    (nf_tables only).
+    """
+
+    number: int
+    group: int
+
+
+RuleAction = (
+    PacketVerdict
+    | Reject
+    | Dispatch
+    | SetMark
+    | NoTrack
+    | LogPacket
+    | CountPacket
+    | AcceptKnown
+    | LabelConnection
+    | ReportDecision
+)
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
@@ -293,4 +338,6 @@ class NftRule:
                 found += part.sets
             elif isinstance(part, PortInSet | AddressInSet | ArpSenderInSet | Dispatch):
                 found.append(part.name)
+            elif isinstance(part, AcceptKnown):
+                found += (KNOWN_BY_STATE, KNOWN_BY_STATUS)
         return tuple(found)

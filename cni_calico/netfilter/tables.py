@@ -5,6 +5,7 @@ Rule: values contain names, never handles, so that a value can be written to the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -35,12 +36,17 @@ class NftChain:
 
 
 # the possible parts of a set's key, as nft calls them, and their lengths
-KEY_BYTES = {"ipv4_addr": 4, "ipv6_addr": 16, "inet_proto": 1, "inet_service": 2, "ifname": 16}
+KEY_BYTES = {"ipv4_addr": 4, "ipv6_addr": 16, "inet_proto": 1, "inet_service": 2, "mark": 4, "ifname": 16}
 
 
 def interface_key(name: str) -> bytes:
     """An interface's name as an element of a set or map."""
     return name.encode("utf-8", "surrogateescape")[:15].ljust(16, b"\0")
+
+
+def word_key(value: int) -> bytes:
+    """A 32-bit word of the host (a mark, a word of connection tracking) as an element of a set or map."""
+    return value.to_bytes(4, sys.byteorder)
 
 
 @dataclass(frozen=True, slots=True)

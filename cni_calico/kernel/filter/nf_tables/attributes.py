@@ -17,6 +17,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     Compare,
     CompareRange,
     CtLoad,
+    CtStore,
     Expression,
     FibSourceInterface,
     MetaLoad,
@@ -25,9 +26,18 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     RejectPacket,
     SetLookup,
     UnknownExpression,
+    WordsLoad,
 )
 from cni_calico.kernel.netlink import wire
-from cni_calico.netfilter.rules import ConnectionLimit, CountPacket, LogPacket, NoTrack, PacketVerdict, RateLimit
+from cni_calico.netfilter.rules import (
+    ConnectionLimit,
+    CountPacket,
+    LogPacket,
+    NoTrack,
+    PacketVerdict,
+    RateLimit,
+    ReportDecision,
+)
 
 _LIST_ELEMENT = 1
 _NAME, _DATA = 1, 2
@@ -36,7 +46,7 @@ _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
 _U32, _U64, _S32 = Struct(">I"), Struct(">Q"), Struct(">i")
 
 _META = {"mark": 3, "iifname": 6, "oifname": 7, "l4proto": 16}
-_CT = {"state": 0, "status": 2}
+_CT = {"state": 0, "status": 2, "labels": 13}
 _BASES = {"network": 1, "transport": 2}
 _OPERATORS = {"eq": 0, "neq": 1, "lt": 2, "lte": 3, "gt": 4, "gte": 5}
 _VERDICTS = {"accept": 1, "drop": 0, "continue": -1, "jump": -3, "goto": -4, "return": -5}
@@ -46,6 +56,8 @@ _META_NAMES, _CT_NAMES, _BASE_NAMES, _OPERATOR_NAMES, _VERDICT_NAMES = (
 _FIB_OIF, _FIB_SADDR_MARK_IIF = 1, 0x1 | 0x4 | 0x8
 _UNREACHABLE, _RESET = 0, 1
 _INVERT = 1
+# of a decision's report: enough for both headers of IPv6; so many are sent at once, or what there is after some time
+REPORT_BYTES, REPORTS_AT_ONCE = 64, 32
 # 1,000 policies have some 1,500 expressions; what is in excess is kept for nothing (0.4 kB each), because the chains of
 # classes have names that do not come again.
 _CACHED = 2048
@@ -104,6 +116,14 @@ def _ct(e: CtLoad) -> tuple[str, bytes]:
     return "ct", be32(2, _CT[e.key]) + be32(1, e.register)
 
 
+def _ct_store(e: CtStore) -> tuple[str, bytes]:
+    return "ct", be32(2, _CT[e.key]) + be32(4, e.register)
+
+
+def _words(e: WordsLoad) -> tuple[str, bytes]:
+    return "immediate", be32(1, e.register) + _value(2, e.data)
+
+
 def _payload(e: PayloadLoad) -> tuple[str, bytes]:
     return "payload", be32(1, e.register) + be32(2, _BASES[e.base]) + be32(3, e.offset) + be32(4, e.length)
 
@@ -145,6 +165,11 @@ def _log(e: LogPacket) -> tuple[str, bytes]:
     return "log", wire.text(2, e.prefix) + be32(5, e.level)
 
 
+def _report(e: ReportDecision) -> tuple[str, bytes]:
+    where = wire.attribute(1, e.group.to_bytes(2, "big")) + wire.text(2, f"{e.number:08x}")
+    return "log", where + be32(3, REPORT_BYTES) + wire.attribute(4, REPORTS_AT_ONCE.to_bytes(2, "big"))
+
+
 def _reject(e: RejectPacket) -> tuple[str, bytes]:
     if e.icmp_code is None:
         return "reject", be32(1, _RESET)
@@ -167,6 +192,8 @@ _ENCODERS: dict[type, Callable[..., tuple[str, bytes]]] = {
     MetaLoad: _meta_load,
     MetaStore: _meta_store,
     CtLoad: _ct,
+    CtStore: _ct_store,
+    WordsLoad: _words,
     PayloadLoad: _payload,
     FibSourceInterface: _fib,
     Bitwise: _bitwise,
@@ -176,6 +203,7 @@ _ENCODERS: dict[type, Callable[..., tuple[str, bytes]]] = {
     RateLimit: _limit,
     ConnectionLimit: _connections,
     LogPacket: _log,
+    ReportDecision: _report,
     RejectPacket: _reject,
     NoTrack: _notrack,
     CountPacket: _counter,
@@ -225,9 +253,10 @@ def _read_meta(a: dict[int, bytes]) -> Expression:
 
 
 def _read_ct(a: dict[int, bytes]) -> Expression:
-    if 3 in a or 4 in a:
+    key = _CT_NAMES[number_of(a.get(2))]
+    if 3 in a or (4 in a) is not (key == "labels"):
         raise _Strange
-    return CtLoad(_CT_NAMES[number_of(a.get(2))], _register(a.get(1)))
+    return CtStore(key, _register(a[4])) if 4 in a else CtLoad(key, _register(a.get(1)))
 
 
 def _read_payload(a: dict[int, bytes]) -> Expression:
@@ -278,11 +307,24 @@ def _read_connections(a: dict[int, bytes]) -> Expression:
 
 def _read_log(a: dict[int, bytes]) -> Expression:
     group = int.from_bytes(a.get(1, b""), "big")
+    if group and number_of(a.get(3)) == REPORT_BYTES and int.from_bytes(a.get(4, b""), "big") == REPORTS_AT_ONCE:
+        return _read_report(a, group)
     if number_of(a.get(6)) or (1 in a and not group) or (group and (3 in a or 4 in a)):
         raise _Strange
     return (
         LogPacket(wire.name(a.get(2)), group=group) if group else LogPacket(wire.name(a.get(2)), number_of(a.get(5), 4))
     )
+
+
+def _read_report(a: dict[int, bytes], group: int) -> Expression:
+    prefix = wire.name(a.get(2))
+    try:
+        decision = ReportDecision(int(prefix, 16), group)
+    except ValueError:
+        raise _Strange from None
+    if number_of(a.get(6)) or prefix != f"{decision.number:08x}":
+        raise _Strange
+    return decision
 
 
 def _read_reject(a: dict[int, bytes]) -> Expression:
@@ -295,8 +337,10 @@ def _read_reject(a: dict[int, bytes]) -> Expression:
 
 
 def _read_immediate(a: dict[int, bytes]) -> Expression:
-    verdict = decode_verdict(a.get(2))
-    if verdict is None or number_of(a.get(1)):
+    verdict, register = decode_verdict(a.get(2)), number_of(a.get(1))
+    if verdict is None and register:
+        return WordsLoad(_found(a.get(2)), register)
+    if verdict is None or register:
         raise _Strange
     return verdict
 

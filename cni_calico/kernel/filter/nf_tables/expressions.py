@@ -12,7 +12,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from cni_calico.netfilter.rules import ConnectionLimit, CountPacket, LogPacket, NoTrack, PacketVerdict, RateLimit
+from cni_calico.netfilter.rules import (
+    ConnectionLimit,
+    CountPacket,
+    LogPacket,
+    NoTrack,
+    PacketVerdict,
+    RateLimit,
+    ReportDecision,
+)
 
 ANY_REGISTER = 1  # the 16-byte register that everything except concatenations uses
 
@@ -41,6 +49,22 @@ class MetaStore:
 @dataclass(frozen=True, slots=True)
 class CtLoad:
     """``key``: state, status."""
+
+    key: str
+    register: int = ANY_REGISTER
+
+
+@dataclass(frozen=True, slots=True)
+class WordsLoad:
+    """Load 16 bytes into the register."""
+
+    data: bytes
+    register: int = ANY_REGISTER
+
+
+@dataclass(frozen=True, slots=True)
+class CtStore:
+    """Add the bits of the register to ``key`` (labels); nothing without a connection, or without room for labels."""
 
     key: str
     register: int = ANY_REGISTER
@@ -122,6 +146,8 @@ Expression = (
     MetaLoad
     | MetaStore
     | CtLoad
+    | CtStore
+    | WordsLoad
     | PayloadLoad
     | FibSourceInterface
     | Bitwise
@@ -131,6 +157,7 @@ Expression = (
     | RateLimit
     | ConnectionLimit
     | LogPacket
+    | ReportDecision
     | RejectPacket
     | NoTrack
     | CountPacket

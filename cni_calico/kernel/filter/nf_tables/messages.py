@@ -150,7 +150,7 @@ def _add_set(o: AddSet) -> _Encoded:
         flags |= MAP
         data = be32(SET_DATA_TYPE, VERDICT_TYPE) + be32(SET_DATA_BYTES, 0)
     if len(spec.key) == 1:  # without it nft refuses to list the set (a concatenation's length it knows itself)
-        order = _tagged(0, _order(HOST_ORDER if spec.key == ("ifname",) else NETWORK_ORDER))
+        order = _tagged(0, _order(HOST_ORDER if spec.key in (("ifname",), ("mark",)) else NETWORK_ORDER))
     body += be32(SET_FLAGS, flags) + be32(SET_KEY_TYPE, kind) + be32(SET_KEY_BYTES, spec.key_bytes) + data
     body += be32(SET_ID, 1)
     if order:

@@ -54,7 +54,7 @@ GENERATION = 1
 # the numbers of hooks of the IP families; arp has its own
 HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
 ARP_HOOKS = {"input": 0, "output": 1, "forward": 2}
-KEY_TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13, "ifname": 41}
+KEY_TYPES = {"ipv4_addr": 7, "ipv6_addr": 8, "inet_proto": 12, "inet_service": 13, "mark": 19, "ifname": 41}
 KEY_NAMES = {number: name for name, number in KEY_TYPES.items()}
 HOST_ORDER, NETWORK_ORDER = 1, 2
 

@@ -16,6 +16,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     Compare,
     CompareRange,
     CtLoad,
+    CtStore,
     Expression,
     FibSourceInterface,
     MetaLoad,
@@ -25,11 +26,15 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     RejectPacket,
     SetLookup,
     UnknownExpression,
+    WordsLoad,
     host32,
 )
 from cni_calico.kernel.netlink.wire import list_elements
 from cni_calico.netfilter.rules import (
     COMMENT_CHARACTERS,
+    KNOWN_BY_STATE,
+    KNOWN_BY_STATUS,
+    AcceptKnown,
     AddressInNet,
     AddressInSet,
     ArpSenderInSet,
@@ -43,6 +48,7 @@ from cni_calico.netfilter.rules import (
     IsArpReply,
     IsProtocol,
     IsTranslated,
+    LabelConnection,
     LogPacket,
     NftRule,
     NoTrack,
@@ -51,6 +57,7 @@ from cni_calico.netfilter.rules import (
     PortInSet,
     RateLimit,
     Reject,
+    ReportDecision,
     RuleAction,
     RuleTest,
     SetMark,
@@ -70,7 +77,7 @@ _FAMILY_OF = {4: "ip", 16: "ip6"}
 # after an address in register 1: the protocol's register and the port's, each on the next four bytes
 _PORT_REGISTERS = {"ip": (9, 10), "ip6": (2, 13)}
 _STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
-_DESTINATION_TRANSLATED = host32(1 << 5)
+_DESTINATION_TRANSLATED, _CONFIRMED = host32(1 << 5), host32(1 << 3)
 _UNREACHABLE = {"ip": 3, "ip6": 4}  # codes of ICMP and ICMPv6
 _ARP_OPERATION, _ARP_REPLY, _ARP_SENDER = PayloadLoad("network", 6, 2), b"\0\2", PayloadLoad("network", 14, 4, 2)
 
@@ -186,8 +193,18 @@ def _set_mark(action: SetMark, _: str) -> Expressions:
     return MetaLoad("mark"), Bitwise(kept, _ZERO if action.cleared else host32(action.bit)), MetaStore("mark")
 
 
+def _accept_known(_: AcceptKnown, __: str) -> Expressions:
+    state = CtLoad("state"), SetLookup(KNOWN_BY_STATE, verdict=True)
+    return *state, CtLoad("status"), Bitwise(_CONFIRMED, _ZERO), SetLookup(KNOWN_BY_STATUS, verdict=True)
+
+
+def _label(action: LabelConnection, _: str) -> Expressions:
+    words = host32(action.number) + host32(~action.number & _ALL_BITS)
+    return WordsLoad(bytes(8) + words if action.ingress else words + bytes(8)), CtStore("labels")
+
+
 def _itself(
-    part: RateLimit | ConnectionLimit | LogPacket | NoTrack | CountPacket | PacketVerdict, _: str
+    part: RateLimit | ConnectionLimit | LogPacket | NoTrack | CountPacket | ReportDecision | PacketVerdict, _: str
 ) -> Expressions:
     return (part,)
 
@@ -215,6 +232,9 @@ _PRINTERS: dict[type, Callable[..., Expressions]] = {
     NoTrack: _itself,
     LogPacket: _itself,
     CountPacket: _itself,
+    AcceptKnown: _accept_known,
+    LabelConnection: _label,
+    ReportDecision: _itself,
 }
 _OF_A_FAMILY = (AddressInSet, Reject)  # the others are the same in every family, and are remembered once
 
@@ -276,7 +296,7 @@ def _unrecognised(there: PrintedRule) -> NftRule:
     sets, actions, is_known, changed = list[str](), list[RuleAction](), True, Bitwise(b"", b"")
     for expression in map(decode_expression, list_elements(there.expressions)):
         match expression:
-            case SetLookup(name, verdict=False):
+            case SetLookup(name, verdict=is_map) if not is_map or name in (KNOWN_BY_STATE, KNOWN_BY_STATUS):
                 sets.append(name)
             case Bitwise():
                 changed = expression

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from cni_calico.netfilter.difference import Touched
+from cni_calico.netfilter.difference import Touched, leads_to_chains
 from cni_calico.netfilter.rules import Dispatch, NftRule, PortInEither, SetMark, Unrecognised
-from cni_calico.netfilter.tables import NftTable, TableId
+from cni_calico.netfilter.tables import NftSet, NftTable, TableId
 from cni_calico.nodeagent.policing.tables.naming import policy_chain, policy_chains
 from cni_calico.nodeagent.policing.tables.parts import whole_name
 from cni_calico.policy.wanted import PolicyId
@@ -73,13 +74,19 @@ class KeptPolicies:
         kept = [found[table] for found in self._of.values() if table in found]
         if not kept:
             return goal
-        chains, sets, elements = dict(goal.chains), dict(goal.sets), dict(goal.elements)
+        chains, sets, elements, verdicts = dict(goal.chains), dict(goal.sets), dict(goal.elements), dict(goal.verdicts)
         for left in kept:
             chains.update(left.chains)
             for name, spec in left.sets.items():
                 if name not in goal.sets:
-                    sets[name], elements[name] = spec, left.elements[name]
-        return replace(goal, chains=chains, sets=sets, elements=elements)
+                    sets[name] = spec
+                    (verdicts if spec.verdicts else elements).update(_content(left, spec))
+        return replace(goal, chains=chains, sets=sets, elements=elements, verdicts=verdicts)
+
+
+def _content(table: NftTable, spec: NftSet) -> dict[str, Any]:
+    """What a set or map holds, by its name."""
+    return {spec.name: (table.verdicts if spec.verdicts else table.elements)[spec.name]}
 
 
 def _left(held: NftTable, goal: NftTable, policy: PolicyId, pass_mark: int) -> NftTable | None:
@@ -120,9 +127,13 @@ def _sets_marks(table: NftTable, ingress_chain: str, *, ingress: bool) -> bool:
 
 
 def _copy_set(held: NftTable, name: str, found: NftTable) -> bool:
-    """Returns whether it is a set of elements."""
-    if name not in held.sets or name not in held.elements:
+    """Returns whether it is a set of elements, or a map that leads to no chain."""
+    if name not in held.sets or (name not in held.elements and leads_to_chains(held.verdicts[name])):
         return False
     if name not in found.sets:
-        found.sets[name], found.elements[name] = held.sets[name], set(held.elements[name])
+        found.sets[name] = held.sets[name]
+        if name in held.elements:
+            found.elements[name] = set(held.elements[name])
+        else:
+            found.verdicts[name] = dict(held.verdicts[name])
     return True

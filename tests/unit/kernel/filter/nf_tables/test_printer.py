@@ -16,6 +16,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     Compare,
     CompareRange,
     CtLoad,
+    CtStore,
     Expression,
     FibSourceInterface,
     MetaLoad,
@@ -24,6 +25,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     PrintedRule,
     RejectPacket,
     SetLookup,
+    WordsLoad,
     host32,
 )
 from cni_calico.kernel.filter.nf_tables.printer import are_printed, forget_cached, print_rule, recognise
@@ -32,6 +34,7 @@ from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
     RETURN,
+    AcceptKnown,
     AddressInNet,
     AddressInSet,
     ArpSenderInSet,
@@ -45,6 +48,7 @@ from cni_calico.netfilter.rules import (
     IsArpReply,
     IsProtocol,
     IsTranslated,
+    LabelConnection,
     LogPacket,
     NftRule,
     NoTrack,
@@ -54,6 +58,7 @@ from cni_calico.netfilter.rules import (
     PortInSet,
     RateLimit,
     Reject,
+    ReportDecision,
     RuleAction,
     RuleTest,
     SetMark,
@@ -128,6 +133,28 @@ PRINTED: list[tuple[Word, str, tuple[Expression, ...]]] = [
     (NoTrack(), "ip", (NoTrack(),)),
     (LogPacket("x", group=4), "ip", (LogPacket("x", group=4),)),
     (CountPacket(), "ip", (CountPacket(),)),
+    (
+        AcceptKnown(),
+        "ip",
+        (
+            CtLoad("state"),
+            SetLookup("known-by-state", verdict=True),
+            CtLoad("status"),
+            Bitwise(host32(8), ZERO),
+            SetLookup("known-by-status", verdict=True),
+        ),
+    ),
+    (
+        LabelConnection(0x102, ingress=False),
+        "ip",
+        (WordsLoad(host32(0x102) + host32(0xFFFFFEFD) + bytes(8)), CtStore("labels")),
+    ),
+    (
+        LabelConnection(1, ingress=True),
+        "ip6",
+        (WordsLoad(bytes(8) + host32(1) + host32(0xFFFFFFFE)), CtStore("labels")),
+    ),
+    (ReportDecision(258, 7), "ip", (ReportDecision(258, 7),)),
 ]
 
 

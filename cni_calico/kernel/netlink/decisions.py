@@ -1,0 +1,130 @@
+"""What rules of the packet filter have decided about packets, as they report it to a group (nfnetlink_log).
+
+Rule: nothing here waits: what has arrived is taken, up to a number of datagrams at once. What was lost is counted
+exactly, because reports are numbered; a report that cannot be parsed is counted and shown, and never ends the reading.
+"""
+
+from __future__ import annotations
+
+import _socket
+from collections.abc import Iterator
+from errno import EAGAIN, EINTR, ENOBUFS
+from struct import Struct
+from typing import NamedTuple
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink import wire
+from cni_calico.kernel.netlink.layouts import Layouts
+from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
+
+_ULOG = 4  # the subsystem
+_PACKET, _CONFIG = _ULOG << 8, _ULOG << 8 | 1
+_COMMAND, _MODE, _TIMEOUT, _THRESHOLD, _FLAGS = 1, 2, 4, 5, 6  # attributes of a configuration
+_BIND, _SEQUENCE = b"\1", (1).to_bytes(2, "big")
+_COPY, _AT_ONCE, _LATE = 64, 32, 5  # bytes of a packet; packets in a datagram; hundredths of a second that they wait
+_WANTED = ((1,), (4,), (5,), (9,), (10,), (12,))  # header, interfaces in and out, payload, prefix, number
+_ABSENT = 0, 0
+_MESSAGE = Struct("=IHHII")
+_DATAGRAM = 1 << 16
+_SO_RCVBUFFORCE = 33
+
+
+class ReportedDecision(NamedTuple):
+    """``hook``: 0 prerouting, 1 input, 2 forward, 3 output, 4 postrouting. ``incoming``, ``outgoing``: indexes of
+    interfaces, 0 for none. ``packet``: its first 64 bytes at most, from the IP header.
+    """
+
+    number: int
+    hook: int
+    incoming: int
+    outgoing: int
+    packet: bytes
+
+
+class DecisionReports(Nfnetlink):
+    """Listens to a group in the opening thread's network namespace. Raises KernelError (EBUSY: another program does).
+
+    ``lost``: reports that did not reach us; ``strange``: that could not be parsed, ``strangest`` is one of them.
+    """
+
+    def __init__(self, group: int, room: int, deadline: Deadline) -> None:
+        super().__init__()
+        self.group = group
+        self._force(_SO_RCVBUFFORCE, room)
+        self.lost = self.strange = 0
+        self.strangest = b""
+        self._next: int | None = None
+        self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES)
+        try:
+            self._configure(wire.attribute(_COMMAND, _BIND), deadline)
+            self._configure(wire.attribute(_MODE, _COPY.to_bytes(4, "big") + b"\2\0"), deadline)
+            waiting = wire.attribute(_TIMEOUT, _LATE.to_bytes(4, "big"))
+            waiting += wire.attribute(_THRESHOLD, _AT_ONCE.to_bytes(4, "big"))
+            self._configure(waiting + wire.attribute(_FLAGS, _SEQUENCE), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _configure(self, attribute: bytes, deadline: Deadline) -> None:
+        doing = f"listen to the packet filter's decisions (group {self.group})"
+        self.request(_CONFIG, 0, general("", self.group) + attribute, doing, deadline)
+
+    @property
+    def slow(self) -> int:
+        """Reports of which the layout was not known."""
+        return self._layouts.slow
+
+    def take(self, datagrams: int) -> list[ReportedDecision]:
+        """What has arrived, from so many datagrams at most. Raises KernelError."""
+        found: list[ReportedDecision] = []
+        for _ in range(datagrams):
+            try:
+                data = self._socket.recv(_DATAGRAM, _socket.MSG_DONTWAIT)
+            except OSError as e:
+                if e.errno in (ENOBUFS, EINTR):
+                    continue  # the numbers tell how many were lost
+                if e.errno != EAGAIN:
+                    raise KernelError(f"cannot read decisions: {e.strerror}", errno=e.errno or 0) from e
+                return found
+            found.extend(self._parse(data))
+        return found
+
+    def _parse(self, data: bytes) -> Iterator[ReportedDecision]:
+        at, end = 0, len(data)
+        while at + _MESSAGE.size <= end:
+            size, kind, *_ = _MESSAGE.unpack_from(data, at)
+            if size < _MESSAGE.size or at + size > end:
+                self._count_strange(data[at:])
+                return
+            if kind == _PACKET:
+                decision = self._decision(data, at, size)
+                if decision is not None:
+                    yield decision
+            at += size + 3 & ~3
+
+    def _decision(self, data: bytes, at: int, size: int) -> ReportedDecision | None:
+        try:
+            places = self._layouts.places(data, at, size)
+            header, incoming, outgoing, packet, prefix, number = (
+                data[at + begin : at + end] for begin, end in (places.get(path, _ABSENT) for path in _WANTED)
+            )
+            if number:
+                self._note(int.from_bytes(number, "big"))
+            if len(header) != 4 or len(prefix) != 9:
+                raise ValueError("it is not one of ours")
+            indexes = int.from_bytes(incoming, "big"), int.from_bytes(outgoing, "big")
+            return ReportedDecision(int(prefix[:8], 16), header[2], *indexes, packet)
+        except ValueError:
+            self._count_strange(data[at : at + size])
+            return None
+
+    def _note(self, number: int) -> None:
+        """Count the gap before a report."""
+        if self._next is not None:
+            self.lost += number - self._next & 0xFFFFFFFF
+        self._next = number + 1 & 0xFFFFFFFF
+
+    def _count_strange(self, data: bytes) -> None:
+        self.strange += 1
+        self.strangest = data[:64]
