@@ -17,7 +17,14 @@ from cni_calico.kernel.netlink.filter_events import FilterMonitor, Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, KernelSide, OpenFilter, count_dropped, remove_other
+from cni_calico.nodeagent.policing.enforce.filters import (
+    IPTABLES,
+    KernelSide,
+    OpenFilter,
+    count_dropped,
+    remove_other,
+    why_no_recording,
+)
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.feed.limits import MemoryLimits
 from cni_calico.nodeagent.policing.feed.memory import MemoryGuard
@@ -67,7 +74,8 @@ class PolicyLoop:
         self._asked, self._log, self._figures = asked, context.log, figures
         plane, monitor, felix = self._filter.plane, self._monitor, asked.felix
         watch_rules = monitor.watch_rules if self._filter.port else lambda: None
-        side = KernelSide(self._filter, conntrack, watch_rules, monitor.watch_addresses)
+        can_record = partial(why_no_recording, plane)
+        side = KernelSide(self._filter, conntrack, watch_rules, monitor.watch_addresses, can_record)
         self._rounds = rounds = Rounds(context, node, felix, side, tell, figures)
         rounds.guard.keeps = keeps
         rounds.use_tunnels(asked.tunnels)

@@ -22,6 +22,7 @@ from cni_calico.nodeagent.policing.enforce.departures import Departures
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.enforce.filters import KernelSide
 from cni_calico.nodeagent.policing.enforce.guard import StandingGuard
+from cni_calico.nodeagent.policing.enforce.numbers import NumbersFile, PlaneRules
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.feed.hearing import Hearing, speak_to
 from cni_calico.nodeagent.policing.feed.intake import Intake
@@ -63,15 +64,17 @@ class Rounds:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         dataplane = kernel.filtering.plane
-        self._context, self._felix, self._dataplane = context, felix, dataplane
+        self._context, self._felix = context, felix
         files, log, state_dir = context.files, context.log, context.settings.state_dir
         figures = figures or PolicyFigures()
         graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
         graph.set_budget(felix.policy_rule_budget)
         graph.require_present(needed=context.is_kubernetes_datastore)
-        goal = self._goal = Goal(dataplane.settings(felix, parse_service_networks(None)))
+        numbers = NumbersFile(state_dir, log, kernel.why_no_recording)
+        self._rules = PlaneRules(dataplane, numbers)
+        goal = self._goal = Goal(self._rules.settings(felix, parse_service_networks(None)))
         self._report = StandingReport(context, node, tell, figures, now, (dataplane.name, dataplane.warning))
-        self._enforcer = Enforcer(kernel.filtering.kernel, goal, log, figures)
+        self._enforcer = Enforcer(kernel.filtering.kernel, goal, log, figures, before=numbers.keep)
         self.guard = StandingGuard(self._enforcer, goal, now, kernel.watch_rules)
         self._departures = Departures(node, kernel.conntrack, files, log, context.settings.run_dir)
         self._interfaces = Interfaces(kernel.watch_addresses)
@@ -89,7 +92,7 @@ class Rounds:
     def configure(self, felix: FelixSettings) -> None:
         self._felix = felix
         self.intake.set_budget(felix.policy_rule_budget)
-        self._goal.configure(self._dataplane.settings(felix, self.intake.service_networks))
+        self._goal.configure(self._rules.settings(felix, self.intake.service_networks))
 
     def use_tunnels(self, tunnels: Tunnels) -> None:
         self.guard.tunnels = tunnels
@@ -247,7 +250,7 @@ class Rounds:
 
     def _police(self, outcome: RoundOutcome) -> None:
         goal = self._goal
-        interval_s = self._dataplane.refresh_s(self._felix) or (_FORGIVE_S if goal.refused else float("inf"))
+        interval_s = self._rules.refresh_s(self._felix) or (_FORGIVE_S if goal.refused else float("inf"))
         at_once = not self.in_force or bool(goal.refused.essential())
         if self.schedule.compares_all(interval_s, at_once=at_once):
             self._enforcer.compare_all(whole=bool(goal.lacking or goal.refused) or not self.in_force)
@@ -276,7 +279,7 @@ class Rounds:
         self._turn(RoundOutcome.UNWANTED)
         self.schedule.compare_no_more()
         self.schedule.nothing_waits()
-        self.guard.stand_or_leave(self._felix, self._dataplane.refresh_s(self._felix))
+        self.guard.stand_or_leave(self._felix, self._rules.refresh_s(self._felix))
         if gate.ready and was_there and not self._enforcer.is_there:
             self._enforcer.was_policed = False
             self._context.log.warning(f"policies are not enforced any more: {gate.why}")
@@ -304,6 +307,6 @@ class Rounds:
             intake.warnings,
             left_out,
             waiting,
-            intake.troubles,
+            (*intake.troubles, *filter(None, (self._rules.numbers.trouble,))),
             self._departures.trouble,
         )

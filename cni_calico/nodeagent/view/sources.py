@@ -42,6 +42,9 @@ from cni_calico.nodeagent.view.known_nodes import describe_cut_off, parse_node_a
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
 
+# parameters that a FelixConfiguration has as annotations: upstream's schema would refuse their fields
+_ANNOTATED, _PARAMETERS = "config.projectcalico.org/", ("Flows",)
+
 RANDOM = random.SystemRandom()
 NODES_S = 30.0
 
@@ -109,6 +112,12 @@ FelixSpec = Mapping[str, Any] | None
 
 def _is_decided(cache: Cache[Any]) -> bool:
     return cache.synced or isinstance(cache.error, DatastoreDenied)
+
+
+def _with_annotations(felix: Resource) -> Mapping[str, Any]:
+    """The parameters of a FelixConfiguration, with those that upstream's schema has no field for."""
+    given = {name: felix.metadata.annotations.get(f"{_ANNOTATED}{name}", "") for name in _PARAMETERS}
+    return {**felix.spec, **{name: text for name, text in given.items() if text}}
 
 
 def _always(pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
@@ -195,7 +204,7 @@ class Sources:
         return found
 
     def _felix_specs(self) -> dict[str, Mapping[str, Any]]:
-        return {record.metadata.name: record.spec for record in self._kept.records(self._felix).values()}
+        return {record.metadata.name: _with_annotations(record) for record in self._kept.records(self._felix).values()}
 
     def _checked_pools(self) -> list[CheckedPool]:
         return sorted(self._kept.records(self._pools).values(), key=lambda pool: pool.record.metadata.name)

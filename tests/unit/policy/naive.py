@@ -21,6 +21,8 @@ def number(protocol):
 class Naive:
     def __init__(self, documents):
         self.documents = documents
+        self.decided_at = -1
+        self.decided_by = ("", "", ""), -1  # (policy's key, index of its rule or -1) of the last verdict
 
     def kind(self, *kinds):
         return [(key, doc) for key, doc in self.documents.items() if key[0] in kinds]
@@ -151,8 +153,9 @@ class Naive:
         )
 
     def first_action(self, rules, namespace, packet):
-        for rule in rules:
+        for index, rule in enumerate(rules):
             if rule["action"] != "Log" and self.rule_matches(rule, namespace, packet):
+                self.decided_at = index
                 return rule["action"]
         return None
 
@@ -205,26 +208,31 @@ class Naive:
                 and self.applies(policy, spec, labels)
             ):
                 rank = (spec.get("order", INFINITE), f"{policy[2]}/{policy[1]}/{policy[0]}")
-                by_tier.setdefault(spec.get("tier", "default"), []).append((rank, policy[1], spec.get(direction, [])))
+                by_tier.setdefault(spec.get("tier", "default"), []).append((rank, policy, spec.get(direction, [])))
         tiers = {key[2]: document["spec"] for key, document in self.kind("Tier")}
         order = sorted(by_tier, key=lambda name: (name not in tiers, tiers.get(name, {}).get("order", INFINITE), name))
         for name in order:
             action = None
-            for _, namespace, rules in sorted(by_tier[name], key=lambda policy: policy[0]):
-                action = action or self.first_action(rules, namespace, packet)
+            for _, policy, rules in sorted(by_tier[name], key=lambda policy: policy[0]):
+                if not action:
+                    action = self.first_action(rules, policy[1], packet)
+                    self.decided_by = policy, self.decided_at
             if action in ("Allow", "Deny"):
                 return action
             if ends and action is None and tiers.get(name, {}).get("defaultAction") != "Pass":
+                self.decided_by = self.decided_by[0], -1
                 return "Deny"
         return None
 
     def profiles_action(self, key, direction, packet):
+        self.decided_by = ("Profile", "", ""), -1
         for name in self.documents[key]["spec"].get("profiles", []):
             if ("Profile", "", name) not in self.documents:
                 return False
             spec = self.documents["Profile", "", name]["spec"]
             action = self.first_action(spec.get(direction, []), "", packet)
             if action in ("Allow", "Deny"):
+                self.decided_by = ("Profile", "", name), self.decided_at
                 return action == "Allow"
         return False
 

@@ -62,8 +62,9 @@ class Enforcer:
         goal: Goal,
         log: Log,
         figures: PolicyFigures | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        """``before`` is called before each transaction."""
         self.goal = goal
         self.figures = figures or PolicyFigures()
         self.held: dict[TableId, NftTable] = {}
@@ -71,7 +72,7 @@ class Enforcer:
         self._changed_by = ""  # who was seen to change our tables since they were last repaired
         self._kernel = kernel
         self._log = log
-        self._clock = clock
+        self._before = before
         self._unread: set[TableId] = set()  # tables that are there, but too large to be read
         self._read = False  # whether ``held`` was ever read
         self._doubted = True  # whether it has to be read again
@@ -214,7 +215,7 @@ class Enforcer:
 
         Raises RulesRefused, RulesUnknown, KernelError, DeadlineExceeded: the goal is not, or not certainly, in force.
         """
-        begun = self._clock()
+        begun = time.monotonic()
         suspects: FaultSuspects = Counter()
         attempt = -1
         while True:  # every refusal makes the goal smaller, or is counted once for each object
@@ -239,7 +240,7 @@ class Enforcer:
                 if not self._find_fault(e, transaction, suspects, deadline) and attempt:
                     raise
                 continue
-            self.figures.apply.observe(self._clock() - begun)
+            self.figures.apply.observe(time.monotonic() - begun)
             self._require_essential()
             return done
 
@@ -282,6 +283,7 @@ class Enforcer:
         return self.goal.refused.without(phases)
 
     def _apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
+        self._before()
         try:
             self._kernel.apply(operations, deadline)
         except BaseException as e:

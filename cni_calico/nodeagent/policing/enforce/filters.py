@@ -15,14 +15,25 @@ from dataclasses import dataclass, replace
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, KernelError
+from cni_calico.flows.deciders import Decider
 from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
 from cni_calico.kernel.filter.nf_tables.filter import NfTables, why_no_nf_tables
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
-from cni_calico.netfilter.rules import LogPacket, NftRule
-from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, DropTable, TableId
+from cni_calico.netfilter.rules import ACCEPT, DROP, LogPacket, NftRule
+from cni_calico.netfilter.tables import (
+    AddChain,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    DropTable,
+    Operation,
+    TableId,
+)
 from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.policing.tables.numbers import MAPS, Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings, Networks, filter_settings
 from cni_calico.nodeagent.policing.tables.touched import FILTER, NAME, TABLES
 
@@ -48,9 +59,11 @@ class DataPlane:
     warning: str = ""
     report_group: int = 0
 
-    def settings(self, felix: FelixSettings, service_networks: Networks) -> FilterSettings:
+    def settings(
+        self, felix: FelixSettings, service_networks: Networks, recording: Recording | None = None
+    ) -> FilterSettings:
         """What the rules depend on."""
-        return filter_settings(felix, service_networks, self.name, self.report_group)
+        return filter_settings(felix, service_networks, self.name, self.report_group, recording)
 
     def refresh_s(self, felix: FelixSettings) -> float:
         """How often everything is compared with the kernel."""
@@ -75,13 +88,15 @@ class OpenFilter:
 @dataclass(frozen=True, slots=True)
 class KernelSide:
     """What the engine has opened, of the network namespace of its thread. ``conntrack`` None: connections are left
-    alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on.
+    alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on. ``why_no_recording``: as the
+    function of that name; asked once flows are to be recorded.
     """
 
     filtering: OpenFilter
     conntrack: Nfnetlink | None = None
     watch_rules: Callable[[], None] = lambda: None
     watch_addresses: Callable[[], None] = lambda: None
+    why_no_recording: Callable[[], str] = lambda: ""
 
 
 class NoPacketFilter(KernelError):
@@ -134,6 +149,26 @@ def _can_report() -> bool:
     except CalicoError:
         return False
     return True
+
+
+def why_no_recording(plane: DataPlane) -> str:
+    """Why rules cannot do what the recorder of flows needs, "" if they can. The namespace is the calling thread's."""
+    if plane.name == IPTABLES:
+        return "flows are not recorded: that needs nftables"
+    recording = Recording(RuleNumbers())
+    decider = Decider("Profile", "", "probe", "", True, 0, "Allow")
+    allow = NftRule((), (*recording.before_accept(decider), ACCEPT))
+    deny = NftRule((), (*recording.before_drop(decider), DROP))
+    probe: list[Operation] = [AddTable(_PROBE)]
+    for spec, verdicts in MAPS.items():
+        probe += (AddSet(_PROBE, spec), AddVerdicts(_PROBE, spec, verdicts))
+    probe += (AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (allow, deny)))
+    try:
+        with NfTables() as kernel:
+            kernel.check(probe, Deadline.after(_LOOK_S))
+    except CalicoError as e:
+        return f"flows are not recorded: this kernel lacks what that needs (nfnetlink_log, connection labels): {e}"
+    return ""
 
 
 def _no_iptables(felix: FelixSettings) -> str:

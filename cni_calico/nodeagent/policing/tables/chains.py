@@ -13,7 +13,9 @@ tier's; but the kernel follows at most 16 jumps, and there may be more tiers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 
+from cni_calico.flows.deciders import END, REFUSED, Decider
 from cni_calico.netfilter.rules import (
     ACCEPT,
     COMMENT_CHARACTERS,
@@ -26,7 +28,6 @@ from cni_calico.netfilter.rules import (
     LogPacket,
     NftRule,
     NoTrack,
-    PacketVerdict,
     PortIn,
     RateLimit,
     Reject,
@@ -36,17 +37,22 @@ from cni_calico.netfilter.rules import (
 )
 from cni_calico.netfilter.tables import NftChain
 from cni_calico.nodeagent.policing.tables.matches import HasNetworks, ListSet, Match, render_match
-from cni_calico.nodeagent.policing.tables.naming import class_chain, log_prefix, policy_chain, quoted
+from cni_calico.nodeagent.policing.tables.naming import (
+    class_chain,
+    digest,
+    log_prefix,
+    policy_chain,
+    quoted,
+)
 from cni_calico.nodeagent.policing.tables.parts import RenderedRules
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, WantedRule, WantedTier
 
-AskedPolicies = tuple[PacketVerdict, bool]  # what asks one or more policies; whether they may pass a packet on
+AskedPolicies = tuple[tuple[RuleAction, ...], bool]  # what asks one or more policies; whether they may pass one on
 _UDP, _IPIP = 17, 4
-NOTHING_ALLOWED = "no policy or profile allowed it"
+NOTHING_ALLOWED, INVALID = "no policy or profile allowed it", "invalid"
 TRACKED = ConnectionIs(("established", "related"))
 ESTABLISHED = NftRule((TRACKED,), (ACCEPT,))
-INVALID = NftRule((ConnectionIs(("invalid",)),), (DROP,), "invalid")
 
 
 def deny(settings: FilterSettings) -> RuleAction:
@@ -54,10 +60,32 @@ def deny(settings: FilterSettings) -> RuleAction:
     return Reject() if settings.reject else DROP
 
 
+def recorded(settings: FilterSettings, decider: Decider | str, action: RuleAction = DROP) -> tuple[RuleAction, ...]:
+    """Drop or reject; the recorder is told why, if there is one. ``decider``: as ``Recording.before_drop``."""
+    recording = settings.recording
+    return (action,) if recording is None else (*recording.before_drop(decider), action)
+
+
+def drop_invalid(settings: FilterSettings) -> NftRule:
+    return NftRule((ConnectionIs(("invalid",)),), recorded(settings, INVALID), INVALID)
+
+
+def nothing_allowed(settings: FilterSettings, ingress: bool, action: RuleAction) -> NftRule:
+    """Behind the last profile."""
+    decider = Decider("Profile", "", "", "", ingress, END, "Deny")
+    return NftRule((), recorded(settings, decider, action), NOTHING_ALLOWED)
+
+
+def refused_whole(policy: PolicyId, ingress: bool) -> Decider:
+    """A policy that denies because it cannot be enforced."""
+    return Decider(policy.kind, policy.namespace, policy.name, "", ingress, REFUSED, "Deny")
+
+
 def drop_and_tell(settings: FilterSettings, match: Match, reason: str) -> NftRule:
     """Count the packets, report them if that is possible, and drop them; ``reason`` is the rule's comment, too."""
     told = (LogPacket(reason, group=settings.report_group),) if settings.report_group else ()
-    return NftRule(match, (CountPacket(), *told, DROP), reason)
+    others = [action for action in recorded(settings, reason) if not isinstance(action, CountPacket)]
+    return NftRule(match, (CountPacket(), *told, *others), reason)
 
 
 # -- policies ---------------------------------------------------------------------------------------------------------
@@ -69,11 +97,22 @@ def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
     return bool(policy.tier) and any(rule.action == "Pass" for rule in rules or ())
 
 
-def _actions(rule: WantedRule, policy: WantedPolicy, settings: FilterSettings, drops: bool) -> tuple[RuleAction, ...]:
+def _decider(policy: WantedPolicy, ingress: bool, index: int, rule: WantedRule) -> Decider:
+    name = policy.id
+    return Decider(name.kind, name.namespace, name.name, policy.tier, ingress, index, rule.action, digest(rule))
+
+
+def _actions(
+    rule: WantedRule, policy: WantedPolicy, settings: FilterSettings, drops: bool, decider: Callable[[], Decider]
+) -> tuple[RuleAction, ...]:
+    recording = settings.recording
     if rule.action == "Allow":
-        return (*_decided(policy, settings), ACCEPT)
+        has_connection = policy.reach != "raw"
+        told = () if recording is None else recording.before_accept(decider(), has_connection=has_connection)
+        return (*_decided(policy, settings), *told, ACCEPT)
     if rule.action == "Deny":
-        return (DROP if drops or policy.reach in ("beforeNat", "raw") else deny(settings),)
+        action = DROP if drops or policy.reach in ("beforeNat", "raw") else deny(settings)
+        return (action,) if recording is None else recorded(settings, decider(), action)
     if rule.action == "Pass":
         return (SetMark(settings.pass_mark), RETURN) if policy.tier else (RETURN,)
     return (LogPacket(log_prefix(settings.log_prefix, policy.tier, policy.id)),)
@@ -101,10 +140,11 @@ def render_rules(
     drops: bool = False,
 ) -> Iterator[RenderedRules]:
     """The rules of one direction, rule by rule. Raises CannotRender."""
-    for rule in (policy.ingress if ingress else policy.egress) or ():
+    for index, rule in enumerate((policy.ingress if ingress else policy.egress) or ()):
         rendered = render_match(rule, family, has_networks, by_iptables=settings.by_iptables)
         if rendered.matches:
-            rate, actions = _log_rate(rule, settings), _actions(rule, policy, settings, drops)
+            decider = partial(_decider, policy, ingress, index, rule)
+            rate, actions = _log_rate(rule, settings), _actions(rule, policy, settings, drops, decider)
             comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
             rules = [NftRule(match + rate, actions, comment) for match in rendered.matches]
             yield RenderedRules(rules, rendered.lists)
@@ -126,11 +166,13 @@ def render_policy(
     return NftChain(policy_chain(policy.id, ingress, drops=drops), rules), lists
 
 
-def render_denied(policy: PolicyId, ingress: bool, why: str, *, drops: bool = False) -> NftChain:
+def render_denied(
+    policy: PolicyId, ingress: bool, why: str, settings: FilterSettings, *, drops: bool = False
+) -> NftChain:
     """Replaces a policy that cannot be rendered: packets that reach it are dropped."""
-    return NftChain(
-        policy_chain(policy, ingress, drops=drops), (NftRule((), (DROP,), quoted(why)[:COMMENT_CHARACTERS]),)
-    )
+    actions = recorded(settings, refused_whole(policy, ingress))
+    rule = NftRule((), actions, quoted(why)[:COMMENT_CHARACTERS])
+    return NftChain(policy_chain(policy, ingress, drops=drops), (rule,))
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
@@ -150,16 +192,16 @@ def render_class(
     asked = [grouped(tier) or _ask_each(tier, ingress, passes) for tier in tiers]
     rules = [
         *_before_tiers(ingress, settings),
-        *_ask_tiers(tiers, asked, settings, deny(settings)),
+        *_ask_tiers(tiers, ingress, asked, settings, deny(settings)),
         *(NftRule((), (jump(policy_chain(profile, ingress)),)) for profile in wanted.profiles),
-        NftRule((), (deny(settings),), NOTHING_ALLOWED),
+        nothing_allowed(settings, ingress, deny(settings)),
     ]
     return NftChain(class_chain(wanted.id, ingress), tuple(rules))
 
 
 def _before_tiers(ingress: bool, settings: FilterSettings) -> Iterator[NftRule]:
     if settings.drop_invalid:
-        yield INVALID
+        yield drop_invalid(settings)
     if not ingress:
         yield from encapsulated_from_workload(settings)
 
@@ -168,16 +210,24 @@ def encapsulated_from_workload(settings: FilterSettings) -> Iterator[NftRule]:
     """Drop tunnels' packets; the caller sees to it that only workloads' packets come here."""
     if not settings.allow_vxlan:
         match = (IsProtocol(_UDP), PortIn(False, settings.vxlan_port, settings.vxlan_port))
-        yield NftRule(match, (DROP,), "VXLAN from a workload")
+        yield _recorded_rule(settings, match, "VXLAN from a workload")
     if not settings.allow_ipip:
-        yield NftRule((IsProtocol(_IPIP),), (DROP,), "IPIP from a workload")
+        yield _recorded_rule(settings, (IsProtocol(_IPIP),), "IPIP from a workload")
 
 
-def ask(policy: PolicyId, ingress: bool, denied: Collection[PolicyId], *, drops: bool = False) -> PacketVerdict:
+def _recorded_rule(settings: FilterSettings, match: Match, reason: str) -> NftRule:
+    return NftRule(match, recorded(settings, reason), reason)
+
+
+def ask(
+    policy: PolicyId, ingress: bool, denied: Collection[PolicyId], settings: FilterSettings, *, drops: bool = False
+) -> tuple[RuleAction, ...]:
     """Continue in the policy's chain. A policy in ``denied`` has no chain, and packets that would reach it are
     dropped.
     """
-    return DROP if policy in denied else jump(policy_chain(policy, ingress, drops=drops))
+    if policy in denied:
+        return recorded(settings, refused_whole(policy, ingress))
+    return (jump(policy_chain(policy, ingress, drops=drops)),)
 
 
 def render_tiers(
@@ -190,23 +240,23 @@ def render_tiers(
     denied: Collection[PolicyId] = (),
 ) -> Iterator[NftRule]:
     """``drops``: at a hook where nothing can be rejected (egress only). ``denied``: policies that have no chain."""
-    asked = [_ask_each(tier, ingress, passes, denied, drops=drops) for tier in tiers]
-    yield from _ask_tiers(tiers, asked, settings, DROP if drops else deny(settings))
+    asked = [
+        [(ask(policy, ingress, denied, settings, drops=drops), passes(policy)) for policy in tier.policies]
+        for tier in tiers
+    ]
+    yield from _ask_tiers(tiers, ingress, asked, settings, DROP if drops else deny(settings))
 
 
-def _ask_each(
-    tier: WantedTier,
-    ingress: bool,
-    passes: Callable[[PolicyId], bool],
-    denied: Collection[PolicyId] = (),
-    *,
-    drops: bool = False,
-) -> Iterable[AskedPolicies]:
-    return [(ask(policy, ingress, denied, drops=drops), passes(policy)) for policy in tier.policies]
+def _ask_each(tier: WantedTier, ingress: bool, passes: Callable[[PolicyId], bool]) -> Iterable[AskedPolicies]:
+    return [((jump(policy_chain(policy, ingress)),), passes(policy)) for policy in tier.policies]
 
 
 def _ask_tiers(
-    tiers: Sequence[WantedTier], asked: Iterable[Iterable[AskedPolicies]], settings: FilterSettings, ends: RuleAction
+    tiers: Sequence[WantedTier],
+    ingress: bool,
+    asked: Iterable[Iterable[AskedPolicies]],
+    settings: FilterSettings,
+    ends: RuleAction,
 ) -> Iterator[NftRule]:
     found = [tuple(one) for one in asked]
     if any(may_pass for one in found for _, may_pass in one):
@@ -216,7 +266,9 @@ def _ask_tiers(
         not_passed = _not_passed(settings) if any(may_pass for _, may_pass in its) else ()
         if tier.end == "Deny":
             comment = f"end of tier {quoted(tier.name)}"[:COMMENT_CHARACTERS]
-            yield NftRule(not_passed, (ends,), comment)
+            last = tier.policies[-1]
+            decider = Decider(last.kind, last.namespace, last.name, tier.name, ingress, END, "Deny")
+            yield NftRule(not_passed, recorded(settings, decider, ends), comment)
         if not_passed:
             yield NftRule((), (SetMark(settings.pass_mark, cleared=True),), "passed")
 
@@ -228,7 +280,7 @@ def _not_passed(settings: FilterSettings) -> Match:
 def ask_in_turn(asked: Iterable[AskedPolicies], settings: FilterSettings) -> Iterator[NftRule]:
     """The rules that ask them; no mark test is needed until one may have set the mark."""
     not_passed: Match = ()
-    for verdict, may_pass in asked:
-        yield NftRule(not_passed, (verdict,))
+    for actions, may_pass in asked:
+        yield NftRule(not_passed, actions)
         if may_pass:
             not_passed = _not_passed(settings)

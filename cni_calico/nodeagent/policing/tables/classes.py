@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from cni_calico.netfilter.rules import COMMENT_CHARACTERS, DROP, NftRule
+from cni_calico.netfilter.rules import COMMENT_CHARACTERS, NftRule
 from cni_calico.netfilter.tables import NftChain
 from cni_calico.nodeagent.policing.tables import groups
-from cni_calico.nodeagent.policing.tables.chains import AskedPolicies, has_pass, render_class
+from cni_calico.nodeagent.policing.tables.chains import AskedPolicies, has_pass, recorded, render_class
 from cni_calico.nodeagent.policing.tables.groups import PolicyGroups
 from cni_calico.nodeagent.policing.tables.naming import class_chain, quoted
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, PartedChain
@@ -61,7 +61,8 @@ class ClassChains:
             if family not in families:
                 self._tables.drop_parted(FILTER[family], class_chain(wanted.id, ingress))
             elif why:
-                deny = NftRule((), (DROP,), quoted(why)[:COMMENT_CHARACTERS])
+                actions = recorded(self._settings(), "the kernel refuses its rules")
+                deny = NftRule((), actions, quoted(why)[:COMMENT_CHARACTERS])
                 chain = NftChain(class_chain(wanted.id, ingress), (deny,))
                 self._tables.put_parted(FILTER[family], PartedChain(chain))
             else:

@@ -128,9 +128,9 @@ class EndpointRules:
             may_spoof = endpoint.spoofing if self._settings.spoofing else ()
             may_spoof = (*may_spoof, *self._addresses_elsewhere(endpoint)) if self._able.sources else ()
             chains = (
-                stages.render_limits(_LIMIT_FROM, name, self._able.limited(endpoint.egress_limits)),
-                stages.render_limits(_LIMIT_TO, name, self._able.limited(endpoint.ingress_limits)),
-                stages.render_may_spoof(name, may_spoof, family),
+                stages.render_limits(_LIMIT_FROM, name, self._able.limited(endpoint.egress_limits), self._settings),
+                stages.render_limits(_LIMIT_TO, name, self._able.limited(endpoint.ingress_limits), self._settings),
+                stages.render_may_spoof(name, may_spoof, family, self._settings),
             )
             for (spec, beginning), chain in zip(_OWN_CHAINS, chains, strict=True):
                 self._lead(table, spec, name, interface_chain(beginning, name), chain)

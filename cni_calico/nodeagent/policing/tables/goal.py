@@ -17,6 +17,7 @@ from cni_calico.nodeagent.policing.tables.classes import ClassChains
 from cni_calico.nodeagent.policing.tables.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.policing.tables.hosts.interfaces import InterfaceAddresses
 from cni_calico.nodeagent.policing.tables.hosts.rules import HostRules
+from cni_calico.nodeagent.policing.tables.numbers import MAPS
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature
 from cni_calico.nodeagent.policing.tables.refused import RefusedParts
 from cni_calico.nodeagent.policing.tables.sets import FilterSets
@@ -65,6 +66,7 @@ class Goal:
         self.tables.put_chain(ARP, stages.render_arp())
         self._tunnels = Tunnels()
         self.sets.make(NODES, Members())
+        self._put_maps()
         self._render_stages()
         self._render_loopback()
 
@@ -118,6 +120,7 @@ class Goal:
         if settings == self.settings:
             return
         self.settings = settings
+        self._put_maps()
         self.hosts.select(settings)
         for policy in self.policies.values():
             self._render_policy(policy)
@@ -304,6 +307,17 @@ class Goal:
         for name in [name for name in self.refused.host_chains if not self.hosts.describe(name)]:
             del self.refused.host_chains[name]
         self.hosts.render(self.settings, self._tunnels, self.refused.host_chains.keys())
+
+    def _put_maps(self) -> None:
+        """What rules look up for the recorder."""
+        recording = self.settings.recording
+        wanted = recording is not None and recording.allowed
+        for table in FILTER.values():
+            for spec, verdicts in MAPS.items():
+                if wanted:
+                    self.tables.put_map(table, spec, verdicts)
+                else:
+                    self.tables.drop_set(table, spec.name)
 
     def _render_stages(self) -> None:
         for family, table in FILTER.items():

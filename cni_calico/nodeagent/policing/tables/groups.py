@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from zlib import crc32
 
-from cni_calico.netfilter.rules import PacketVerdict, jump
-from cni_calico.nodeagent.policing.tables.chains import ask_in_turn
+from cni_calico.netfilter.rules import jump
+from cni_calico.nodeagent.policing.tables.chains import AskedPolicies, ask_in_turn
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, named_part
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -54,7 +54,7 @@ class PolicyGroups:
         settings: FilterSettings,
         passing: AbstractSet[PolicyId],
         used: dict[str, ChainPart],
-    ) -> Iterator[tuple[PacketVerdict, bool]]:
+    ) -> Iterator[AskedPolicies]:
         """What asks each group, and whether it may pass a packet on; their chains are added to ``used``."""
         if policies is not self._planned[0]:
             self._planned = policies, plan_groups(policies)
@@ -62,7 +62,7 @@ class PolicyGroups:
             its = frozenset(policy for policy in group if policy in passing) if passing else frozenset[PolicyId]()
             part = self._part(group, ingress, its, settings)
             used[part.chain.name] = part
-            yield jump(part.chain.name), bool(its)
+            yield (jump(part.chain.name),), bool(its)
 
     def _part(
         self, group: tuple[PolicyId, ...], ingress: bool, passing: frozenset[PolicyId], settings: FilterSettings
@@ -70,7 +70,7 @@ class PolicyGroups:
         key = group, ingress, passing, settings.pass_mark
         part = self._made.get(key)
         if part is None:
-            asked = ((jump(policy_chain(policy, ingress)), policy in passing) for policy in group)
+            asked = (((jump(policy_chain(policy, ingress)),), policy in passing) for policy in group)
             part = self._made[key] = named_part("to" if ingress else "from", tuple(ask_in_turn(asked, settings)))
         return part
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
 from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.policing.tables.numbers import Recording
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
@@ -31,7 +32,7 @@ class FilterSettings:
     forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` and
     ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that never get a host endpoint.
     ``by_iptables``: the packet filter is legacy iptables. ``report_group``: what standing rules drop is reported
-    to this group; 0: it is not.
+    to this group; 0: it is not. ``recording``: what rules do for the recorder of flows; None: nothing.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -55,6 +56,7 @@ class FilterSettings:
     service_action: str = "Drop"
     by_iptables: bool = False
     report_group: int = 0
+    recording: Recording | None = None
 
 
 def pass_mark_of(mask: int) -> int:
@@ -68,7 +70,11 @@ def host_mark_of(mask: int) -> int:
 
 
 def filter_settings(
-    felix: FelixSettings, service_networks: Networks, by: str = "nftables", report_group: int = 0
+    felix: FelixSettings,
+    service_networks: Networks,
+    by: str = "nftables",
+    report_group: int = 0,
+    recording: Recording | None = None,
 ) -> FilterSettings:
     """``by``: the packet filter, "nftables" or "iptables"."""
     count, _, unit = felix.log_rate.partition("/")
@@ -94,4 +100,5 @@ def filter_settings(
         service_action=felix.service_loop_prevention,
         by_iptables=by == "iptables",
         report_group=report_group,
+        recording=recording,
     )

@@ -43,7 +43,7 @@ from cni_calico.netfilter.rules import (
     SourceIsElsewhere,
 )
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet
-from cni_calico.nodeagent.policing.tables.chains import ESTABLISHED, TRACKED, drop_and_tell
+from cni_calico.nodeagent.policing.tables.chains import ESTABLISHED, TRACKED, drop_and_tell, recorded
 from cni_calico.nodeagent.policing.tables.matches import ListSet, Match, collapsed, in_network, network_list
 from cni_calico.nodeagent.policing.tables.naming import interface_chain
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -60,6 +60,7 @@ HOST_LOOPBACK = "host-loopback"
 # comments of rules
 SPOOFED = "a source that is not the workload's"
 FROM_LOOPBACK, TO_LOOPBACK = "127.0.0.0/8 from a workload", "127.0.0.0/8 to a workload"
+OVER_RATE, OVER_CONNECTIONS = "over the packet rate", "over the number of connections"
 LIMITS = ("qos-forward", "qos-input")
 OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
 
@@ -134,7 +135,7 @@ def _to_workloads(family: int, settings: FilterSettings) -> Iterator[NftRule]:
 
 def _drop_all(settings: FilterSettings, why: str, *, is_out: bool = False) -> Iterator[NftRule]:
     for prefix in settings.prefixes:
-        yield NftRule((AtInterface(is_out, prefix, is_prefix=True),), (DROP,), why)
+        yield NftRule((AtInterface(is_out, prefix, is_prefix=True),), recorded(settings, why), why)
 
 
 def _accept_icmpv6(kinds: Sequence[int], settings: FilterSettings, *, is_out: bool = False) -> Iterator[NftRule]:
@@ -193,7 +194,7 @@ def _service_loops(networks: Sequence[Network], settings: FilterSettings, lists:
         lists[listed.spec.name] = listed
         match = (AddressInSet(False, listed.spec.name),)
     action: RuleAction = Reject() if settings.service_action == "Reject" else DROP
-    return NftRule(match, (action,), "service loop")
+    return NftRule(match, recorded(settings, "service loop", action), "service loop")
 
 
 def _without_ipv6(settings: FilterSettings) -> Iterator[NftChain]:
@@ -210,27 +211,28 @@ def _without_ipv6(settings: FilterSettings) -> Iterator[NftChain]:
 # -- single endpoints -------------------------------------------------------------------------------------------------
 
 
-def render_limits(beginning: str, interface: str, limits: PacketLimits) -> NftChain:
+def render_limits(beginning: str, interface: str, limits: PacketLimits, settings: FilterSettings) -> NftChain:
     """Over the rate: every packet is dropped; over the number of connections: a new connection is reset."""
     rules: list[NftRule] = []
     if limits.packet_rate is not None:
         burst = 5 if limits.packet_burst is None else limits.packet_burst
-        rules.append(NftRule((RateLimit(limits.packet_rate, 1, burst, over=True),), (DROP,), "over the packet rate"))
+        over = (RateLimit(limits.packet_rate, 1, burst, over=True),)
+        rules.append(NftRule(over, recorded(settings, OVER_RATE), OVER_RATE))
     if limits.max_connections is not None:
         rules.append(NftRule((TRACKED,), (RETURN,)))
         count = (IsProtocol(_TCP), ConnectionLimit(limits.max_connections))
-        rules.append(NftRule(count, (Reject(with_reset=True),), "over the number of connections"))
+        rules.append(NftRule(count, recorded(settings, OVER_CONNECTIONS, Reject(with_reset=True)), OVER_CONNECTIONS))
     return NftChain(interface_chain(beginning, interface), tuple(rules))
 
 
-def render_may_spoof(interface: str, networks: Sequence[Network], family: int) -> NftChain:
+def render_may_spoof(interface: str, networks: Sequence[Network], family: int, settings: FilterSettings) -> NftChain:
     """The sources that this interface may use besides its own addresses, which are never 127.0.0.0/8."""
     allowed = collapsed(networks, family)
     overlaps = [network for network in allowed if family == 4 and network.overlaps(LOOPBACK)]
     inside = [network for network in overlaps if network.prefixlen >= LOOPBACK.prefixlen]
     rules = [NftRule(in_network(network, True), (ACCEPT,)) for network in allowed if network not in inside]
     if overlaps != inside:
-        rules.insert(0, NftRule(in_network(LOOPBACK, True), (DROP,), "127.0.0.0/8 from a workload"))
+        rules.insert(0, NftRule(in_network(LOOPBACK, True), recorded(settings, FROM_LOOPBACK), FROM_LOOPBACK))
     return NftChain(interface_chain("spoof", interface), tuple(rules))
 
 

@@ -55,6 +55,14 @@ class GoalTables:
             self._touch(table).elements[spec.name] = None
         self._touch(table).sets.add(spec.name)
 
+    def put_map(self, table: TableId, spec: NftSet, verdicts: Mapping[bytes, PacketVerdict]) -> None:
+        """A map that leads to no chain."""
+        goal = self.of[table]
+        goal.sets[spec.name], goal.verdicts[spec.name] = spec, dict(verdicts)
+        touched = self._touch(table)
+        touched.sets.add(spec.name)
+        touched.verdicts[spec.name] = set(verdicts)
+
     def drop_set(self, table: TableId, name: str) -> None:
         goal = self.of[table]
         if goal.sets.pop(name, None) is not None:

@@ -150,7 +150,7 @@ class PolicyChains:
                 why = f"it cannot be rendered: {e}"
         self.problems[policy.id] = why
         _, ingress, drops = form
-        return PartedChain(render_denied(policy.id, ingress, why, drops=drops))
+        return PartedChain(render_denied(policy.id, ingress, why, self._settings(), drops=drops))
 
     def _whole(self, policy: WantedPolicy, form: PolicyForm) -> PartedChain:
         family, ingress, drops = form

@@ -39,10 +39,11 @@ from cni_calico.netfilter.rules import (
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftSet
 from cni_calico.nodeagent.policing.tables.chains import (
     ESTABLISHED,
-    INVALID,
-    NOTHING_ALLOWED,
     ask,
     deny,
+    drop_invalid,
+    nothing_allowed,
+    recorded,
     render_tiers,
 )
 from cni_calico.nodeagent.policing.tables.matches import Match, in_network
@@ -262,13 +263,14 @@ def _class_chain(
     name, tiers, ingress = stage.chain_of(wanted.id), wanted.tiers(stage.reach, stage.ingress), stage.ingress
     failsafe = () if stage.reach == "forward" else (NftRule((), (jump(_failsafe_name(stage)),)),)
     if name in view.refused:
-        return NftChain(name, (*failsafe, NftRule((), (DROP,), "the kernel refuses its rules")))
+        why = "the kernel refuses its rules"
+        return NftChain(name, (*failsafe, NftRule((), recorded(settings, why), why)))
     if stage.reach != "own" and not tiers:
-        invalid = (INVALID,) if stage.reach == "forward" and settings.drop_invalid else ()
+        invalid = (drop_invalid(settings),) if stage.reach == "forward" and settings.drop_invalid else ()
         return NftChain(name, (*invalid, NftRule((), (ACCEPT,), "no policy for this stage")))
     rules: list[NftRule] = []
     if settings.drop_invalid and stage.reach != "raw":
-        rules.append(INVALID)
+        rules.append(drop_invalid(settings))
     rules += failsafe
     drops = stage is OUT and settings.reject
 
@@ -277,8 +279,8 @@ def _class_chain(
 
     rules += render_tiers(tiers, ingress, settings, passed, drops=drops, denied=view.denied)
     if stage.reach == "own":
-        rules += [NftRule((), (ask(profile, ingress, view.denied, drops=drops),)) for profile in wanted.profiles]
-        rules.append(NftRule((), (DROP if drops else deny(settings),), NOTHING_ALLOWED))
+        rules += [NftRule((), ask(profile, ingress, view.denied, settings, drops=drops)) for profile in wanted.profiles]
+        rules.append(nothing_allowed(settings, ingress, DROP if drops else deny(settings)))
     else:
         rules.append(NftRule((), (ACCEPT,)))
     return NftChain(name, tuple(rules))

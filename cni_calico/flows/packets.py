@@ -1,0 +1,56 @@
+"""PURE: which connection a packet belongs to, from its first bytes.
+
+Rule: the key of a connection is what its packets look like where they are filtered: source as the sender wrote it,
+destination after translation. Connection tracking's entry has the same in its tuples (``kernel.netlink.ended``).
+
+A key is bytes: source and destination (4 or 16 bytes each), protocol, source port, destination port. For ICMP the ports
+are the identifier, and type and code.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+ICMP, ICMPV6 = 1, 58
+_PORTS, _ID = Struct(">HH"), Struct(">BBHH")
+_UPPER = Struct(">BHH")
+_WITH_PORTS = frozenset((6, 17, 33, 132, 136))
+_EXTENSIONS = frozenset((0, 43, 60))  # hop by hop, routing, destination options
+_MOST_EXTENSIONS = 4
+V4_BYTES, V6_BYTES = 13, 37
+
+
+def key_of(packet: bytes) -> bytes | None:
+    """``packet``: from the IP header; None if it is none, or too short."""
+    if len(packet) < 20:
+        return None
+    version = packet[0] >> 4
+    if version == 4:
+        at = (packet[0] & 15) * 4
+        return _key(packet[12:20], packet[9], packet, at)
+    if version != 6 or len(packet) < 40:
+        return None
+    protocol, at = packet[6], 40
+    for _ in range(_MOST_EXTENSIONS):
+        if protocol not in _EXTENSIONS or at + 2 > len(packet):
+            break
+        protocol, at = packet[at], at + 8 * (packet[at + 1] + 1)
+    return _key(packet[8:40], protocol, packet, at)
+
+
+def _key(addresses: bytes, protocol: int, packet: bytes, at: int) -> bytes | None:
+    if protocol in _WITH_PORTS:
+        return None if at + 4 > len(packet) else addresses + bytes((protocol,)) + packet[at : at + 4]
+    if protocol in (ICMP, ICMPV6):
+        if at + 8 > len(packet):
+            return None
+        kind, code, _, identifier = _ID.unpack_from(packet, at)
+        return addresses + _UPPER.pack(protocol, identifier, kind << 8 | code)
+    return addresses + _UPPER.pack(protocol, 0, 0)
+
+
+def parts_of(key: bytes) -> tuple[bytes, bytes, int, int, int]:
+    """(source, destination, protocol, source port, destination port) of a key."""
+    size = 4 if len(key) == V4_BYTES else 16
+    protocol, sport, dport = _UPPER.unpack_from(key, 2 * size)
+    return key[:size], key[size : 2 * size], protocol, sport, dport

@@ -1,0 +1,91 @@
+"""PURE: the numbers by which rules that decide are known in the kernel, in labels of connections and in reports.
+
+Rule: the same rule has the same number in every table and after every restart, so that recording changes nothing in the
+kernel by itself; a rule that is another one by its text, index or policy has another number, and no number is ever used
+again. Numbers below FIRST are reasons that do not depend on any record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIRST, FIXED, Decider
+from cni_calico.netfilter.rules import (
+    KNOWN_BY_STATE,
+    KNOWN_BY_STATUS,
+    AcceptKnown,
+    CountPacket,
+    LabelConnection,
+    PacketVerdict,
+    ReportDecision,
+    RuleAction,
+)
+from cni_calico.netfilter.tables import NftSet, word_key
+
+_STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
+_HAVE_NO_CONNECTION = ("invalid", "untracked")
+_CONFIRMED = 8
+_ACCEPT, _CONTINUE = PacketVerdict("accept"), PacketVerdict("continue")
+BY_STATE = NftSet(KNOWN_BY_STATE, ("mark",), verdicts=True)
+BY_STATUS = NftSet(KNOWN_BY_STATUS, ("mark",), verdicts=True)
+MAPS = {
+    BY_STATE: {word_key(bit): _ACCEPT if name in _HAVE_NO_CONNECTION else _CONTINUE for name, bit in _STATES.items()},
+    BY_STATUS: {word_key(0): _CONTINUE, word_key(_CONFIRMED): _ACCEPT},
+}
+
+
+class RuleNumbers:
+    """Gives numbers; what is new since the last ``take_new`` has to be written down before the kernel gets it."""
+
+    def __init__(self, known: Iterable[tuple[int, Decider]] = (), after: int = FIRST - 1) -> None:
+        """``after``: the next number is larger than that, and than each that is known."""
+        self._known: dict[Decider, int] = {}
+        self._last = max(after, FIRST - 1)
+        for number, decider in known:
+            self._known[decider] = number
+            self._last = max(self._last, number)
+        self._new: list[tuple[int, Decider]] = []
+
+    def number_of(self, decider: Decider) -> int:
+        found = self._known.get(decider)
+        if found is None:
+            self._last += 1
+            found = self._known[decider] = self._last
+            self._new.append((found, decider))
+        return found
+
+    def take_new(self) -> list[tuple[int, Decider]]:
+        new, self._new = self._new, []
+        return new
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What rules do for the recorder. ``allowed``: also what is let through, not only what is denied. Two are equal if
+    they share their numbers.
+    """
+
+    numbers: RuleNumbers
+    allowed: bool = True
+
+    def before_accept(self, decider: Decider, *, has_connection: bool = True) -> tuple[RuleAction, ...]:
+        """What comes before accept. ``has_connection`` False: at a hook before connection tracking, where packets can
+        only be counted.
+        """
+        if not self.allowed:
+            return ()
+        if not has_connection:
+            return (CountPacket(),)
+        number = self.numbers.number_of(decider)
+        return (
+            AcceptKnown(),
+            CountPacket(),
+            LabelConnection(number, decider.ingress),
+            ReportDecision(number, ALLOWED_GROUP),
+        )
+
+    def before_drop(self, decider: Decider | str) -> tuple[RuleAction, ...]:
+        """What comes before drop or reject; a text is one of FIXED."""
+        number = FIXED[decider] if isinstance(decider, str) else self.numbers.number_of(decider)
+        return CountPacket(), ReportDecision(number, DENIED_GROUP)

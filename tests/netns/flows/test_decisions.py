@@ -1,0 +1,215 @@
+"""What rules report of the packets that they decide about, on a real kernel: the rule that the naive evaluator names.
+
+Each example changes the tables of the one before, as in test_verdicts.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from cni_calico.deadline import Deadline
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIXED, Decider
+from cni_calico.flows.packets import key_of, parts_of
+from cni_calico.kernel.netlink.decisions import DecisionReports, ReportedDecision
+from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
+from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.nodeagent.policing.tables.touched import FILTER
+from tests.deadlines import until
+from tests.kernels.features import has
+from tests.netns.test_verdicts import TRIED, _clusters, owners_of, strangers_among
+from tests.netns.wire import UPLINK, Wire, entered, frame, open_wire
+from tests.unit.policy.cluster import INVALID, NODE, graph_of
+from tests.unit.policy.naive import Naive
+
+pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
+
+ROOM = 1 << 20
+
+
+class Listener:
+    """``numbers``: those of the rules, by what decided."""
+
+    def __init__(self, wire: Wire, numbers: RuleNumbers) -> None:
+        self.wire, self.numbers = wire, numbers
+        self.deciders: dict[int, Decider] = {}
+        with entered(wire.host):
+            deadline = Deadline.after(10)
+            self.reports = [DecisionReports(group, ROOM, deadline) for group in (ALLOWED_GROUP, DENIED_GROUP)]
+            self.netlink = Nfnetlink()
+
+    def close(self) -> None:
+        for one in (*self.reports, self.netlink):
+            one.close()
+
+    def forget(self) -> None:
+        """All connections."""
+        self.netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
+
+    def take(self) -> list[tuple[bool, ReportedDecision]]:
+        """(whether it was let through, what was reported) since the last time."""
+        self.deciders |= dict(self.numbers.take_new())
+        return [(one is self.reports[0], decision) for one in self.reports for decision in one.take(10_000)]
+
+
+Reported = tuple[bool, tuple[bytes, bytes, int, int, int], object]
+
+
+def expected_of(documents: dict[Any, Any], wire: Wire) -> tuple[list[Any], Counter[Reported]]:
+    """The packets to be sent, and what has to be reported of them."""
+    graph = graph_of(documents)
+    graph.flush()
+    wanted = graph.wanted()
+    wire.apply(wanted)
+    owners = owners_of(sorted(wanted.endpoints.values(), key=lambda endpoint: str(endpoint.key)))
+    strangers = strangers_among(wanted.endpoints.values(), owners)
+    routes = {address: endpoint.interface for address, endpoint in owners.items()} | strangers
+    wire.route(routes)
+    naive, tried, expected = Naive(documents), [], Counter[Reported]()
+    for packet in TRIED + INVALID:
+        incoming = routes.get(packet["source"], UPLINK)
+        outgoing = routes.get(packet["destination"], UPLINK)
+        if incoming == outgoing:
+            continue
+        tried.append((incoming, outgoing, packet))
+        key = parts_of(key_of(frame(packet, 0)[14:]) or b"")
+        for direction, side in (("egress", "source"), ("ingress", "destination")):
+            endpoint = owners.get(packet[side])
+            if packet[side] in strangers:
+                expected[False, key, FIXED["no endpoint"]] += 1
+                break
+            if endpoint is None:
+                continue
+            if packet.get("invalid"):
+                expected[False, key, FIXED["invalid"]] += 1
+                break
+            name = endpoint.key.kind, endpoint.key.namespace, endpoint.key.name
+            allowed = naive.verdict(name, direction, packet)
+            expected[allowed, key, (direction, *naive.decided_by)] += 1
+            if not allowed:
+                break
+    return tried, expected
+
+
+def _compare(listener: Listener, documents: dict[Any, Any]) -> None:
+    listener.forget()
+    tried, expected = expected_of(documents, listener.wire)
+    arrived = listener.wire.arrivals(tried)
+    assert any(arrived) or not any(allowed for allowed, _, _ in expected)
+    found = Counter[Reported]()
+
+    def all_reported() -> bool:
+        for allowed, decision in listener.take():
+            decider = listener.deciders.get(decision.number)
+            what: object = decision.number
+            if decider is not None:
+                policy = decider.kind, decider.namespace, decider.name
+                what = "ingress" if decider.ingress else "egress", policy, decider.index
+            found[allowed, parts_of(key_of(decision.packet) or b""), what] += 1
+        return found.total() >= expected.total()
+
+    until(all_reported, "every decision is reported")
+    assert found == expected
+    assert [one.lost for one in listener.reports] == [one.strange for one in listener.reports] == [0, 0]
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    numbers = RuleNumbers()
+    with open_wire(FilterSettings(recording=Recording(numbers))) as wire:
+        made = Listener(wire, numbers)
+        yield made
+        made.close()
+
+
+def test_what_is_reported(listener: Listener) -> None:
+    examples = settings(
+        max_examples=8 if has("machine") else 25,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+    @examples
+    @given(documents=_clusters)
+    def compare(documents: dict[Any, Any]) -> None:
+        _compare(listener, documents)
+
+    compare()
+
+
+ALL = {"selector": "all()", "types": ["Ingress"], "ingress": [{"action": "Allow"}]}
+OPEN = {
+    ("WorkloadEndpoint", "a", "l1"): {
+        "metadata": {"name": "l1", "namespace": "a", "labels": {}},
+        "spec": {"interfaceName": "cali1", "node": NODE, "ipNetworks": ["10.0.0.1/32"], "profiles": []},
+    },
+    ("GlobalNetworkPolicy", "", "open"): {"metadata": {"name": "open"}, "spec": ALL},
+}
+UDP = {
+    "source": ip_address("10.0.1.1"),
+    "destination": ip_address("10.0.0.1"),
+    "protocol": 17,
+    "sport": 40000,
+    "dport": 53,
+    "icmp": (0, 0),
+}
+
+
+def put_open(wire: Wire) -> None:
+    graph = graph_of(OPEN)
+    graph.flush()
+    wire.apply(graph.wanted())
+    wire.route({ip_address("10.0.0.1"): "cali1"})
+
+
+def test_a_connection_that_is_not_answered_is_reported_once(listener: Listener) -> None:
+    put_open(listener.wire)
+    assert listener.wire.arrivals([(UPLINK, "cali1", UDP)] * 5) == [True] * 5
+    found: list[tuple[bool, ReportedDecision]] = []
+
+    def reported(count: int) -> bool:
+        found.extend(listener.take())
+        return len(found) >= count
+
+    until(lambda: reported(1), "a report")
+    listener.forget()
+    assert listener.wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
+    until(lambda: reported(2), "another one")
+    assert [(allowed, decision.hook) for allowed, decision in found] == [(True, 2), (True, 2)]
+
+
+def test_what_has_no_connection_passes_as_without_recording() -> None:
+    """Where nothing drops what connection tracking calls invalid, it has no entry whose status could be looked at."""
+    packet = {**UDP, "protocol": 6, "invalid": True}
+    arrived = {}
+    for recording in (None, Recording(RuleNumbers())):
+        with open_wire(FilterSettings(drop_invalid=False, recording=recording)) as wire:
+            put_open(wire)
+            wire.host.set_sysctl("netfilter/nf_conntrack_tcp_loose", "0")  # or it would begin a connection
+            arrived[recording is not None] = wire.arrivals([(UPLINK, "cali1", packet)])
+    assert arrived == {False: [True], True: [True]}
+
+
+def test_recording_can_be_switched_while_packets_pass(listener: Listener) -> None:
+    put_open(listener.wire)
+    goal, recording = listener.wire.enforcer.goal, listener.wire.enforcer.goal.settings.recording
+    without: list[bool] = []
+    for wanted in (None, Recording(listener.numbers, allowed=False), recording):
+        goal.configure(replace(goal.settings, recording=wanted))
+        listener.wire.bring_about()
+        assert listener.wire.arrivals([(UPLINK, "cali1", UDP)]) == [True]
+        held = listener.wire.enforcer.held[FILTER[4]]
+        without.append("known-by-status" in held.sets)
+        with entered(listener.wire.host):
+            listener.wire.enforcer.doubt()
+        listener.wire.bring_about()
+        assert listener.wire.enforcer.figures.found_changed == 0
+    assert without == [False, False, True]
