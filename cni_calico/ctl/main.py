@@ -47,6 +47,7 @@ _STANDALONE = {
     "cluster diags": "cluster.diags:collect",
     "completion": "command_line.completion:show",
     "datastore check": "datastore.local:check",
+    "flows": "flows.show:show",
     "datastore etcd-roles": "datastore.etcd_roles:show",
     "datastore rebuild": "datastore.local:rebuild",
     "datastore salvage": "datastore.local:rescue",
@@ -139,7 +140,7 @@ def _complain(error: CalicoError, status: int) -> int:
 
     if isinstance(error, CommandFailed):
         _say(error.output)
-        status = 1
+        status = error.status
     if error.message:
         _note(error.message)
     if error.details:

@@ -81,10 +81,12 @@ class UpdateConflict(CalicoError):
 
 
 class CommandFailed(CalicoError):
-    """A command that failed after it may have done something; ``output`` is what to print about that."""
+    """A command that failed after it may have done something; ``output`` is what to print about that, ``status`` how
+    the program ends.
+    """
 
     blame = "user"
 
-    def __init__(self, message: str, *, output: str = "", details: str = "") -> None:
+    def __init__(self, message: str, *, output: str = "", details: str = "", status: int = 1) -> None:
         super().__init__(message, details=details)
-        self.output = output
+        self.output, self.status = output, status

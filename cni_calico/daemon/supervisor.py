@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,6 +162,11 @@ class Supervisor:
                 do(child)
             except KernelError as e:
                 self._log.error(str(e))
+
+
+def own_command() -> list[str]:
+    """The command that started this executable, without a flag."""
+    return [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
 
 
 def services_of_run(

@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "set the node up and run everything, supervised (also: calico-node run)",
     "node-services": "the same as -run without -startup",
     "cni-server": "serve the CNI plugin's calls",
+    "flow-recorder": "record flows, as the agent's child (FELIX_FLOWS)",
     "startup": "set this node up",
     "init": "prepare the host",
     "boot-table": "close workloads' interfaces until the agent has decided what may pass",

@@ -101,6 +101,7 @@ def _commands() -> Mapping[str, Callable[[set[str]], int]]:
         "shutdown": _shutdown,
         "show-status": _show_status,
         "cni-server": _cni_server,
+        "flow-recorder": _record_flows,
         "run": _supervise,
         "node-services": _supervise,
     }
@@ -155,14 +156,19 @@ def _cni_server(chosen: set[str]) -> int:
     return run_server(os.environ)
 
 
+def _record_flows(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.commands import record_flows
+
+    return record_flows(os.environ)
+
+
 def _supervise(chosen: set[str]) -> int:
     from cni_calico.daemon.settings_table import TRUE
-    from cni_calico.daemon.supervisor import Supervisor, services_of_run
+    from cni_calico.daemon.supervisor import Supervisor, own_command, services_of_run
     from cni_calico.log import Log, wants_json
     from cni_calico.nodeagent.status.file import forget_status
     from cni_calico.nodeagent.status.unit import VARIABLE, UnitReadiness, forget_answered
 
-    command = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
     nodename_file = directories.nodename_file(os.environ)
     data_plane = os.environ.get("CALICO_DISABLE_FELIX", "").strip().lower() not in TRUE
     services = services_of_run(
@@ -183,6 +189,7 @@ def _supervise(chosen: set[str]) -> int:
         data_plane=data_plane,
     )
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE}  # a child speaks for itself only
+    command = own_command()
     return Supervisor(services, command, environ, log, lambda running: _publish(run_dir, running), readiness.look).run()
 
 

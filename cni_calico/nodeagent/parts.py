@@ -21,6 +21,7 @@ from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.daemon.stopping import Stopping
+from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
@@ -38,6 +39,7 @@ from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
+from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
@@ -99,6 +101,15 @@ class Parts:
             bgp_environment,
             facts=self._agent.facts,
             tell_lifelines=self._policy.use_sessions,
+        )
+        self._recording = RecorderKeeper(
+            self.node,
+            settings.run_dir,
+            self._log,
+            own_command(),
+            environ,
+            lambda work: self._thread("flows", work),
+            self.stopping,
         )
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()
@@ -184,6 +195,7 @@ class Parts:
             ports = self._agent.ports.values()
             tunnels = select_tunnels(snapshot, felix, settings.backend, self._agent.tunnels, ports)
             self._policy.use(felix, tunnels)
+        self._recording.use(felix.flows, snapshot.endpoints)
         if self._host_status is not None:
             self._host_status.use(felix)
         if self._service_sources is not None:

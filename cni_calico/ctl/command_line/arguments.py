@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Iterator, Sequence
 
+from cni_calico.ctl.command_line.flow_arguments import add_flows
 from cni_calico.ctl.command_line.help_texts import PROGRAM
 from cni_calico.ctl.command_line.node_arguments import add_node
 from cni_calico.ctl.command_line.parsers import (
@@ -61,6 +62,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
     commands.below("node", lambda group: add_node(group, common))
     commands.below("cluster", lambda group: _add_cluster(group, common))
+    add_flows(commands, common)
     show = commands.add("show", common, output_option())
     show.add_argument("--html", default="", metavar="FILE", help="write the picture as one HTML page")
     completion = commands.add("completion", common)

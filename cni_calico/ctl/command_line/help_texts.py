@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cni_calico.ctl.command_line.flow_help import FLOWS
 from cni_calico.ctl.command_line.node_help import SETUP, Help
 
 PROGRAM = Help(
@@ -301,6 +302,7 @@ COMMANDS: Mapping[str, Help] = {
         ),
     ),
     **SETUP,
+    **FLOWS,
     "node run": Help(
         "how to run calico-node on this host",
         "Starts nothing: prints the commands for systemd and podman, and exits with 1. Accepts upstream's options.",

@@ -1,0 +1,61 @@
+"""The command line of ``calicoctl flows``. Rule: only describes what can be given; filters keep their order."""
+
+from __future__ import annotations
+
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from cni_calico.ctl.command_line.parsers import CommandParser, Commands
+
+FORMATS = ("table", "wide", "json", "jsonl", "yaml")
+_WORDS = {"FORWARDED": "allowed", "DROPPED": "denied", "ALLOWED": "allowed", "DENIED": "denied"}
+# option, field of the query, what it takes, help
+_FILTERS = (
+    (("--from", "--from-pod"), "from", "[NS/]POD|ADDRESS", "source: the beginning of a name, or an address"),
+    (("--to", "--to-pod"), "to", "[NS/]POD|ADDRESS", "destination"),
+    (("--pod",), "pod", "[NS/]POD|ADDRESS", "source or destination"),
+    (("-n", "--namespace"), "namespace", "NS", "namespace of the source or the destination"),
+    (("--ip",), "ip", "ADDRESS", "address of the source or the destination"),
+    (("--port",), "port", "PORT", "port of the destination"),
+    (("--protocol",), "protocol", "NAME|NUMBER", "tcp, udp, icmp, icmp6, sctp or a number"),
+    (("--policy",), "policy", "[NS/]NAME", "a policy that decided"),
+    (("--tier",), "tier", "NAME", "tier of what decided"),
+    (("--verdict",), "verdict", "allowed|denied", "what was decided (also FORWARDED, DROPPED)"),
+)
+
+
+class FilterAction(Action):
+    """Appends (field, value, negated) to ``filters``; a --not before it is used up."""
+
+    def __call__(self, _: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:
+        text = str(values)
+        if self.const == "verdict":
+            text = _WORDS.get(text.upper(), text)
+        found = [*(namespace.filters or ()), (self.const, text, bool(namespace.negate))]
+        namespace.filters, namespace.negate = found, False
+
+
+def add_flows(commands: Commands, common: CommandParser) -> None:
+    """Add the command."""
+    flows = commands.add("flows", common)
+    flows.set_defaults(filters=[], negate=False)
+    for options, field, metavar, text in _FILTERS:
+        flows.add_argument(
+            *options, action=FilterAction, const=field, default=None, dest=f"by_{field}", metavar=metavar, help=text
+        )
+    flows.add_argument("--not", dest="negate", action="store_true", help="the next filter must not be met")
+    flows.add_argument("--last", type=int, default=None, metavar="N", help="the newest N (default 20)")
+    flows.add_argument("--since", default="", metavar="5m|TIME", help="for so long, or since a time (RFC 3339)")
+    flows.add_argument("--until", default="", metavar="5m|TIME", help="up to then")
+    flows.add_argument("-f", "--follow", action="store_true", help="then print new ones, until interrupted")
+    flows.add_argument("--aggregate", action="store_true", help="add up flows with the same ends, port and rules")
+    flows.add_argument("--fail-if-denied", action="store_true", help="exit with 3 if a flow that is shown was denied")
+    flows.add_argument("-v", "--verbose", action="store_true", help="with the command that explains a denied flow")
+    _output(flows)
+
+
+def _output(flows: CommandParser) -> None:
+    choices: Sequence[str] = (*FORMATS, "compact")
+    listed = "|".join(FORMATS)
+    flows.add_argument("-o", "--output", choices=choices, default="table", metavar="FORMAT", help=f"{listed}")

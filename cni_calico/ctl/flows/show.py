@@ -1,0 +1,195 @@
+"""``calicoctl flows``: connections of this host, each with the rule that decided about it.
+
+Rule: a flow is shown as it was recorded, and what was not recorded is said at the end. Texts from records are escaped
+for terminals.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cni_calico import directories
+from cni_calico.ctl.output.texts import render_json, render_yaml
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.daemon.settings_table import parse_duration_s
+from cni_calico.deadline import Deadline
+from cni_calico.errors import InvalidConfig
+from cni_calico.flows.client import ask
+from cni_calico.flows.query import DENIED, Condition, FlowQuery
+from cni_calico.flows.serving import SOCKET
+
+_DEFAULT_LAST, _DENIED_STATUS = 20, 3
+_WIDTHS = (23, 26, 26, 10, 7)
+_HEADINGS = ("TIME", "FROM", "TO", "PORT", "VERDICT", "BY")
+
+
+def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Prints lines as they come. Raises RecorderSilent, QueryFailed, and CommandFailed with status 3 for
+    --fail-if-denied.
+    """
+    query = parse_query_arguments(arguments, datetime.now(UTC))
+    path = f"{directories.run_dir(environ)}/{SOCKET}"
+    printed = FlowPrinter(arguments)
+    for document in ask(path, query, Deadline.after(arguments.timeout)):
+        printed.take(document)
+    text = printed.rest()
+    if arguments.fail_if_denied and printed.denied:
+        raise CommandFailed(f"{printed.denied} flows were denied", output=text, status=_DENIED_STATUS)
+    return text
+
+
+def parse_query_arguments(arguments: Namespace, now: datetime) -> FlowQuery:
+    """Raises InvalidConfig."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for field, value, negated in arguments.filters:
+        found.setdefault((field, negated), []).append(value)
+    if arguments.last is not None and arguments.last < 0:
+        raise InvalidConfig(f"--last must not be negative: {arguments.last}")
+    if arguments.negate:
+        raise InvalidConfig("there is no filter after --not")
+    since, until = (_parse_when(getattr(arguments, name), name, now) for name in ("since", "until"))
+    last = arguments.last
+    if last is None and since is None and until is None and not arguments.follow and not arguments.aggregate:
+        last = _DEFAULT_LAST
+    conditions = tuple(Condition(field, tuple(values), negated) for (field, negated), values in found.items())
+    return FlowQuery(conditions, last, since, until, arguments.follow, arguments.aggregate)
+
+
+def _parse_when(text: str, name: str, now: datetime) -> float | None:
+    if not text:
+        return None
+    try:
+        return now.timestamp() - parse_duration_s(text)
+    except ValueError:
+        pass
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidConfig(
+            f"--{name}: expected a duration such as 5m, or a time such as {now:%Y-%m-%dT%H:%M:%SZ}, got {text!r}"
+        ) from None
+    return (when if when.tzinfo else when.astimezone()).timestamp()
+
+
+class FlowPrinter:
+    """Documents in, text out: at once where lines can be printed one by one."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+        self._format = "table" if arguments.output == "compact" else arguments.output
+        self._kept: list[dict[str, Any]] = []
+        self._headed = False
+        self._ending: dict[str, Any] = {}
+        self.count = self.denied = 0
+
+    def take(self, document: dict[str, Any]) -> None:
+        if document.get("end"):
+            self._ending = document
+            return
+        if "lost" in document:
+            self._arguments.warn(f"LOST EVENTS: {document['lost']}: {shown(document.get('why'))}")
+            return
+        self.count += 1
+        self.denied += document["verdict"] == DENIED
+        if self._format == "jsonl" or (self._format == "json" and self._arguments.follow):
+            self._arguments.say(json.dumps(document, ensure_ascii=False) + "\n")
+        elif self._format in ("json", "yaml") and not self._arguments.follow:
+            self._kept.append(document)
+        elif self._format == "yaml":
+            self._arguments.say("---\n" + render_yaml(document))
+        else:
+            self._say_row(document)
+
+    def _say_row(self, document: Mapping[str, Any]) -> None:
+        if not self._headed:
+            self._headed = True
+            self._arguments.say(_line(_HEADINGS))
+        wide = self._format == "wide"
+        self._arguments.say(_line(row_of(document, wide=wide)))
+        if self._arguments.verbose and document["verdict"] == DENIED:
+            self._arguments.say(f"  {explain_command(document)}\n")
+
+    def rest(self) -> str:
+        """What is left to be printed at the end; losses go to standard error."""
+        for text in describe_losses(self._ending.get("lost", ())):
+            self._arguments.note(text)
+        if self._format == "json" and not self._arguments.follow:
+            return render_json(self._kept)
+        if self._format == "yaml" and not self._arguments.follow:
+            return render_yaml(self._kept)
+        if self._format in ("table", "wide"):
+            self._arguments.note(f"{self.count} flow{'' if self.count == 1 else 's'}")
+        return ""
+
+
+def shown(value: object) -> str:
+    """Without what a terminal would obey."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(value))
+
+
+def _line(cells: Iterable[str]) -> str:
+    *first, last = cells
+    columns = (cell.ljust(width) for cell, width in zip(first, _WIDTHS, strict=True))
+    return f"{'  '.join(columns)}  {last}".rstrip() + "\n"
+
+
+def row_of(document: Mapping[str, Any], *, wide: bool = False) -> tuple[str, ...]:
+    """The cells of a line."""
+    icmp, port = document.get("icmp"), document["destination"].get("port")
+    where = f"type {icmp['type']}" if icmp else port
+    decided = [shown(one["said"]) for one in document["decided"]]
+    by = decided[-1:] if document["verdict"] == DENIED else decided
+    count = f"{document['connections']} x " if document["connections"] != 1 else ""
+    return (
+        _local_time(document["last"] if count else document["start"]),
+        _shown_end(document["source"], wide=wide),
+        _shown_end(document["destination"], wide=wide),
+        shown(document["protocol"]) + (f"/{where}" if where is not None else ""),
+        "DENIED" if document["verdict"] == DENIED else "allowed",
+        count + ", ".join(by),
+    )
+
+
+def _shown_end(end: Mapping[str, Any], *, wide: bool) -> str:
+    if "name" not in end:
+        return shown(end["ip"])
+    name = f"{end['namespace']}/{end['name']}" if end["namespace"] else str(end["name"])
+    return shown(f"{name} ({end['ip']})" if wide else name)
+
+
+def _local_time(text: str) -> str:
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except ValueError:
+        return text
+
+
+def explain_command(document: Mapping[str, Any]) -> str:
+    """The command that computes what would be decided now."""
+    ends = (("from", document["source"]), ("to", document["destination"]))
+    words = [f"--{option} {_explained(end)}" for option, end in ends]
+    port = document["destination"].get("port")
+    words.append(f"--protocol {shown(document['protocol'])}" + (f" --port {port}" if port is not None else ""))
+    return f"calicoctl policy explain {' '.join(words)}"
+
+
+def _explained(end: Mapping[str, Any]) -> str:
+    return shown(f"{end['namespace']}/{end['name']}" if end.get("kind") == "pod" else end["ip"])
+
+
+def describe_losses(lost: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What was not recorded, in sentences."""
+    what = {"nflog-allowed": "reports of what was let through", "nflog-denied": "reports of what was denied"}
+    for one in lost:
+        begin, end = (datetime.fromtimestamp(one[name]).strftime("%Y-%m-%d %H:%M:%S") for name in ("from", "to"))
+        if one["why"] == "recorder":
+            yield f"not recorded: from {begin} to {end} there was no recorder"
+        elif one["count"] is None:
+            yield f"ends of connections were lost about {end}: some flows end later than they did"
+        else:
+            name = what.get(one["source"], shown(one["source"]))
+            yield f"not recorded: {one['count']} {name} at {end} ({shown(one['why'])})"

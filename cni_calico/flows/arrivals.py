@@ -1,0 +1,106 @@
+"""What the kernel reports to the recorder: decisions of rules, ends of connections, and what of it was lost.
+
+Rule: of each kind only so much is taken in a second; the rest stays in the kernel, which drops and numbers it, so that
+a flood costs a bounded share of a processor and its loss is known exactly. Denied packets have a socket of their own:
+they cannot push out what was let through.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+from cni_calico.deadline import Deadline
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
+from cni_calico.flows.losses import ALLOWED, DENIED, ENDS, OVERRUN, RATE, Loss
+from cni_calico.flows.packets import key_of
+from cni_calico.kernel.netlink.decisions import DecisionReports
+from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
+
+AT_ONCE = 64  # datagrams of a socket
+_ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
+_GROUPS = {ALLOWED: ALLOWED_GROUP, DENIED: DENIED_GROUP}
+_MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
+_OPEN_S = 10.0
+
+
+class Arrivals:
+    """In the network namespace of the calling thread; ``clock`` never steps. ``malformed``: packets that belong to no
+    connection. Raises KernelError (EBUSY: another program listens to our groups).
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.malformed = 0
+        self._second, self._taken = 0, Counter[str]()
+        self._held_back: set[str] = set()  # what had more reports than may be taken in this second
+        self._told = Counter[str]()
+        with ExitStack() as opened:
+            deadline = Deadline.after(_OPEN_S)
+            self._reports = {
+                source: opened.enter_context(DecisionReports(group, _ROOMS[source], deadline))
+                for source, group in _GROUPS.items()
+            }
+            self._ends = opened.enter_context(EndedConnections(_ROOMS[ENDS]))
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        self._opened.close()
+
+    @property
+    def overrun(self) -> int:
+        """How often ends of connections were lost."""
+        return self._ends.overrun
+
+    @property
+    def strange(self) -> int:
+        """Messages that could not be understood."""
+        return self.malformed + self._ends.strange + sum(one.strange for one in self._reports.values())
+
+    @property
+    def slow(self) -> int:
+        """Reports that had to be taken apart."""
+        return sum(one.slow for one in self._reports.values())
+
+    def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
+        """(decisions: whether it was let through, key of the connection, number of the rule; ends; whether there may
+        be more). Raises KernelError.
+        """
+        decisions, more = [], False
+        for source, reports in self._reports.items():
+            if not self._may_take(source):
+                continue
+            taken = reports.take(AT_ONCE)
+            self._taken[source] += len(taken)
+            more = more or len(taken) >= AT_ONCE
+            for decision in taken:
+                key = key_of(decision.packet)
+                if key is None:
+                    self.malformed += 1
+                else:
+                    decisions.append((source == ALLOWED, key, decision.number))
+        ended = self._ends.take(AT_ONCE)
+        return decisions, ended, more or len(ended) >= AT_ONCE
+
+    def _may_take(self, source: str) -> bool:
+        second = int(self._clock())
+        if second != self._second:
+            self._second = second
+            self._taken.clear()
+            self._held_back.clear()
+        if self._taken[source] >= _MOST[source]:
+            self._held_back.add(source)
+        return source not in self._held_back
+
+    def lost(self) -> dict[str, int]:
+        """So far; of ends how often, because nobody knows how many."""
+        return {**{source: one.lost for source, one in self._reports.items()}, ENDS: self._ends.overrun}
+
+    def new_losses(self, now: float) -> Iterator[Loss]:
+        """Since the last time. ``now``: seconds since 1970."""
+        lost = Counter(self.lost())
+        for source, count in (lost - self._told).items():
+            why = RATE if source in self._held_back else OVERRUN
+            yield Loss(now - 1, now, source, why, None if source == ENDS else count)
+        self._told = lost

@@ -1,0 +1,241 @@
+"""Which record a decision or an end belongs to: connections that last, and attempts that were denied.
+
+Rule: a connection is one record, however many rules decide about it and however often its first packet comes. What
+decided is in the record as soon as it is known; nothing waits for an end. Time is given, in microseconds since 1970.
+
+Where a host endpoint and a workload decide in the same direction, the workload is asked last on the way in and first on
+the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from struct import Struct
+from typing import Any, Protocol, TypeVar
+
+from cni_calico.flows.deciders import Decider
+from cni_calico.flows.packets import parts_of
+from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord
+from cni_calico.kernel.netlink.ended import TrackedConnection
+
+ATTEMPT_US = 64_000_000  # a repeated first packet within that is the same attempt
+_EARLY_US, _EARLY_MOST = 2_000_000, 10_000  # ends that arrive before what they end
+_LABEL = Struct("=4I")
+_ALL = 0xFFFFFFFF
+_MOST_COUNT = (1 << 32) - 1
+T = TypeVar("T")
+
+
+class FlowStore(Protocol):
+    """Where records are; ``read`` returns None for one that is gone."""
+
+    def append(self, record: FlowRecord) -> int: ...
+
+    def update(self, number: int, record: FlowRecord) -> None: ...
+
+    def read(self, number: int) -> FlowRecord | None: ...
+
+
+def decided_in(label: bytes) -> tuple[int, int]:
+    """(egress, ingress) from the label of a connection, 0 for nobody or not to be told."""
+    if len(label) != _LABEL.size:
+        return 0, 0
+    egress, not_egress, ingress, not_ingress = _LABEL.unpack(label)
+    return egress if egress ^ not_egress == _ALL else 0, ingress if ingress ^ not_ingress == _ALL else 0
+
+
+class LiveFlows:
+    """``decider_of``: what a number stands for, None if that is unknown; ``name_of``: the number of the name that an
+    address has now, 0 for none. ``most``: connections that are followed at once; the oldest go first, as if they
+    lasted for ever.
+    """
+
+    def __init__(
+        self,
+        store: FlowStore,
+        decider_of: Callable[[int], Decider | None],
+        name_of: Callable[[bytes], int],
+        most: int = 100_000,
+    ) -> None:
+        self._store, self._decider_of, self._name_of, self._most = store, decider_of, name_of, most
+        self._lasting: dict[bytes, int] = {}
+        self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
+        self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
+        self._missing: set[bytes] = set()
+        self.allowed = self.denied = self.dropped = self.unknown = 0
+
+    def __len__(self) -> int:
+        return len(self._lasting)
+
+    def resume(self, records: Iterable[tuple[int, FlowRecord]]) -> None:
+        """Go on with what an earlier recorder wrote; the newest come first."""
+        for number, record in records:
+            if len(self._lasting) >= self._most:
+                return
+            if not record.flags & (ENDED | DENIED):
+                self._lasting.setdefault(_key_of(record), number)
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def decide(self, key: bytes, number: int, now: int, *, allowed: bool) -> int:
+        """Returns the number of the record."""
+        decider = self._decider_of(number)
+        if decider is None and number > 255:
+            self.unknown += 1
+        if allowed:
+            return self._allow(key, number, decider, now)
+        return self._deny(key, number, now)
+
+    def _allow(self, key: bytes, number: int, decider: Decider | None, now: int) -> int:
+        where = self._lasting.get(key)
+        record = None if where is None else self._store.read(where)
+        if record is not None and where is not None and self._is_same(record, number, now):
+            if number not in record.numbers():
+                self._store.update(where, _with_decision(record, number, decider, now))
+            return where
+        began = self._new(key, now)
+        attempt = self._attempts.get(key)
+        denied = None if attempt is None else self._store.read(attempt[0])
+        if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
+            if number in denied.numbers():
+                return attempt[0]  # tried again: what denied it has not been asked yet
+            began = began._replace(egress=denied.egress, host_in=denied.host_in)
+        self._attempts.pop(key, None)
+        self.allowed += 1
+        made = _with_decision(began, number, decider, now)
+        early = self._early.pop(key, None)
+        if early is not None:
+            return self._store.append(_ended(made, early[0], now))
+        self._lasting.pop(key, None)
+        made_at = self._lasting[key] = self._store.append(made)
+        if len(self._lasting) > self._most:
+            del self._lasting[next(iter(self._lasting))]
+            self.dropped += 1
+        return made_at
+
+    def _is_same(self, record: FlowRecord, number: int, now: int) -> bool:
+        """Whether this decision is about the same connection, not about a later one with the same ports."""
+        return number not in record.numbers() or now - record.last <= ATTEMPT_US
+
+    def _deny(self, key: bytes, number: int, now: int) -> int:
+        known = self._attempts.pop(key, None)
+        where = known[0] if known is not None else self._lasting.pop(key, None)
+        record = None if where is None else self._store.read(where)
+        if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
+            self.denied += 1
+            where, record = None, self._new(key, now)
+        elif not record.denied:
+            self.allowed, self.denied = self.allowed - 1, self.denied + 1
+        packets = min(_MOST_COUNT, record.packets + 1)
+        record = record._replace(flags=record.flags | DENIED, denied_by=number, packets=packets, last=now)
+        if where is None:
+            where = self._store.append(record)
+        else:
+            self._store.update(where, record)
+        self._attempts[key] = where, now
+        if len(self._attempts) > self._most:
+            del self._attempts[next(iter(self._attempts))]
+        return where
+
+    def _new(self, key: bytes, now: int) -> FlowRecord:
+        source, destination, protocol, sport, dport = parts_of(key)
+        names = self._name_of(source), self._name_of(destination)
+        flags = SIX if len(source) == 16 else 0
+        where = source, destination, destination, sport, dport, dport, protocol, flags
+        return FlowRecord(now, now, *where, 0, 0, 0, 0, 0, 0, 0, 0, 0, *names)
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def end(self, connection: TrackedConnection, now: int) -> int:
+        """Returns the number of the record, 0 if there is none (yet)."""
+        where = self._lasting.pop(connection.key, None)
+        if where is None:
+            self._early[connection.key] = connection, now
+            if len(self._early) > _EARLY_MOST:
+                del self._early[next(iter(self._early))]
+            return 0
+        record = self._store.read(where)
+        if record is not None:
+            self._store.update(where, _ended(record, connection, now))
+        return where
+
+    def tidy(self, now: int) -> None:
+        """Forget what can only be another connection by now."""
+        _forget_oldest(self._attempts, now - ATTEMPT_US)
+        _forget_oldest(self._early, now - _EARLY_US)
+
+    # -- comparing with what connection tracking has ------------------------------------------------------------------
+
+    def begin_comparison(self) -> set[bytes]:
+        """The connections that should be found; hand them to ``compare`` and ``end_comparison``."""
+        return set(self._lasting)
+
+    def compare(self, expected: set[bytes], connection: TrackedConnection, now: int) -> None:
+        """It is there. What was let through while nobody recorded gets a record if its label says who decided."""
+        key = connection.key
+        where = self._lasting.get(key)
+        if where is not None:
+            expected.discard(key)
+            record = self._store.read(where)
+            if record is not None:
+                self._store.update(where, _counted(record, connection, record.last))
+            return
+        egress, ingress = decided_in(connection.label)
+        if egress or ingress:
+            began = int(connection.began * 1e6) or now
+            made = self._new(key, began)._replace(last=now, egress=egress, ingress=ingress)
+            self.allowed += 1
+            self._lasting[key] = self._store.append(_counted(made, connection, now))
+
+    def end_comparison(self, expected: set[bytes]) -> None:
+        """What was missing twice has ended unseen: a list may miss an entry once."""
+        gone = expected & self._missing & self._lasting.keys()
+        for key in gone:
+            where = self._lasting.pop(key)
+            record = self._store.read(where)
+            if record is not None:
+                self._store.update(where, record._replace(flags=record.flags | ENDED | GONE))
+        self._missing = (expected - gone) & self._lasting.keys()
+
+
+def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:
+    """The oldest come first."""
+    for key in list(takewhile(lambda key: kept[key][1] < before, kept)):
+        del kept[key]
+
+
+def _key_of(record: FlowRecord) -> bytes:
+    ports = record.sport.to_bytes(2, "big") + record.dport.to_bytes(2, "big")
+    return record.source + record.destination + bytes((record.protocol,)) + ports
+
+
+def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:
+    ingress = decider.ingress if decider is not None else bool(record.egress)
+    changed: dict[str, Any] = {"last": max(now, record.last)}
+    if ingress:
+        changed |= {"ingress": number, "host_in": record.ingress}
+    elif not record.egress:
+        changed["egress"] = number
+    else:
+        changed["host_out"] = number
+    return record._replace(**changed)
+
+
+def _counted(record: FlowRecord, seen: TrackedConnection, last: int) -> FlowRecord:
+    counts: dict[str, Any] = {}
+    if seen.packets is not None and seen.packets_back is not None:
+        counts = {
+            "packets": min(_MOST_COUNT, seen.packets),
+            "packets_back": min(_MOST_COUNT, seen.packets_back),
+            "size": seen.size or 0,
+            "size_back": seen.size_back or 0,
+            "flags": record.flags | COUNTED,
+        }
+    return record._replace(asked=seen.destination, asked_port=seen.port or record.dport, last=last, **counts)
+
+
+def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:
+    last = int(seen.ended * 1e6) if seen.ended else now
+    counted = _counted(record, seen, last)
+    return counted._replace(flags=counted.flags | ENDED, last=max(last, record.began))

@@ -1,0 +1,297 @@
+"""PURE: what a reader of flows asks for, and each flow as a document.
+
+Rule: a request is refused by name for what is unknown in it. Values of one field are alternatives, fields must all be
+met; a condition with ``not`` must not be met.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.flows.deciders import END, REASONS, REFUSED, Decider
+from cni_calico.flows.names import EndName
+from cni_calico.flows.packets import ICMP, ICMPV6
+from cni_calico.flows.records import BEFORE, COUNTED, ENDED, GONE, FlowRecord
+
+PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
+FIELDS = ("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol", "policy", "tier")
+ALLOWED, DENIED = "allowed", "denied"
+MOST_LAST = 1_000_000
+_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status")
+
+
+class QueryRefused(Exception):
+    """The text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``values``: one of them; names are prefixes ("shop/web"), all others are whole."""
+
+    field: str
+    values: tuple[str, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlowQuery:
+    """``since``, ``until``: seconds since 1970. ``last``: the newest so many; None: all. ``status``: only how the
+    recorder is.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+    last: int | None = None
+    since: float | None = None
+    until: float | None = None
+    follow: bool = False
+    aggregate: bool = False
+    status: bool = False
+
+
+def render_query(request: FlowQuery) -> bytes:
+    conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
+    whole = {name: getattr(request, name) for name in _FIELDS_OF_QUERY if name != "conditions"}
+    return json.dumps({"conditions": conditions, **whole}).encode() + b"\n"
+
+
+def parse_query(line: bytes) -> FlowQuery:
+    """Raises QueryRefused."""
+    try:
+        found = json.loads(line)
+    except ValueError as e:
+        raise QueryRefused(f"the request is not JSON: {e}") from e
+    if not isinstance(found, dict):
+        raise QueryRefused("the request is not a JSON object")
+    for name in found:
+        if name not in _FIELDS_OF_QUERY:
+            raise QueryRefused(f"unknown field {name!r} in the request: there are {', '.join(_FIELDS_OF_QUERY)}")
+    last = found.get("last")
+    if last is not None and (type(last) is not int or not 0 <= last <= MOST_LAST):
+        raise QueryRefused(f"last must be a number up to {MOST_LAST}")
+    conditions = found.get("conditions", [])
+    if not isinstance(conditions, list):
+        raise QueryRefused("conditions must be a list")
+    return FlowQuery(
+        tuple(map(_parse_condition, conditions)),
+        last,
+        _parse_time(found, "since"),
+        _parse_time(found, "until"),
+        *(_parse_flag(found, name) for name in ("follow", "aggregate", "status")),
+    )
+
+
+def _parse_condition(found: Any) -> Condition:
+    if not isinstance(found, dict) or found.keys() - {"field", "values", "not"}:
+        raise QueryRefused("a condition has field, values and not")
+    name, values = found.get("field"), found.get("values")
+    if name not in FIELDS:
+        raise QueryRefused(f"unknown field {name!r} in a condition: there are {', '.join(FIELDS)}")
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise QueryRefused(f"the values of {name} must be a list of texts")
+    return Condition(name, tuple(values), _parse_flag(found, "not"))
+
+
+def _parse_time(found: Mapping[str, Any], name: str) -> float | None:
+    value = found.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise QueryRefused(f"{name} must be seconds since 1970")
+    return float(value)
+
+
+def _parse_flag(found: Mapping[str, Any], name: str) -> bool:
+    value = found.get(name, False)
+    if not isinstance(value, bool):
+        raise QueryRefused(f"{name} must be true or false")
+    return value
+
+
+# -- documents --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Describer:
+    """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown."""
+
+    node: str
+    decider_of: Callable[[int], Decider | None]
+    name_of: Callable[[int], EndName | None]
+
+    def describe(self, record: FlowRecord) -> dict[str, Any]:
+        """The document of a flow. Packets and bytes are null where the kernel did not count them."""
+        allowed = [(number, self.decider_of(number)) for number in record.numbers() if number != record.denied_by]
+        decided = [_describe_decider(number, decider, denied=False) for number, decider in allowed]
+        if record.denied:
+            decided.append(_describe_decider(record.denied_by, self.decider_of(record.denied_by), denied=True))
+        at_destination = any(one.get("direction") == "ingress" for one in decided)
+        here, back = ("in", "out") if at_destination else ("out", "in")
+        counted = bool(record.flags & COUNTED)
+        packets = {here: record.packets, back: record.packets_back}
+        size = {here: record.size, back: record.size_back}
+        known = all(not one.get("unknown") for one in decided)
+        return {
+            "start": _shown_time(record.began),
+            "last": _shown_time(record.last),
+            "node": self.node,
+            "verdict": DENIED if record.denied else ALLOWED,
+            "reporter": "dst" if at_destination else "src",
+            "connections": 1,
+            "source": self._end(record.source, record.source_end, _source_port(record)),
+            "destination": {
+                **self._end(record.destination, record.destination_end, _port(record)),
+                "asked": _asked(record),
+            },
+            "protocol": PROTOCOLS.get(record.protocol, str(record.protocol)),
+            **({"icmp": {"type": record.dport >> 8, "code": record.dport & 255}} if _is_icmp(record) else {}),
+            "decided": decided,
+            "packets": packets if counted or record.denied else None,
+            "bytes": size if counted else None,
+            "ended": bool(record.flags & ENDED) or record.denied,
+            "how": "unknown" if not known or record.flags & BEFORE else "kernel",
+            **({"end": "unseen"} if record.flags & GONE else {}),
+        }
+
+    def _end(self, address: bytes, number: int, port: int | None) -> dict[str, Any]:
+        name = self.name_of(number)
+        named = {"kind": name.kind, "namespace": name.namespace, "name": name.name} if name else {"kind": "address"}
+        return {**named, "ip": str(ip_address(address)), **({} if port is None else {"port": port})}
+
+
+def _is_icmp(record: FlowRecord) -> bool:
+    return record.protocol in (ICMP, ICMPV6)
+
+
+def _port(record: FlowRecord) -> int | None:
+    return None if _is_icmp(record) else record.dport
+
+
+def _source_port(record: FlowRecord) -> int | None:
+    return None if _is_icmp(record) else record.sport
+
+
+def _asked(record: FlowRecord) -> dict[str, Any] | None:
+    """Where the connection was sent, if that was translated."""
+    if (record.asked, record.asked_port) == (record.destination, record.dport) or _is_icmp(record):
+        return None
+    return {"ip": str(ip_address(record.asked)), "port": record.asked_port}
+
+
+def _describe_decider(number: int, decider: Decider | None, *, denied: bool) -> dict[str, Any]:
+    action = "Deny" if denied else "Allow"
+    if decider is None:
+        reason = REASONS.get(number)
+        if reason is not None:
+            return {"action": action, "reason": reason, "said": reason}
+        return {"action": action, "number": f"{number:#x}", "unknown": True, "said": f"rule {number:#x}, unknown"}
+    direction = "ingress" if decider.ingress else "egress"
+    policy = {"kind": decider.kind, "namespace": decider.namespace, "name": decider.name}
+    found: dict[str, Any] = {"direction": direction, "action": action, "tier": decider.tier}
+    if decider.index == END:
+        found |= {"endOfTier": True, "trigger": policy} if decider.tier else {"noProfile": True}
+    elif decider.index == REFUSED:
+        found |= {**policy, "refused": True}
+    else:
+        found |= {**policy, "rule": decider.index}
+    return {**found, "said": decider.sentence()}
+
+
+def _shown_time(microseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return "unknown"
+
+
+# -- conditions -------------------------------------------------------------------------------------------------------
+
+
+def meets(document: Mapping[str, Any], conditions: Iterable[Condition]) -> bool:
+    return all(any(_matches(document, one.field, value) for value in one.values) != one.negated for one in conditions)
+
+
+def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
+    ends = document["source"], document["destination"]
+    match name:
+        case "verdict":
+            return str(document["verdict"]) == value
+        case "from":
+            return _is_end(ends[0], value)
+        case "to":
+            return _is_end(ends[1], value)
+        case "pod":
+            return any(_is_end(end, value) for end in ends)
+        case "namespace":
+            return any(end.get("namespace") == value for end in ends)
+        case "ip":
+            return any(end["ip"] == value for end in ends)
+        case "port":
+            return str(ends[1].get("port")) == value
+        case "protocol":
+            return str(document["protocol"]) == value.lower()
+        case "policy":
+            return any(_is_policy(one, value) for one in document["decided"])
+        case _:
+            return any(one.get("tier") == value for one in document["decided"])
+
+
+def _is_end(end: Mapping[str, Any], value: str) -> bool:
+    """``value``: an address, "namespace/", or the beginning of a name, with or without its namespace."""
+    if end["ip"] == value:
+        return True
+    namespace, slash, name = value.rpartition("/")
+    return "name" in end and (not slash or end["namespace"] == namespace) and str(end["name"]).startswith(name)
+
+
+def _is_policy(decided: Mapping[str, Any], value: str) -> bool:
+    policy = decided.get("trigger") or decided
+    namespace, slash, name = value.rpartition("/")
+    return policy.get("name") == name and (not slash or policy.get("namespace") == namespace)
+
+
+# -- summing up -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Aggregates:
+    """Flows with the same ends, port and deciding rules, added up. At most ``most`` of them; ``left_out`` counts the
+    flows of the others.
+    """
+
+    most: int = 10_000
+    left_out: int = 0
+    _found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, document: dict[str, Any]) -> None:
+        ends = [_whole(document[side]) for side in ("source", "destination")]
+        rest = [document[name] for name in ("node", "verdict", "reporter", "protocol", "decided")]
+        key = json.dumps([*ends, document["destination"].get("port"), document.get("icmp"), *rest])
+        known = self._found.get(key)
+        if known is None:
+            if len(self._found) >= self.most:
+                self.left_out += 1
+                return
+            document["source"].pop("port", None)
+            self._found[key] = document
+            return
+        known["connections"] += 1
+        known["start"], known["last"] = min(known["start"], document["start"]), max(known["last"], document["last"])
+        known["ended"] = known["ended"] and document["ended"]
+        for name in ("packets", "bytes"):
+            if known[name] is not None and document[name] is not None:
+                known[name] = {way: known[name][way] + document[name][way] for way in known[name]}
+            elif document[name] is not None:
+                known[name] = document[name]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Most connections first."""
+        return sorted(self._found.values(), key=lambda one: -one["connections"])
+
+
+def _whole(end: Mapping[str, Any]) -> list[Any]:
+    return [end.get("kind"), end.get("namespace"), end.get("name")] if "name" in end else [end["ip"]]

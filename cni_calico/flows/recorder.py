@@ -1,0 +1,195 @@
+"""The process that records flows (``calico-node -flow-recorder``): reads what rules report, pairs, keeps, serves.
+
+Rule: enforcement never waits for it and does not notice when it is stopped or killed: the kernel drops what it does not
+read, and numbers it, so the loss is known exactly. What it has to know is in files: the agent's numbers of rules and
+names of addresses.
+
+Files, all in ``<state>/flows/``: ring (connections), names (of their ends), losses, numbers (the agent's).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from typing import Any
+
+from cni_calico import directories
+from cni_calico.errors import CalicoError, KernelError
+from cni_calico.flows.arrivals import Arrivals
+from cni_calico.flows.comparison import Comparison
+from cni_calico.flows.live import LiveFlows
+from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
+from cni_calico.flows.names import Deciders, Names
+from cni_calico.flows.query import Describer, FlowQuery, meets
+from cni_calico.flows.ring import Ring
+from cni_calico.flows.serving import SOCKET, FlowServer
+from cni_calico.kernel import sysctl
+from cni_calico.log import Log
+
+DIRECTORY = "flows"
+RING_BYTES = 64 << 20
+_SLEEP_S, _FOLLOWED_S, _ROUNDS = 0.05, 0.02, 200
+_NICE = 5
+_COUNTING = ("netfilter", "nf_conntrack_acct"), ("netfilter", "nf_conntrack_timestamp")
+
+
+class Recorder:
+    """In the network namespace of the calling thread. ``now`` is wall-clock time, ``clock`` never steps. Raises
+    KernelError (EBUSY: another program listens to our groups), OSError.
+    """
+
+    def __init__(
+        self,
+        state_dir: str,
+        run_dir: str,
+        log: Log,
+        ring_bytes: int = RING_BYTES,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log, self._now = log, now
+        directory = f"{state_dir}/{DIRECTORY}"
+        self._deciders, self._names = Deciders(directory), Names(directory, run_dir)
+        self.losses = Losses(directory)
+        with ExitStack() as opened:
+            self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
+            self._live = LiveFlows(self._ring, self._deciders.get, self._names.number_of)
+            self._counted = _prepare_kernel(log)
+            self._arrivals = opened.enter_context(closing(Arrivals(clock)))
+            self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock)))
+            self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
+            self._opened = opened.pop_all()
+        self._note_absence()
+        self._live.resume(self._ring.newest_first())
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def step(self) -> None:
+        """Wait a moment, serving readers; then take in what has arrived."""
+        self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
+        self._names.look()
+        new: dict[int, None] = {}
+        for _ in range(_ROUNDS):
+            if not self._take(new):
+                break
+            self._server.wait(0)
+        self._comparison.go_on(self._arrivals.overrun, self._micros)
+        self._live.tidy(self._micros())
+        self._note_losses()
+        self._tell_new(new)
+
+    def _take(self, new: dict[int, None]) -> bool:
+        """Returns whether there may be more at once. Decisions come before the ends of what they are about."""
+        decisions, ended, more = self._arrivals.take()
+        now = self._micros()
+        for allowed, key, number in decisions:
+            before = self._ring.next
+            where = self._live.decide(key, number, now, allowed=allowed)
+            if where >= before:
+                new[where] = None
+        for connection in ended:
+            self._live.end(connection, now)
+        return more
+
+    def _tell_new(self, new: Mapping[int, None]) -> None:
+        if not new or not self._server.followed:
+            return
+        describer = self._describer()
+        for where in new:
+            record = self._ring.read(where)
+            if record is not None:
+                self._server.tell(describer.describe(record))
+
+    def _micros(self) -> int:
+        return int(self._now() * 1e6)
+
+    def _note_absence(self) -> None:
+        """Say from when to when there was no recorder, if there was one before."""
+        last = next(iter(self._ring.newest_first()), None)
+        if last is not None:
+            self.losses.add(Loss(last[1].last / 1e6, self._now(), ALLOWED, AWAY, None))
+
+    def _note_losses(self) -> None:
+        for loss in self._arrivals.new_losses(self._now()):
+            self.losses.add(loss)
+
+    # -- what is served ---------------------------------------------------------------------------------------------
+
+    def _describer(self) -> Describer:
+        return Describer(self._names.node, self._deciders.get, self._names.get)
+
+    def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
+        """What meets the request, the newest first; an empty one from time to time, so that others have their turn."""
+        if request.follow and request.last is None and request.since is None:
+            return
+        describer, left = self._describer(), request.last
+        since, until = request.since, request.until
+        for _, record in self._ring.newest_first():
+            if left == 0:
+                return
+            if since is not None and record.last < since * 1e6:
+                yield {}
+                continue
+            document = describer.describe(record) if until is None or record.began <= until * 1e6 else {}
+            if document and meets(document, request.conditions):
+                left = None if left is None else left - 1
+                yield document
+            else:
+                yield {}
+
+    def status(self) -> dict[str, Any]:
+        live, ring = self._live, self._ring
+        oldest = next((record for number in (ring.oldest,) if (record := ring.read(number)) is not None), None)
+        usage = os.times()
+        return {
+            "allowed": live.allowed,
+            "denied": live.denied,
+            "live": len(live),
+            "unfollowed": live.dropped,
+            "unknown": live.unknown,
+            "lost": self._arrivals.lost(),
+            "malformed": self._arrivals.strange,
+            "slow": self._arrivals.slow,
+            "readers": len(self._server),
+            "oldest": oldest.began / 1e6 if oldest is not None else None,
+            "counted": self._counted,
+            "cpu_seconds": round(usage.user + usage.system, 3),
+            "troubles": [text for text in (ring.trouble, self._names.trouble) if text],
+        }
+
+    def ending(self, since: float | None) -> dict[str, Any]:
+        lost = [
+            {"from": one.begin, "to": one.end, "source": one.source, "why": one.why, "count": one.count}
+            for one in self.losses.since(since)
+        ]
+        return {"end": True, "node": self._names.node, "lost": lost}
+
+
+def _prepare_kernel(log: Log) -> bool:
+    """Have packets, bytes and times counted; returns whether they are."""
+    try:
+        for name in _COUNTING:
+            sysctl.ensure(name, "1", optional=True)
+    except CalicoError as e:
+        log.warning(f"flows have no packets and bytes: {e}")
+        return False
+    return True
+
+
+def run(environ: Mapping[str, str], stopping: Callable[[], bool], log: Log) -> int:
+    """Until ``stopping``; returns the exit status. Raises CalicoError."""
+    os.nice(_NICE)
+    try:
+        recorder = Recorder(directories.state_dir(environ), directories.run_dir(environ), log)
+    except OSError as e:
+        raise KernelError(f"cannot record flows: {e}", errno=e.errno or 0) from e
+    log.info("recording flows")
+    try:
+        while not stopping():
+            recorder.step()
+    finally:
+        recorder.close()
+    return 0

@@ -1,0 +1,80 @@
+"""PURE: one recorded connection as a value, and as the fixed number of bytes that it has in the ring.
+
+Rule: bytes that were not written as a whole, or in another place, are no record: each has its sequence number and a
+checksum.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+_BODY = Struct("=QQ16s16s16sHHHBB5I4Q2IQ")
+_CHECKSUM = Struct("=I")
+BYTES = 144
+
+# flags
+SIX, DENIED, ENDED, COUNTED, BEFORE, GONE = 1, 2, 4, 8, 16, 32
+"""Addresses are IPv6; it was denied; it has ended; packets and bytes are known; it began before anybody could record
+who decided; its end was not seen, but it is not there any more.
+"""
+
+
+class FlowRecord(NamedTuple):
+    """``began``, ``last``: microseconds since 1970. ``source``, ``destination``: as they are where packets are
+    filtered; ``asked``: where the first packet was sent, as far as known, else the destination. For ICMP the ports are
+    as in ``packets``. The numbers of what decided are 0 for nobody: ``egress`` and ``ingress`` of workloads (or of the
+    host, where only it decides), ``host_out`` and ``host_in`` of host endpoints besides, ``denied_by``. ``packets`` and
+    ``size`` (bytes) from the source, ``packets_back`` and ``size_back`` to it; of a denied one ``packets`` counts what
+    was denied. ``source_end``, ``destination_end``: numbers of names, 0 for none.
+    """
+
+    began: int
+    last: int
+    source: bytes
+    destination: bytes
+    asked: bytes
+    sport: int
+    dport: int
+    asked_port: int
+    protocol: int
+    flags: int
+    egress: int
+    ingress: int
+    host_out: int
+    host_in: int
+    denied_by: int
+    packets: int
+    size: int
+    packets_back: int
+    size_back: int
+    source_end: int
+    destination_end: int
+
+    @property
+    def denied(self) -> bool:
+        return bool(self.flags & DENIED)
+
+    def numbers(self) -> tuple[int, ...]:
+        """Of all that decided."""
+        return tuple(filter(None, (self.egress, self.ingress, self.host_out, self.host_in, self.denied_by)))
+
+
+def encode(record: FlowRecord, sequence: int) -> bytes:
+    body = _BODY.pack(*record, sequence)
+    return body + _CHECKSUM.pack(crc32(body))
+
+
+def decode(data: bytes, sequence: int) -> FlowRecord | None:
+    """None if these bytes are not the whole record of that number."""
+    if len(data) != BYTES:
+        return None
+    body = data[: _BODY.size]
+    *fields, found = _BODY.unpack(body)
+    if found != sequence or _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0] != crc32(body):
+        return None
+    record = FlowRecord(*fields)
+    size = 16 if record.flags & SIX else 4
+    short = {name: getattr(record, name)[:size] for name in ("source", "destination", "asked")}
+    return record._replace(**short)

@@ -1,0 +1,155 @@
+"""The newest connections in a file of fixed size, or in memory where no file can be written.
+
+Rule: the file's room is taken when it is made, so a full disk can never stop recording later. A record is in the place
+that its number gives; one that was overwritten or torn is told by itself. A file that is not ours, or of another
+version, is set aside (one is kept) and begun anew: history may be lost, never a start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from struct import Struct
+
+from cni_calico.flows.records import BYTES, FlowRecord, decode, encode
+from cni_calico.regular import make_directories, require_regular
+
+VERSION = 1
+_MAGIC = b"cni-calico flows"
+_HEAD = Struct("=16sIIQQ")  # magic, version, bytes of a record, records, number of the next one
+_NEXT = Struct("=Q")
+_HEAD_BYTES, _NEXT_AT = 4096, 32
+_IN_MEMORY = 16384  # records, where there is no file
+_AT_ONCE = 512
+
+
+class Ring:
+    """``trouble``: why it is only in memory, "" if it is not. ``next``: the number of the next record; the first ever
+    has number 1.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path, self.trouble = path, ""
+        self.count = max(1, (size - _HEAD_BYTES) // BYTES)
+        self.next = 1
+        self._memory: bytearray | None = None
+        self._fd = -1
+        try:
+            self._open()
+        except OSError as e:
+            self.close()
+            self.trouble = f"cannot keep flows in {path}: {e.strerror}: only the newest {_IN_MEMORY} are kept"
+            self.count = min(self.count, _IN_MEMORY)
+            self._memory = bytearray(self.count * BYTES)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest record that may still be there."""
+        return max(1, self.next - self.count)
+
+    def append(self, record: FlowRecord) -> int:
+        """Returns its number."""
+        number = self.next
+        self.next += 1
+        self._write(number, record)
+        if self._memory is None:
+            try:
+                os.pwrite(self._fd, _NEXT.pack(self.next), _NEXT_AT)
+            except OSError as e:
+                self._fail(e)
+        return number
+
+    def update(self, number: int, record: FlowRecord) -> None:
+        """A record that has been overwritten meanwhile stays so."""
+        if number >= self.oldest:
+            self._write(number, record)
+
+    def read(self, number: int) -> FlowRecord | None:
+        if not self.oldest <= number < self.next:
+            return None
+        return decode(self._bytes(number, 1), number)
+
+    def newest_first(self, before: int | None = None) -> Iterator[tuple[int, FlowRecord]]:
+        """(number, record) of what can be read, from the one below ``before`` on."""
+        end = self.next if before is None else min(before, self.next)
+        while end > self.oldest:
+            begin = max(self.oldest, end - _AT_ONCE, end - 1 - (end - 1) % self.count)
+            data = self._bytes(begin, end - begin)
+            for number in range(end - 1, begin - 1, -1):
+                at = (number - begin) * BYTES
+                record = decode(data[at : at + BYTES], number)
+                if record is not None:
+                    yield number, record
+            end = begin
+
+    def _place(self, number: int) -> int:
+        return number % self.count * BYTES
+
+    def _bytes(self, number: int, count: int) -> bytes:
+        at, size = self._place(number), count * BYTES
+        if self._memory is not None:
+            return bytes(self._memory[at : at + size])
+        try:
+            return os.pread(self._fd, size, _HEAD_BYTES + at)
+        except OSError:
+            return b""
+
+    def _write(self, number: int, record: FlowRecord) -> None:
+        at, data = self._place(number), encode(record, number)
+        if self._memory is not None:
+            self._memory[at : at + BYTES] = data
+            return
+        try:
+            os.pwrite(self._fd, data, _HEAD_BYTES + at)
+        except OSError as e:
+            self._fail(e)
+
+    def _fail(self, error: OSError) -> None:
+        self.trouble = f"cannot write flows to {self.path}: {error.strerror}"
+
+    # -- the file -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        make_directories(os.path.dirname(self.path), 0o700)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        try:
+            self._fd = os.open(self.path, flags)
+        except FileNotFoundError:
+            self._make(flags)
+            return
+        if not self._is_ours():
+            self.close()
+            os.replace(self.path, f"{self.path}.bad")
+            self._make(flags)
+
+    def _is_ours(self) -> bool:
+        size, owner = require_regular(self._fd, self.path), os.fstat(self._fd).st_uid
+        head = os.pread(self._fd, _HEAD.size, 0)
+        if len(head) != _HEAD.size or owner != os.geteuid():
+            return False
+        magic, version, of_record, count, following = _HEAD.unpack(head)
+        if (magic, version, of_record, count) != (_MAGIC, VERSION, BYTES, self.count):
+            return False
+        self.next = max(1, following)
+        return size == _HEAD_BYTES + self.count * BYTES
+
+    def _make(self, flags: int) -> None:
+        """With its room, before it has its name."""
+        temporary = f"{self.path}.new"
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        self._fd = os.open(temporary, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(self._fd, 0, _HEAD_BYTES + self.count * BYTES)
+            os.pwrite(self._fd, _HEAD.pack(_MAGIC, VERSION, BYTES, self.count, self.next), 0)
+            os.replace(temporary, self.path)
+        except BaseException:
+            os.unlink(temporary)
+            raise

@@ -1,0 +1,223 @@
+"""The recorder's socket: a line of JSON asks, lines of JSON answer, the last one says what was lost in that time.
+
+Rule: nobody is waited for. A reader who does not take what he asked for is told how much he missed, and is cut off
+after a while; what cannot be understood is answered with an error. Only who may open the socket (root) gets here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Protocol
+
+from cni_calico.flows.query import Aggregates, FlowQuery, QueryRefused, meets, parse_query
+from cni_calico.regular import make_directories
+
+SOCKET = "flow-query.sock"
+READERS = 8
+_LINE, _ROOM, _PATIENCE_S = 64 << 10, 1 << 20, 10.0
+_PIECE = 200  # documents that are made for one reader before the others have their turn
+
+
+class FlowSource(Protocol):
+    """What is served. ``documents`` are the newest first; ``ending`` is the last line."""
+
+    def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]: ...
+
+    def status(self) -> dict[str, Any]: ...
+
+    def ending(self, since: float | None) -> dict[str, Any]: ...
+
+
+class Reader:
+    def __init__(self, connection: socket.socket, now: float) -> None:
+        self.connection = connection
+        self.request: FlowQuery | None = None
+        self.making: Iterator[dict[str, Any]] | None = None
+        self.out = bytearray()
+        self.got = b""
+        self.missed = 0
+        self.moved = now  # when something was last sent, or there was nothing to send
+        self.ending = False
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def say(self, document: dict[str, Any]) -> None:
+        self.out += json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+class FlowServer:
+    """``wait`` instead of sleeping, then ``tell`` of what is new. Raises OSError if there can be no socket."""
+
+    def __init__(self, path: str, source: FlowSource, now: Callable[[], float]) -> None:
+        self.path, self._source, self._now = path, source, now
+        make_directories(os.path.dirname(path), 0o755)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._readers: list[Reader] = []
+        self._selector = selectors.DefaultSelector()
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        before = os.umask(0o177)
+        try:
+            self._listening.bind(path)
+        finally:
+            os.umask(before)
+        self._listening.listen(READERS)
+        self._selector.register(self._listening, selectors.EVENT_READ)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    @property
+    def followed(self) -> bool:
+        """Whether somebody waits for what is new, or for more."""
+        return any(one.making is not None or (one.request and one.request.follow) for one in self._readers)
+
+    def close(self) -> None:
+        for reader in list(self._readers):
+            self._drop(reader)
+        self._selector.close()
+        self._listening.close()
+        with suppress(OSError):
+            os.unlink(self.path)
+
+    def wait(self, seconds: float) -> None:
+        """At most so long; requests are read and answers sent meanwhile."""
+        busy = any(reader.making is not None and len(reader.out) < _ROOM for reader in self._readers)
+        for key, events in self._selector.select(0 if busy else seconds):
+            if key.fileobj is self._listening:
+                self._accept()
+                continue
+            reader: Reader = key.data
+            if events & selectors.EVENT_READ:
+                self._receive(reader)
+        for reader in list(self._readers):
+            self._go_on(reader)
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """To those who follow."""
+        for reader in self._readers:
+            request = reader.request
+            if request is None or not request.follow or not meets(document, request.conditions):
+                continue
+            if len(reader.out) > _ROOM:
+                reader.missed += 1
+                continue
+            if reader.missed:
+                reader.say({"lost": reader.missed, "why": "this reader was too slow"})
+                reader.missed = 0
+            reader.say(document)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        reader = Reader(connection, self._now())
+        if len(self._readers) >= READERS:
+            with suppress(OSError):
+                connection.send(b'{"error":"there are %d readers already: try again later"}\n' % READERS)
+            connection.close()
+            return
+        self._readers.append(reader)
+        self._selector.register(connection, selectors.EVENT_READ, reader)
+
+    def _receive(self, reader: Reader) -> None:
+        try:
+            data = reader.connection.recv(_LINE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(reader)
+            return
+        if reader.request is not None or reader.ending:
+            return  # one request only; what else comes is not looked at
+        reader.got += data
+        line, end, _ = reader.got.partition(b"\n")
+        if not end and len(line) < _LINE:
+            return
+        try:
+            if not end:
+                raise QueryRefused(f"a request has at most {_LINE} bytes")
+            request = reader.request = parse_query(line)
+        except QueryRefused as e:
+            reader.say({"error": str(e)})
+            reader.ending = True
+            return
+        if request.status:
+            reader.say(self._source.status())
+            reader.ending = True
+        else:
+            reader.making = self._answer(request)
+
+    def _answer(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
+        """Oldest first, so that what follows can come after it."""
+        if request.aggregate:
+            summed = Aggregates()
+            for document in self._source.documents(request):
+                if document:
+                    summed.add(document)
+                yield {}
+            yield from summed.documents()
+            if summed.left_out:
+                yield {"lost": summed.left_out, "why": f"more than {summed.most} different ones"}
+            return
+        found: list[dict[str, Any]] = []
+        for document in self._source.documents(request):
+            if document:
+                found.append(document)
+            yield {}
+        yield from reversed(found)
+
+    def _go_on(self, reader: Reader) -> None:
+        if reader.making is not None and len(reader.out) < _ROOM:
+            for _ in range(_PIECE):
+                try:
+                    document = next(reader.making)
+                except StopIteration:
+                    self._finish(reader)
+                    break
+                if document:
+                    reader.say(document)
+        self._send(reader)
+
+    def _finish(self, reader: Reader) -> None:
+        request, reader.making = reader.request, None
+        assert request is not None
+        if not request.follow:
+            reader.say(self._source.ending(request.since))
+            reader.ending = True
+
+    def _send(self, reader: Reader) -> None:
+        now = self._now()
+        if reader.out:
+            try:
+                sent = reader.connection.send(reader.out)
+                del reader.out[:sent]
+                reader.moved = now
+            except BlockingIOError:
+                if now - reader.moved > _PATIENCE_S:
+                    self._drop(reader)
+                return
+            except OSError:
+                self._drop(reader)
+                return
+        else:
+            reader.moved = now
+        if reader.ending and not reader.out:
+            self._drop(reader)
+
+    def _drop(self, reader: Reader) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(reader.connection)
+            reader.connection.close()

@@ -1,0 +1,128 @@
+"""Keeps the recorder of flows running while flows are to be recorded, and tells it who has which address.
+
+Rule: the recorder is a process of its own, so that neither its work nor its end touches the agent. Nothing is started,
+and no file written, before flows are to be recorded for the first time. What it has to know is written to a file: it
+may be stopped, or begun again, at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from cni_calico.backoff import Backoff
+from cni_calico.daemon.child_lines import ChildLines
+from cni_calico.daemon.orphans import VARIABLE
+from cni_calico.errors import KernelError
+from cni_calico.flows.names import ENDS, EndName, render_ends
+from cni_calico.kernel.child import Child
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.model.identity import container_name
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.nodeagent.context.recording import DISABLED
+
+FLAG = "-flow-recorder"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S, _LOOK_S, _GRACE_S = 0.5, 30.0, 60.0, 0.25, 2.0
+
+
+def name_of(endpoint: WorkloadEndpoint) -> EndName:
+    """A pod by its name; a container by the name that people gave it, if that is known."""
+    metadata = endpoint.metadata
+    if endpoint.pod:
+        return EndName("pod", metadata.namespace, endpoint.pod)
+    return EndName("workload", metadata.namespace, container_name(endpoint) or endpoint.workload or metadata.name)
+
+
+class RecorderKeeper:
+    """``use`` in one thread. ``command``: this executable's own, to which the flag is added; ``start_thread`` runs its
+    argument in a thread of its own until ``stopping``.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        run_dir: str,
+        log: Log,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        start_thread: Callable[[Callable[[], None]], object],
+        stopping: threading.Event,
+    ) -> None:
+        self._node, self._path, self._log = node, f"{run_dir}/{ENDS}", log
+        self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
+        self._start_thread, self._stopping = start_thread, stopping
+        self._wanted = threading.Event()
+        self._runs = False
+        self._written = b""
+        self.trouble = ""
+
+    def use(self, flows: str, endpoints: Iterable[WorkloadEndpoint]) -> None:
+        """``flows``: the parameter; ``endpoints``: this node's."""
+        if flows == DISABLED:
+            self._wanted.clear()
+            return
+        self._tell(endpoints)
+        self._wanted.set()
+        if not self._runs:
+            self._runs = True
+            self._start_thread(self._run)
+
+    def _tell(self, endpoints: Iterable[WorkloadEndpoint]) -> None:
+        ends = [(name_of(one), [net.network_address.packed for net in one.ip_networks]) for one in endpoints]
+        data = render_ends(self._node, sorted(ends, key=lambda one: (one[0].shown, one[1])))
+        if data == self._written:
+            return
+        try:
+            Files().write_atomic(self._path, data, 0o600, durable=False)
+            self._written, self.trouble = data, ""
+        except OSError as e:
+            self._note(f"flows have no names of pods: cannot write {self._path}: {e.strerror}")
+
+    def _note(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            self._log.warning(trouble)
+        self.trouble = trouble
+
+    # -- the process --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        lines, pauses = ChildLines(self._log), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        try:
+            while not self._stopping.is_set():
+                if not self._wanted.is_set():
+                    self._stopping.wait(_LOOK_S)
+                    continue
+                lasted = self._run_once(lines.fd)
+                if not self._is_wanted():
+                    continue
+                if lasted:
+                    pauses.reset()
+                pause_s = pauses.next()
+                self._log.warning(f"the flow recorder ended; it is started again in {pause_s:g} s")
+                self._stopping.wait(pause_s)
+        finally:
+            lines.close()
+
+    def _is_wanted(self) -> bool:
+        return self._wanted.is_set() and not self._stopping.is_set()
+
+    def _run_once(self, output_fd: int) -> bool:
+        """Until it ends, or is not wanted any more; returns whether it ran for a while."""
+        try:
+            child = Child.start([*self._command, FLAG], env=self._environ, output_fd=output_fd)
+        except KernelError as e:
+            self._log.error(str(e))
+            return False
+        self._log.info(f"started the flow recorder (process {child.pid})")
+        ran_s = 0.0
+        try:
+            while not child.ended(_LOOK_S):
+                ran_s += _LOOK_S
+                if not self._is_wanted():
+                    child.stop(_GRACE_S)
+                    break
+        finally:
+            child.close()
+        return ran_s >= _STEADY_S

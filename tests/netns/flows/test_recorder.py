@@ -1,0 +1,170 @@
+"""The recorder beside the policy engine, as the agent starts it: what calicoctl shows of packets that were sent."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.ctl.main import run
+from cni_calico.daemon.supervisor import own_command
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.flows.client import ask
+from cni_calico.flows.query import Condition, FlowQuery
+from cni_calico.flows.serving import SOCKET
+from cni_calico.kernel import netns
+from cni_calico.log import Log
+from cni_calico.model.documents.codec import decode_endpoint
+from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.recording.keeper import RecorderKeeper
+from tests.deadlines import until
+from tests.netns.policing.lab import ALLOW_80, NODE, Lab, lab
+
+pytestmark = [pytest.mark.netns]
+
+
+class Recorded:
+    """A node whose flows are recorded."""
+
+    def __init__(self, lab: Lab, root: Path) -> None:
+        self.lab, self.root = lab, root
+        self.environ = {**os.environ, "CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")}
+        self.stopping, self.threads = threading.Event(), list[threading.Thread]()
+        log = Log("debug", str(root / "recorder.log"), stderr=False)
+        command = own_command()
+        self.keeper = RecorderKeeper(
+            NODE, str(root / "run"), log, command, self.environ, self._start_thread, self.stopping
+        )
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        def inside() -> None:
+            netns.enter(os.open(self.lab.host.path, os.O_RDONLY | os.O_CLOEXEC))
+            work()
+
+        self.threads.append(threading.Thread(target=inside))
+        self.threads[-1].start()
+
+    def close(self) -> None:
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join()
+
+    def record(self) -> None:
+        endpoints = [
+            decode_endpoint(
+                ResourceKey("WorkloadEndpoint", f"{NODE}-k8s-{name}-eth0", "default"),
+                {"metadata": {"name": f"{NODE}-k8s-{name}-eth0", "namespace": "default"}, "spec": workload.document},
+            )
+            for name, workload in self.lab.workloads.items()
+        ]
+        self.keeper.use("Enabled", endpoints)
+        until(lambda: (self.root / "run" / SOCKET).exists(), "the recorder listens")
+
+    @property
+    def pid(self) -> int:
+        found = re.findall(r"process (\d+)", (self.root / "recorder.log").read_text())
+        return int(found[-1])
+
+    def ask(self, query: FlowQuery | None = None) -> list[dict[str, Any]]:
+        try:
+            return list(ask(str(self.root / "run" / SOCKET), query or FlowQuery(), Deadline.after(10)))
+        except CalicoError:
+            return []  # it is being started again
+
+    def until(self, count: int, **conditions: str) -> list[dict[str, Any]]:
+        """The flows that meet the conditions, once there are so many."""
+        query = FlowQuery(tuple(Condition(field, (value,)) for field, value in conditions.items()))
+        found: list[dict[str, Any]] = []
+
+        def enough() -> bool:
+            found[:] = [one for one in self.ask(query) if "verdict" in one]
+            return len(found) >= count
+
+        until(enough, f"{count} flows with {conditions}")
+        return found
+
+    def calicoctl(self, *arguments: str) -> int:
+        return run(["flows", *arguments], self.environ)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Recorded]:
+    with lab(tmp_path) as made:
+        made.put_profile("kns.default")
+        made.add("a", "10.77.0.1", "fd00:77::1", app="a")
+        made.add("b", "10.77.0.2", "fd00:77::2", app="b")
+        made.put("GlobalNetworkPolicy", "to-b", ALLOW_80)
+        made.start(FELIX_FLOWS="Enabled")
+        made.until_in_force(policies=1, endpoints=2)
+        node = Recorded(made, tmp_path)
+        try:
+            node.record()
+            yield node
+        finally:
+            node.close()
+
+
+def decided(document: dict[str, Any]) -> list[str]:
+    return [one["said"] for one in document["decided"]]
+
+
+ALLOWED_BY = ["egress: profile kns.default rule 0", "ingress: to-b rule 0"]
+DENIED_BY = [ALLOWED_BY[0], "ingress: end of tier default (policies: to-b)"]
+
+
+def test_each_connection_is_one_flow_with_the_rules_that_decided(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version in (4, 6):
+        assert recorded.lab.passes("a", "b", 80, version=version, sport=1000)
+        assert not recorded.lab.passes("a", "b", 81, version=version, sport=1001)
+    recorded.until(2, verdict="denied")
+    flows = sorted(recorded.until(4), key=lambda one: (":" in one["source"]["ip"], one["source"]["port"]))
+    assert [(one["verdict"], one["destination"]["port"]) for one in flows] == [("allowed", 80), ("denied", 81)] * 2
+    assert [decided(one) for one in flows] == [ALLOWED_BY, DENIED_BY] * 2
+    ends = {(one["source"]["name"], one["destination"]["name"], one["node"]) for one in flows}
+    assert ends == {("a", "b", NODE)} and {one["how"] for one in flows} == {"kernel"}
+    assert flows[1]["packets"] == {"in": 1, "out": 0} and flows[0]["packets"] is None  # it lasts
+    # the same connection again: not answered, so its packets are asked again, and reported only once
+    assert recorded.lab.passes("a", "b", 80, sport=1000) and not recorded.lab.passes("a", "b", 81, sport=1001)
+    (denied,) = (one for one in recorded.until(2, port="81") if one["packets"] == {"in": 2, "out": 0})
+    assert len(recorded.until(4)) == 4 and denied["source"]["ip"] == "10.77.0.1"
+    capsys.readouterr()
+    assert recorded.calicoctl("--verdict", "denied", "--last", "1", "--fail-if-denied", "-v") == 3
+    said = capsys.readouterr()
+    assert "default/a" in said.out and "end of tier default" in said.out and "1 flow" in said.err
+    assert "calicoctl policy explain --from default/a --to default/b --protocol udp --port 81" in said.out
+    assert recorded.calicoctl("--aggregate", "--to", "default/b", "-o", "jsonl") == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_a_stopped_and_a_killed_recorder_lose_nothing_that_they_do_not_tell(recorded: Recorded) -> None:
+    lab = recorded.lab
+    os.kill(recorded.pid, signal.SIGSTOP)
+    assert all(lab.passes("a", "b", 8000 + i) for i in range(10))
+    os.kill(recorded.pid, signal.SIGCONT)
+    assert len(recorded.until(10)) == 10
+    first = recorded.pid
+    os.kill(first, signal.SIGSTOP)
+    assert lab.passes("a", "b", 80, sport=2000)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: recorded.pid != first, "another one is started")
+    found = recorded.until(11)
+    assert decided(found[-1]) == ALLOWED_BY and found[-1]["source"]["port"] == 2000  # from the connection's label
+    assert lab.passes("a", "b", 80, sport=2001)
+    assert len(recorded.until(12)) == 12
+    (ending,) = (one for one in recorded.ask() if "end" in one)
+    assert [one["why"] for one in ending["lost"]] == ["recorder"]
+
+
+def test_it_is_off_again(recorded: Recorded) -> None:
+    recorded.keeper.use("Disabled", ())
+    until(lambda: not (recorded.root / "run" / SOCKET).exists(), "the recorder has ended")
+    assert recorded.lab.passes("a", "b", 80)

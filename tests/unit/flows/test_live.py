@@ -1,0 +1,164 @@
+"""Which record a decision or an end belongs to."""
+
+from __future__ import annotations
+
+from struct import pack
+
+from cni_calico.flows.deciders import Decider
+from cni_calico.flows.live import ATTEMPT_US, LiveFlows, decided_in
+from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, FlowRecord
+from cni_calico.kernel.netlink.ended import TrackedConnection
+
+OUT, IN, HOST_IN, HOST_OUT, DENY = 300, 301, 302, 303, 304
+S = 1_000_000
+KEY = bytes((10, 0, 0, 1, 10, 0, 0, 2, 6)) + pack(">HH", 1000, 80)
+OTHER = KEY[:-1] + b"\x51"
+
+
+class Kept:
+    """Records in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[FlowRecord | None] = [None]
+
+    def append(self, record: FlowRecord) -> int:
+        self.records.append(record)
+        return len(self.records) - 1
+
+    def update(self, number: int, record: FlowRecord) -> None:
+        self.records[number] = record
+
+    def read(self, number: int) -> FlowRecord | None:
+        return self.records[number]
+
+
+def decider(number: int) -> Decider | None:
+    if number not in (OUT, IN, HOST_IN, HOST_OUT, DENY):
+        return None
+    return Decider("NetworkPolicy", "a", "p", "default", number in (IN, HOST_IN, DENY), 0, "Allow")
+
+
+def opened(most: int = 100) -> tuple[LiveFlows, Kept]:
+    kept = Kept()
+    return LiveFlows(kept, decider, lambda address: address[-1], most), kept
+
+
+def ended(key: bytes = KEY, ended_s: float = 9.0, label: bytes = b"") -> TrackedConnection:
+    return TrackedConnection(key, bytes((10, 96, 0, 1)), 443, 5, 500, 4, 400, 1.0, ended_s, label)
+
+
+def only(kept: Kept) -> FlowRecord:
+    (record,) = kept.records[1:]
+    assert record is not None
+    return record
+
+
+def test_both_sides_are_one_record_until_the_connection_ends() -> None:
+    live, kept = opened()
+    where = live.decide(KEY, OUT, 1 * S, allowed=True)
+    assert live.decide(KEY, IN, 1 * S, allowed=True) == where and len(live) == 1
+    assert live.decide(KEY, IN, 2 * S, allowed=True) == where  # two first packets at once
+    assert live.end(ended(), 10 * S) == where and len(live) == 0
+    record = only(kept)
+    assert (record.egress, record.ingress, record.source_end, record.destination_end) == (OUT, IN, 1, 2)
+    assert (record.asked, record.asked_port, record.dport) == (bytes((10, 96, 0, 1)), 443, 80)
+    assert (record.packets, record.size, record.packets_back, record.size_back) == (5, 500, 4, 400)
+    assert record.flags == COUNTED | ENDED and (record.began, record.last) == (1 * S, 9 * S)
+    assert (live.allowed, live.denied) == (1, 0)
+    assert live.decide(KEY, OUT, 20 * S, allowed=True) != where  # the same ports again
+
+
+def test_host_endpoints_and_workloads_in_the_same_direction() -> None:
+    live, kept = opened()
+    for number in (HOST_IN, OUT, IN, HOST_OUT):  # in the order in which they are asked
+        live.decide(KEY, number, S, allowed=True)
+    record = only(kept)
+    assert (record.host_in, record.ingress, record.egress, record.host_out) == (HOST_IN, IN, OUT, HOST_OUT)
+
+
+def test_what_is_let_out_and_not_in_is_denied() -> None:
+    """The first packet comes again and again."""
+    live, kept = opened()
+    for i in range(3):
+        live.decide(KEY, OUT, (1 + i) * S, allowed=True)
+        live.decide(KEY, DENY, (1 + i) * S, allowed=False)
+    record = only(kept)
+    assert (record.egress, record.denied_by, record.packets) == (OUT, DENY, 3)
+    assert record.flags == DENIED and record.last == 3 * S and (live.allowed, live.denied, len(live)) == (0, 1, 0)
+    live.decide(KEY, DENY, 3 * S + ATTEMPT_US + 1, allowed=False)
+    assert len(kept.records) == 3 and live.denied == 2
+
+
+def test_an_attempt_that_is_let_through_later_is_another_record() -> None:
+    live, kept = opened()
+    live.decide(KEY, OUT, S, allowed=True)
+    live.decide(KEY, DENY, S, allowed=False)
+    live.decide(KEY, OUT, 2 * S, allowed=True)
+    live.decide(KEY, IN, 2 * S, allowed=True)
+    found = [(one.denied_by, one.egress, one.ingress) for one in kept.records[1:] if one]
+    assert found == [(DENY, OUT, 0), (0, OUT, IN)] and (live.allowed, live.denied, len(live)) == (1, 1, 1)
+
+
+def test_an_end_that_comes_before_the_decision() -> None:
+    live, kept = opened()
+    assert live.end(ended(), 2 * S) == 0
+    live.decide(KEY, OUT, 2 * S, allowed=True)
+    assert only(kept).flags == COUNTED | ENDED and len(live) == 0
+    live.end(ended(OTHER), 2 * S)
+    live.tidy(9 * S)
+    live.decide(OTHER, OUT, 9 * S, allowed=True)
+    assert len(live) == 1  # it was another one
+
+
+def test_the_oldest_go_when_there_are_too_many() -> None:
+    live, kept = opened(2)
+    keys = [KEY[:-1] + bytes((i,)) for i in range(3)]
+    for key in keys:
+        live.decide(key, OUT, S, allowed=True)
+    assert len(live) == 2 and live.dropped == 1 and live.end(ended(keys[0]), 2 * S) == 0
+    assert all(record is not None and not record.flags for record in kept.records[1:])
+
+
+def test_what_is_missing_twice_has_ended_unseen() -> None:
+    live, kept = opened()
+    live.decide(KEY, OUT, S, allowed=True)
+    live.decide(OTHER, OUT, S, allowed=True)
+    for present in ((OTHER,), ()):
+        expected = live.begin_comparison()
+        for key in present:
+            live.compare(expected, ended(key, 0.0), 2 * S)
+        live.end_comparison(expected)
+    first, second = kept.records[1:]
+    assert first is not None and second is not None
+    assert first.flags == ENDED | GONE and second.flags == COUNTED and len(live) == 1
+
+
+def test_what_began_unrecorded_is_known_by_its_label() -> None:
+    live, kept = opened()
+    label = pack("=4I", OUT, ~OUT & 0xFFFFFFFF, IN, ~IN & 0xFFFFFFFF)
+    expected = live.begin_comparison()
+    live.compare(expected, ended(label=label), 5 * S)
+    live.compare(expected, ended(OTHER), 5 * S)  # nobody labelled it
+    record = only(kept)
+    assert (record.egress, record.ingress, record.began) == (OUT, IN, 1 * S) and len(live) == 1
+
+
+def test_two_numbers_in_one_half_of_a_label_are_told() -> None:
+    first, second = (pack("=4I", number, ~number & 0xFFFFFFFF, 0, 0) for number in (OUT, IN))
+    both = bytes(a | b for a, b in zip(first, second, strict=True))
+    assert decided_in(first) == (OUT, 0) and decided_in(both) == (0, 0) and decided_in(b"") == (0, 0)
+
+
+def test_an_unknown_number_is_kept_and_counted() -> None:
+    live, kept = opened()
+    live.decide(KEY, 9999, S, allowed=True)
+    live.decide(KEY, 3, S, allowed=False)  # a fixed reason
+    assert only(kept).egress == 9999 and live.unknown == 1
+
+
+def test_a_new_recorder_goes_on_with_what_lasts() -> None:
+    live, kept = opened()
+    where = live.decide(KEY, OUT, S, allowed=True)
+    again = LiveFlows(kept, decider, lambda address: 0)
+    again.resume([(where, only(kept))])
+    assert again.end(ended(), 9 * S) == where and only(kept).flags == COUNTED | ENDED

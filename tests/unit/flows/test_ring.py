@@ -1,0 +1,91 @@
+"""The ring: any sequence of records against a list, files that are damaged, torn records, and a disk without room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cni_calico.flows import ring as rings
+from cni_calico.flows.records import BYTES, SIX, FlowRecord, decode, encode
+from cni_calico.flows.ring import Ring
+
+_U16, _U32, _U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
+_V4, _V6 = st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)
+ROOM = 4096 + 8 * BYTES
+
+
+def record(began: int = 1) -> FlowRecord:
+    return FlowRecord(began, began, b"\n\0\0\1", b"\n\0\0\2", b"\n\0\0\2", 1, 2, 2, 17, *(0,) * 12)
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> FlowRecord:
+    six = draw(st.booleans())
+    addresses = [draw(_V6 if six else _V4) for _ in range(3)]
+    flags = draw(st.integers(0, 255)) & ~SIX | (SIX if six else 0)
+    ports, numbers = [draw(_U16) for _ in range(3)], [draw(_U32) for _ in range(5)]
+    times, counts, ends = ([draw(kind) for _ in range(n)] for kind, n in ((_U64, 2), (_U64, 4), (_U32, 2)))
+    return FlowRecord(*times, *addresses, *ports, draw(st.integers(0, 255)), flags, *numbers, *counts, *ends)
+
+
+@given(_records(), _U64)
+def test_a_record_is_read_as_it_was_written(one: FlowRecord, number: int) -> None:
+    data = encode(one, number)
+    assert len(data) == BYTES and decode(data, number) == one
+    assert decode(data, number ^ 1) is None and decode(data[:-1], number) is None
+
+
+@given(_records(), st.integers(0, BYTES * 8 - 1))
+def test_a_torn_record_is_none(one: FlowRecord, bit: int) -> None:
+    data = bytearray(encode(one, 7))
+    data[bit // 8] ^= 1 << bit % 8
+    assert decode(bytes(data), 7) is None
+
+
+@pytest.mark.parametrize("written", [0, 1, 7, 8, 9, 16, 21])
+def test_the_newest_are_there_and_again_after_a_restart(tmp_path: Path, written: int) -> None:
+    ring = Ring(str(tmp_path / "flows" / "ring"), ROOM)
+    assert [ring.append(record(i)) for i in range(1, written + 1)] == list(range(1, written + 1))
+    if written:
+        ring.update(written, record(99))
+    ring.update(written - 8, record(98))  # it has been overwritten
+    kept = [(i, record(99 if i == written else i)) for i in range(written, max(0, written - 8), -1)]
+    assert list(ring.newest_first()) == kept
+    assert [ring.read(i) for i, _ in kept] == [one for _, one in kept]
+    assert ring.read(written + 1) is None and ring.read(written - 8) is None
+    assert list(ring.newest_first(written)) == kept[1:]
+    ring.close()
+    again = Ring(ring.path, ROOM)
+    assert list(again.newest_first()) == kept and again.append(record()) == written + 1
+    assert os.stat(ring.path).st_size == ROOM and oct(os.stat(ring.path).st_mode)[-3:] == "600"
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["short", "magic", "version", "empty", "size"])
+def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "ring"
+    Ring(str(path), ROOM).close()
+    data = bytearray(path.read_bytes())
+    if damage == "magic":
+        data[0] ^= 1
+    elif damage == "version":
+        data[16] ^= 1
+    path.write_bytes({"short": bytes(data[:-1]), "empty": b""}.get(damage, bytes(data)))
+    ring = Ring(str(path), ROOM + BYTES if damage == "size" else ROOM)
+    assert not ring.trouble and not list(ring.newest_first()) and ring.append(record()) == 1
+    assert (tmp_path / "ring.bad").exists()
+    ring.close()
+
+
+def test_without_room_for_the_file_the_newest_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "_IN_MEMORY", 3)
+    (tmp_path / "ring").symlink_to(tmp_path / "elsewhere")
+    ring = Ring(str(tmp_path / "ring"), ROOM)
+    for i in range(1, 6):
+        ring.append(record(i))
+    assert str(tmp_path) in ring.trouble and [one.began for _, one in ring.newest_first()] == [5, 4, 3]
+    assert not (tmp_path / "elsewhere").exists()
