@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from cni_calico.flows.deciders import Decider, parse_line
 from cni_calico.regular import make_directories, read_regular, require_regular, write_all
@@ -169,7 +168,3 @@ class Names:
             self.trouble = ""
         except OSError as e:
             self.trouble = f"names of flows' ends are not kept: cannot write {self.path}: {e.strerror}"
-
-
-def shown_address(address: bytes) -> str:
-    return str(ip_address(address))

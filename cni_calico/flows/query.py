@@ -55,8 +55,8 @@ class FlowQuery:
 
 def render_query(request: FlowQuery) -> bytes:
     conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
-    whole = {name: getattr(request, name) for name in _FIELDS_OF_QUERY if name != "conditions"}
-    return json.dumps({"conditions": conditions, **whole}).encode() + b"\n"
+    asked = request.last, request.since, request.until, request.follow, request.aggregate, request.status
+    return json.dumps(dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))).encode() + b"\n"
 
 
 def parse_query(line: bytes) -> FlowQuery:

@@ -76,5 +76,5 @@ def decode(data: bytes, sequence: int) -> FlowRecord | None:
         return None
     record = FlowRecord(*fields)
     size = 16 if record.flags & SIX else 4
-    short = {name: getattr(record, name)[:size] for name in ("source", "destination", "asked")}
-    return record._replace(**short)
+    source, destination, asked = record.source[:size], record.destination[:size], record.asked[:size]
+    return record._replace(source=source, destination=destination, asked=asked)

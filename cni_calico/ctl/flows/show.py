@@ -51,7 +51,7 @@ def parse_query_arguments(arguments: Namespace, now: datetime) -> FlowQuery:
         raise InvalidConfig(f"--last must not be negative: {arguments.last}")
     if arguments.negate:
         raise InvalidConfig("there is no filter after --not")
-    since, until = (_parse_when(getattr(arguments, name), name, now) for name in ("since", "until"))
+    since, until = _parse_when(arguments.since, "since", now), _parse_when(arguments.until, "until", now)
     last = arguments.last
     if last is None and since is None and until is None and not arguments.follow and not arguments.aggregate:
         last = _DEFAULT_LAST

@@ -17,6 +17,7 @@ from cni_calico.errors import CalicoError
 from cni_calico.nodeagent.bgp.bird.control import read_status
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 from cni_calico.nodeagent.status import file as agent_status
+from cni_calico.nodeagent.status.flow_metrics import ask_recorder
 from cni_calico.nodeagent.status.probes import why_cni_silent
 
 BIRD_S = 5.0
@@ -42,6 +43,9 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
         **agent_status.read_status(run_dir),
         "cni": why_cni_silent(f"{run_dir}/{directories.CNI_SOCKET}") or ANSWERS,
     }
+    recorder = ask_recorder(run_dir)
+    if recorder is not None:
+        fields["flows"] = describe_recorder(recorder)
     not_live = agent_status.why_not_live(fields, agent_status.since_boot())
     bird: BirdStatus | str
     try:
@@ -95,6 +99,8 @@ def render_agent(fields: Mapping[str, Any], now: float, look: PlainLook = PLAIN)
         ("Policy", _toned(_describe_policy(fields), look)),
         ("CNI", fields.get("cni", "unknown")),
     ]
+    if "flows" in fields:
+        pairs.append(("Flows", fields["flows"]))
     lines += [f"{name + ':':11}{value}" for name, value in pairs]
     for heading, topic in _TOPICS:
         texts = fields.get(topic) or ()
@@ -107,6 +113,15 @@ def render_agent(fields: Mapping[str, Any], now: float, look: PlainLook = PLAIN)
     troubles: Mapping[str, str] = fields.get("troubles") or {}
     lines += ["", "Failing parts:", *(f"  {part}: {why}" for part, why in troubles.items())] if troubles else []
     return "\n".join(lines) + "\n"
+
+
+def describe_recorder(said: Mapping[str, Any]) -> str:
+    """What the flow recorder says of itself, in a line."""
+    oldest = said["oldest"]
+    since = f", since {datetime.fromtimestamp(oldest).astimezone():%Y-%m-%d %H:%M:%S}" if oldest else ""
+    lost = ", ".join(f"{count} {source}" for source, count in said["lost"].items() if count) or "nothing"
+    troubles = "".join(f"; {text}" for text in said["troubles"])
+    return f"{said['allowed']} allowed and {said['denied']} denied recorded{since}, lost: {lost}{troubles}"
 
 
 def _toned(text: str, look: PlainLook) -> str:

@@ -21,6 +21,7 @@ from cni_calico.ipam.pools import pool_of
 from cni_calico.log import Log
 from cni_calico.nodeagent.bgp.bird.controller import BirdController
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
+from cni_calico.nodeagent.status.flow_metrics import collect_flows
 from cni_calico.nodeagent.status.numbers import BUCKETS_S, Numbers
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.status.policy_metrics import collect_policing
@@ -96,6 +97,7 @@ class Metrics:
         yield from self._of_ipam(GaugeMetricFamily)
         if self.policing is not None:
             yield from collect_policing(*self.policing())
+        yield from collect_flows(self._run_dir)
         if self.snapshot is not None:
             hosts = len(self.snapshot.nodes)
             yield GaugeMetricFamily("felix_cluster_num_hosts", "Nodes of the cluster.", value=hosts)

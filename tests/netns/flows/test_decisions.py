@@ -98,16 +98,16 @@ def expected_of(documents: dict[Any, Any], wire: Wire) -> tuple[list[Any], Count
     return tried, expected
 
 
-def _compare(listener: Listener, documents: dict[Any, Any]) -> None:
-    listener.forget()
-    tried, expected = expected_of(documents, listener.wire)
-    arrived = listener.wire.arrivals(tried)
+def _compare(told: Listener, documents: dict[Any, Any]) -> None:
+    told.forget()
+    tried, expected = expected_of(documents, told.wire)
+    arrived = told.wire.arrivals(tried)
     assert any(arrived) or not any(allowed for allowed, _, _ in expected)
     found = Counter[Reported]()
 
     def all_reported() -> bool:
-        for allowed, decision in listener.take():
-            decider = listener.deciders.get(decision.number)
+        for allowed, decision in told.take():
+            decider = told.deciders.get(decision.number)
             what: object = decision.number
             if decider is not None:
                 policy = decider.kind, decider.namespace, decider.name
@@ -117,11 +117,11 @@ def _compare(listener: Listener, documents: dict[Any, Any]) -> None:
 
     until(all_reported, "every decision is reported")
     assert found == expected
-    assert [one.lost for one in listener.reports] == [one.strange for one in listener.reports] == [0, 0]
+    assert [one.lost for one in told.reports] == [one.strange for one in told.reports] == [0, 0]
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
+def told() -> Iterator[Listener]:
     numbers = RuleNumbers()
     with open_wire(FilterSettings(recording=Recording(numbers))) as wire:
         made = Listener(wire, numbers)
@@ -129,7 +129,7 @@ def listener() -> Iterator[Listener]:
         made.close()
 
 
-def test_what_is_reported(listener: Listener) -> None:
+def test_what_is_reported(told: Listener) -> None:
     examples = settings(
         max_examples=8 if has("machine") else 25,
         deadline=None,
@@ -140,7 +140,7 @@ def test_what_is_reported(listener: Listener) -> None:
     @examples
     @given(documents=_clusters)
     def compare(documents: dict[Any, Any]) -> None:
-        _compare(listener, documents)
+        _compare(told, documents)
 
     compare()
 
@@ -170,18 +170,18 @@ def put_open(wire: Wire) -> None:
     wire.route({ip_address("10.0.0.1"): "cali1"})
 
 
-def test_a_connection_that_is_not_answered_is_reported_once(listener: Listener) -> None:
-    put_open(listener.wire)
-    assert listener.wire.arrivals([(UPLINK, "cali1", UDP)] * 5) == [True] * 5
+def test_a_connection_that_is_not_answered_is_reported_once(told: Listener) -> None:
+    put_open(told.wire)
+    assert told.wire.arrivals([(UPLINK, "cali1", UDP)] * 5) == [True] * 5
     found: list[tuple[bool, ReportedDecision]] = []
 
     def reported(count: int) -> bool:
-        found.extend(listener.take())
+        found.extend(told.take())
         return len(found) >= count
 
     until(lambda: reported(1), "a report")
-    listener.forget()
-    assert listener.wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
+    told.forget()
+    assert told.wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
     until(lambda: reported(2), "another one")
     assert [(allowed, decision.hook) for allowed, decision in found] == [(True, 2), (True, 2)]
 
@@ -198,18 +198,18 @@ def test_what_has_no_connection_passes_as_without_recording() -> None:
     assert arrived == {False: [True], True: [True]}
 
 
-def test_recording_can_be_switched_while_packets_pass(listener: Listener) -> None:
-    put_open(listener.wire)
-    goal, recording = listener.wire.enforcer.goal, listener.wire.enforcer.goal.settings.recording
+def test_recording_can_be_switched_while_packets_pass(told: Listener) -> None:
+    put_open(told.wire)
+    goal, recording = told.wire.enforcer.goal, told.wire.enforcer.goal.settings.recording
     without: list[bool] = []
-    for wanted in (None, Recording(listener.numbers, allowed=False), recording):
+    for wanted in (None, Recording(told.numbers, allowed=False), recording):
         goal.configure(replace(goal.settings, recording=wanted))
-        listener.wire.bring_about()
-        assert listener.wire.arrivals([(UPLINK, "cali1", UDP)]) == [True]
-        held = listener.wire.enforcer.held[FILTER[4]]
+        told.wire.bring_about()
+        assert told.wire.arrivals([(UPLINK, "cali1", UDP)]) == [True]
+        held = told.wire.enforcer.held[FILTER[4]]
         without.append("known-by-status" in held.sets)
-        with entered(listener.wire.host):
-            listener.wire.enforcer.doubt()
-        listener.wire.bring_about()
-        assert listener.wire.enforcer.figures.found_changed == 0
+        with entered(told.wire.host):
+            told.wire.enforcer.doubt()
+        told.wire.bring_about()
+        assert told.wire.enforcer.figures.found_changed == 0
     assert without == [False, False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,12 +21,13 @@ from cni_calico.flows.client import ask
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel import netns
+from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from tests.deadlines import until
-from tests.netns.policing.lab import ALLOW_80, NODE, Lab, lab
+from tests.netns.policing.lab import ALLOW_80, NODE, Lab, lab, socket_in
 
 pytestmark = [pytest.mark.netns]
 
@@ -131,7 +133,7 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
     assert [decided(one) for one in flows] == [ALLOWED_BY, DENIED_BY] * 2
     ends = {(one["source"]["name"], one["destination"]["name"], one["node"]) for one in flows}
     assert ends == {("a", "b", NODE)} and {one["how"] for one in flows} == {"kernel"}
-    assert flows[1]["packets"] == {"in": 1, "out": 0} and flows[0]["packets"] is None  # it lasts
+    assert flows[1]["packets"] == {"in": 1, "out": 0} and not flows[0]["ended"]
     # the same connection again: not answered, so its packets are asked again, and reported only once
     assert recorded.lab.passes("a", "b", 80, sport=1000) and not recorded.lab.passes("a", "b", 81, sport=1001)
     (denied,) = (one for one in recorded.until(2, port="81") if one["packets"] == {"in": 2, "out": 0})
@@ -162,6 +164,46 @@ def test_a_stopped_and_a_killed_recorder_lose_nothing_that_they_do_not_tell(reco
     assert len(recorded.until(12)) == 12
     (ending,) = (one for one in recorded.ask() if "end" in one)
     assert [one["why"] for one in ending["lost"]] == ["recorder"]
+
+
+def test_tcp_icmp_and_a_translated_connection_with_what_they_carried(recorded: Recorded) -> None:
+    lab = recorded.lab
+    table = "add table ip nat; add chain ip nat p { type nat hook prerouting priority -100; }; add rule ip nat p "
+    lab.host.run("nft", f"{table} ip daddr 10.96.0.1 tcp dport 443 dnat to 10.77.0.1:7000")
+    a, b = lab.workloads["a"], lab.workloads["b"]
+    with (
+        socket_in(a.ns, socket.AF_INET, socket.SOCK_STREAM) as server,
+        socket_in(b.ns, socket.AF_INET, socket.SOCK_STREAM) as direct,
+        socket_in(b.ns, socket.AF_INET, socket.SOCK_STREAM) as translated,
+        socket_in(b.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as pings,
+    ):
+        server.bind(("10.77.0.1", 7000))
+        server.listen()
+        for client, where in ((direct, ("10.77.0.1", 7000)), (translated, ("10.96.0.1", 443))):
+            client.settimeout(20)
+            client.connect(where)
+            client.sendall(b"x" * 100)
+        pings.settimeout(20)
+        pings.sendto(bytes((8, 0)) + (0xF7F8).to_bytes(2, "big") + bytes((0, 7, 0, 0)), ("10.77.0.1", 0))
+        assert pings.recv(100)
+        found = recorded.until(3)
+        assert not any(one["ended"] for one in found)
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        netns.enter(os.open(lab.host.path, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            with Nfnetlink() as netlink:
+                netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
+        finally:
+            netns.enter(here)
+            os.close(here)
+    until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
+    found = sorted(recorded.until(3), key=lambda one: (one["protocol"], str(one["destination"]["asked"])))
+    ping, straight, through = found
+    assert ping["icmp"] == {"type": 8, "code": 0} and ping["packets"] == {"in": 1, "out": 1}
+    assert straight["destination"]["asked"] is None and straight["destination"]["port"] == 7000
+    assert through["destination"]["asked"] == {"ip": "10.96.0.1", "port": 443} and through["destination"]["name"] == "a"
+    assert all(decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")] for one in found)
+    assert all(one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2 for one in (straight, through))
 
 
 def test_it_is_off_again(recorded: Recorded) -> None:

@@ -1,0 +1,63 @@
+"""The flow recorder's metrics, which it is asked for at each request.
+
+Rule: no label names a pod or an address; where no recorder answers there are none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.flows.client import ask
+from cni_calico.flows.query import FlowQuery
+from cni_calico.flows.serving import SOCKET
+
+_ANSWER_S = 1.0
+_GAUGES = (
+    ("calico_flows_live", "Connections that the flow recorder follows.", "live"),
+    ("calico_flows_readers", "Readers that are connected to the flow recorder.", "readers"),
+)
+_COUNTERS = (
+    ("calico_flows_unfollowed", "Connections that were too many to be followed to their end.", "unfollowed"),
+    ("calico_flows_unknown_rules", "Reports of rules that nobody knows.", "unknown"),
+    ("calico_flows_malformed", "Messages that could not be understood.", "malformed"),
+    ("calico_flows_slow_messages", "Reports that had to be taken apart.", "slow"),
+    ("calico_flows_reader_cpu_seconds", "Processor time of the flow recorder.", "cpu_seconds"),
+)
+
+
+def ask_recorder(run_dir: str) -> Mapping[str, Any] | None:
+    """What the recorder says of itself; None if there is none, or it does not answer."""
+    path = f"{run_dir}/{SOCKET}"
+    if not os.path.exists(path):
+        return None
+    try:
+        return next(ask(path, FlowQuery(status=True), Deadline.after(_ANSWER_S)), None)
+    except CalicoError:
+        return None
+
+
+def collect_flows(run_dir: str) -> Iterator[Any]:
+    """Called by prometheus-client to collect."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    said = ask_recorder(run_dir)
+    if said is None:
+        return
+    text = "Connections that were recorded, and attempts that were denied."
+    connections = CounterMetricFamily("calico_flows_connections", text, labels=["verdict"])
+    for verdict in ("allowed", "denied"):
+        connections.add_metric([verdict], said[verdict])
+    yield connections
+    text = "Reports of the kernel that did not reach the flow recorder; of ends, how often some were lost."
+    lost = CounterMetricFamily("calico_flows_lost", text, labels=["source"])
+    for source, count in said["lost"].items():
+        lost.add_metric([source], count)
+    yield lost
+    for name, text, what in _GAUGES:
+        yield GaugeMetricFamily(name, text, value=said[what])
+    for name, text, what in _COUNTERS:
+        yield CounterMetricFamily(name, text, value=said[what])

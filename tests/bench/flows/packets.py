@@ -1,0 +1,126 @@
+"""What recording adds to the first packet of a connection, to a denied one, and to later ones.
+
+    unshare -n nice -n -5 .venv/bin/python -m tests.bench.flows.packets [BATCHES]
+
+Two hosts in namespaces have the same rules, 3 policies on the way out and 20 on the way in, of 10 rules each, the last
+of which decides; one of them records. Batches of 40 packets go to them in turn, on one processor; the 10th percentile
+of each, and the difference, in microseconds. What is reported is read between the batches, outside of what is measured.
+"later" are packets of a connection that is not answered, which ask the rules again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
+from cni_calico.kernel import sysctl
+from cni_calico.kernel.netlink.decisions import DecisionReports
+from cni_calico.kernel.netlink.ended import EndedConnections
+from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
+from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from tests.netns.wire import UPLINK, Wire, entered, frame, open_wire
+from tests.unit.policy.cluster import NODE, graph_of
+
+BATCH = 40
+SIDES = {"one side": (UPLINK, "10.0.1.1"), "both sides": ("calil3", "10.0.0.2")}
+ALLOWED_PORT, DENIED_PORT = 53, 54
+
+
+def documents() -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, interface, address in (("l1", "cali1", "10.0.0.1"), ("l2", "calil3", "10.0.0.2")):
+        spec = {"interfaceName": interface, "node": NODE, "ipNetworks": [f"{address}/32"], "profiles": []}
+        found["WorkloadEndpoint", "a", name] = {
+            "metadata": {"name": name, "namespace": "a", "labels": {}},
+            "spec": spec,
+        }
+    for direction, count in (("egress", 3), ("ingress", 20)):
+        for i in range(count):
+            rules: list[dict[str, Any]] = [
+                {"action": "Allow", "protocol": "UDP", "source": {"nets": [f"192.0.2.{j}/32"]},
+                 "destination": {"ports": [8000 + j]}} for j in range(10)
+            ]  # fmt: skip
+            if i == count - 1:
+                rules.append({"action": "Allow", "protocol": "UDP", "destination": {"ports": [ALLOWED_PORT]}})
+                if direction == "egress":
+                    rules.append({"action": "Allow"})
+            spec = {"selector": "all()", "order": i, "types": [direction.capitalize()], direction: rules}
+            found["GlobalNetworkPolicy", "", f"{direction}-{i}"] = {
+                "metadata": {"name": f"{direction}-{i}"},
+                "spec": spec,
+            }
+    return found
+
+
+class Host:
+    """One of the two; ``listening`` reads what is reported, if it records."""
+
+    def __init__(self, wire: Wire, stack: ExitStack, *, records: bool) -> None:
+        self.wire = wire
+        graph = graph_of(documents())
+        graph.flush()
+        wire.apply(graph.wanted())
+        wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
+        self.listening: list[DecisionReports | EndedConnections] = []
+        with entered(wire.host):
+            self.netlink = stack.enter_context(Nfnetlink())
+            if records:
+                for name in ("nf_conntrack_acct", "nf_conntrack_timestamp"):
+                    sysctl.ensure(("netfilter", name), "1")
+                deadline = Deadline.after(10)
+                for group in (ALLOWED_GROUP, DENIED_GROUP):
+                    self.listening.append(stack.enter_context(DecisionReports(group, 8 << 20, deadline)))
+                self.listening.append(stack.enter_context(EndedConnections(32 << 20)))
+
+    def batch_us(self, incoming: str, source: str, port: int, *, later: bool = False) -> float:
+        """Microseconds of each packet."""
+        self.netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
+        for one in self.listening:
+            one.take(10_000)
+        packet = {"source": ip_address(source), "destination": ip_address("10.0.0.1"), "protocol": 17, "icmp": (0, 0)}
+        frames = [frame({**packet, "sport": 1024 + (0 if later else i), "dport": port}, i) for i in range(BATCH)]
+        send = self.wire.outer[incoming].send
+        if later:
+            send(frames[0])
+        begun = time.perf_counter_ns()
+        for one in frames:
+            send(one)
+        return (time.perf_counter_ns() - begun) / BATCH / 1000
+
+
+@contextmanager
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with ExitStack() as stack:
+        off = stack.enter_context(open_wire(FilterSettings()))
+        on = stack.enter_context(open_wire(FilterSettings(recording=Recording(RuleNumbers()))))
+        yield Host(off, stack, records=False), Host(on, stack, records=True)
+
+
+def main(batches: int) -> None:
+    with hosts() as (off, on):
+        for what, port, later in (
+            ("allowed", ALLOWED_PORT, False),
+            ("denied", DENIED_PORT, False),
+            ("later", 53, True),
+        ):
+            for side, (incoming, source) in SIDES.items():
+                found: dict[bool, list[float]] = {False: [], True: []}
+                for i in range(batches * 2):
+                    recorded = bool(i % 2)
+                    host = on if recorded else off
+                    found[recorded].append(host.batch_us(incoming, source, port, later=later))
+                base, cost = (sorted(found[one])[batches // 10] for one in (False, True))
+                print(f"{what:8} {side:11} off {base:6.2f}  on {cost:6.2f}  added {cost - base:+5.2f} us")
+        with open("/proc/loadavg") as file:
+            print(f"load {file.read().split()[0]}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

@@ -1,0 +1,134 @@
+"""``calicoctl flows``: what its options ask for, and what a line, a document and the end say."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cni_calico.ctl.command_line.arguments import parse_arguments
+from cni_calico.ctl.flows.show import (
+    FlowPrinter,
+    describe_losses,
+    explain_command,
+    parse_query_arguments,
+    row_of,
+    shown,
+)
+from cni_calico.ctl.main import run
+from cni_calico.errors import InvalidConfig
+from cni_calico.flows.query import Condition, FlowQuery
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+POD = {"kind": "pod", "namespace": "shop", "name": "web", "ip": "10.65.0.9", "port": 40000}
+DOCUMENT: dict[str, Any] = {
+    "start": "2026-11-26T12:00:00.000+00:00",
+    "last": "2026-11-26T12:00:01.000+00:00",
+    "verdict": "denied",
+    "connections": 1,
+    "source": POD,
+    "destination": {"kind": "address", "ip": "192.0.2.7", "port": 443, "asked": None},
+    "protocol": "tcp",
+    "decided": [{"said": "egress: shop/a rule 0"}, {"said": "ingress: end of tier default (policies: shop/b)"}],
+}
+
+
+def query(*words: str) -> FlowQuery:
+    return parse_query_arguments(parse_arguments(["flows", *words], "calicoctl"), NOW)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), FlowQuery(last=20)),
+        (("--last", "5"), FlowQuery(last=5)),
+        (("-f",), FlowQuery(follow=True)),
+        (("--aggregate",), FlowQuery(aggregate=True)),
+        (("--since", "5m"), FlowQuery(since=NOW.timestamp() - 300)),
+        (("--until", "2026-11-26T11:00:00Z"), FlowQuery(until=NOW.timestamp() - 3600)),
+        (("--port", "1", "--port", "2"), FlowQuery((Condition("port", ("1", "2")),), 20)),
+        (
+            ("--not", "--port", "1", "--from-pod", "a", "--verdict", "DROPPED"),
+            FlowQuery(
+                (
+                    Condition("port", ("1",), negated=True),
+                    Condition("from", ("a",)),
+                    Condition("verdict", ("denied",)),
+                ),
+                20,
+            ),
+        ),
+        (("-n", "shop", "--tier", "t", "--policy", "a/b", "--ip", "::1"), FlowQuery((
+            Condition("namespace", ("shop",)), Condition("tier", ("t",)), Condition("policy", ("a/b",)),
+            Condition("ip", ("::1",)),
+        ), 20)),
+    ],
+)  # fmt: skip
+def test_options(words: tuple[str, ...], asked: FlowQuery) -> None:
+    assert query(*words) == asked
+
+
+@pytest.mark.parametrize("words", [("--since", "yesterday"), ("--last", "-1"), ("--not",), ("--port", "1", "--not")])
+def test_wrong_options(words: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidConfig):
+        query(*words)
+
+
+def test_a_line() -> None:
+    row = row_of(DOCUMENT)
+    assert row[1:] == ("shop/web", "192.0.2.7", "tcp/443", "DENIED", "ingress: end of tier default (policies: shop/b)")
+    allowed = row_of({**DOCUMENT, "verdict": "allowed", "connections": 7}, wide=True)
+    assert allowed[1] == "shop/web (10.65.0.9)"
+    assert allowed[5] == "7 x egress: shop/a rule 0, ingress: end of tier default (policies: shop/b)"
+    ping = {**DOCUMENT, "protocol": "icmp", "icmp": {"type": 8, "code": 0}, "destination": {"ip": "192.0.2.7"}}
+    assert row_of(ping)[3] == "icmp/type 8"
+
+
+def test_a_hostile_name_is_escaped() -> None:
+    row = row_of({**DOCUMENT, "source": {**POD, "name": "a\x1b[2Jb\u202e\n"}})
+    assert row[1] == "shop/a\\x1b[2Jb\\x202e\\x0a" and shown("\t") == "\\x09"
+
+
+def test_the_command_that_explains() -> None:
+    said = "calicoctl policy explain --from shop/web --to 192.0.2.7 --protocol tcp --port 443"
+    assert explain_command(DOCUMENT) == said
+
+
+def printed(*words: str, documents: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    said: list[str] = []
+    noted: list[str] = []
+    arguments: Namespace = parse_arguments(["flows", *words], "calicoctl")
+    arguments.say, arguments.note, arguments.warn = said.append, noted.append, noted.append
+    printer = FlowPrinter(arguments)
+    for document in documents:
+        printer.take(document)
+    rest = printer.rest()
+    return [*said, *([rest] if rest else [])], noted
+
+
+def test_formats() -> None:
+    lost = {"from": 0, "to": 1, "source": "nflog-denied", "why": "rate", "count": 3}
+    documents = [DOCUMENT, {"lost": 2, "why": "this reader was too slow"}, {"end": True, "lost": [lost]}]
+    lines, noted = printed("-v", documents=documents)
+    assert lines[0].startswith("TIME") and "DENIED" in lines[1] and "policy explain" in lines[2] and len(lines) == 3
+    assert noted[0] == "LOST EVENTS: 2: this reader was too slow" and noted[-1] == "1 flow"
+    assert "3 reports of what was denied" in noted[1]
+    assert [json.loads(text) for text in printed("-o", "jsonl", documents=documents)[0]] == [DOCUMENT]
+    assert [json.loads(text) for text in printed("-o", "json", documents=documents)[0]] == [[DOCUMENT]]
+    assert "verdict: denied" in printed("-o", "yaml", documents=documents)[0][0]
+    assert printed("-f", "-o", "yaml", documents=documents)[0][0].startswith("---\n")
+
+
+def test_losses_in_words() -> None:
+    away = {"from": 0, "to": 60, "source": "nflog-allowed", "why": "recorder", "count": None}
+    ends = {"from": 0, "to": 60, "source": "destroy", "why": "overrun", "count": None}
+    first, second = describe_losses([away, ends])
+    assert "there was no recorder" in first and "ends of connections were lost" in second
+
+
+def test_without_a_recorder(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flows"], {"CALICO_RUN_DIR": str(tmp_path)}) == 1
+    assert "FELIX_FLOWS" in capsys.readouterr().err

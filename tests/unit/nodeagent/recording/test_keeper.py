@@ -1,0 +1,87 @@
+"""The recorder's process is started, started again and ended, and is told who has which address."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from cni_calico.flows.names import ENDS, EndName, parse_ends
+from cni_calico.log import Log
+from cni_calico.model.resources import Metadata, WorkloadEndpoint
+from cni_calico.nodeagent.recording.keeper import RecorderKeeper, name_of
+from tests.deadlines import until
+
+# notes that it runs, with its arguments, until it is ended
+PROGRAM = "import os, sys, signal; open(sys.argv[1], 'a').write(f'{os.getpid()} {sys.argv[2]}\\n'); signal.pause()"
+ENDPOINT = WorkloadEndpoint(
+    Metadata("n1-k8s-web-eth0", "shop"), "k8s", "n1", "eth0", "cali1", pod="web", ip_networks=(ip_network("10.0.0.1"),)
+)
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[RecorderKeeper]:
+    threads: list[threading.Thread] = []
+    stopping = threading.Event()
+
+    def start(work: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "ran")]
+    log = Log("error", str(tmp_path / "log"), stderr=False)
+    yield RecorderKeeper("n1", str(tmp_path), log, command, os.environ, start, stopping)
+    stopping.set()
+    for thread in threads:
+        thread.join()
+
+
+def ran(root: Path) -> list[list[str]]:
+    try:
+        return [line.split() for line in (root / "ran").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def is_there(pid: str) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_nothing_is_started_or_written_while_it_is_off(keeper: RecorderKeeper, tmp_path: Path) -> None:
+    keeper.use("Disabled", [ENDPOINT])
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_started_again_and_ended(keeper: RecorderKeeper, tmp_path: Path) -> None:
+    keeper.use("Denied", [ENDPOINT])
+    until(lambda: len(ran(tmp_path)) == 1, "it runs")
+    os.kill(int(ran(tmp_path)[0][0]), 9)
+    until(lambda: len(ran(tmp_path)) == 2, "it runs again")
+    assert {arguments[1] for arguments in ran(tmp_path)} == {"-flow-recorder"}
+    keeper.use("Disabled", [])
+    until(lambda: not is_there(ran(tmp_path)[1][0]), "it has ended")
+    keeper.use("Enabled", [])
+    until(lambda: len(ran(tmp_path)) == 3, "it runs once more")
+
+
+def test_who_has_which_address(keeper: RecorderKeeper, tmp_path: Path) -> None:
+    keeper.use("Enabled", [ENDPOINT])
+    path = tmp_path / ENDS
+    assert parse_ends(path.read_bytes()) == ("n1", {bytes((10, 0, 0, 1)): EndName("pod", "shop", "web")})
+    before = os.stat(path).st_ino
+    keeper.use("Enabled", [ENDPOINT])
+    assert os.stat(path).st_ino == before
+    path.unlink()
+    path.mkdir()
+    keeper.use("Enabled", [])
+    assert str(path) in keeper.trouble
+
+
+def test_a_container_without_a_pod_has_its_own_name() -> None:
+    endpoint = WorkloadEndpoint(Metadata("n1-cni-abc-eth0", "podman"), "cni", "n1", "eth0", "cali1", workload="abc")
+    assert name_of(endpoint) == EndName("workload", "podman", "abc")
