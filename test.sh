@@ -43,7 +43,14 @@ if [ -n "${all:-}" ]; then
   if [ "$(id -u)" = 0 ]; then KERNELS_ARCH=arm64 tests/setup/kernels.sh 6.1; fi
   for part in actionlint lab browser netavark; do "tests/setup/$part.sh"; done
 fi
+# each of the processes below, and each program that a test starts, would compile the sources once more; pytest's copies
+# of the test modules are made by the first one that imports them, while the executables are built
+unset PYTHONDONTWRITEBYTECODE
+.venv/bin/python -m compileall -q cni_calico build tests
+.venv/bin/python -m pytest -n 0 -q --collect-only "${options[@]}" "$@" >/dev/null &
+collecting=$!
 build/build.sh
+wait "$collecting" || true # what is wrong with it, pytest says below
 # tests wait more than they compute: two at a time for each processor; a worker may start an API server of its own
 workers=$(($(nproc) * 2))
 if [ "$workers" -gt 12 ]; then workers=12; fi
