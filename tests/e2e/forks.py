@@ -1,8 +1,9 @@
 """Calls in forked children of a process that has everything imported and nothing open.
 
-Rule: imports take longer than a call, and a process that has used gRPC must not fork; so a process of its own imports
-gRPC and every module that a call imports late, uses gRPC never, and forks for every call. ``python -m tests.e2e.forks``
-reads pickled requests on stdin and answers on stdout, one after the other.
+Rule: imports take longer than a call, and a process that has used gRPC must not fork; so one process for all tests of
+this one (``python -m tests.e2e.forks``) imports gRPC and every module that a call imports late, and uses gRPC never.
+From it every user of ``forks_in`` gets a process of its own, in a network namespace, which forks for every call, one
+after the other. Requests and answers are pickled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import gc
 import importlib
 import os
 import pickle
+import random
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,12 +23,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, Any
 
+from cni_calico.kernel import netns
 from cni_calico.slim_grpc import load_grpc
 from tests.netns.namespaces import Killed, Namespace
 
 _SIZE = 8
+_one_start_at_a_time = threading.Lock()
 
 
 def _send(stream: IO[bytes], value: object) -> None:
@@ -43,16 +50,15 @@ def _receive(stream: IO[bytes]) -> Any:
 class Forks:
     """The process, from the tests' side; one call at a time, and other threads' calls wait."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
         self._one_at_a_time = threading.Lock()
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: int = 60) -> Any:
         """The value of a module's function, called in a child; its exception, or Killed."""
-        assert self.process.stdin is not None and self.process.stdout is not None
         with self._one_at_a_time:
-            _send(self.process.stdin, (function, arguments, timeout_s))
-            outcome, value = _receive(self.process.stdout)
+            _send(self._stream, (function, arguments, timeout_s))
+            outcome, value = _receive(self._stream)
         if outcome == "signal":
             raise Killed(f"signal {value}")
         if outcome == "error":
@@ -70,20 +76,44 @@ class Forking:
         return self.host.call(function, *arguments, timeout_s=timeout_s)
 
 
+class _Origin:
+    """The process that all others come from; it ends with this one."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = socket.socketpair()
+        self.stream = self.connection.makefile("rwb")
+        with theirs:
+            argv = [sys.executable, "-m", "tests.e2e.forks", str(theirs.fileno())]
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+
+    def fork(self, passed: int, host: str, environ: Mapping[str, str]) -> int:
+        """The number of a new process, which serves what comes over the socket ``passed``."""
+        socket.send_fds(self.connection, [b"f"], [passed])
+        _send(self.stream, (host, dict(environ)))
+        return int(_receive(self.stream))
+
+
+@cache
+def _origin(pid: int) -> _Origin:
+    """That of this process, which has the number ``pid``."""
+    return _Origin()
+
+
 @contextmanager
 def forks_in(host: Namespace, environ: Mapping[str, str] | None = None) -> Iterator[Forks]:
     """A process that forks, in a network namespace."""
-    argv = ["nsenter", f"--net={host.path}", sys.executable, "-m", "tests.e2e.forks"]
-    process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(environ or {})}
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        yield Forks(process)
-    finally:
-        process.stdin.close()
-        process.wait(30)
-        process.stdout.close()
+    ours, theirs = socket.socketpair()
+    with ours, ours.makefile("rwb") as stream:
+        with theirs, _one_start_at_a_time:
+            pid = _origin(os.getpid()).fork(theirs.fileno(), host.path, {**os.environ, **(environ or {})})
+            ended = os.pidfd_open(pid)
+        try:
+            yield Forks(stream)
+        finally:
+            ours.shutdown(socket.SHUT_WR)  # whoever else has inherited it
+            gone, _, _ = select.select([ended], [], [], 30)
+            os.close(ended)
+            assert gone, "a process that forks does not end"
 
 
 MODULES = (
@@ -120,13 +150,17 @@ def _serve_child(pipe: int, function: Callable[..., Any], arguments: tuple[Any, 
         os._exit(99)
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a child prints is not an answer
-    _import_everything()
+def _serve(stream: IO[bytes], host: str, environ: Mapping[str, str]) -> None:
+    """Until the tests' side ends."""
+    os.environ.clear()
+    os.environ.update(environ)
+    random.seed()  # as in any process that starts
+    entered = netns.open_netns(host)
+    netns.enter(entered)
+    os.close(entered)
     while True:
         try:
-            function, arguments, timeout_s = _receive(sys.stdin.buffer)
+            function, arguments, timeout_s = _receive(stream)
         except EOFError:
             return
         read, write = os.pipe()
@@ -135,11 +169,45 @@ def main() -> None:
             os.close(read)
             _serve_child(write, function, arguments, timeout_s)
         os.close(write)
-        with os.fdopen(read, "rb") as stream:
-            data = stream.read()
+        with os.fdopen(read, "rb") as pipe:
+            data = pipe.read()
         _, status = os.waitpid(pid, 0)
         ended = os.WIFSIGNALED(status) or not data
-        _send(answers, ("signal", os.waitstatus_to_exitcode(status)) if ended else pickle.loads(data))
+        _send(stream, ("signal", os.waitstatus_to_exitcode(status)) if ended else pickle.loads(data))
+
+
+def _fork(connection: socket.socket, passed: int, host: str, environ: Mapping[str, str]) -> int:
+    """The process that serves what comes over the socket ``passed``."""
+    pid = os.fork()
+    if pid:
+        os.close(passed)
+        return pid
+    status = 99
+    try:
+        os.close(connection.fileno())
+        with socket.socket(fileno=passed) as own, own.makefile("rwb") as stream:
+            _serve(stream, host, environ)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    os.dup2(2, 1)  # what a child prints is for people
+    _import_everything()
+    running: set[int] = set()
+    with connection.makefile("rwb") as stream:
+        while True:
+            _, passed, _, _ = socket.recv_fds(connection, 1, 1)
+            if not passed:
+                return
+            running = {pid for pid in running if not os.waitpid(pid, os.WNOHANG)[0]}
+            pid = _fork(connection, passed[0], *_receive(stream))
+            running.add(pid)
+            _send(stream, pid)
 
 
 if __name__ == "__main__":

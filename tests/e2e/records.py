@@ -1,16 +1,13 @@
 """Reads and writes records of a datastore, also ones that no backend would write.
 
-In a process of its own: ``python -m tests.e2e.records CONFIG dump|put``.
-
-CONFIG is a DatastoreConfig in JSON. ``dump`` prints {etcd key: document}; ``put`` stores the {etcd key: document} on
-stdin (null: removes). A process of its own, because gRPC does not survive a fork and etcd listens in a namespace.
+Rule: on etcd all this is called in children of ``tests.e2e.forks``: gRPC does not survive a fork, and etcd listens in a
+namespace.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -84,20 +81,7 @@ def _ask_etcd(config: DatastoreConfig, method: str, request: Any, answer: Any) -
 
 
 def encode_config(config: DatastoreConfig) -> str:
+    """As an argument of a program's."""
     values = asdict(config)
     del values["kubernetes"]
     return json.dumps(values)
-
-
-def main() -> None:
-    values = json.loads(sys.argv[1])
-    values["etcd_endpoints"] = tuple(values["etcd_endpoints"])
-    config = DatastoreConfig(**values)
-    if sys.argv[2] == "dump":
-        json.dump(dump(config), sys.stdout)
-    else:
-        put(config, json.load(sys.stdin))
-
-
-if __name__ == "__main__":
-    main()
