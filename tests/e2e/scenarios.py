@@ -34,13 +34,14 @@ class Lab:
     other: Namespace
     server: ForkedServer
     plan: str = "no fault"
+    by_python: bool = False  # calls in forks of this process, not by the executable
 
     @property
     def commit(self) -> str:
         return "local.commit" if self.node.datastore.type == "local" else "etcd.commit"
 
     def call(self, command: str, container: str, netns: str = "", **options: Any) -> Reply:
-        return call(self.node, command, container, netns, **options)
+        return call(self.node, command, container, netns, by_python=self.by_python, **options)
 
     def ok(self, command: str, container: str, netns: str = "", **options: Any) -> Any:
         """The document of a call that must succeed."""
@@ -351,14 +352,19 @@ def trace(lab: Lab, scenario: Scenario) -> Report:
     return Report(scenario.name, steps)
 
 
-def hit(node: Node, pod: Namespace, other: Namespace, name: str, beginnings: tuple[str, ...]) -> Report:
-    """Fail and kill at every step of a scenario whose point begins so; where there is none, at all of them."""
+def hit(node: Node, pod: Namespace, other: Namespace, name: str, beginnings: tuple[str, ...], executed: int) -> Report:
+    """Fail and kill at every step of a scenario whose point begins so; where there is none, at all of them.
+
+    Every so many steps the calls are ``executed``: what the executable does without an answer is the same whatever the
+    server was at, and starting what then serves the call takes longer than all the rest.
+    """
     scenario = {**SCENARIOS, **DELEGATED}[name]
     with lab(node, pod, other) as made:
         report = trace(made, scenario)
         wanted = [step for step in report.steps if step[0].startswith(scenario.only or ("",))]
         report.hit = [step for step in wanted if step[0].startswith(beginnings or ("",))] or wanted
         for number, (point, when, nth) in enumerate(report.hit):
+            made.by_python = number % executed != 0
             for action in ACTIONS:
                 made.plan = f"{point}:{when}:{nth}:{action}"
                 report.outcomes[_hit(made, scenario, f"c{number:03}{action}")] += 1

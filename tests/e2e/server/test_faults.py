@@ -87,9 +87,10 @@ def place(request: pytest.FixtureRequest, make_pod_ns: MakeNamespace) -> Iterato
 def test_every_step_of(request: pytest.FixtureRequest, place: Place, name: str) -> None:
     if place.node.apart and name in DELEGATED:
         pytest.skip("backend: other IPAM plugins are run by the callers there")
+    slow = bool(request.config.getoption("--slow"))
     # on etcd, where calls take their time: the steps in which it differs from the embedded store
-    own = () if place.node.datastore.type == "local" or request.config.getoption("--slow") else ("etcd.", "file.")
-    report: Report = place.run(hit, *place.pods[:2], name, own)
+    own = () if place.node.datastore.type == "local" or slow else ("etcd.", "file.")
+    report: Report = place.run(hit, *place.pods[:2], name, own, 1 if slow else 5)
     print(f"served {report}")
     HIT.setdefault(place.node.datastore.type, {})[name] = {point for point, _, _ in report.hit}
     assert report.hit and sum(report.outcomes.values()) == len(report.hit) * len(ACTIONS)
