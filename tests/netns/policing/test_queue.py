@@ -14,6 +14,7 @@ import pytest
 
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES
+from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER
 from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, socket_in
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused, pytest.mark.kernel("queue")]
@@ -73,7 +74,7 @@ def theirs(lab: Lab, priority: int, how: str = "") -> None:
 
 @contextmanager
 def queue(lab: Lab) -> Iterator[Queue]:
-    with socket_in(lab.host, socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_NETFILTER) as opened:
+    with socket_in(lab.host, socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as opened:
         yield Queue(opened)
 
 
