@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs in a machine of tests/kernels that has a release's tarball as /product: installs it on this bare host, makes a pool,
-# connects two pods, lets them ping one another, and takes everything away again.
+# connects two pods, lets them ping one another, forbids it by a policy, and takes everything away again. It waits for what
+# should become true; the machine's own limit ends it.
 set -euo pipefail
 rm -f /opt/cni/bin # of the machine, for sources
 ./install-bundle.sh bin /opt/cni/bin
@@ -35,10 +36,34 @@ done
 address() { ip -n "$1" -br -4 addr show dev eth0 | awk '{ sub("/.*", "", $3); print $3 }'; }
 ip netns exec a ping -c 3 -W 5 "$(address b)"
 ip netns exec b ping -c 3 -W 5 "$(address a)"
-calicoctl ipam show --show-blocks
-for pod in a b; do cni DEL "$pod"; done
-ip -br link show type veth
-calicoctl ipam check
-echo "afterwards:"
 calicoctl ipam show
-calicoctl ipam show --show-blocks
+
+pings() { ip netns exec a ping -c 1 -W 1 "$(address b)" >/dev/null; }
+NODENAME=machine IP=none CALICO_NETWORKING_BACKEND=none NO_DEFAULT_POOLS=true calico-node run >/results/agent 2>&1 &
+agent=$!
+until calicoctl node status 2>/dev/null | grep '^Policy: ' >/dev/null; do sleep 1; done
+calicoctl apply -f - <<'END'
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata:
+  name: no-pings
+spec:
+  types: [Ingress]
+  ingress:
+  - {action: Deny, protocol: ICMP}
+  - {action: Allow}
+END
+while pings; do sleep 1; done
+echo "policy: pings are denied"
+nft list table ip calico-policy >/results/rules
+calicoctl delete globalnetworkpolicy no-pings
+until pings; do sleep 1; done
+echo "policy: gone, and pings pass"
+kill "$agent"
+wait "$agent"
+
+for pod in a b; do cni DEL "$pod"; done
+echo "afterwards:"
+ip -br link show type veth
+calicoctl ipam check >/results/check
+calicoctl ipam show

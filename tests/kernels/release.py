@@ -20,7 +20,7 @@ LIMIT_S = 1500  # of this host, which others may keep busy
 
 
 def find_tarball(release: Path, architecture: str) -> Path | None:
-    return next(release.glob(f"cni-calico-*-linux-{architecture}.tar.gz"), None)
+    return next(release.glob(f"cni-calico-*-linux-{architecture}.tar.xz"), None)
 
 
 def run_release(tarball: Path, architecture: str, results: Path) -> Outcome:
@@ -32,7 +32,7 @@ def run_release(tarball: Path, architecture: str, results: Path) -> Outcome:
     assert kernel is not None, "tests/setup/kernels.sh fetches it"
     commands = (HERE / "network.sh").read_text()
     with tempfile.TemporaryDirectory(prefix="release-") as made:
-        subprocess.run(["tar", "-C", made, "-xzf", tarball, "--strip-components=1"], check=True)
+        subprocess.run(["tar", "-C", made, "-xf", tarball, "--strip-components=1"], check=True)
         return run(kernel, commands, results, limit_s=LIMIT_S, memory_mib=2048, product=Path(made))
 
 
