@@ -24,10 +24,15 @@ _OTHERS = ("share", "install")  # manual page and completions of calicoctl; the 
 
 def write_unneeded(contents: Path) -> None:
     """Write the file FILE of a contents directory: its paths that no plugin needs, a directory with a slash."""
-    needed, packages = find_needs([ROOT / "build" / "launch" / f"{plugin}.py" for plugin in PLUGINS])
-    paths = [*_unneeded_modules(contents, needed), *_unneeded_packages(contents, packages)]
+    paths = select_unneeded(contents, [ROOT / "build" / "launch" / f"{plugin}.py" for plugin in PLUGINS])
     paths += [f"{other}/" for other in _OTHERS if (contents / other).is_dir()]
     (contents / FILE).write_text("".join(f"{path}\n" for path in sorted(paths)))
+
+
+def select_unneeded(contents: Path, launchers: list[Path]) -> list[str]:
+    """The paths of a contents directory that no program begun by one of ``launchers`` needs."""
+    needed, packages = find_needs(launchers)
+    return [*_unneeded_modules(contents, needed), *_unneeded_packages(contents, packages)]
 
 
 def find_needs(launchers: list[Path]) -> tuple[set[str], set[str]]:

@@ -22,6 +22,8 @@ from components import read_bundle, read_layer
 from debs import build_packages
 from edition import Edition
 from gomodules import read_modules
+from installer import INSTALLER, render_installer
+from kubectl import pack_application, pack_plugin
 from notice import render_notice
 from pyinstaller import source_date
 from sbom import render_sbom
@@ -46,6 +48,7 @@ def stage(bundle: Path, plugins: Path, tree: Path, notice: str) -> None:
     bundle.rename(tree / "bin")
     shutil.copytree(plugins / "bin", tree / "plugins")
     (tree / "NOTICE").write_text(notice)
+    shutil.copy(INSTALLER, tree)  # for --uninstall
     for path in tree.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
@@ -112,6 +115,12 @@ def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
         # helm wants the chart's name as the directory
         shutil.copytree(tree / CHART, scratch / "chart" / NAME)
         files[3].write_bytes(tree_layer(scratch / "chart").data)
+        files += [out / f"kubectl-calico_{version}_linux_{architecture}.tar.gz", out / f"calicoctl-{version}.pyz"]
+        files[4].write_bytes(pack_plugin(tree, scratch / "kubectl"))
+        files[5].write_bytes(pack_application(tree, epoch))
+        files.append(out / INSTALLER.name)
+        files[6].write_text(render_installer(INSTALLER.read_text(), version))
+        files[6].chmod(0o755)
         build_images(tree, given.lower, scratch, files[1], edition)
         files[2].write_text(render_sbom(NAME, edition, {"bundle": shipped, "plugins": modules, "image": image}))
         files += build_packages(tree, out, scratch / "debs", edition)

@@ -148,6 +148,15 @@ def _complain(error: CalicoError, status: int) -> int:
     return status
 
 
+def _complain_of_a_part(error: ModuleNotFoundError) -> None:
+    """Krew's archive and the zip application have no gRPC."""
+    name = str(error.name).partition(".")[0]
+    if name == "cni_calico":
+        raise error
+    _note(f"cannot run this command: {name} is not in this calicoctl")
+    _note("(kubectl's plugin and calicoctl.pyz work with Kubernetes alone; etcd takes the calicoctl of a release)")
+
+
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Run a command line and return its exit status."""
     from cni_calico.ctl.command_line.arguments import parse_arguments
@@ -166,6 +175,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
         return 0
     except CalicoError as e:
         return _complain(e, failing)
+    except ModuleNotFoundError as e:
+        _complain_of_a_part(e)
+        return failing
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

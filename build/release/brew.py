@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Homebrew's formula of calicoctl, from a release directory: ``brew.py --releases URL DIR >cni-calico.rb``.
+
+Rule: the sum is that of SHA256SUMS; a missing one stops it. It installs the zip application, which any system runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from listed import Listed, Unlisted, read_listed
+
+_FORMULA = """class CniCalico < Formula
+  desc "Calico's command-line for clusters that keep its data in Kubernetes"
+  homepage "{homepage}"
+  url "{address}/{file}", using: :nounzip
+  version "{version}"
+  sha256 "{digest}"
+  license "Apache-2.0"
+
+  depends_on "python@3.13"
+
+  def install
+    libexec.install "{file}" => "calicoctl.pyz"
+    (bin/"calicoctl").write <<~SH
+      #!/bin/sh
+      exec "#{{Formula["python@3.13"].opt_bin}}/python3.13" "#{{libexec}}/calicoctl.pyz" "$@"
+    SH
+    chmod 0755, bin/"calicoctl"
+    bin.install_symlink "calicoctl" => "kubectl-calico"
+  end
+
+  test do
+    assert_match "{version}", shell_output("#{{bin}}/calicoctl version --client")
+  end
+end
+"""
+
+
+def render_formula(listed: Listed, homepage: str) -> str:
+    """Raises Unlisted."""
+    file = f"calicoctl-{listed.version}.pyz"
+    return _FORMULA.format(
+        homepage=homepage, address=listed.address, file=file, version=listed.version, digest=listed.sum_of(file)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print Homebrew's formula of a release.")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a release, with SHA256SUMS")
+    parser.add_argument("--releases", required=True, metavar="URL", help="where releases are published")
+    parser.add_argument("--homepage", metavar="URL", help="of the project (default: the same)")
+    words = parser.parse_args()
+    try:
+        print(render_formula(read_listed(words.directory, words.releases), words.homepage or words.releases), end="")
+    except Unlisted as e:
+        sys.exit(f"brew.py: {e}")
+
+
+if __name__ == "__main__":
+    main()
