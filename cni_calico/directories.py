@@ -14,6 +14,14 @@ STATE_DIR = "/var/lib/calico"
 LOG_DIR = "/var/log/calico"
 BIRD_CONFIG_DIR = "/etc/calico/confd/config"
 CNI_BIN_DIR, CNI_NET_DIR = "/opt/cni/bin", "/etc/cni/net.d"  # by CNI's convention
+# the CNI project's plugins: of distributions, of our packages, of install.sh's tarball
+REFERENCE_PLUGIN_DIRS = (
+    CNI_BIN_DIR,
+    "/usr/lib/cni",
+    "/usr/libexec/cni",
+    "/usr/libexec/cni-calico",
+    "/opt/cni-calico/plugins",
+)
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # of the pod that we run in
 
 NODENAME_FILE = f"{STATE_DIR}/nodename"

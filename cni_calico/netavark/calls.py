@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.directories import CNI_BIN_DIR
+from cni_calico.directories import REFERENCE_PLUGIN_DIRS
 from cni_calico.errors import CalicoError, DelegateFailed
 from cni_calico.kernel.plugin_calls import attachment_variables, call_plugin, find_plugin
 from cni_calico.netavark.documents import Membership
 
-PLUGIN_DIRECTORIES = (CNI_BIN_DIR, "/usr/lib/cni", "/usr/libexec/cni")
 TIMEOUT_S = 90.0
-_PORTMAP_IS = "published ports need portmap, one of the reference plugins (Debian: containernetworking-plugins)"
+_PORTMAP_IS = "published ports need portmap, one of the reference plugins, which a release brings"
 
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """``directory`` has ``calico``; ``portmap`` is searched there and in PLUGIN_DIRECTORIES."""
+    """``directory`` has ``calico``; ``portmap`` is searched there and in REFERENCE_PLUGIN_DIRS."""
 
     directory: str
     environ: Mapping[str, str]
@@ -71,7 +70,7 @@ class Plugins:
 
     @property
     def _directories(self) -> tuple[str, ...]:
-        return (self.directory, *PLUGIN_DIRECTORIES)
+        return (self.directory, *REFERENCE_PLUGIN_DIRS)
 
     def _call(
         self, verb: str, plugin: str, netns: str, membership: Membership, document: Mapping[str, Any]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.ctl.node.setup import host
+from cni_calico.directories import REFERENCE_PLUGIN_DIRS
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "build" / "release"))
@@ -70,7 +70,7 @@ def test_the_plugins_package_has_those_of_the_cni_project(release: Path, tmp_pat
     file = debs._build(package, release, tmp_path, tmp_path / "root", Edition("1.0", "00000000", "amd64", 0))
     listed = subprocess.run(["dpkg-deb", "-c", file], capture_output=True, text=True, check=True).stdout
     assert re.search(r"(?m)^-rwxr-xr-x .* ./usr/libexec/cni-calico/portmap$", listed)
-    assert f"/{debs.REFERENCE_DIRECTORY}" in host._PORTMAPS, "calicoctl node init finds it"
+    assert f"/{debs.REFERENCE_DIRECTORY}" in REFERENCE_PLUGIN_DIRS, "calicoctl node init finds it"
 
 
 def test_the_agents_package_has_the_boot_table_and_takes_it_away(release: Path, tmp_path: Path) -> None:

@@ -13,13 +13,11 @@ from cni_calico.ctl.node.setup import units
 from cni_calico.ctl.node.setup.plan import PORTMAP, SetupFacts
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
-from cni_calico.directories import CNI_BIN_DIR
+from cni_calico.directories import CNI_BIN_DIR, REFERENCE_PLUGIN_DIRS
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.programs import ENVIRONMENT, find_program
 from cni_calico.kernel.process import Completed, run
 
-# the last two are ours: of the packages, and of install.sh
-_PORTMAPS = (CNI_BIN_DIR, "/usr/lib/cni", "/usr/libexec/cni", "/usr/libexec/cni-calico", "/opt/cni-calico/plugins")
 _PACKAGED = ("/lib/systemd/system", "/usr/lib/systemd/system")
 _SYSTEMD = "/run/systemd/system"
 _ASK_S = 30.0
@@ -42,7 +40,7 @@ def read_facts() -> SetupFacts:
             )
     packaged = any(os.path.exists(f"{place}/{units.NODE}") for place in _PACKAGED)
     wanted = () if packaged else (units.BOOT_TABLE, units.NODE)
-    portmap = next((place for place in _PORTMAPS if os.access(f"{place}/{PORTMAP}", os.X_OK)), "")
+    portmap = next((place for place in REFERENCE_PLUGIN_DIRS if os.access(f"{place}/{PORTMAP}", os.X_OK)), "")
     return SetupFacts(
         directory,
         {name: units.read_unit(name, directory) for name in wanted},
