@@ -78,6 +78,7 @@ class Recorder:
             self._server.wait(0)
         self._comparison.go_on(self._arrivals.overrun, self._micros)
         self._live.tidy(self._micros())
+        self._ring.flush()
         self._note_losses()
         self._tell_new(new)
 

@@ -1,6 +1,7 @@
 """The newest connections in a file of fixed size, or in memory where no file can be written.
 
-Rule: the file's room is taken when it is made, so a full disk can never stop recording later. A record is in the place
+Rule: the file's room is taken when it is made, so a full disk can never stop recording later. What comes together is
+written together (``flush``). A record is in the place
 that its number gives; one that was overwritten or torn is told by itself. A file that is not ours, or of another
 version, is set aside (one is kept) and begun anew: history may be lost, never a start.
 """
@@ -32,17 +33,22 @@ class Ring:
         self.path, self.trouble = path, ""
         self.count = max(1, (size - _HEAD_BYTES) // BYTES)
         self.next = 1
+        self._unwritten: dict[int, FlowRecord] = {}
         self._memory: bytearray | None = None
         self._fd = -1
         try:
             self._open()
         except OSError as e:
-            self.close()
+            self._close_file()
             self.trouble = f"cannot keep flows in {path}: {e.strerror}: only the newest {_IN_MEMORY} are kept"
             self.count = min(self.count, _IN_MEMORY)
             self._memory = bytearray(self.count * BYTES)
 
     def close(self) -> None:
+        self.flush()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -56,26 +62,45 @@ class Ring:
         """Returns its number."""
         number = self.next
         self.next += 1
-        self._write(number, record)
-        if self._memory is None:
-            try:
-                os.pwrite(self._fd, _NEXT.pack(self.next), _NEXT_AT)
-            except OSError as e:
-                self._fail(e)
+        self._unwritten[number] = record
         return number
 
     def update(self, number: int, record: FlowRecord) -> None:
         """A record that has been overwritten meanwhile stays so."""
         if number >= self.oldest:
-            self._write(number, record)
+            self._unwritten[number] = record
 
     def read(self, number: int) -> FlowRecord | None:
         if not self.oldest <= number < self.next:
             return None
-        return decode(self._bytes(number, 1), number)
+        found = self._unwritten.get(number)
+        return decode(self._bytes(number, 1), number) if found is None else found
+
+    def flush(self) -> None:
+        """Write what was appended and updated; neighbours at once."""
+        if not self._unwritten:
+            return
+        run: list[bytes] = []
+        begin = last = 0
+        for number in sorted(number for number in self._unwritten if number >= self.oldest):
+            if run and (number != last + 1 or not self._place(number)):
+                self._write(begin, b"".join(run))
+                run = []
+            begin = number if not run else begin
+            run.append(encode(self._unwritten[number], number))
+            last = number
+        if run:
+            self._write(begin, b"".join(run))
+        self._unwritten.clear()
+        if self._memory is None:
+            try:
+                os.pwrite(self._fd, _NEXT.pack(self.next), _NEXT_AT)
+            except OSError as e:
+                self._fail(e)
 
     def newest_first(self, before: int | None = None) -> Iterator[tuple[int, FlowRecord]]:
         """(number, record) of what can be read, from the one below ``before`` on."""
+        self.flush()
         end = self.next if before is None else min(before, self.next)
         while end > self.oldest:
             begin = max(self.oldest, end - _AT_ONCE, end - 1 - (end - 1) % self.count)
@@ -99,10 +124,11 @@ class Ring:
         except OSError:
             return b""
 
-    def _write(self, number: int, record: FlowRecord) -> None:
-        at, data = self._place(number), encode(record, number)
+    def _write(self, number: int, data: bytes) -> None:
+        """Records that do not go beyond the end of the ring."""
+        at = self._place(number)
         if self._memory is not None:
-            self._memory[at : at + BYTES] = data
+            self._memory[at : at + len(data)] = data
             return
         try:
             os.pwrite(self._fd, data, _HEAD_BYTES + at)
@@ -123,7 +149,7 @@ class Ring:
             self._make(flags)
             return
         if not self._is_ours():
-            self.close()
+            self._close_file()
             os.replace(self.path, f"{self.path}.bad")
             self._make(flags)
 

@@ -24,7 +24,6 @@ _COMMAND, _MODE, _TIMEOUT, _THRESHOLD, _FLAGS = 1, 2, 4, 5, 6  # attributes of a
 _BIND, _SEQUENCE = b"\1", (1).to_bytes(2, "big")
 _COPY, _AT_ONCE, _LATE = 64, 32, 5  # bytes of a packet; packets in a datagram; hundredths of a second that they wait
 _WANTED = ((1,), (4,), (5,), (9,), (10,), (12,))  # header, interfaces in and out, payload, prefix, number
-_ABSENT = 0, 0
 _MESSAGE = Struct("=IHHII")
 _DATAGRAM = 1 << 16
 _SO_RCVBUFFORCE = 33
@@ -54,8 +53,8 @@ class DecisionReports(Nfnetlink):
         self._force(_SO_RCVBUFFORCE, room)
         self.lost = self.strange = 0
         self.strangest = b""
-        self._next: int | None = None
-        self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES)
+        self._next = 0
+        self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
         try:
             self._configure(wire.attribute(_COMMAND, _BIND), deadline)
             self._configure(wire.attribute(_MODE, _COPY.to_bytes(4, "big") + b"\2\0"), deadline)
@@ -105,26 +104,27 @@ class DecisionReports(Nfnetlink):
 
     def _decision(self, data: bytes, at: int, size: int) -> ReportedDecision | None:
         try:
-            places = self._layouts.places(data, at, size)
-            header, incoming, outgoing, packet, prefix, number = (
-                data[at + begin : at + end] for begin, end in (places.get(path, _ABSENT) for path in _WANTED)
-            )
-            if number:
-                self._note(int.from_bytes(number, "big"))
-            if len(header) != 4 or len(prefix) != 9:
+            header, incoming, outgoing, packet, prefix, number = self._layouts.places(data, at, size)
+            if number[1]:
+                self._note(_number(data, at, number))
+            if header[1] - header[0] != 4 or prefix[1] - prefix[0] != 9:
                 raise ValueError("it is not one of ours")
-            indexes = int.from_bytes(incoming, "big"), int.from_bytes(outgoing, "big")
-            return ReportedDecision(int(prefix[:8], 16), header[2], *indexes, packet)
+            rule = int(data[at + prefix[0] : at + prefix[1] - 1], 16)
+            indexes = _number(data, at, incoming), _number(data, at, outgoing)
+            return ReportedDecision(rule, data[at + header[0] + 2], *indexes, data[at + packet[0] : at + packet[1]])
         except ValueError:
             self._count_strange(data[at : at + size])
             return None
 
     def _note(self, number: int) -> None:
         """Count the gap before a report."""
-        if self._next is not None:
-            self.lost += number - self._next & 0xFFFFFFFF
+        self.lost += number - self._next & 0xFFFFFFFF
         self._next = number + 1 & 0xFFFFFFFF
 
     def _count_strange(self, data: bytes) -> None:
         self.strange += 1
         self.strangest = data[:64]
+
+
+def _number(data: bytes, at: int, place: tuple[int, int]) -> int:
+    return int.from_bytes(data[at + place[0] : at + place[1]], "big")

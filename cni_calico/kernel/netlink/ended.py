@@ -26,10 +26,15 @@ _MESSAGE = Struct("=IHHII")
 _START = _MESSAGE.size + GENERAL_BYTES
 _DATAGRAM = 1 << 16
 _NESTED = frozenset(((1,), (1, 1), (1, 2), (2,), (2, 1), (2, 2), (9,), (10,), (20,)))
-_ORIGINAL, _REPLY, _COUNTED, _COUNTED_BACK, _TIMES, _LABELS = 1, 2, 9, 10, 20, 22
-_PROTOCOL: AttributePath = (1, 2, 1)
-_ICMP = {1: (4, 5, 6), 58: (7, 8, 9)}  # identifier, type, code
-_NONE = 0, 0
+# paths of attributes: the addresses of both families, as the original direction and the reply have them; protocol,
+# ports; packets and bytes of both directions; times; label; ICMP's identifier, type and code, ICMPv6's
+_WANTED: tuple[AttributePath, ...] = (
+    *((1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 1, 3), (1, 1, 4), (2, 1, 3)),
+    *((1, 2, 1), (1, 2, 2), (1, 2, 3), (2, 2, 2)),
+    *((9, 1), (9, 2), (10, 1), (10, 2), (20, 1), (20, 2), (22,)),
+    *((1, 2, 4), (1, 2, 5), (1, 2, 6), (1, 2, 7), (1, 2, 8), (1, 2, 9)),
+)
+_ICMP, _NO_PORT = (b"\x01", b"\x3a"), b"\0\0"
 _NS_PER_S = 1e9
 
 
@@ -60,7 +65,7 @@ class EndedConnections(Nfnetlink):
         super().__init__()
         self._force(_SO_RCVBUFFORCE, room)
         self.overrun = self.strange = 0
-        self._layouts = Layouts(_START, _NESTED)
+        self._layouts = Layouts(_START, _WANTED, _NESTED)
         try:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _DESTROYS)
         except OSError as e:
@@ -92,7 +97,7 @@ class EndedConnections(Nfnetlink):
 
 def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[TrackedConnection]]:
     """All entries, part by part. One that is there meanwhile may be missing or come twice. Raises KernelError."""
-    layouts = Layouts(_START, _NESTED)
+    layouts = Layouts(_START, _WANTED, _NESTED)
     head = bytes(_MESSAGE.size)
     for family in ("ip", "ip6"):
         for part in netlink.dump_in_parts(_GET, general(family), "list connection tracking entries", deadline):
@@ -107,38 +112,27 @@ def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[Tracke
 
 def _parse(data: bytes, layouts: Layouts) -> TrackedConnection:
     """Raises ValueError."""
-    places = layouts.places(data, 0, len(data))
-
-    def bytes_at(*path: int) -> bytes:
-        begin, end = places.get(path, _NONE)
-        return data[begin:end]
-
-    def number(*path: int) -> int | None:
-        found = bytes_at(*path)
-        return int.from_bytes(found, "big") if found else None
-
-    six = (_ORIGINAL, 1, 3) in places
-    source, destination = bytes_at(_ORIGINAL, 1, 3 if six else 1), bytes_at(_ORIGINAL, 1, 4 if six else 2)
-    reached = bytes_at(_REPLY, 1, 3 if six else 1)
-    if not source or len(source) != len(reached) or len(source) != len(destination):
+    found = [data[begin:end] for begin, end in layouts.places(data, 0, len(data))]
+    source4, destination4, reached4, source6, destination6, reached6, protocol, sport, port, reply_port = found[:10]
+    packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in found[10:14])
+    began, ended, label = found[14:17]
+    source, destination = source4 or source6, destination4 or destination6
+    reached = reached4 or reached6
+    if not source or len(source) != len(reached) or len(source) != len(destination) or len(protocol) != 1:
         raise ValueError("it has no addresses")
-    protocol = number(*_PROTOCOL) or 0
-    if (icmp := _ICMP.get(protocol)) is not None:
-        identifier, kind, code = (bytes_at(_ORIGINAL, 2, one) for one in icmp)
-        ports, port = identifier + kind + code, 0
+    if protocol in _ICMP:
+        ports, port = b"".join(found[17:20] if protocol == _ICMP[0] else found[20:23]), b""
     else:
-        sport = bytes_at(_ORIGINAL, 2, 2) or b"\0\0"
-        ports = sport + (bytes_at(_REPLY, 2, 2) or b"\0\0")
-        port = number(_ORIGINAL, 2, 3) or 0
+        ports = (sport or _NO_PORT) + (reply_port or _NO_PORT)
     return TrackedConnection(
-        source + reached + bytes((protocol & 255,)) + ports,
+        source + reached + protocol + ports,
         destination,
-        port,
-        number(_COUNTED, 1),
-        number(_COUNTED, 2),
-        number(_COUNTED_BACK, 1),
-        number(_COUNTED_BACK, 2),
-        (number(_TIMES, 1) or 0) / _NS_PER_S,
-        (number(_TIMES, 2) or 0) / _NS_PER_S,
-        bytes_at(_LABELS),
+        int.from_bytes(port, "big"),
+        packets,
+        size,
+        packets_back,
+        size_back,
+        int.from_bytes(began, "big") / _NS_PER_S,
+        int.from_bytes(ended, "big") / _NS_PER_S,
+        label,
     )

@@ -6,6 +6,7 @@ taken apart, and its layout is remembered instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from struct import Struct
 from typing import NamedTuple
@@ -13,30 +14,35 @@ from typing import NamedTuple
 _WORD = Struct("=HH")
 _MOST = 64  # lengths that are remembered
 _DEEPEST = 4
+_ABSENT = 0, 0
 
 AttributePath = tuple[int, ...]  # the kinds of attributes, each inside the one before
 
 
 class AttributePlaces(NamedTuple):
-    """``places``: begin and end of each attribute's content, from the message's begin."""
+    """``places``: begin and end of each wanted attribute's content, from the message's begin; 0 and 0 for none."""
 
     headers: tuple[int, ...]
     shape: Struct
-    places: dict[AttributePath, tuple[int, int]]
+    places: tuple[tuple[int, int], ...]
 
 
 class Layouts:
-    """Of one kind of message. ``start``: where the first attribute begins; ``nested``: attributes that hold others;
-    ``slow``: how many messages were taken apart.
+    """Of one kind of message. ``start``: where the first attribute begins; ``wanted``: what is looked for; ``nested``:
+    attributes that hold others; ``slow``: how many messages were taken apart.
     """
 
-    def __init__(self, start: int, nested: AbstractSet[AttributePath] = frozenset()) -> None:
+    def __init__(
+        self, start: int, wanted: Sequence[AttributePath], nested: AbstractSet[AttributePath] = frozenset()
+    ) -> None:
         self.slow = 0
-        self._start, self._nested = start, nested
+        self._start, self._wanted, self._nested = start, tuple(wanted), nested
         self._known: dict[int, AttributePlaces] = {}
 
-    def places(self, data: bytes, at: int, size: int) -> dict[AttributePath, tuple[int, int]]:
-        """Of the message of ``size`` bytes that begins there. Raises ValueError if it is none."""
+    def places(self, data: bytes, at: int, size: int) -> tuple[tuple[int, int], ...]:
+        """Of what is wanted, in that order, in the message of ``size`` bytes that begins there. Raises ValueError if it
+        is none.
+        """
         known = self._known.get(size)
         if known is not None and known.shape.unpack_from(data, at) == known.headers:
             return known.places
@@ -46,8 +52,9 @@ class Layouts:
         shape = f"={self._start}x" + self._walk(data, at, self._start, size, (), headers, places)
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[size] = AttributePlaces(tuple(headers), Struct(shape), places)
-        return places
+        found = tuple(places.get(path, _ABSENT) for path in self._wanted)
+        self._known[size] = AttributePlaces(tuple(headers), Struct(shape), found)
+        return found
 
     def _walk(
         self,
