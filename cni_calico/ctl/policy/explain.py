@@ -29,6 +29,7 @@ from cni_calico.ctl.policy.lifelines import describe_cut_sessions, read_sessions
 from cni_calico.ctl.policy.masquerading import masquerading
 from cni_calico.ctl.policy.published import SeenTranslation, look_here, parse_host_port, read_address
 from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
+from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -126,7 +127,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     lines += [line for host in hosts for line in _host_lines(records, graph, host)]
     verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
     hint = "" if published is not None else _hint(source, destination, packet, hosts)
-    return "\n".join([*lines, "", verdict, hint])
+    seen = describe_seen(packet)
+    return "\n".join([*lines, "", verdict, *([seen] if seen else []), hint])
 
 
 def _destination(

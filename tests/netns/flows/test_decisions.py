@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from cni_calico.deadline import Deadline
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIXED, Decider
 from cni_calico.flows.packets import key_of, parts_of
+from cni_calico.kernel.filter.nf_tables.counters import read_counters
 from cni_calico.kernel.netlink.decisions import DecisionReports, ReportedDecision
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
@@ -196,6 +197,35 @@ def test_what_has_no_connection_passes_as_without_recording() -> None:
             wire.host.set_sysctl("netfilter/nf_conntrack_tcp_loose", "0")  # or it would begin a connection
             arrived[recording is not None] = wire.arrivals([(UPLINK, "cali1", packet)])
     assert arrived == {False: [True], True: [True]}
+
+
+def test_what_does_not_fit_is_counted_exactly() -> None:
+    """The kernel drops reports for which a reader who does not read has no room, and numbers them."""
+    sent = 1500
+    with open_wire(FilterSettings(recording=Recording(RuleNumbers()))) as wire:
+        put_open(wire)
+        with entered(wire.host):
+            reports = DecisionReports(DENIED_GROUP, 1, Deadline.after(10))
+        packets = [(UPLINK, "cali1", {**UDP, "protocol": 6, "invalid": True, "sport": 1000 + i}) for i in range(sent)]
+        assert not any(wire.arrivals(packets))
+        read = 0
+
+        def counted() -> int:
+            """What the rule itself has counted."""
+            with entered(wire.host), Nfnetlink() as netlink:
+                chains = wire.enforcer.held[FILTER[4]].chains
+                (name,) = (name for name in chains if name.startswith("to-") and name != "to-workloads")
+                return read_counters(netlink, FILTER[4], name, Deadline.after(10))["invalid"]
+
+        def all_known() -> bool:
+            nonlocal read
+            wire.arrivals(packets[:1])  # its number tells how many were lost before it
+            read += len(reports.take(10_000))
+            return reports.lost > 0 and read + reports.lost == counted()
+
+        until(all_known, "every report is read or counted")
+        assert counted() > sent
+        reports.close()
 
 
 def test_recording_can_be_switched_while_packets_pass(told: Listener) -> None:

@@ -8,12 +8,15 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -26,6 +29,7 @@ from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
+from cni_calico.policy.explain import Packet
 from tests.deadlines import until
 from tests.netns.policing.lab import ALLOW_80, NODE, Lab, lab, socket_in
 
@@ -122,7 +126,7 @@ DENIED_BY = [ALLOWED_BY[0], "ingress: end of tier default (policies: to-b)"]
 
 
 def test_each_connection_is_one_flow_with_the_rules_that_decided(
-    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+    recorded: Recorded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in (4, 6):
         assert recorded.lab.passes("a", "b", 80, version=version, sport=1000)
@@ -136,13 +140,21 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
     assert flows[1]["packets"] == {"in": 1, "out": 0} and not flows[0]["ended"]
     # the same connection again: not answered, so its packets are asked again, and reported only once
     assert recorded.lab.passes("a", "b", 80, sport=1000) and not recorded.lab.passes("a", "b", 81, sport=1001)
-    (denied,) = (one for one in recorded.until(2, port="81") if one["packets"] == {"in": 2, "out": 0})
-    assert len(recorded.until(4)) == 4 and denied["source"]["ip"] == "10.77.0.1"
+
+    def denied_twice() -> list[str]:
+        found = (one for one in recorded.until(2, port="81") if one["packets"] == {"in": 2, "out": 0})
+        return [one["source"]["ip"] for one in found]
+
+    assert until(denied_twice, "both packets are in the flow") == ["10.77.0.1"] and len(recorded.until(4)) == 4
     capsys.readouterr()
     assert recorded.calicoctl("--verdict", "denied", "--last", "1", "--fail-if-denied", "-v") == 3
     said = capsys.readouterr()
     assert "default/a" in said.out and "end of tier default" in said.out and "1 flow" in said.err
     assert "calicoctl policy explain --from default/a --to default/b --protocol udp --port 81" in said.out
+    packet = Packet(ip_address("10.77.0.1"), ip_address("10.77.0.2"), 17, 1, 81)
+    monkeypatch.setenv("CALICO_RUN_DIR", str(recorded.root / "run"))
+    assert re.fullmatch(r"Seen .* hour: 1 denied, last \d\d:\d\d:\d\d\.", describe_seen(packet))
+    assert describe_seen(replace(packet, destination_port=82)).endswith("nothing.")
     assert recorded.calicoctl("--aggregate", "--to", "default/b", "-o", "jsonl") == 0
     assert capsys.readouterr().out.count("\n") == 2
 
@@ -204,6 +216,28 @@ def test_tcp_icmp_and_a_translated_connection_with_what_they_carried(recorded: R
     assert through["destination"]["asked"] == {"ip": "10.96.0.1", "port": 443} and through["destination"]["name"] == "a"
     assert all(decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")] for one in found)
     assert all(one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2 for one in (straight, through))
+
+
+def test_a_restart_of_the_agent_changes_nothing_and_without_recording_nothing_is_left(recorded: Recorded) -> None:
+    lab = recorded.lab
+    assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 81)
+    before = lab.ruleset()
+    assert before.count("group 61790") > 2 and "counter packets 1 " in before
+    assert lab.stop() == 0
+    lab.start(FELIX_FLOWS="Enabled")
+    lab.until_in_force(policies=1, endpoints=2)
+    assert lab.ruleset() == before  # the same numbers, and no rule was written again: they count on
+    assert lab.stop() == 0
+    lab.start(FELIX_FLOWS="Denied")
+    lab.until_in_force(policies=1, endpoints=2)
+    assert "group 61790" not in lab.ruleset() and "group 61791" in lab.ruleset()
+    assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 82, sport=82)
+    assert [decided(one) for one in recorded.until(1, port="82")] == [DENIED_BY[1:]]
+    assert lab.stop() == 0
+    lab.start()
+    lab.until_in_force(policies=1, endpoints=2)
+    after = lab.ruleset()
+    assert "6179" not in after and "known-by" not in after and lab.passes("a", "b", 80)
 
 
 def test_it_is_off_again(recorded: Recorded) -> None:
