@@ -31,7 +31,7 @@ from cni_calico.log import Log
 DIRECTORY = "flows"
 RING_BYTES = 64 << 20
 _SLEEP_S, _FOLLOWED_S, _ROUNDS = 0.05, 0.02, 200
-_NICE = 5
+_NICE, _TOUCH_S = 5, 5.0
 _COUNTING = ("netfilter", "nf_conntrack_acct"), ("netfilter", "nf_conntrack_timestamp")
 
 
@@ -49,7 +49,7 @@ class Recorder:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log, self._now = log, now
+        self._now, self._next_touch = now, 0.0
         directory = f"{state_dir}/{DIRECTORY}"
         self._deciders, self._names = Deciders(directory), Names(directory, run_dir)
         self.losses = Losses(directory)
@@ -77,8 +77,12 @@ class Recorder:
                 break
             self._server.wait(0)
         self._comparison.go_on(self._arrivals.overrun, self._micros)
+        now = self._now()
         self._live.tidy(self._micros())
         self._ring.flush()
+        if now >= self._next_touch:
+            self._next_touch = now + _TOUCH_S
+            self._ring.touch()
         self._note_losses()
         self._tell_new(new)
 
@@ -109,9 +113,8 @@ class Recorder:
 
     def _note_absence(self) -> None:
         """Say from when to when there was no recorder, if there was one before."""
-        last = next(iter(self._ring.newest_first()), None)
-        if last is not None:
-            self.losses.add(Loss(last[1].last / 1e6, self._now(), ALLOWED, AWAY, None))
+        if self._ring.alive:
+            self.losses.add(Loss(self._ring.alive, self._now(), ALLOWED, AWAY, None))
 
     def _note_losses(self) -> None:
         for loss in self._arrivals.new_losses(self._now()):

@@ -26,13 +26,14 @@ _AT_ONCE = 512
 
 class Ring:
     """``trouble``: why it is only in memory, "" if it is not. ``next``: the number of the next record; the first ever
-    has number 1.
+    has number 1. ``alive``: when the one before was last ``touch``ed, in seconds since 1970; 0 if there was none.
     """
 
     def __init__(self, path: str, size: int) -> None:
         self.path, self.trouble = path, ""
         self.count = max(1, (size - _HEAD_BYTES) // BYTES)
         self.next = 1
+        self.alive = 0.0
         self._unwritten: dict[int, FlowRecord] = {}
         self._memory: bytearray | None = None
         self._fd = -1
@@ -52,6 +53,14 @@ class Ring:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def touch(self) -> None:
+        """Note in the file that somebody records, also if there is nothing to record."""
+        if self._fd >= 0:
+            try:
+                os.utime(self._fd)
+            except OSError as e:
+                self._fail(e)
 
     @property
     def oldest(self) -> int:
@@ -161,7 +170,7 @@ class Ring:
         magic, version, of_record, count, following = _HEAD.unpack(head)
         if (magic, version, of_record, count) != (_MAGIC, VERSION, BYTES, self.count):
             return False
-        self.next = max(1, following)
+        self.next, self.alive = max(1, following), os.fstat(self._fd).st_mtime
         return size == _HEAD_BYTES + self.count * BYTES
 
     def _make(self, flags: int) -> None:

@@ -110,6 +110,7 @@ class Parts:
             environ,
             lambda work: self._thread("flows", work),
             self.stopping,
+            partial(_note, self.context.troubles),
         )
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()

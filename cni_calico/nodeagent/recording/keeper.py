@@ -24,7 +24,9 @@ from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.recording import DISABLED
 
 FLAG = "-flow-recorder"
+_NAMES, _PROCESS = "names of flows", "the flow recorder"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S, _LOOK_S, _GRACE_S = 0.5, 30.0, 60.0, 0.25, 2.0
+_RUNS_S = 2.0  # one that ends at once does not run
 
 
 def name_of(endpoint: WorkloadEndpoint) -> EndName:
@@ -49,14 +51,16 @@ class RecorderKeeper:
         environ: Mapping[str, str],
         start_thread: Callable[[Callable[[], None]], object],
         stopping: threading.Event,
+        tell: Callable[[str, str], object] = lambda part, why: None,
     ) -> None:
+        """``tell`` is called with a part and what is wrong with it, "" for nothing."""
         self._node, self._path, self._log = node, f"{run_dir}/{ENDS}", log
         self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
-        self._start_thread, self._stopping = start_thread, stopping
+        self._start_thread, self._stopping, self._tell_trouble = start_thread, stopping, tell
         self._wanted = threading.Event()
         self._runs = False
         self._written = b""
-        self.trouble = ""
+        self.troubles: dict[str, str] = {}
 
     def use(self, flows: str, endpoints: Iterable[WorkloadEndpoint]) -> None:
         """``flows``: the parameter; ``endpoints``: this node's."""
@@ -76,14 +80,16 @@ class RecorderKeeper:
             return
         try:
             Files().write_atomic(self._path, data, 0o600, durable=False)
-            self._written, self.trouble = data, ""
+            self._written = data
+            self._note(_NAMES, "")
         except OSError as e:
-            self._note(f"flows have no names of pods: cannot write {self._path}: {e.strerror}")
+            self._note(_NAMES, f"flows have no names of pods: cannot write {self._path}: {e.strerror}")
 
-    def _note(self, trouble: str) -> None:
-        if trouble != self.trouble:
+    def _note(self, part: str, trouble: str) -> None:
+        if trouble and trouble != self.troubles.get(part):
             self._log.warning(trouble)
-        self.trouble = trouble
+        self.troubles[part] = trouble
+        self._tell_trouble(part, trouble)
 
     # -- the process --------------------------------------------------------------------------------------------------
 
@@ -100,7 +106,8 @@ class RecorderKeeper:
                 if lasted:
                     pauses.reset()
                 pause_s = pauses.next()
-                self._log.warning(f"the flow recorder ended; it is started again in {pause_s:g} s")
+                self._note(_PROCESS, "flows are not recorded: the recorder ended, its log says why")
+                self._log.warning(f"the flow recorder is started again in {pause_s:g} s")
                 self._stopping.wait(pause_s)
         finally:
             lines.close()
@@ -120,6 +127,8 @@ class RecorderKeeper:
         try:
             while not child.ended(_LOOK_S):
                 ran_s += _LOOK_S
+                if ran_s == _RUNS_S:
+                    self._note(_PROCESS, "")
                 if not self._is_wanted():
                     child.stop(_GRACE_S)
                     break

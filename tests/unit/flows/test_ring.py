@@ -59,7 +59,11 @@ def test_the_newest_are_there_and_again_after_a_restart(tmp_path: Path, written:
     assert ring.read(written + 1) is None and ring.read(written - 8) is None
     assert list(ring.newest_first(written)) == kept[1:]
     ring.close()
+    os.utime(ring.path, (7, 7))
     again = Ring(ring.path, ROOM)
+    assert (ring.alive, again.alive) == (0.0, 7.0)
+    again.touch()
+    assert os.stat(ring.path).st_mtime > 7
     assert list(again.newest_first()) == kept and again.append(record()) == written + 1
     assert os.stat(ring.path).st_size == ROOM and oct(os.stat(ring.path).st_mode)[-3:] == "600"
     again.close()

@@ -79,9 +79,27 @@ def test_who_has_which_address(keeper: RecorderKeeper, tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     keeper.use("Enabled", [])
-    assert str(path) in keeper.trouble
+    assert str(path) in keeper.troubles["names of flows"]
 
 
 def test_a_container_without_a_pod_has_its_own_name() -> None:
     endpoint = WorkloadEndpoint(Metadata("n1-cni-abc-eth0", "podman"), "cni", "n1", "eth0", "cali1", workload="abc")
     assert name_of(endpoint) == EndName("workload", "podman", "abc")
+
+
+def test_a_recorder_that_ends_at_once_is_told(tmp_path: Path) -> None:
+    told: dict[str, str] = {}
+    stopping = threading.Event()
+    log = Log("error", str(tmp_path / "log"), stderr=False)
+    threads: list[threading.Thread] = []
+
+    def start(work: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    command = [sys.executable, "-c", "raise SystemExit(1)"]
+    keeper = RecorderKeeper("n1", str(tmp_path), log, command, os.environ, start, stopping, told.__setitem__)
+    keeper.use("Enabled", [])
+    until(lambda: "not recorded" in told.get("the flow recorder", ""), "it is told")
+    stopping.set()
+    threads[0].join()
