@@ -5,6 +5,7 @@ Rule: the other program is this test, which answers the kernel by itself (linux/
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -57,11 +58,7 @@ class Queue:
 
     @property
     def is_empty(self) -> bool:
-        try:
-            self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        return False
+        return not select.select([self._socket], [], [], 0)[0]
 
 
 def theirs(lab: Lab, priority: int, how: str = "") -> None:
