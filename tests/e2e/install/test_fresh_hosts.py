@@ -28,6 +28,9 @@ BOOKKEEPING = re.compile(
     r"|^/etc/(alternatives|containers)(/| )|/__pycache__(/| )"
 )
 
+# what podman leaves of its own: its lock beside network configurations, with the directories, and caches
+PODMANS = re.compile(r"^/etc/cni d|^/etc/cni/net\.d d|^/etc/cni/net\.d/cni\.lock|^/var/(cache/containers|lib/cni)(/| )")
+
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -115,6 +118,8 @@ def test_there_and_back(fresh: Machine, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("fresh", ["bookworm"], indirect=True)
 def test_two_containers_of_podman_ping(fresh: Machine) -> None:
     host, before = fresh, files_of(fresh)
+    # podman makes no overlay on an overlay
+    host.run("sh", "-c", "mkdir -p /var/lib/containers && mount -t tmpfs none /var/lib/containers")
     host.write("/etc/containers/containers.conf.d/calico.conf", '[network]\nnetwork_backend = "cni"\n')
     done = install(host, "--network", "podman")
     assert done.returncode == 0 and "This host is set up.\n" in done.stdout, done
@@ -123,7 +128,9 @@ def test_two_containers_of_podman_ping(fresh: Machine) -> None:
         "mkdir -p /tmp/i/bin && cp /bin/busybox /tmp/i/bin && for c in sleep ping; do ln -s busybox /tmp/i/bin/$c; done"
     )
     host.run("sh", "-c", f"{image} && tar -C /tmp/i -c . | podman import - box")
-    run = ("podman", "run", "-d", "--network", "calico", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+    # this process may not raise its limits, as crun does for a container's and for control groups
+    run = ("podman", "run", "-d", "--network", "calico", "--cgroups", "disabled", "--cap-add", "NET_RAW")
+    run += ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
     for name in ("one", "two"):
         host.run(*run, "--name", name, "box", "sleep", "1000")
     address = host.run(
@@ -136,4 +143,4 @@ def test_two_containers_of_podman_ping(fresh: Machine) -> None:
     assert "0% packet loss" in host.run("podman", "exec", "one", "ping", "-c", "1", address).stdout
     host.run("podman", "rm", "-f", "-t", "0", "one", "two")
     host.run("sh", "-c", uninstall)
-    assert files_of(host) ^ before == set()
+    assert {line for line in files_of(host) ^ before if not PODMANS.search(line)} == set()
