@@ -290,12 +290,14 @@ class LabelConnection:
 
 @dataclass(frozen=True, slots=True)
 class ReportDecision:
-    """Report the packet's headers with ``number`` to the program that listens to a group, if there is one
-    (nf_tables only).
+    """Report the packet's headers with ``number`` to the program that listens to a group, if there is one.
+
+    ``once``: not those of a connection that an earlier packet has made. nf_tables has AcceptKnown before it for that.
     """
 
     number: int
     group: int
+    once: bool = False
 
 
 RuleAction = (

@@ -74,7 +74,7 @@ class PolicyLoop:
         self._asked, self._log, self._figures = asked, context.log, figures
         plane, monitor, felix = self._filter.plane, self._monitor, asked.felix
         watch_rules = monitor.watch_rules if self._filter.port else lambda: None
-        can_record = partial(why_no_recording, plane)
+        can_record = partial(why_no_recording, plane, self._filter.kernel)
         side = KernelSide(self._filter, conntrack, watch_rules, monitor.watch_addresses, can_record)
         self._rounds = rounds = Rounds(context, node, felix, side, tell, figures)
         rounds.guard.keeps = keeps

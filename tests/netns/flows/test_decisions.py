@@ -130,9 +130,26 @@ def told() -> Iterator[Listener]:
         made.close()
 
 
+@pytest.fixture
+def told_by_iptables() -> Iterator[Listener]:
+    numbers = RuleNumbers()
+    with open_wire(FilterSettings(recording=Recording(numbers, by_iptables=True)), legacy=True) as wire:
+        made = Listener(wire, numbers)
+        yield made
+        made.close()
+
+
+def test_what_iptables_reports(told_by_iptables: Listener) -> None:
+    check_reports(told_by_iptables, 3 if has("machine") else 10)
+
+
 def test_what_is_reported(told: Listener) -> None:
+    check_reports(told, 8 if has("machine") else 25)
+
+
+def check_reports(told: Listener, states: int) -> None:
     examples = settings(
-        max_examples=8 if has("machine") else 25,
+        max_examples=states,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),

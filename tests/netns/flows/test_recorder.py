@@ -240,6 +240,26 @@ def test_a_restart_of_the_agent_changes_nothing_and_without_recording_nothing_is
     assert "6179" not in after and "known-by" not in after and lab.passes("a", "b", 80)
 
 
+def test_legacy_iptables_is_recorded_too(tmp_path: Path) -> None:
+    with lab(tmp_path) as made:
+        made.put_profile("kns.default")
+        made.add("a", "10.77.0.1", app="a")
+        made.add("b", "10.77.0.2", app="b")
+        made.put("GlobalNetworkPolicy", "to-b", ALLOW_80)
+        made.start(FELIX_FLOWS="Enabled", FELIX_NFTABLESMODE="Disabled")
+        said = made.until_in_force(policies=1, endpoints=2)
+        node = Recorded(made, tmp_path)
+        try:
+            node.record()
+            assert made.passes("a", "b", 80) and not made.passes("a", "b", 81)
+            (denied,) = node.until(1, verdict="denied")
+            (allowed,) = node.until(1, port="80")
+            assert decided(allowed) == ALLOWED_BY and decided(denied) == DENIED_BY
+            assert "not recorded" not in str(said)
+        finally:
+            node.close()
+
+
 def test_it_is_off_again(recorded: Recorded) -> None:
     recorded.keeper.use("Disabled", ())
     until(lambda: not (recorded.root / "run" / SOCKET).exists(), "the recorder has ended")

@@ -28,13 +28,16 @@ from cni_calico.kernel.filter.legacy.port_chains import PortChain
 from cni_calico.netfilter.rules import (
     ACCEPT,
     RETURN,
+    ConnectionLimit,
     CountPacket,
     Dispatch,
     LogPacket,
     NftRule,
     NoTrack,
     PacketVerdict,
+    RateLimit,
     Reject,
+    ReportDecision,
     RuleAction,
     SetMark,
 )
@@ -88,13 +91,24 @@ def compile_rule(rule: NftRule, table: NftTable, marks: Marks, *, base: bool, do
     Raises CannotExpress.
     """
     matches = match_all(rule.tests, table, marks)
-    acts = [action for action in rule.actions if not isinstance(action, CountPacket)]  # iptables counts in every rule
+    # iptables counts in every rule; a limit is asked once for each rule that has it
+    limited = any(isinstance(test, RateLimit | ConnectionLimit) for test in rule.tests)
+    reports = () if limited else tuple(action for action in rule.actions if isinstance(action, ReportDecision))
+    acts = [action for action in rule.actions if not isinstance(action, CountPacket | ReportDecision)]
     for prelude, match in matches.alternatives:
         if prelude and tuple(prelude) != done.prelude:
             done.rules += prelude
             done.prelude = tuple(prelude)
+        done.rules += (f"{match} {_report(report)}".lstrip() for report in reports)
         _act(acts, FAMILY[table.family], f"{match} " if match else "", marks, done, base=base)
     done.actions += matches.port_chains
+
+
+def _report(action: ReportDecision) -> str:
+    """A rule of its own before that of the verdict."""
+    unless_known = "-m conntrack ! --ctstatus CONFIRMED " if action.once else ""
+    to = f"--nflog-prefix {action.number:08x} --nflog-group {action.group} --nflog-size 64 --nflog-threshold 32"
+    return f"{unless_known}-j NFLOG {to}"
 
 
 def _act(actions: Sequence[RuleAction], family: int, before: str, marks: Marks, done: Compiled, *, base: bool) -> None:

@@ -151,21 +151,19 @@ def _can_report() -> bool:
     return True
 
 
-def why_no_recording(plane: DataPlane) -> str:
+def why_no_recording(plane: DataPlane, kernel: PacketFilter) -> str:
     """Why rules cannot do what the recorder of flows needs, "" if they can. The namespace is the calling thread's."""
-    if plane.name == IPTABLES:
-        return "flows are not recorded: that needs nftables"
-    recording = Recording(RuleNumbers())
+    by_iptables = plane.name == IPTABLES
+    recording = Recording(RuleNumbers(), by_iptables=by_iptables)
     decider = Decider("Profile", "", "probe", "", True, 0, "Allow")
     allow = NftRule((), (*recording.before_accept(decider), ACCEPT))
     deny = NftRule((), (*recording.before_drop(decider), DROP))
     probe: list[Operation] = [AddTable(_PROBE)]
-    for spec, verdicts in MAPS.items():
+    for spec, verdicts in () if by_iptables else tuple(MAPS.items()):
         probe += (AddSet(_PROBE, spec), AddVerdicts(_PROBE, spec, verdicts))
     probe += (AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (allow, deny)))
     try:
-        with NfTables() as kernel:
-            kernel.check(probe, Deadline.after(_LOOK_S))
+        kernel.check(probe, Deadline.after(_LOOK_S))
     except CalicoError as e:
         return f"flows are not recorded: this kernel lacks what that needs (nfnetlink_log, connection labels): {e}"
     return ""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from cni_calico.flows.deciders import Decider, parse_line, render_line
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.recording import DENIED, DISABLED
-from cni_calico.nodeagent.policing.enforce.filters import DataPlane
+from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, DataPlane
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings, Networks
 from cni_calico.regular import make_directories, require_regular
@@ -126,4 +127,7 @@ class PlaneRules:
         self.refresh_s = plane.refresh_s
 
     def settings(self, felix: FelixSettings, service_networks: Networks) -> FilterSettings:
-        return self._plane.settings(felix, service_networks, self.numbers.recording(felix.flows))
+        recording = self.numbers.recording(felix.flows)
+        if recording is not None and self._plane.name == IPTABLES:
+            recording = replace(recording, by_iptables=True)
+        return self._plane.settings(felix, service_networks, recording)

@@ -311,7 +311,7 @@ class Goal:
     def _put_maps(self) -> None:
         """What rules look up for the recorder."""
         recording = self.settings.recording
-        wanted = recording is not None and recording.allowed
+        wanted = recording is not None and recording.allowed and not recording.by_iptables
         for table in FILTER.values():
             for spec, verdicts in MAPS.items():
                 if wanted:

@@ -62,12 +62,14 @@ class RuleNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What rules do for the recorder. ``allowed``: also what is let through, not only what is denied. Two are equal if
-    they share their numbers.
+    """What rules do for the recorder. ``allowed``: also what is let through, not only what is denied; ``by_iptables``:
+    the packet filter is legacy iptables, which has no labels and none of the maps. Two are equal if they share their
+    numbers.
     """
 
     numbers: RuleNumbers
     allowed: bool = True
+    by_iptables: bool = False
 
     def before_accept(self, decider: Decider, *, has_connection: bool = True) -> tuple[RuleAction, ...]:
         """What comes before accept. ``has_connection`` False: at a hook before connection tracking, where packets can
@@ -78,6 +80,8 @@ class Recording:
         if not has_connection:
             return (CountPacket(),)
         number = self.numbers.number_of(decider)
+        if self.by_iptables:
+            return (ReportDecision(number, ALLOWED_GROUP, once=True),)
         return (
             AcceptKnown(),
             CountPacket(),

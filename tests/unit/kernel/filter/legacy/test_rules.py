@@ -29,6 +29,7 @@ from cni_calico.netfilter.rules import (
     PortIn,
     RateLimit,
     Reject,
+    ReportDecision,
     RuleAction,
     RuleTest,
     SetMark,
@@ -227,3 +228,13 @@ def test_log_prefixes_are_cut() -> None:
 def test_what_cannot_be_expressed_is_refused(parts: tuple[RuleTest | RuleAction, ...]) -> None:
     with pytest.raises(CannotExpress):
         rules(*parts)
+
+
+def test_reports_are_rules_of_their_own_before_the_verdict() -> None:
+    to = "-j NFLOG --nflog-prefix 0000012c --nflog-group 7 --nflog-size 64 --nflog-threshold 32"
+    tcp = "-p 6"
+    assert rules(IsProtocol(TCP), CountPacket(), ReportDecision(300, 7), DROP) == [f"{tcp} {to}", f"{tcp} -j DROP"]
+    once = rules(ReportDecision(300, 7, once=True), ACCEPT, base=True)
+    assert once == [f"-m conntrack ! --ctstatus CONFIRMED {to}", "-j RETURN"]
+    limited = rules(RateLimit(5, over=True), ReportDecision(300, 7), DROP)
+    assert limited[-1].endswith("-j DROP") and not any("NFLOG" in line for line in limited)
