@@ -27,7 +27,7 @@ TO_HOST = {"FELIX_DEFAULTENDPOINTTOHOSTACTION": "ACCEPT"}
 
 
 @pytest.fixture
-def served(two_workloads: Lab) -> Iterator[Lab]:
+def ipvs_lab(two_workloads: Lab) -> Iterator[Lab]:
     """b is behind the service's address, as by kube-proxy."""
     host = two_workloads.host
     host.do("link", "add", INTERFACE, "type", "dummy")
@@ -39,33 +39,33 @@ def served(two_workloads: Lab) -> Iterator[Lab]:
     host.run("ipvsadm", "-C")
 
 
-def reaches_service(served: Lab, word: str) -> bool:
+def reaches_service(ipvs_lab: Lab, word: str) -> bool:
     """Whether a's packet to the service comes to b, as the first of its connection."""
-    served.receiver("b", 4)
-    with socket_in(served.workloads["a"].ns, socket.AF_INET, socket.SOCK_DGRAM) as client:
+    ipvs_lab.receiver("b", 4)
+    with socket_in(ipvs_lab.workloads["a"].ns, socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(word.encode(), (ADDRESS, PORT))
-    return served.arrivals("b", word.encode()) > 0
+    return ipvs_lab.arrivals("b", word.encode()) > 0
 
 
 @pytest.mark.parametrize("mode", ["Auto", pytest.param("Disabled", marks=pytest.mark.slow)])
-def test_what_goes_to_the_host_decides(served: Lab, mode: str) -> None:
-    assert reaches_service(served, "before")  # no engine yet
-    served.put("GlobalNetworkPolicy", "deny", DENY_B)
-    served.start(FELIX_NFTABLESMODE=mode, **TO_HOST)
-    said = served.until_in_force(policies=1)
+def test_what_goes_to_the_host_decides(ipvs_lab: Lab, mode: str) -> None:
+    assert reaches_service(ipvs_lab, "before")  # no engine yet
+    ipvs_lab.put("GlobalNetworkPolicy", "deny", DENY_B)
+    ipvs_lab.start(FELIX_NFTABLESMODE=mode, **TO_HOST)
+    said = ipvs_lab.until_in_force(policies=1)
     assert any(WARNING in text for text in said["warnings"])
-    assert not served.passes("a", "b", PORT)
-    assert reaches_service(served, "behind")  # as the warning says: b's own policies are not applied there
-    served.put("GlobalNetworkPolicy", "services", NO_SERVICES)
-    served.until_in_force(policies=2)
-    assert not reaches_service(served, "barred")  # a's are
-    assert not served.passes("a", "b", PORT)
-    served.remove("GlobalNetworkPolicy", "services")
-    served.until_in_force(policies=1)
-    assert reaches_service(served, "again")
-    served.stop()
-    served.start(FELIX_NFTABLESMODE=mode)
-    served.until_in_force(policies=1)
-    assert not reaches_service(served, "closed")  # the default: nothing goes to the host
-    served.host.do("link", "del", INTERFACE)
-    until(lambda: not any(WARNING in text for text in served.standing()["warnings"]), "the warning is gone", 60)
+    assert not ipvs_lab.passes("a", "b", PORT)
+    assert reaches_service(ipvs_lab, "behind")  # as the warning says: b's own policies are not applied there
+    ipvs_lab.put("GlobalNetworkPolicy", "services", NO_SERVICES)
+    ipvs_lab.until_in_force(policies=2)
+    assert not reaches_service(ipvs_lab, "barred")  # a's are
+    assert not ipvs_lab.passes("a", "b", PORT)
+    ipvs_lab.remove("GlobalNetworkPolicy", "services")
+    ipvs_lab.until_in_force(policies=1)
+    assert reaches_service(ipvs_lab, "again")
+    ipvs_lab.stop()
+    ipvs_lab.start(FELIX_NFTABLESMODE=mode)
+    ipvs_lab.until_in_force(policies=1)
+    assert not reaches_service(ipvs_lab, "closed")  # the default: nothing goes to the host
+    ipvs_lab.host.do("link", "del", INTERFACE)
+    until(lambda: not any(WARNING in text for text in ipvs_lab.standing()["warnings"]), "the warning is gone", 60)
