@@ -211,7 +211,7 @@ class _Addition:
         try:
             owed.record(services.files, services.state_dir, release)
         except OSError as e:
-            services.log.error(f"cannot record that {self.attachment.label} is to be released: {e}")
+            services.log.error(f"cannot record that {self.attachment.shown} is to be released: {e}")
 
     def _assign_delegated_addresses(self, undo: ExitStack) -> Addresses:
         from cni_calico.plugin.delegate import assign_delegated, configured_routes
@@ -383,7 +383,7 @@ class _Addition:
         try:
             remove_endpoint(store, attachment.endpoint_key, attachment.container_id, deadline, only=only)
         except CalicoError as e:
-            self.task.log.error(f"cannot remove the endpoint of {attachment.label}: {e.message}")
+            self.task.log.error(f"cannot remove the endpoint of {attachment.shown}: {e.message}")
             if self.companion is None or self.alone:  # otherwise paying it could release what a living pod uses
                 self._owe()
 

@@ -61,13 +61,14 @@ class Attachment:
 
     @property
     def label(self) -> str:
-        """The attachment in words, for locks and messages."""
+        """The attachment in words, for locks."""
         return f"{self.network}/{self.container_id}/{self.ifname}"
 
     @property
     def shown(self) -> str:
-        """The same for people: by the container's name, if it is known."""
-        return f"{self.name} ({self.network}/{self.container_id[:_SHOWN]}/{self.ifname})" if self.name else self.label
+        """The same for people: by the container's name, if it is known, and the beginning of its ID, as runtimes do."""
+        short = f"{self.network}/{self.container_id[:_SHOWN]}/{self.ifname}"
+        return f"{self.name} ({short})" if self.name else short
 
     @property
     def veth_label(self) -> str:

@@ -43,7 +43,7 @@ def check(task: Task) -> None:
         ]
     if found:
         raise CheckFailed(
-            f"cannot confirm {attachment.label}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""),
+            f"cannot confirm {attachment.shown}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""),
             details=json.dumps(
                 [
                     {"where": d.where, "kind": d.kind, "name": d.name, "wanted": d.wanted, "found": d.found}

@@ -385,7 +385,7 @@ class Removal:
             owed.record(services.files, services.state_dir, release)
         except OSError as e:
             raise TeardownIncomplete(
-                f"cannot release the addresses of {self.attachment.label}: {failure.message}; "
+                f"cannot release the addresses of {self.attachment.shown}: {failure.message}; "
                 f"nor record that they are to be released: {e.strerror or e}",
                 details=f"repeat the DEL, or make {owed.directory(services.state_dir)} writable",
             ) from failure

@@ -111,7 +111,7 @@ class _GarbageCollection:
             self.attempt(orphan.handle_id, self._remove, attachment)
 
     def _remove(self, attachment: Attachment) -> None:
-        self.task.log.info(f"collecting {attachment.label}: no longer a valid attachment")
+        self.task.log.info(f"collecting {attachment.shown}: no longer a valid attachment")
         call = replace(self.task.call, container_id=attachment.container_id, ifname=attachment.ifname, netns="")
         lock, deadline = self.task.services.attachment_lock, self.task.deadline
         with lock(attachment.label, deadline), lock(attachment.veth_label, deadline):

@@ -132,4 +132,4 @@ def _pay(services: Services, name: str, config: DatastoreConfig, deadline: Deadl
         call = Call("DEL", attachment.container_id, ifname=attachment.ifname)
         task = Task(call, conf, services, services.datastore(config), deadline)
         Removal(task, attachment, paying=True).run(None)
-        services.log.info(f"released what {attachment.label} held, as recorded by an earlier DEL")
+        services.log.info(f"released what {attachment.shown} held, as recorded by an earlier DEL")

@@ -34,10 +34,10 @@ def attachment(arguments: str) -> Attachment:
     ("arguments", "expected"),
     [
         ("IgnoreUnknown=1;K8S_POD_NAME=web", "web (calnet/0123456789ab/eth0)"),
-        ("", f"calnet/{ID}/eth0"),
-        (f"K8S_POD_NAME={'x' * 65}", f"calnet/{ID}/eth0"),
-        ("K8S_POD_NAME=a\x1b[2J", f"calnet/{ID}/eth0"),
-        ("K8S_POD_NAME=web;K8S_POD_NAMESPACE=default", f"calnet/{ID}/eth0"),
+        ("", "calnet/0123456789ab/eth0"),
+        (f"K8S_POD_NAME={'x' * 65}", "calnet/0123456789ab/eth0"),
+        ("K8S_POD_NAME=a\x1b[2J", "calnet/0123456789ab/eth0"),
+        ("K8S_POD_NAME=web;K8S_POD_NAMESPACE=default", "calnet/0123456789ab/eth0"),
     ],
 )
 def test_shown(arguments: str, expected: str) -> None:
@@ -46,7 +46,7 @@ def test_shown(arguments: str, expected: str) -> None:
 
 def test_a_name_changes_neither_lock_nor_records() -> None:
     named, bare = attachment("K8S_POD_NAME=web"), attachment("")
-    assert named == bare and named.label == bare.label == f"calnet/{ID}/eth0"
+    assert named == bare and named.label == bare.label == "calnet/0123456789ab/eth0"
     assert named.endpoint_key == bare.endpoint_key and named.handle_ids == bare.handle_ids
 
 
