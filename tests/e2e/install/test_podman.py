@@ -70,7 +70,10 @@ serve='echo hello >/index.html; httpd -f -p 81 -h / & httpd -f -p 80 -h /'
 inside="nsenter --net=/proc/$(podman inspect -f '{{.State.Pid}}' client)/ns/net"
 # busybox's wget ends with a signal when it is given a time itself
 fetch() { timeout "$2" $inside busybox wget -q -O - "http://$(address_of web):$1/" 2>/dev/null || echo closed; }
-reached() { for i in $(seq 100); do [ "$(fetch 81 5)" = hello ] && break; sleep 0.1; done; echo "$(fetch 80 1) $(fetch 81 5)"; }
+reached() {
+  for i in $(seq 100); do [ "$(fetch 81 5)" = hello ] && break; sleep 0.1; done
+  echo "$(fetch 80 1) $(fetch 81 5)"
+}
 again() { run -d --name web --label role=front box sh -c "$serve" >/dev/null; }
 podman rm -f -t 0 web >/dev/null; again
 say anew "$(reached)"
