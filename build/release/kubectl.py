@@ -38,6 +38,11 @@ import sys
 if sys.version_info < (3, 11):
     sys.exit("calicoctl: it needs Python 3.11 or newer, this is %d.%d" % sys.version_info[:2])
 os.environ.setdefault("DATASTORE_TYPE", "kubernetes")
+import yaml
+
+# nothing is compiled here
+yaml.CSafeLoader = yaml.SafeLoader
+yaml.CSafeDumper = yaml.SafeDumper
 from {PROJECT}.ctl.main import main
 
 sys.exit(main())

@@ -23,10 +23,11 @@ OLD_ROOT = LAB_CACHE / "old-root.tar.gz"
 # what krew does: unpack, move everything to a directory of its own, link what the manifest calls "bin"
 KREW = """
 set -e
-mkdir -p /root/.krew/store/calico/v1 /root/.krew/bin
-tar -C /root/.krew/store/calico/v1 -xzf /run/release/plugin.tar.gz
-ln -s /root/.krew/store/calico/v1/kubectl-calico /root/.krew/bin/kubectl-calico
-export PATH=$PATH:/root/.krew/bin:/run/release
+export HOME=/home/user
+mkdir -p /home/user/.krew/store/calico/v1 /home/user/.krew/bin
+tar -C /home/user/.krew/store/calico/v1 -xzf /run/release/plugin.tar.gz
+ln -s /home/user/.krew/store/calico/v1/kubectl-calico /home/user/.krew/bin/kubectl-calico
+export PATH=$PATH:/home/user/.krew/bin:/run/release
 kubectl calico version --client
 kubectl calico get nodes 2>&1 || echo status $?
 DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:1 kubectl calico get nodes 2>&1 || echo status $?
@@ -62,9 +63,9 @@ def test_kubectl_calico_on_debian_11(tmp_path: Path, bundle: Path) -> None:
     lines = said.stdout.splitlines()
     assert lines[0].startswith("Client Version:"), said
     assert lines[2:5] == [
-        "cannot read kubeconfig /root/.kube/config: no such file or directory",
+        "cannot read kubeconfig /home/user/.kube/config: no such file or directory",
         "(the kubeconfig is the one of KUBECONFIG)",
         "status 1",
     ]
     assert lines[5].startswith("cannot run this command: ") and lines[-1] == "status 1"
-    assert "/root/.krew/store/calico/v1/LICENSE" in host.changes()
+    assert "/home/user/.krew/store/calico/v1/LICENSE" in host.changes()

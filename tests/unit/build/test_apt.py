@@ -46,7 +46,7 @@ def make_deb(directory: Path, version: str, name: str = "calicoctl", text: str =
     fields |= {"Description": "command line\n of Calico"}
     (root / "DEBIAN/control").write_text("".join(f"{field}: {said}\n" for field, said in fields.items()))
     file = root.with_name(f"{root.name}.deb")
-    build = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, file]
+    build: list[str | Path] = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, file]
     subprocess.run(build, check=True, capture_output=True, env={**os.environ, "SOURCE_DATE_EPOCH": "0"})
     return file
 

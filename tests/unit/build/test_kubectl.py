@@ -135,7 +135,7 @@ def test_the_application_runs_on_other_systems(application: Path) -> None:
 def test_every_command_of_kubernetes_can_be_imported(application: Path) -> None:
     """Those of nodes and of etcd too, but for what is about etcd alone."""
     script = ELSEWHERE.replace("runpy.run_path", "sys.path.insert(0, sys.argv[0]); 0 and runpy.run_path") + (
-        "import importlib; from cni_calico.ctl import main\n"
+        "import importlib, yaml; yaml.CSafeLoader = yaml.SafeLoader; from cni_calico.ctl import main\n"
         "places = {**main._ON_DATASTORES, **main._STANDALONE}.values()\n"
         "names = sorted({place.partition(':')[0] for place in places} - {'datastore.etcd_roles'})\n"
         "for name in names: importlib.import_module(f'cni_calico.ctl.{name}')\n"
