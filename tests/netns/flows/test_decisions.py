@@ -99,16 +99,16 @@ def expected_of(documents: dict[Any, Any], wire: Wire) -> tuple[list[Any], Count
     return tried, expected
 
 
-def _compare(told: Listener, documents: dict[Any, Any]) -> None:
-    told.forget()
-    tried, expected = expected_of(documents, told.wire)
-    arrived = told.wire.arrivals(tried)
+def _compare(told_by_nftables: Listener, documents: dict[Any, Any]) -> None:
+    told_by_nftables.forget()
+    tried, expected = expected_of(documents, told_by_nftables.wire)
+    arrived = told_by_nftables.wire.arrivals(tried)
     assert any(arrived) or not any(allowed for allowed, _, _ in expected)
     found = Counter[Reported]()
 
     def all_reported() -> bool:
-        for allowed, decision in told.take():
-            decider = told.deciders.get(decision.number)
+        for allowed, decision in told_by_nftables.take():
+            decider = told_by_nftables.deciders.get(decision.number)
             what: object = decision.number
             if decider is not None:
                 policy = decider.kind, decider.namespace, decider.name
@@ -118,11 +118,11 @@ def _compare(told: Listener, documents: dict[Any, Any]) -> None:
 
     until(all_reported, "every decision is reported")
     assert found == expected
-    assert [one.lost for one in told.reports] == [one.strange for one in told.reports] == [0, 0]
+    assert [one.lost for one in told_by_nftables.reports] == [one.strange for one in told_by_nftables.reports] == [0, 0]
 
 
 @pytest.fixture
-def told() -> Iterator[Listener]:
+def told_by_nftables() -> Iterator[Listener]:
     numbers = RuleNumbers()
     with open_wire(FilterSettings(recording=Recording(numbers))) as wire:
         made = Listener(wire, numbers)
@@ -143,11 +143,11 @@ def test_what_iptables_reports(told_by_iptables: Listener) -> None:
     check_reports(told_by_iptables, 3 if has("machine") else 10)
 
 
-def test_what_is_reported(told: Listener) -> None:
-    check_reports(told, 8 if has("machine") else 25)
+def test_what_is_reported(told_by_nftables: Listener) -> None:
+    check_reports(told_by_nftables, 8 if has("machine") else 25)
 
 
-def check_reports(told: Listener, states: int) -> None:
+def check_reports(told_by_nftables: Listener, states: int) -> None:
     examples = settings(
         max_examples=states,
         deadline=None,
@@ -158,7 +158,7 @@ def check_reports(told: Listener, states: int) -> None:
     @examples
     @given(documents=_clusters)
     def compare(documents: dict[Any, Any]) -> None:
-        _compare(told, documents)
+        _compare(told_by_nftables, documents)
 
     compare()
 
@@ -188,18 +188,18 @@ def put_open(wire: Wire) -> None:
     wire.route({ip_address("10.0.0.1"): "cali1"})
 
 
-def test_a_connection_that_is_not_answered_is_reported_once(told: Listener) -> None:
-    put_open(told.wire)
-    assert told.wire.arrivals([(UPLINK, "cali1", UDP)] * 5) == [True] * 5
+def test_a_connection_that_is_not_answered_is_reported_once(told_by_nftables: Listener) -> None:
+    put_open(told_by_nftables.wire)
+    assert told_by_nftables.wire.arrivals([(UPLINK, "cali1", UDP)] * 5) == [True] * 5
     found: list[tuple[bool, ReportedDecision]] = []
 
     def reported(count: int) -> bool:
-        found.extend(told.take())
+        found.extend(told_by_nftables.take())
         return len(found) >= count
 
     until(lambda: reported(1), "a report")
-    told.forget()
-    assert told.wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
+    told_by_nftables.forget()
+    assert told_by_nftables.wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
     until(lambda: reported(2), "another one")
     assert [(allowed, decision.hook) for allowed, decision in found] == [(True, 2), (True, 2)]
 
@@ -245,18 +245,18 @@ def test_what_does_not_fit_is_counted_exactly() -> None:
         reports.close()
 
 
-def test_recording_can_be_switched_while_packets_pass(told: Listener) -> None:
-    put_open(told.wire)
-    goal, recording = told.wire.enforcer.goal, told.wire.enforcer.goal.settings.recording
+def test_recording_can_be_switched_while_packets_pass(told_by_nftables: Listener) -> None:
+    put_open(told_by_nftables.wire)
+    goal, recording = told_by_nftables.wire.enforcer.goal, told_by_nftables.wire.enforcer.goal.settings.recording
     without: list[bool] = []
-    for wanted in (None, Recording(told.numbers, allowed=False), recording):
+    for wanted in (None, Recording(told_by_nftables.numbers, allowed=False), recording):
         goal.configure(replace(goal.settings, recording=wanted))
-        told.wire.bring_about()
-        assert told.wire.arrivals([(UPLINK, "cali1", UDP)]) == [True]
-        held = told.wire.enforcer.held[FILTER[4]]
+        told_by_nftables.wire.bring_about()
+        assert told_by_nftables.wire.arrivals([(UPLINK, "cali1", UDP)]) == [True]
+        held = told_by_nftables.wire.enforcer.held[FILTER[4]]
         without.append("known-by-status" in held.sets)
-        with entered(told.wire.host):
-            told.wire.enforcer.doubt()
-        told.wire.bring_about()
-        assert told.wire.enforcer.figures.found_changed == 0
+        with entered(told_by_nftables.wire.host):
+            told_by_nftables.wire.enforcer.doubt()
+        told_by_nftables.wire.bring_about()
+        assert told_by_nftables.wire.enforcer.figures.found_changed == 0
     assert without == [False, False, True]

@@ -49,62 +49,68 @@ class Clock:
 
 
 @pytest.fixture
-def steps() -> Clock:
+def flow_clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def served(tmp_path: Path, steps: Clock) -> Iterator[FlowServer]:
-    made = FlowServer(str(tmp_path / "s.sock"), Source(), steps)
+def flow_server(tmp_path: Path, flow_clock: Clock) -> Iterator[FlowServer]:
+    made = FlowServer(str(tmp_path / "s.sock"), Source(), flow_clock)
     yield made
     made.close()
 
 
-def connect(served: FlowServer, sends: bytes = b"") -> socket.socket:
+def connect(flow_server: FlowServer, sends: bytes = b"") -> socket.socket:
     opened = socket.socket(socket.AF_UNIX)
     opened.settimeout(10)
-    opened.connect(served.path)
+    opened.connect(flow_server.path)
     opened.sendall(sends)
-    served.wait(0)
+    flow_server.wait(0)
     return opened
 
 
-def answer(served: FlowServer, sends: bytes) -> list[dict[str, Any]]:
-    with connect(served, sends) as opened:
-        until(lambda: served.wait(0) or len(served) == 0, "the reader has all")
+def answer(flow_server: FlowServer, sends: bytes) -> list[dict[str, Any]]:
+    with connect(flow_server, sends) as opened:
+        until(lambda: flow_server.wait(0) or len(flow_server) == 0, "the reader has all")
         data = b""
         while piece := opened.recv(65536):
             data += piece
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_the_oldest_come_first_and_an_end(served: FlowServer) -> None:
-    found = answer(served, render_query(FlowQuery()))
+def test_the_oldest_come_first_and_an_end(flow_server: FlowServer) -> None:
+    found = answer(flow_server, render_query(FlowQuery()))
     assert [one["destination"]["port"] for one in found[:-1]] == [1, 2, 3, 4, 5] and found[-1] == END
-    assert answer(served, render_query(FlowQuery(status=True))) == [{"live": 3}]
-    assert oct(os.stat(served.path).st_mode)[-3:] == "600"
+    assert answer(flow_server, render_query(FlowQuery(status=True))) == [{"live": 3}]
+    assert oct(os.stat(flow_server.path).st_mode)[-3:] == "600"
 
 
 @pytest.mark.parametrize("sent", [b"\n", b"nonsense\n", b'{"x": 1}\n', b"\xff\n", b"a" * (64 << 10)])
-def test_nonsense_is_answered_with_an_error(served: FlowServer, sent: bytes) -> None:
-    (found,) = answer(served, sent)
+def test_nonsense_is_answered_with_an_error(flow_server: FlowServer, sent: bytes) -> None:
+    (found,) = answer(flow_server, sent)
     assert set(found) == {"error"}
 
 
-def test_who_follows_gets_what_there_is_and_what_is_new(served: FlowServer) -> None:
-    with connect(served, render_query(FlowQuery(follow=True))) as opened:
-        until(lambda: served.wait(0) or (served.followed and opened.recv(1 << 16).count(b"\n") == 5), "what there is")
-        served.tell(flow(9))
-        served.wait(0)
+def test_who_follows_gets_what_there_is_and_what_is_new(flow_server: FlowServer) -> None:
+    with connect(flow_server, render_query(FlowQuery(follow=True))) as opened:
+        until(
+            lambda: flow_server.wait(0) or (flow_server.followed and opened.recv(1 << 16).count(b"\n") == 5),
+            "what there is",
+        )
+        flow_server.tell(flow(9))
+        flow_server.wait(0)
         assert json.loads(opened.recv(1 << 16)) == flow(9)
 
 
-def test_who_is_slow_misses_some_and_is_told_so(served: FlowServer, steps: Clock) -> None:
-    with connect(served, render_query(FlowQuery(follow=True))) as opened:
-        until(lambda: served.wait(0) or (served.followed and opened.recv(1 << 16).count(b"\n") == 5), "what there is")
+def test_who_is_slow_misses_some_and_is_told_so(flow_server: FlowServer, flow_clock: Clock) -> None:
+    with connect(flow_server, render_query(FlowQuery(follow=True))) as opened:
+        until(
+            lambda: flow_server.wait(0) or (flow_server.followed and opened.recv(1 << 16).count(b"\n") == 5),
+            "what there is",
+        )
         for i in range(60):
-            served.tell(flow(i, "x" * 50_000))
-            served.wait(0)
+            flow_server.tell(flow(i, "x" * 50_000))
+            flow_server.wait(0)
         opened.setblocking(False)
         lines = bytearray()
 
@@ -112,30 +118,30 @@ def test_who_is_slow_misses_some_and_is_told_so(served: FlowServer, steps: Clock
             """All that is on its way."""
             with suppress(BlockingIOError):
                 while True:
-                    served.wait(0)
+                    flow_server.wait(0)
                     lines.extend(opened.recv(1 << 20))
 
         take()
-        served.tell(flow(99))
+        flow_server.tell(flow(99))
         take()
         found = [json.loads(line) for line in lines.splitlines()]
         lost = [one["lost"] for one in found if "lost" in one]
         assert len(lost) == 1 and len(found) - 1 + lost[0] == 61 and found[-1] == flow(99)
         for i in range(60):
-            served.tell(flow(i, "x" * 50_000))
-        served.wait(0)
-        steps.now += 11
-        served.wait(0)
-        assert len(served) == 0  # cut off
+            flow_server.tell(flow(i, "x" * 50_000))
+        flow_server.wait(0)
+        flow_clock.now += 11
+        flow_server.wait(0)
+        assert len(flow_server) == 0  # cut off
 
 
-def test_one_more_than_there_may_be_is_told_so(served: FlowServer) -> None:
-    readers = [connect(served) for _ in range(serving.READERS)]
-    assert len(served) == serving.READERS
-    with connect(served) as another:
+def test_one_more_than_there_may_be_is_told_so(flow_server: FlowServer) -> None:
+    readers = [connect(flow_server) for _ in range(serving.READERS)]
+    assert len(flow_server) == serving.READERS
+    with connect(flow_server) as another:
         assert b"readers already" in another.recv(1000)
     readers.pop().close()
-    served.wait(0)
-    assert len(served) == serving.READERS - 1
+    flow_server.wait(0)
+    assert len(flow_server) == serving.READERS - 1
     for each in readers:
         each.close()
