@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,7 @@ from gomodules import read_modules
 from installer import INSTALLER, render_installer
 from kubectl import pack_application, pack_plugin
 from notice import render_notice
+from published import read_published, render_tree
 from pyinstaller import source_date
 from sbom import render_sbom
 
@@ -38,7 +40,7 @@ NOT_SHIPPED = ("__pycache__", "source", "*.py")
 
 
 def stage(bundle: Path, plugins: Path, tree: Path, notice: str) -> None:
-    """Everything of the tarball; the bundle is moved there."""
+    """Everything of the tarball but the names of published.toml; the bundle is moved there."""
     tree.mkdir(parents=True)
     for name in PAGES:
         shutil.copy(ROOT / name, tree)
@@ -67,6 +69,7 @@ def build_images(tree: Path, lower: Path, scratch: Path, out: Path, edition: Edi
     environment = {
         **os.environ,
         "ARCH": edition.architecture,
+        "IMAGE": re.findall(r"(?m)^ *image: *(\S+)", (tree / "manifests" / "calico.yaml").read_text())[0],
         "LOWER": str(lower),
         "BUNDLE": str(tree / "bin"),
         "CNI_PLUGINS": str(tree / "plugins"),
@@ -108,6 +111,7 @@ def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
         name = f"{NAME}-{version}-linux-{architecture}"
         tree = scratch / "tarball" / name
         stage(scratch / "bin", given.plugins, tree, render_notice(f"{NAME} {version}+{build}", shipped, modules, image))
+        render_tree(tree, read_published(), version)
         files = [out / f"{name}.tar.xz", out / f"{NAME}-{version}-images-{architecture}.tar"]
         files += [out / f"{NAME}-{version}-{architecture}.cdx.json"]
         files += [out / f"{NAME}-chart-{version}.tgz"]
