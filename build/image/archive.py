@@ -138,13 +138,16 @@ def _write_archive(out: Path, entries: Sequence[dict[str, Any]], blobs: Sequence
         layers = [_path(layer["digest"]) for layer in manifest["layers"]]
         tags = [entry["annotations"][_CONTAINERD_NAME]]
         listed.append({"Config": _path(manifest["config"]["digest"]), "RepoTags": tags, "Layers": layers})
+    files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
+    write_tar(out, {**files, "manifest.json": _json(listed), **by_path})
+
+
+def write_tar(out: Path, files: Mapping[str, bytes]) -> None:
+    """A tar archive of the files in their order; it appears whole."""
     new = out.with_name(f".{out.name}.{os.getpid()}")
     with tarfile.open(new, "w") as tar:
-        _put(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _put(tar, "index.json", _json(index))
-        _put(tar, "manifest.json", _json(listed))
-        for path, blob in by_path.items():
-            _put(tar, path, blob)
+        for path, data in files.items():
+            _put(tar, path, data)
     new.rename(out)
 
 
