@@ -59,6 +59,10 @@ def has_tool(*names: str) -> bool:
     return all((LAB_CACHE / name).is_file() for name in names)
 
 
+def has_program(*names: str) -> bool:
+    return all(Path(f"/usr/bin/{name}").exists() for name in names)
+
+
 ARM64_PROGRAMS = ("aarch64-linux-gnu-gcc", "qemu-aarch64", "qemu-aarch64-static")
 # marker -> (is its need met?, the reason when it is not)
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
@@ -73,6 +77,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
     "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),
+    "registries": (
+        lambda: has_tool("bin/crane", "bin/cosign") and has_program("docker-registry", "skopeo", "jq"),
+        "registries: tests/setup/registries.sh makes it",
+    ),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),
     "lab": (
         lambda: has_tool(

@@ -28,14 +28,9 @@ LABEL = "org.opencontainers.image"
 
 
 def make_release(
-    out: Path,
-    architecture: str,
-    published: Published,
-    *,
-    version: str = VERSION,
-    changed: Mapping[str, str] | None = None,
+    out: Path, architecture: str, published: Published, *, version: str = VERSION, contents: str = ""
 ) -> Path:
-    """``changed``: fields of BUILDINFO."""
+    """``contents``: what the images' layers have besides."""
     out.mkdir(parents=True)
     scratch = out / "scratch"
     build = hashlib.sha256(architecture.encode()).hexdigest()[:8]
@@ -51,22 +46,24 @@ def make_release(
         file = scratch / "chart" / "cni-calico" / path
         file.write_text(render_text(file.read_text().replace(VERSION, version), published, version))
     (out / f"cni-calico-chart-{version}.tgz").write_bytes(tree_layer(scratch / "chart").data)
-    make_images(out / f"{name}-images-{architecture}.tar", scratch, architecture, published, version, build)
+    make_images(out / f"{name}-images-{architecture}.tar", scratch, architecture, published, version, build, contents)
     (out / f"cni-calico-bundle_{version}_{architecture}.deb").write_bytes(architecture.encode())
     components = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": []}
     serial = f"urn:uuid:00000000-0000-4000-8000-0000{build}"
     (out / f"{name}-{architecture}.cdx.json").write_text(json.dumps({**components, "serialNumber": serial}))
     shutil.rmtree(scratch)
-    write_lists(out, architecture, {"Version": version, "Build": build, **(changed or {})})
+    write_lists(out, architecture, {"Version": version, "Build": build})
     return out
 
 
-def make_images(out: Path, scratch: Path, architecture: str, published: Published, version: str, build: str) -> None:
+def make_images(
+    out: Path, scratch: Path, architecture: str, published: Published, version: str, build: str, contents: str
+) -> None:
     archives = []
     for name, entrypoint in (("node", ()), ("kube-controllers", ("/usr/bin/wrapper",))):
         tree = scratch / "layer"
         tree.mkdir(exist_ok=True)
-        (tree / "processor").write_text(f"{architecture} {version}")
+        (tree / "processor").write_text(f"{architecture} {version} {contents}")
         labels = {f"{LABEL}.version": version, f"{LABEL}.revision": build}
         archives.append(scratch / f"{name}.tar")
         image = published.image(name, version)
@@ -90,5 +87,7 @@ def write_lists(out: Path, architecture: str, changed: Mapping[str, str]) -> Non
     (out / f"BUILDINFO-{architecture}").write_text(text)
 
 
-def make_releases(directory: Path, published: Published, version: str = VERSION) -> Sequence[Path]:
-    return [make_release(directory / each, each, published, version=version) for each in ARCHITECTURES]
+def make_releases(directory: Path, published: Published, version: str = VERSION, contents: str = "") -> Sequence[Path]:
+    return [
+        make_release(directory / each, each, published, version=version, contents=contents) for each in ARCHITECTURES
+    ]

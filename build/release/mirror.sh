@@ -31,11 +31,11 @@ from=${1%/} to=${2%/}
 need skopeo cosign jq openssl sha256sum
 make_scratch
 
-# copy REPOSITORY AT AS: what FROM calls REPOSITORY:AT or REPOSITORY@AT, as it is
+# copy REPOSITORY WHICH [OPTION]: WHICH is a :tag or a @digest
 copy() {
-  skopeo copy --quiet --all --preserve-digests "--src-$(tls_of "$from" | cut -c 3-)" "--dest-$(tls_of "$to" | cut -c 3-)" \
-    "docker://$from/$1$2" "docker://$to/$1$3" >"$scratch/log" 2>&1 ||
-    wrong "cannot copy $from/$1$2 to $to/$1$3: $(last_line "$scratch/log")"
+  skopeo copy --quiet --all ${3:+"$3"} "--src-$(tls_of "$from" | cut -c 3-)" "--dest-$(tls_of "$to" | cut -c 3-)" \
+    "docker://$from/$1$2" "docker://$to/$1$2" >"$scratch/log" 2>&1 ||
+    wrong "cannot copy $from/$1$2 to $to: $(last_line "$scratch/log")"
 }
 
 if [ -z "$version" ]; then
@@ -52,18 +52,19 @@ for image in "${images[@]}"; do
   repository=${image%:*}
   read_manifest "$from/$image" "$scratch/manifest" || wrong "cannot read $from/$image: $(last_line "$scratch/log")"
   digest=$(digest_of "$scratch/manifest")
-  copy "$repository" "@$digest" "@$digest"
+  copy "$repository" "@$digest" --preserve-digests
   for each in "$digest" $(jq -r '(.manifests // [])[].digest' "$scratch/manifest"); do
     signatures=:sha256-${each#sha256:}
     if ! read_manifest "$from/$repository$signatures" "$scratch/signatures"; then
       wrong "the signature of $from/$repository@$each is not under the tag ${signatures#:}: that registry keeps it elsewhere" \
         "(referrers API); copy with a program that asks for it: oras cp -r"
     fi
-    copy "$repository" "$signatures" "$signatures"
+    # a list of signatures, which older versions of skopeo write anew; the signatures stay as they are
+    copy "$repository" "$signatures"
   done
   "$here/verify.sh" "${trust[@]}" "$to/$repository@$digest" >/dev/null || exit
 done
 for image in "${images[@]}"; do
-  copy "${image%:*}" ":${image##*:}" ":${image##*:}"
+  copy "${image%:*}" ":${image##*:}" --preserve-digests
   "$here/verify.sh" "${trust[@]}" "$to/$image" || exit
 done

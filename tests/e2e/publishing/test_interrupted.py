@@ -1,0 +1,113 @@
+"""build/release/publish.sh, killed after every write, or left by its registry: run again, it ends the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LAB_CACHE
+from tests.e2e.publishing.conftest import PASSPHRASE, RELEASE, Keys, succeed
+from tests.e2e.publishing.registry import Registry, environment, running
+from tests.releases import VERSION
+
+pytestmark = [pytest.mark.registries, pytest.mark.slow, pytest.mark.takes(300), pytest.mark.timeout(1800)]
+
+# in the place of each program that publish.sh writes with: the program itself, and once it has written, the end of
+# everybody in the process group
+_KILLING = """\
+#!/bin/bash
+{program} "$@"
+status=$?
+case "{name} $*" in
+  "skopeo copy "*dir:*) ;;
+  "skopeo copy "* | "cosign sign "* | "cosign attest "* | "cp "* | "mv "* | "ln "*)
+    echo "{name} $*" >>"$WRITES"
+    {then}
+    ;;
+esac
+exit $status
+"""
+
+
+def programs(directory: Path, then: str) -> str:
+    """A search path."""
+    directory.mkdir()
+    for name in ("skopeo", "cosign", "cp", "mv", "ln"):
+        program = shutil.which(name, path=environment()["PATH"])
+        (directory / name).write_text(_KILLING.format(program=program, name=name, then=then))
+        (directory / name).chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}:{LAB_CACHE / 'bin'}"
+
+
+def publish(registry: Registry, signed: Path, keys: Keys, pages: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [RELEASE / "publish.sh", "--registry", registry.prefix, "--key", keys.ours, "--pages", pages, signed]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        env=environment(COSIGN_PASSWORD=PASSPHRASE, **more),
+    )
+
+
+def signatures(registry: Registry) -> dict[str, int]:
+    """How many each image has, attestations included."""
+    found = {}
+    for name in registry.tags():
+        repository, _, tag = name.partition(":")
+        if tag.startswith("sha256-"):
+            found[name] = len(registry.get(f"{repository}/manifests/{tag}")["manifests"])
+    return found
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_killed_after_every_write(registry: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
+    writes, pages = tmp_path / "writes", tmp_path / "www"
+    search = programs(tmp_path / "programs", "kill -KILL 0")
+    verified: set[str] = set()
+    while True:
+        writes.write_text("")
+        done = publish(registry, signed, keys, pages, PATH=search, WRITES=str(writes))
+        written = writes.read_text().splitlines()
+        # whatever a tag leads to now is signed
+        for name, digest in registry.versions().items():
+            if digest not in verified:
+                succeed("verify.sh", "--key", keys.public, f"127.0.0.1:{registry.port}/{name}")
+                verified.add(digest)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9 and len(written) == 1, done.stdout + done.stderr
+        with (tmp_path / "all").open("a") as log:
+            log.write(f"{written[0]}\n")
+    steps = (tmp_path / "all").read_text().splitlines()
+    assert len(steps) > 25
+    with running("crane", tmp_path / "other") as other:
+        done = publish(other, signed, keys, tmp_path / "others")
+        assert done.returncode == 0, done.stderr
+        assert registry.versions() == other.versions()
+        assert signatures(registry) == signatures(other)
+        assert files(pages) == files(tmp_path / "others")
+        assert (pages / "releases/latest").readlink() == Path(f"v{VERSION}")
+
+
+def test_a_registry_that_goes_away(registry: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
+    assert registry.process is not None
+    then = f'[ "$(wc -l <"$WRITES")" != 9 ] || kill -KILL {registry.process.pid}'
+    search = programs(tmp_path / "programs", then)
+    (tmp_path / "writes").write_text("")
+    done = publish(registry, signed, keys, tmp_path / "www", PATH=search, WRITES=str(tmp_path / "writes"))
+    assert done.returncode == 1 and "cannot" in done.stderr, done.stderr
+    assert not (tmp_path / "www").exists()
+    registry.stop()
+    registry.start()
+    assert registry.versions() == {}
+    done = publish(registry, signed, keys, tmp_path / "www")
+    assert done.returncode == 0, done.stderr
+    assert len(registry.versions()) == 7
