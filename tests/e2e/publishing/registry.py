@@ -108,9 +108,9 @@ class Registry:
 
 
 @contextmanager
-def running(kind: str, directory: Path, more: str = "", *, on_disk: bool = False) -> Iterator[Registry]:
+def running(kind: str, directory: Path, more: str = "", *, on_disk: bool = False, port: int = 0) -> Iterator[Registry]:
     directory.mkdir(parents=True, exist_ok=True)
-    registry = Registry(kind, directory, more, on_disk)
+    registry = Registry(kind, directory, more, on_disk, port or free_port())
     registry.start()
     try:
         yield registry
