@@ -3,7 +3,7 @@
 
 OUT gets the files of every IN and, in the place of their lists, one SHA256SUMS of everything; each image as an index
 of both processors (``cni-calico-V-images.tar``), images.txt and images-digests.txt; the manifests and the chart with
-digests; provenance.json; verify.sh, mirror.sh and the public keys. It must not exist yet. Then comes
+digests; provenance.json; install.sh, verify.sh, mirror.sh and the public keys. It must not exist yet. Then comes
 build/release/sign.sh.
 
 Rule: everything is read and compared before OUT appears, which it does whole; the same IN gives the same bytes.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "cni-calico"
 KEYS = ROOT / "build" / "release" / "keys"
 MANIFESTS = ("calico.yaml", "etcd/calico-etcd.yaml", "crds.yaml", "calico-typha.yaml")
-SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("verify.sh", "mirror.sh"))
+SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("install.sh", "verify.sh", "mirror.sh"))
 
 
 def read_manifests(tarball: Path) -> dict[str, str]:
@@ -48,6 +49,13 @@ def read_manifests(tarball: Path) -> dict[str, str]:
     if len(found) != len(MANIFESTS):
         raise Unjoinable(f"{tarball} has not every manifest: wanted are {', '.join(MANIFESTS)} below manifests/")
     return found
+
+
+def fill_script(text: str, version: str, published: Published, public: str) -> str:
+    """install.sh with what it can only know once the release is made; other scripts as they are."""
+    for name, value in (("VERSION", version), ("RELEASES", published.releases), ("KEYS", public)):
+        text = text.replace(f"\n{name}=\n", f"\n{name}={shlex.quote(value)}\n")
+    return text
 
 
 def _read_images(made: Sequence[Made], version: str) -> Images:
@@ -82,7 +90,7 @@ def join(out: Path, directories: Sequence[Path], published: Published, keys: Pat
                 f"the images are named {name}, and published.toml says {published.registry}: make the release again"
                 " with build/release.sh"
             )
-    tarballs = [each.directory / f"{NAME}-{version}-linux-{each.architecture}.tar.gz" for each in made]
+    tarballs = [each.directory / f"{NAME}-{version}-linux-{each.architecture}.tar.xz" for each in made]
     manifests, *others = (read_manifests(tarball) for tarball in tarballs)
     if any(other != manifests for other in others):
         raise Unjoinable(f"the manifests in {' and '.join(map(str, tarballs))} differ")
@@ -104,7 +112,7 @@ def join(out: Path, directories: Sequence[Path], published: Published, keys: Pat
         (new / "images.txt").write_text(list_images(images.digests)[0])
         (new / "images-digests.txt").write_text(list_images(images.digests)[1])
         for script in SCRIPTS:
-            shutil.copyfile(script, new / script.name)
+            (new / script.name).write_text(fill_script(script.read_text(), version, published, public))
         if public:
             (new / f"{NAME}.pub").write_text(public)
         for path in new.iterdir():

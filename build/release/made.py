@@ -13,8 +13,8 @@ from pathlib import Path
 
 _LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+~-]*)")
 ARCHITECTURES = ("amd64", "arm64")
-# what must be the same for all processors of a release; Build is a hash with the processor in it
-SHARED = ("Source", "Version", "Commit", "Source-Date-Epoch", "Python", "Go", "Locks")
+# what must be the same for all processors of a release
+SHARED = ("Source", "Version", "Build", "Commit", "Source-Date-Epoch", "Python", "Go", "Locks")
 
 
 class Unjoinable(SystemExit):
@@ -56,7 +56,7 @@ def parse_buildinfo(text: str, name: str) -> tuple[dict[str, str], dict[str, str
     """The fields of one line; the sums; the packages."""
     message = Parser().parsestr(text)
     fields = {key: value.strip() for key, value in message.items()}
-    if missing := [key for key in (*SHARED, "Architecture", "Build") if not fields.get(key)]:
+    if missing := [key for key in (*SHARED, "Architecture") if not fields.get(key)]:
         raise Unjoinable(f"cannot read {name}: it has no {', '.join(missing)}")
     lines = fields.pop("Checksums-Sha256", "").splitlines()
     sums = parse_sums("\n".join(re.sub(r"^\s*(\S+) ", r"\1  ", line) for line in lines if line.strip()), name)

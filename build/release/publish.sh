@@ -6,14 +6,15 @@
 #   --dry-run          only prints the plan
 #   --registry PREFIX  in place of the one that the release was made for: registry.example/team/cni-calico
 #   --key, --keyless   what images and chart are signed with, as for sign.sh (default: --key "$SIGNING_KEY")
-#   --pages TREE       a directory that a web server shows: TREE/releases/vV gets the files
+#   --pages TREE       a directory that a web server shows: TREE/releases/vV gets the files, TREE/apt the packages
 #
 # DIRECTORY is what build/release/join.py made and build/release/sign.sh signed. Whatever stops it (a lost network, a kill):
 # run it again; what is there already is left as it is.
 #
 # Rule: everything that can be refused is refused before the first write. Images are pushed by their digest, signed, and
 # checked from the registry; only then tags lead to them: the version's, and `latest` and `vX.Y` where none is newer.
-# Settings: SIGNING_KEY, COSIGN_PASSWORD; REGISTRY_USER and REGISTRY_PASSWORD (default: those of `skopeo login`).
+# Settings: SIGNING_KEY, COSIGN_PASSWORD; REGISTRY_USER and REGISTRY_PASSWORD (default: those of `skopeo login`); APT_KEY, the
+# fingerprint of gpg's key for TREE/apt (default: no packages there).
 # Needs skopeo, cosign 3, jq and openssl.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -167,6 +168,13 @@ make_plan() {
     notes=$(awk -v wanted="$version" '/^## / { found = ($2 == wanted); next } found' "$here/../../CHANGELOG.md")
     [ -n "${notes//[[:space:]]/}" ] || wrong "CHANGELOG.md says nothing about $version: it is the text of the release's page"
     echo "write the page: $page"
+    if [ -n "${APT_KEY:-}" ]; then
+      need gpg gpgv dpkg-deb
+      gpg --batch --list-secret-keys "$APT_KEY" >/dev/null 2>&1 || wrong "gpg has no secret key $APT_KEY, which APT_KEY names"
+      echo "add the packages: $pages/apt"
+    else
+      echo "no packages for apt: APT_KEY names no key"
+    fi
   fi
 }
 
@@ -208,6 +216,13 @@ write_page() {
   esac
 }
 
+write_packages() {
+  if [ -z "$pages" ] || [ -z "${APT_KEY:-}" ]; then return; fi
+  local address
+  address=$(sed -nE 's/^apt = "(.*)"$/\1/p' "$here/published.toml")
+  "$here/../../.venv/bin/python" "$here/apt.py" --key "$APT_KEY" ${address:+--address "$address"} "$pages/apt" "$directory"/*.deb
+}
+
 parse "$@"
 make_scratch
 need skopeo cosign jq openssl sha256sum
@@ -232,4 +247,5 @@ for i in "${!digests[@]}"; do
   case ${repositories[i]} in */charts/*) continue ;; esac
   for tag in "${moving[@]}"; do lead "${repositories[i]}" "${digests[i]}" "$tag"; done
 done
+write_packages
 write_page

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,15 +111,29 @@ def test_a_dry_run_writes_nothing(registry: Registry, signed: Path, keys: Keys, 
     assert registry.tags() == {} and not pages.exists()
 
 
+@pytest.fixture
+def gpg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """gpg's directory with one key. Its agent listens below a short path, and ends with it."""
+    home = tmp_path_factory.mktemp("gpg")
+    home.chmod(0o700)
+    words = ["--batch", "--quiet", "--passphrase", "", "--quick-generate-key", "packages@localhost", "ed25519", "sign"]
+    subprocess.run(["gpg", "--homedir", home, *words, "never"], check=True, capture_output=True)
+    yield home
+    subprocess.run(["gpgconf", "--homedir", home, "--kill", "gpg-agent"], check=False)
+
+
 def test_older_versions_do_not_take_latest_and_other_bytes_are_refused(
-    registry: Registry, signed: Path, keys: Keys, tmp_path: Path
+    registry: Registry, signed: Path, keys: Keys, gpg: Path, tmp_path: Path
 ) -> None:
     options = ("--registry", registry.prefix, "--key", keys.ours, "--pages", tmp_path / "www")
     newer = make_signed(tmp_path / "newer", keys, "0.2.0")
     status, said = run("publish.sh", *options, newer)
     assert status == 1 and "CHANGELOG.md says nothing about 0.2.0" in said and registry.tags() == {}
     succeed("publish.sh", *options[:4], newer)
-    succeed("publish.sh", *options, signed)
+    said = succeed("publish.sh", *options, signed, GNUPGHOME=str(gpg), APT_KEY="packages@localhost")
+    assert said.endswith(f"{tmp_path}/www/apt: written and signed\n{tmp_path}/www/releases/v{VERSION}: written\n")
+    listed = (tmp_path / "www/apt/dists/stable/main/binary-arm64/Packages").read_text()
+    assert f"\nVersion: {VERSION}\n" in listed
     found = {name.rpartition("/")[2]: digest for name, digest in registry.versions().items() if "/node:" in name}
     assert found == {
         "node:v0.1.0": expected(signed)["node"],
@@ -142,11 +157,13 @@ def test_refused_before_anything_is_written(registry: Registry, signed: Path, ke
     spoiled = Path(shutil.copytree(signed, tmp_path / "spoiled"))
     (spoiled / "crds.yaml").write_text("x")
     registry_words = ("--registry", registry.prefix)
+    no_key = {"APT_KEY": "nobody@localhost", "GNUPGHOME": str(tmp_path)}
     for words, more, status, said in (
         ((*registry_words, "--key", keys.ours, spoiled), {}, 1, "crds.yaml is not what SHA256SUMS says"),
         ((*registry_words, "--key", keys.other, signed), {}, 1, "signed with another key"),
         ((*registry_words, "--key", keys.ours, signed), {"COSIGN_PASSWORD": "no"}, 1, "a wrong passphrase"),
         (("--key", keys.ours, signed), {}, 1, "fill build/release/published.toml"),
+        ((*registry_words, "--key", keys.ours, "--pages", tmp_path / "www", signed), no_key, 1, "which APT_KEY names"),
         ((*registry_words, signed), {}, 2, "Set SIGNING_KEY"),
         ((*registry_words, "--keyless", signed), {}, 2, "SIGNING_IDENTITY"),
         ((*registry_words, "--key", keys.ours, tmp_path / "none"), {}, 2, "build/release/join.py makes it"),
