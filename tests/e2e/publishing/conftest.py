@@ -56,38 +56,38 @@ class Keys:
 
 
 @pytest.fixture(scope="session")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+def cosign_keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     directory = tmp_path_factory.mktemp("keys")
     for name in ("ours", "other"):
         cosign("generate-key-pair", "--output-key-prefix", directory / name)
     return Keys(directory / "ours.key", directory / "other.key")
 
 
-def make_signed(directory: Path, keys: Keys, version: str = VERSION, contents: str = "") -> Path:
+def make_signed(directory: Path, cosign_keys: Keys, version: str = VERSION, contents: str = "") -> Path:
     made = make_releases(directory / "made", Published(), version, contents)
     join(directory / "out", made, Published(), Path("/nonexistent"))
     shutil.rmtree(directory / "made")
-    succeed("sign.sh", "--key", keys.ours, directory / "out")
+    succeed("sign.sh", "--key", cosign_keys.ours, directory / "out")
     return directory / "out"
 
 
 @pytest.fixture(scope="session")
-def signed(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_signed(tmp_path_factory.mktemp("signed"), keys)
+def signed(cosign_keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_signed(tmp_path_factory.mktemp("signed"), cosign_keys)
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def empty_registry(tmp_path: Path) -> Iterator[Registry]:
     """An empty one."""
     with running("docker-registry", tmp_path / "registry") as found:
         yield found
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def published(
-    request: pytest.FixtureRequest, signed: Path, keys: Keys, tmp_path_factory: pytest.TempPathFactory
+def full_registry(
+    request: pytest.FixtureRequest, signed: Path, cosign_keys: Keys, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Registry]:
     """One that a release was published to; the tests add to it under names of their own."""
     with running(request.param, tmp_path_factory.mktemp("registry")) as found:
-        succeed("publish.sh", "--registry", found.prefix, "--key", keys.ours, signed)
+        succeed("publish.sh", "--registry", found.prefix, "--key", cosign_keys.ours, signed)
         yield found

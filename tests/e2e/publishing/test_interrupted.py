@@ -43,8 +43,19 @@ def programs(directory: Path, then: str) -> str:
     return f"{directory}:{os.environ['PATH']}:{LAB_CACHE / 'bin'}"
 
 
-def publish(registry: Registry, signed: Path, keys: Keys, pages: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [RELEASE / "publish.sh", "--registry", registry.prefix, "--key", keys.ours, "--pages", pages, signed]
+def publish(
+    empty_registry: Registry, signed: Path, cosign_keys: Keys, pages: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        RELEASE / "publish.sh",
+        "--registry",
+        empty_registry.prefix,
+        "--key",
+        cosign_keys.ours,
+        "--pages",
+        pages,
+        signed,
+    ]
     return subprocess.run(
         command,
         capture_output=True,
@@ -54,13 +65,13 @@ def publish(registry: Registry, signed: Path, keys: Keys, pages: Path, **more: s
     )
 
 
-def signatures(registry: Registry) -> dict[str, int]:
+def signatures(empty_registry: Registry) -> dict[str, int]:
     """How many each image has, attestations included."""
     found = {}
-    for name in registry.tags():
+    for name in empty_registry.tags():
         repository, _, tag = name.partition(":")
         if tag.startswith("sha256-"):
-            found[name] = len(registry.get(f"{repository}/manifests/{tag}")["manifests"])
+            found[name] = len(empty_registry.get(f"{repository}/manifests/{tag}")["manifests"])
     return found
 
 
@@ -68,18 +79,18 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_killed_after_every_write(registry: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
+def test_killed_after_every_write(empty_registry: Registry, signed: Path, cosign_keys: Keys, tmp_path: Path) -> None:
     writes, pages = tmp_path / "writes", tmp_path / "www"
     search = programs(tmp_path / "programs", "kill -KILL 0")
     verified: set[str] = set()
     while True:
         writes.write_text("")
-        done = publish(registry, signed, keys, pages, PATH=search, WRITES=str(writes))
+        done = publish(empty_registry, signed, cosign_keys, pages, PATH=search, WRITES=str(writes))
         written = writes.read_text().splitlines()
         # whatever a tag leads to now is signed
-        for name, digest in registry.versions().items():
+        for name, digest in empty_registry.versions().items():
             if digest not in verified:
-                succeed("verify.sh", "--key", keys.public, f"127.0.0.1:{registry.port}/{name}")
+                succeed("verify.sh", "--key", cosign_keys.public, f"127.0.0.1:{empty_registry.port}/{name}")
                 verified.add(digest)
         if done.returncode == 0:
             break
@@ -89,25 +100,25 @@ def test_killed_after_every_write(registry: Registry, signed: Path, keys: Keys, 
     steps = (tmp_path / "all").read_text().splitlines()
     assert len(steps) > 25
     with running("crane", tmp_path / "other") as other:
-        done = publish(other, signed, keys, tmp_path / "others")
+        done = publish(other, signed, cosign_keys, tmp_path / "others")
         assert done.returncode == 0, done.stderr
-        assert registry.versions() == other.versions()
-        assert signatures(registry) == signatures(other)
+        assert empty_registry.versions() == other.versions()
+        assert signatures(empty_registry) == signatures(other)
         assert files(pages) == files(tmp_path / "others")
         assert (pages / "releases/latest").readlink() == Path(f"v{VERSION}")
 
 
-def test_a_registry_that_goes_away(registry: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
-    assert registry.process is not None
-    then = f'[ "$(wc -l <"$WRITES")" != 9 ] || kill -KILL {registry.process.pid}'
+def test_a_registry_that_goes_away(empty_registry: Registry, signed: Path, cosign_keys: Keys, tmp_path: Path) -> None:
+    assert empty_registry.process is not None
+    then = f'[ "$(wc -l <"$WRITES")" != 9 ] || kill -KILL {empty_registry.process.pid}'
     search = programs(tmp_path / "programs", then)
     (tmp_path / "writes").write_text("")
-    done = publish(registry, signed, keys, tmp_path / "www", PATH=search, WRITES=str(tmp_path / "writes"))
+    done = publish(empty_registry, signed, cosign_keys, tmp_path / "www", PATH=search, WRITES=str(tmp_path / "writes"))
     assert done.returncode == 1 and "cannot" in done.stderr, done.stderr
     assert not (tmp_path / "www").exists()
-    registry.stop()
-    registry.start()
-    assert registry.versions() == {}
-    done = publish(registry, signed, keys, tmp_path / "www")
+    empty_registry.stop()
+    empty_registry.start()
+    assert empty_registry.versions() == {}
+    done = publish(empty_registry, signed, cosign_keys, tmp_path / "www")
     assert done.returncode == 0, done.stderr
-    assert len(registry.versions()) == 7
+    assert len(empty_registry.versions()) == 7

@@ -41,7 +41,7 @@ def shell(block: str, directory: Path) -> str:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def sources_copy(tmp_path: Path) -> Path:
     directory = tmp_path / "repository"
     directory.mkdir()
     for name in ("build", "manifests"):
@@ -51,31 +51,31 @@ def repository(tmp_path: Path) -> Path:
     return directory
 
 
-def test_to_the_letter(repository: Path, registry: Registry, tmp_path: Path) -> None:
+def test_to_the_letter(sources_copy: Path, empty_registry: Registry, tmp_path: Path) -> None:
     page = (ROOT / "docs/publishing.md").read_text()
     key, make, join, publish, trial, users = blocks(page, "sh")
     (names,) = blocks(page, "toml")
-    shell(key, repository)
-    fingerprint = shell("build/release/verify.sh --fingerprint release.pub", repository).strip()
-    filled = names.replace("REGISTRY", registry.prefix).replace("FINGERPRINT", fingerprint)
-    (repository / "build/release/published.toml").write_text(filled)
-    published = read_published(repository / "build/release/published.toml")
-    assert published.registry == registry.prefix
+    shell(key, sources_copy)
+    fingerprint = shell("build/release/verify.sh --fingerprint release.pub", sources_copy).strip()
+    filled = names.replace("REGISTRY", empty_registry.prefix).replace("FINGERPRINT", fingerprint)
+    (sources_copy / "build/release/published.toml").write_text(filled)
+    published = read_published(sources_copy / "build/release/published.toml")
+    assert published.registry == empty_registry.prefix
 
     # what the third block makes, which other tests run
     assert re.findall(r"--arch (\w+) (\S+)", make) == [("amd64", "dist/amd64"), ("arm64", "dist/arm64")]
-    make_releases(repository / "dist", published)
+    make_releases(sources_copy / "dist", published)
     assert join.startswith("build/release/join.py dist/release dist/amd64 dist/arm64\n")
-    shell(join.replace("build/release/join.py", f"{sys.executable} build/release/join.py"), repository)
+    shell(join.replace("build/release/join.py", f"{sys.executable} build/release/join.py"), sources_copy)
 
     www = tmp_path / "www"
     assert publish.count("/srv/www") == 2
-    shell(publish.replace("/srv/www", str(www)), repository)
+    shell(publish.replace("/srv/www", str(www)), sources_copy)
     assert (www / f"releases/v{VERSION}/cni-calico.pub").is_file()
-    assert len(registry.versions()) == 7
+    assert len(empty_registry.versions()) == 7
 
     # a user, who has the release's directory
-    text = users.replace("DIRECTORY", ".").replace("VERSION", VERSION).replace("REGISTRY", registry.prefix)
+    text = users.replace("DIRECTORY", ".").replace("VERSION", VERSION).replace("REGISTRY", empty_registry.prefix)
     with running("crane", tmp_path / "mirror") as mirror:
         shell(text.replace("MIRROR", mirror.prefix), www / f"releases/v{VERSION}")
         assert len(mirror.versions()) == 3
@@ -86,5 +86,5 @@ def test_to_the_letter(repository: Path, registry: Registry, tmp_path: Path) -> 
     port = free_port()
     with running("docker-registry", tmp_path / "trial", port=port):
         local = "\n".join(["export SIGNING_KEY=release.key", *rest])
-        said = shell(local.replace("5000", str(port)).replace("VERSION", VERSION), repository)
+        said = shell(local.replace("5000", str(port)).replace("VERSION", VERSION), sources_copy)
         assert f"127.0.0.1:{port}/cni-calico/node:v{VERSION}: signed" in said

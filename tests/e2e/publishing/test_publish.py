@@ -27,51 +27,68 @@ def expected(release: Path) -> dict[str, str]:
     return {line.partition("@")[0].rpartition("/")[2].partition(":")[0]: line.partition("@")[2] for line in lines}
 
 
-def test_what_is_there_afterwards(published: Registry, signed: Path, keys: Keys) -> None:
+def test_what_is_there_afterwards(full_registry: Registry, signed: Path, cosign_keys: Keys) -> None:
     digests = expected(signed)
-    found = published.versions()
+    found = full_registry.versions()
     for name, digest in digests.items():
         for tag in (f"v{VERSION}", "v0.1", "latest"):
             assert found.pop(f"team/cni-calico/{name}:{tag}") == digest
     assert list(found) == [f"team/cni-calico/charts/cni-calico:{VERSION}"]
     for name in (*(f"{name}:v{VERSION}" for name in digests), "node:latest", "node:v0.1"):
-        assert "signed, with its platforms" in succeed("verify.sh", "--key", keys.public, f"{published.prefix}/{name}")
+        assert "signed, with its platforms" in succeed(
+            "verify.sh", "--key", cosign_keys.public, f"{full_registry.prefix}/{name}"
+        )
     digest = digests["node"]
-    succeed("verify.sh", "--key", keys.public, f"{published.prefix}/node@{digest}")
-    succeed("verify.sh", "--key", keys.public, f"{published.prefix}/node:v{VERSION}@{digest}")
+    succeed("verify.sh", "--key", cosign_keys.public, f"{full_registry.prefix}/node@{digest}")
+    succeed("verify.sh", "--key", cosign_keys.public, f"{full_registry.prefix}/node:v{VERSION}@{digest}")
 
 
-def statements(published: Registry, repository: str, digest: str, kind: str, keys: Keys) -> list[dict[str, object]]:
-    name = f"{published.prefix}/{repository}@{digest}"
-    command = ["cosign", "verify-attestation", "--key", keys.public, "--insecure-ignore-tlog", "--type", kind, name]
+def statements(
+    full_registry: Registry, repository: str, digest: str, kind: str, cosign_keys: Keys
+) -> list[dict[str, object]]:
+    name = f"{full_registry.prefix}/{repository}@{digest}"
+    command = [
+        "cosign",
+        "verify-attestation",
+        "--key",
+        cosign_keys.public,
+        "--insecure-ignore-tlog",
+        "--type",
+        kind,
+        name,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     return [json.loads(base64.b64decode(json.loads(line)["payload"])) for line in done.stdout.splitlines()]
 
 
-def test_bills_of_materials_and_provenance_are_about_the_digests(published: Registry, signed: Path, keys: Keys) -> None:
+def test_bills_of_materials_and_provenance_are_about_the_digests(
+    full_registry: Registry, signed: Path, cosign_keys: Keys
+) -> None:
     digest = expected(signed)["node"]
-    index = published.get(f"team/cni-calico/node/manifests/{digest}")
+    index = full_registry.get(f"team/cni-calico/node/manifests/{digest}")
     bills = {
         each: json.loads((signed / f"cni-calico-{VERSION}-{each}.cdx.json").read_text()) for each in ("amd64", "arm64")
     }
     for entry in index["manifests"]:
-        (found,) = statements(published, "node", entry["digest"], "cyclonedx", keys)
+        (found,) = statements(full_registry, "node", entry["digest"], "cyclonedx", cosign_keys)
         assert found["predicate"] == bills[entry["platform"]["architecture"]]
         assert [each["digest"]["sha256"] for each in found["subject"]] == [entry["digest"].removeprefix("sha256:")]
-    found = [each["predicate"] for each in statements(published, "node", digest, "cyclonedx", keys)]
+    found = [each["predicate"] for each in statements(full_registry, "node", digest, "cyclonedx", cosign_keys)]
     assert len(found) == 2 and all(each in found for each in bills.values())
-    (provenance,) = statements(published, "node", digest, "slsaprovenance1", keys)
+    (provenance,) = statements(full_registry, "node", digest, "slsaprovenance1", cosign_keys)
     assert provenance["predicate"] == json.loads((signed / "provenance.json").read_text())["predicate"]
 
 
 @pytest.mark.helm
-def test_helm_pulls_the_chart_that_was_pushed(published: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
-    chart = f"oci://{published.prefix}/charts/cni-calico"
+def test_helm_pulls_the_chart_that_was_pushed(
+    full_registry: Registry, signed: Path, cosign_keys: Keys, tmp_path: Path
+) -> None:
+    chart = f"oci://{full_registry.prefix}/charts/cni-calico"
     command = [LAB_CACHE / "bin/helm", "pull", chart, "--version", VERSION, "--plain-http", "-d", tmp_path]
     subprocess.run(command, check=True, capture_output=True)
     pulled, released = tmp_path / f"cni-calico-{VERSION}.tgz", signed / f"cni-calico-chart-{VERSION}.tgz"
     assert pulled.read_bytes() == released.read_bytes()
-    succeed("verify.sh", "--key", keys.public, f"{chart}:{VERSION}")
+    succeed("verify.sh", "--key", cosign_keys.public, f"{chart}:{VERSION}")
     for manifest, values in (("calico.yaml", "kubernetes"), ("calico-etcd.yaml", "etcd")):
         command = [LAB_CACHE / "bin/helm", "template", "x", released, "--set", f"datastore={values}"]
         rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -79,36 +96,38 @@ def test_helm_pulls_the_chart_that_was_pushed(published: Registry, signed: Path,
         assert images == set(re.findall(r"(?m)^ *image: (\S+)", (signed / manifest).read_text()))
 
 
-def test_the_index_of_the_archive_goes_into_a_registry_as_it_is(published: Registry, signed: Path) -> None:
+def test_the_index_of_the_archive_goes_into_a_registry_as_it_is(full_registry: Registry, signed: Path) -> None:
     """Whoever has no cosign: one command of skopeo's."""
     archive = signed / f"cni-calico-{VERSION}-images.tar"
     for name, digest in expected(signed).items():
         source = f"oci-archive:{archive}:localhost/cni-calico/{name}:v{VERSION}"
-        target = f"docker://127.0.0.1:{published.port}/by-hand/{name}:v{VERSION}"
+        target = f"docker://127.0.0.1:{full_registry.port}/by-hand/{name}:v{VERSION}"
         command = ["skopeo", "copy", "--quiet", "--all", "--dest-tls-verify=false", source, target]
         subprocess.run(command, check=True, capture_output=True)
-        assert published.digest(f"by-hand/{name}:v{VERSION}") == digest
-        for entry in published.get(f"by-hand/{name}/manifests/{digest}")["manifests"]:
-            manifest = published.get(f"by-hand/{name}/manifests/{entry['digest']}")
-            config = published.get(f"by-hand/{name}/blobs/{manifest['config']['digest']}")
+        assert full_registry.digest(f"by-hand/{name}:v{VERSION}") == digest
+        for entry in full_registry.get(f"by-hand/{name}/manifests/{digest}")["manifests"]:
+            manifest = full_registry.get(f"by-hand/{name}/manifests/{entry['digest']}")
+            config = full_registry.get(f"by-hand/{name}/blobs/{manifest['config']['digest']}")
             assert config["architecture"] == entry["platform"]["architecture"]
 
 
-def test_again_changes_nothing(published: Registry, signed: Path, keys: Keys) -> None:
-    before = published.tags()
-    said = succeed("publish.sh", "--registry", published.prefix, "--key", keys.ours, signed)
-    assert published.tags() == before
-    assert f"is there: {published.prefix}/node:v{VERSION}" in said and "signed\n" not in said and "pushed" not in said
+def test_again_changes_nothing(full_registry: Registry, signed: Path, cosign_keys: Keys) -> None:
+    before = full_registry.tags()
+    said = succeed("publish.sh", "--registry", full_registry.prefix, "--key", cosign_keys.ours, signed)
+    assert full_registry.tags() == before
+    assert (
+        f"is there: {full_registry.prefix}/node:v{VERSION}" in said and "signed\n" not in said and "pushed" not in said
+    )
 
 
-def test_a_dry_run_writes_nothing(registry: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(empty_registry: Registry, signed: Path, cosign_keys: Keys, tmp_path: Path) -> None:
     pages = tmp_path / "www"
-    options = ("--registry", registry.prefix, "--pages", pages, "--dry-run")
-    said = succeed("publish.sh", *options, signed, SIGNING_KEY=str(keys.ours))
+    options = ("--registry", empty_registry.prefix, "--pages", pages, "--dry-run")
+    said = succeed("publish.sh", *options, signed, SIGNING_KEY=str(cosign_keys.ours))
     for name, digest in expected(signed).items():
-        assert f"push, sign, check, then tag: {registry.prefix}/{name}:v{VERSION} ({digest})" in said
+        assert f"push, sign, check, then tag: {empty_registry.prefix}/{name}:v{VERSION} ({digest})" in said
     assert "then lead to it: v0.1 latest" in said and f"write the page: {pages}/releases/v{VERSION}" in said
-    assert registry.tags() == {} and not pages.exists()
+    assert empty_registry.tags() == {} and not pages.exists()
 
 
 @pytest.fixture
@@ -123,18 +142,18 @@ def gpg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_older_versions_do_not_take_latest_and_other_bytes_are_refused(
-    registry: Registry, signed: Path, keys: Keys, gpg: Path, tmp_path: Path
+    empty_registry: Registry, signed: Path, cosign_keys: Keys, gpg: Path, tmp_path: Path
 ) -> None:
-    options = ("--registry", registry.prefix, "--key", keys.ours, "--pages", tmp_path / "www")
-    newer = make_signed(tmp_path / "newer", keys, "0.2.0")
+    options = ("--registry", empty_registry.prefix, "--key", cosign_keys.ours, "--pages", tmp_path / "www")
+    newer = make_signed(tmp_path / "newer", cosign_keys, "0.2.0")
     status, said = run("publish.sh", *options, newer)
-    assert status == 1 and "CHANGELOG.md says nothing about 0.2.0" in said and registry.tags() == {}
+    assert status == 1 and "CHANGELOG.md says nothing about 0.2.0" in said and empty_registry.tags() == {}
     succeed("publish.sh", *options[:4], newer)
     said = succeed("publish.sh", *options, signed, GNUPGHOME=str(gpg), APT_KEY="packages@localhost")
     assert said.endswith(f"{tmp_path}/www/apt: written and signed\n{tmp_path}/www/releases/v{VERSION}: written\n")
     listed = (tmp_path / "www/apt/dists/stable/main/binary-arm64/Packages").read_text()
     assert f"\nVersion: {VERSION}\n" in listed
-    found = {name.rpartition("/")[2]: digest for name, digest in registry.versions().items() if "/node:" in name}
+    found = {name.rpartition("/")[2]: digest for name, digest in empty_registry.versions().items() if "/node:" in name}
     assert found == {
         "node:v0.1.0": expected(signed)["node"],
         "node:v0.1": expected(signed)["node"],
@@ -147,41 +166,48 @@ def test_older_versions_do_not_take_latest_and_other_bytes_are_refused(
     assert "First release." in page.with_name(f"v{VERSION}.md").read_text()
     assert not (tmp_path / "www/releases/latest").exists()
     # the same version once more, from other sources
-    other = make_signed(tmp_path / "other", keys, "0.2.0", contents="other")
-    before = registry.tags()
+    other = make_signed(tmp_path / "other", cosign_keys, "0.2.0", contents="other")
+    before = empty_registry.tags()
     status, said = run("publish.sh", *options[:4], other)
-    assert status == 1 and "was published with other bytes" in said and registry.tags() == before
+    assert status == 1 and "was published with other bytes" in said and empty_registry.tags() == before
 
 
-def test_refused_before_anything_is_written(registry: Registry, signed: Path, keys: Keys, tmp_path: Path) -> None:
+def test_refused_before_anything_is_written(
+    empty_registry: Registry, signed: Path, cosign_keys: Keys, tmp_path: Path
+) -> None:
     spoiled = Path(shutil.copytree(signed, tmp_path / "spoiled"))
     (spoiled / "crds.yaml").write_text("x")
-    registry_words = ("--registry", registry.prefix)
+    registry_words = ("--registry", empty_registry.prefix)
     no_key = {"APT_KEY": "nobody@localhost", "GNUPGHOME": str(tmp_path)}
     for words, more, status, said in (
-        ((*registry_words, "--key", keys.ours, spoiled), {}, 1, "crds.yaml is not what SHA256SUMS says"),
-        ((*registry_words, "--key", keys.other, signed), {}, 1, "signed with another key"),
-        ((*registry_words, "--key", keys.ours, signed), {"COSIGN_PASSWORD": "no"}, 1, "a wrong passphrase"),
-        (("--key", keys.ours, signed), {}, 1, "fill build/release/published.toml"),
-        ((*registry_words, "--key", keys.ours, "--pages", tmp_path / "www", signed), no_key, 1, "which APT_KEY names"),
+        ((*registry_words, "--key", cosign_keys.ours, spoiled), {}, 1, "crds.yaml is not what SHA256SUMS says"),
+        ((*registry_words, "--key", cosign_keys.other, signed), {}, 1, "signed with another key"),
+        ((*registry_words, "--key", cosign_keys.ours, signed), {"COSIGN_PASSWORD": "no"}, 1, "a wrong passphrase"),
+        (("--key", cosign_keys.ours, signed), {}, 1, "fill build/release/published.toml"),
+        (
+            (*registry_words, "--key", cosign_keys.ours, "--pages", tmp_path / "www", signed),
+            no_key,
+            1,
+            "which APT_KEY names",
+        ),
         ((*registry_words, signed), {}, 2, "Set SIGNING_KEY"),
         ((*registry_words, "--keyless", signed), {}, 2, "SIGNING_IDENTITY"),
-        ((*registry_words, "--key", keys.ours, tmp_path / "none"), {}, 2, "build/release/join.py makes it"),
-        (("--key", keys.ours, "--registry", "127.0.0.1:1/x", signed), {}, 1, "cannot ask 127.0.0.1:1/x"),
+        ((*registry_words, "--key", cosign_keys.ours, tmp_path / "none"), {}, 2, "build/release/join.py makes it"),
+        (("--key", cosign_keys.ours, "--registry", "127.0.0.1:1/x", signed), {}, 1, "cannot ask 127.0.0.1:1/x"),
     ):
         found = run("publish.sh", *words, **more)
         assert found[0] == status and said in found[1], found
-    assert registry.tags() == {}
+    assert empty_registry.tags() == {}
 
 
-def test_a_registry_with_a_password(signed: Path, keys: Keys, tmp_path: Path) -> None:
+def test_a_registry_with_a_password(signed: Path, cosign_keys: Keys, tmp_path: Path) -> None:
     """It comes from the environment and is printed nowhere."""
     secret = "very secret: $word"
     hashed = "$2b$04$c7ff2DRZTpjmcQvTIIngEOMqMxwkvo91WDSIT2VW0yMbTHMfiN7sa"
     (tmp_path / "htpasswd").write_text(f"robot:{hashed}\n")
     more = f"auth: {{htpasswd: {{realm: x, path: {tmp_path / 'htpasswd'}}}}}"
-    with running("docker-registry", tmp_path / "registry", more) as registry:
-        options = ("--registry", registry.prefix, "--key", keys.ours, signed)
+    with running("docker-registry", tmp_path / "registry", more) as empty_registry:
+        options = ("--registry", empty_registry.prefix, "--key", cosign_keys.ours, signed)
         status, said = run("publish.sh", *options, REGISTRY_USER="robot", REGISTRY_PASSWORD="no")
         assert status == 1 and "cannot ask" in said
         said = succeed("publish.sh", *options, REGISTRY_USER="robot", REGISTRY_PASSWORD=secret)

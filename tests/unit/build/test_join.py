@@ -33,22 +33,22 @@ NO_KEYS = Path("/nonexistent")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def two_made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return list(make_releases(tmp_path_factory.mktemp("made"), HERE))
 
 
 @pytest.fixture(scope="module")
-def joined(made: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def joined(two_made: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("joined") / "release"
-    join(out, made, HERE, NO_KEYS)
+    join(out, two_made, HERE, NO_KEYS)
     return out
 
 
-def test_everything_is_in_the_list_of_sums(made: list[Path], joined: Path) -> None:
+def test_everything_is_in_the_list_of_sums(two_made: list[Path], joined: Path) -> None:
     sums = parse_sums((joined / "SHA256SUMS").read_text(), "SHA256SUMS")
     assert sums.keys() == {path.name for path in joined.iterdir()} - {"SHA256SUMS"}
     assert sums == {name: hashlib.sha256((joined / name).read_bytes()).hexdigest() for name in sums}
-    for directory in made:
+    for directory in two_made:
         for path in directory.iterdir():
             if path.name not in ("SHA256SUMS", f"cni-calico-chart-{VERSION}.tgz"):
                 assert (joined / path.name).read_bytes() == path.read_bytes()
@@ -56,7 +56,7 @@ def test_everything_is_in_the_list_of_sums(made: list[Path], joined: Path) -> No
     assert f"\nVERSION={VERSION}\nRELEASES=''\nKEYS=''\n" in (joined / "install.sh").read_text()
 
 
-def test_an_index_names_both_platforms(made: list[Path], joined: Path) -> None:
+def test_an_index_names_both_platforms(two_made: list[Path], joined: Path) -> None:
     files = read_files(joined / f"cni-calico-{VERSION}-images.tar")
     top = json.loads(files["index.json"])["manifests"]
     assert [each["annotations"]["io.containerd.image.name"] for each in top] == [
@@ -97,8 +97,10 @@ def chart_file(joined: Path, name: str) -> bytes:
         return file.read()
 
 
-def test_the_order_and_place_of_the_directories_change_nothing(made: list[Path], joined: Path, tmp_path: Path) -> None:
-    places = [Path(shutil.copytree(each, tmp_path / "elsewhere" / str(i))) for i, each in enumerate(reversed(made))]
+def test_the_order_and_place_of_the_directories_change_nothing(
+    two_made: list[Path], joined: Path, tmp_path: Path
+) -> None:
+    places = [Path(shutil.copytree(each, tmp_path / "elsewhere" / str(i))) for i, each in enumerate(reversed(two_made))]
     join(tmp_path / "again", places, HERE, NO_KEYS)
     assert (tmp_path / "again/SHA256SUMS").read_text() == (joined / "SHA256SUMS").read_text()
 
@@ -217,34 +219,34 @@ def upward(directory: Path) -> None:
         (upward, "no line of sha256sum: .*passwd"),
     ],
 )
-def test_refused(made: list[Path], tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
-    spoiled = Path(shutil.copytree(made[1], tmp_path / "in"))
+def test_refused(two_made: list[Path], tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
+    spoiled = Path(shutil.copytree(two_made[1], tmp_path / "in"))
     spoil(spoiled)
     with pytest.raises(Unjoinable, match=said):
-        join(tmp_path / "out", [made[0], spoiled], HERE, NO_KEYS)
+        join(tmp_path / "out", [two_made[0], spoiled], HERE, NO_KEYS)
     assert [path.name for path in tmp_path.iterdir()] == ["in"], "nothing is written"
 
 
-def test_other_versions_and_processors_are_refused(made: list[Path], tmp_path: Path) -> None:
+def test_other_versions_and_processors_are_refused(two_made: list[Path], tmp_path: Path) -> None:
     other = make_release(tmp_path / "other", "arm64", HERE, version="0.1.1")
     for given, said in (
-        ([made[0], other], "Version is 0.1.0 in .* and 0.1.1"),
-        ([made[0]], "no release for arm64"),
-        ([made[0], made[0], made[1]], "two releases for amd64"),
+        ([two_made[0], other], "Version is 0.1.0 in .* and 0.1.1"),
+        ([two_made[0]], "no release for arm64"),
+        ([two_made[0], two_made[0], two_made[1]], "two releases for amd64"),
         ([tmp_path], "it has no BUILDINFO"),
     ):
         with pytest.raises(Unjoinable, match=said):
             join(tmp_path / "out", given, HERE, NO_KEYS)
     with pytest.raises(Unjoinable, match="make the release again"):
-        join(tmp_path / "out", made, THERE, NO_KEYS)
+        join(tmp_path / "out", two_made, THERE, NO_KEYS)
     (tmp_path / "out").mkdir()
     with pytest.raises(Unjoinable, match="exists"):
-        join(tmp_path / "out", made, HERE, NO_KEYS)
+        join(tmp_path / "out", two_made, HERE, NO_KEYS)
 
 
-def test_by_its_command(made: list[Path], tmp_path: Path) -> None:
+def test_by_its_command(two_made: list[Path], tmp_path: Path) -> None:
     script = ROOT / "build/release/join.py"
-    done = subprocess.run([sys.executable, script, tmp_path / "out", made[0]], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script, tmp_path / "out", two_made[0]], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith("no release for arm64")
     done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "join.py OUT IN..." in done.stdout

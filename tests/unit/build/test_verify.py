@@ -45,11 +45,11 @@ def make_key(directory: Path, name: str) -> Path:
     return public
 
 
-def sign(release: Path, public: Path) -> None:
-    sums = release / "SHA256SUMS"
+def sign(spoilt: Path, public: Path) -> None:
+    sums = spoilt / "SHA256SUMS"
     command = ["openssl", "dgst", "-sha256", "-sign", str(public.with_suffix("")), str(sums)]
     signature = subprocess.run(command, check=True, capture_output=True).stdout
-    (release / "SHA256SUMS.sig").write_bytes(signature)
+    (spoilt / "SHA256SUMS.sig").write_bytes(signature)
     digest = base64.b64encode(hashlib.sha256(sums.read_bytes()).digest()).decode()
     message = {
         "messageDigest": {"algorithm": "SHA2_256", "digest": digest},
@@ -60,114 +60,116 @@ def sign(release: Path, public: Path) -> None:
         "verificationMaterial": {"publicKey": {"hint": "x"}},
         "messageSignature": message,
     }
-    (release / "SHA256SUMS.sigstore.json").write_text(json.dumps(bundle))
+    (spoilt / "SHA256SUMS.sigstore.json").write_text(json.dumps(bundle))
 
 
-def add_line(release: Path) -> None:
-    with (release / "SHA256SUMS").open("a") as file:
+def add_line(spoilt: Path) -> None:
+    with (spoilt / "SHA256SUMS").open("a") as file:
         file.write(f"{'0' * 64}  more\n")
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def two_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     directory = tmp_path_factory.mktemp("keys")
     return make_key(directory, "ours"), make_key(directory, "other")
 
 
 @pytest.fixture(scope="module")
-def signed(keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def signed_release(two_keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("release")
     join(directory / "out", make_releases(directory / "made", Published()), Published(), Path("/nonexistent"))
-    sign(directory / "out", keys[0])
+    sign(directory / "out", two_keys[0])
     return directory / "out"
 
 
 @pytest.fixture
-def release(signed: Path, tmp_path: Path) -> Path:
+def spoilt(signed_release: Path, tmp_path: Path) -> Path:
     """A copy to spoil."""
-    return Path(shutil.copytree(signed, tmp_path / "release"))
+    return Path(shutil.copytree(signed_release, tmp_path / "release"))
 
 
-def test_right(signed: Path, keys: tuple[Path, Path]) -> None:
-    ours, other = keys
-    assert run("--key", ours, signed) == (0, f"{signed}: signed, and every file is as signed\n")
-    assert run("--key", other, "--key", ours, f"{signed}/")[0] == 0, "one of several keys"
-    assert run("--unsigned", signed) == (0, "")
+def test_right(signed_release: Path, two_keys: tuple[Path, Path]) -> None:
+    ours, other = two_keys
+    assert run("--key", ours, signed_release) == (0, f"{signed_release}: signed, and every file is as signed\n")
+    assert run("--key", other, "--key", ours, f"{signed_release}/")[0] == 0, "one of several keys"
+    assert run("--unsigned", signed_release) == (0, "")
     name = f"cni-calico-{VERSION}-images.tar"
-    assert run("--key", ours, signed / name) == (0, f"{signed / name}: signed, and as signed\n")
+    assert run("--key", ours, signed_release / name) == (0, f"{signed_release / name}: signed, and as signed\n")
 
 
-def test_one_file_needs_only_the_list_beside_it(signed: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_one_file_needs_only_the_list_beside_it(
+    signed_release: Path, two_keys: tuple[Path, Path], tmp_path: Path
+) -> None:
     for name in ("calico.yaml", "SHA256SUMS", "SHA256SUMS.sig"):
-        shutil.copy(signed / name, tmp_path)
-    assert run("--key", keys[0], tmp_path / "calico.yaml")[0] == 0
-    (tmp_path / "calico.yaml").write_bytes((signed / "calico.yaml").read_bytes()[:-1])
-    status, said = run("--key", keys[0], tmp_path / "calico.yaml")
+        shutil.copy(signed_release / name, tmp_path)
+    assert run("--key", two_keys[0], tmp_path / "calico.yaml")[0] == 0
+    (tmp_path / "calico.yaml").write_bytes((signed_release / "calico.yaml").read_bytes()[:-1])
+    status, said = run("--key", two_keys[0], tmp_path / "calico.yaml")
     assert status == 1 and "only a part was fetched" in said
     (tmp_path / "mine.yaml").write_text("x")
-    status, said = run("--key", keys[0], tmp_path / "mine.yaml")
+    status, said = run("--key", two_keys[0], tmp_path / "mine.yaml")
     assert status == 1 and "SHA256SUMS does not list mine.yaml" in said
 
 
 def test_a_file_with_several_keys_and_the_one_beside_the_script(
-    signed: Path, keys: tuple[Path, Path], tmp_path: Path
+    signed_release: Path, two_keys: tuple[Path, Path], tmp_path: Path
 ) -> None:
     both = tmp_path / "cni-calico.pub"
-    both.write_text(keys[1].read_text() + keys[0].read_text())
-    assert run("--key", both, signed)[0] == 0
+    both.write_text(two_keys[1].read_text() + two_keys[0].read_text())
+    assert run("--key", both, signed_release)[0] == 0
     shutil.copy(VERIFY, tmp_path)
-    done = subprocess.run([tmp_path / "verify.sh", signed], capture_output=True, text=True)
+    done = subprocess.run([tmp_path / "verify.sh", signed_release], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     der = (
         subprocess.run(["openssl", "pkey", "-pubin", "-in", key, "-outform", "DER"], capture_output=True).stdout
-        for key in (keys[1], keys[0])
+        for key in (two_keys[1], two_keys[0])
     )
     assert run("--fingerprint", both) == (0, "".join(f"{hashlib.sha256(each).hexdigest()}\n" for each in der))
 
 
-def unsigned(release: Path) -> None:
-    (release / "SHA256SUMS.sig").unlink()
+def unsigned(spoilt: Path) -> None:
+    (spoilt / "SHA256SUMS.sig").unlink()
 
 
-def no_bundle(release: Path) -> None:
-    (release / "SHA256SUMS.sigstore.json").unlink()
+def no_bundle(spoilt: Path) -> None:
+    (spoilt / "SHA256SUMS.sigstore.json").unlink()
 
 
-def other_bundle(release: Path) -> None:
-    bundle = release / "SHA256SUMS.sigstore.json"
+def other_bundle(spoilt: Path) -> None:
+    bundle = spoilt / "SHA256SUMS.sigstore.json"
     document = json.loads(bundle.read_text())
     document["messageSignature"]["messageDigest"]["digest"] = base64.b64encode(b"x" * 32).decode()
     bundle.write_text(json.dumps(document))
 
 
-def other_bundle_signature(release: Path) -> None:
-    bundle = release / "SHA256SUMS.sigstore.json"
+def other_bundle_signature(spoilt: Path) -> None:
+    bundle = spoilt / "SHA256SUMS.sigstore.json"
     document = json.loads(bundle.read_text())
     document["messageSignature"]["signature"] = base64.b64encode(b"x" * 70).decode()
     bundle.write_text(json.dumps(document))
 
 
-def one_byte(release: Path) -> None:
-    path = release / f"cni-calico-{VERSION}-images.tar"
+def one_byte(spoilt: Path) -> None:
+    path = spoilt / f"cni-calico-{VERSION}-images.tar"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def more(release: Path) -> None:
-    (release / "more").write_text("x")
+def more(spoilt: Path) -> None:
+    (spoilt / "more").write_text("x")
 
 
-def hidden(release: Path) -> None:
-    (release / ".more").write_text("x")
+def hidden(spoilt: Path) -> None:
+    (spoilt / ".more").write_text("x")
 
 
-def dangling(release: Path) -> None:
-    (release / "more").symlink_to("/nonexistent")
+def dangling(spoilt: Path) -> None:
+    (spoilt / "more").symlink_to("/nonexistent")
 
 
-def less(release: Path) -> None:
-    (release / "crds.yaml").unlink()
+def less(spoilt: Path) -> None:
+    (spoilt / "crds.yaml").unlink()
 
 
 @pytest.mark.parametrize(
@@ -185,15 +187,15 @@ def less(release: Path) -> None:
         (less, "lacks crds.yaml, which SHA256SUMS lists"),
     ],
 )
-def test_wrong(release: Path, keys: tuple[Path, Path], spoil: Callable[[Path], None], said: str) -> None:
-    spoil(release)
-    status, text = run("--key", keys[0], release)
+def test_wrong(spoilt: Path, two_keys: tuple[Path, Path], spoil: Callable[[Path], None], said: str) -> None:
+    spoil(spoilt)
+    status, text = run("--key", two_keys[0], spoilt)
     assert status == 1 and said in text, text
     assert text.count("\n") == 1
 
 
-def test_another_key(signed: Path, keys: tuple[Path, Path]) -> None:
-    status, text = run("--key", keys[1], signed)
+def test_another_key(signed_release: Path, two_keys: tuple[Path, Path]) -> None:
+    status, text = run("--key", two_keys[1], signed_release)
     assert status == 1 and "signed with another key than" in text
 
 
@@ -207,25 +209,25 @@ def test_another_key(signed: Path, keys: tuple[Path, Path]) -> None:
     ],
 )
 def test_a_hostile_list_is_refused_even_if_it_is_signed(
-    release: Path, keys: tuple[Path, Path], line: str, said: str
+    spoilt: Path, two_keys: tuple[Path, Path], line: str, said: str
 ) -> None:
-    with (release / "SHA256SUMS").open("a") as file:
+    with (spoilt / "SHA256SUMS").open("a") as file:
         file.write(line + "\n")
-    sign(release, keys[0])
-    status, text = run("--key", keys[0], release)
+    sign(spoilt, two_keys[0])
+    status, text = run("--key", two_keys[0], spoilt)
     assert status == 1 and said in text, text
 
 
-def test_what_cannot_be_checked(signed: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
-    key = ("--key", keys[0])
+def test_what_cannot_be_checked(signed_release: Path, two_keys: tuple[Path, Path], tmp_path: Path) -> None:
+    key = ("--key", two_keys[0])
     for words, said in (
         ((), "what is to be checked?"),
         ((*key, tmp_path / "nothing"), "there is no"),
         ((*key, "example.org/node"), "there is no example.org/node, and it is no image either"),
-        (("--key", tmp_path / "none", signed), "cannot read the key"),
-        (("--key", signed / "images.txt", signed), "has no public key"),
-        ((signed,), "with which key?"),
-        ((*key, "--identity", "x", signed), "--key or --identity, not both"),
+        (("--key", tmp_path / "none", signed_release), "cannot read the key"),
+        (("--key", signed_release / "images.txt", signed_release), "has no public key"),
+        ((signed_release,), "with which key?"),
+        ((*key, "--identity", "x", signed_release), "--key or --identity, not both"),
         (("--unknown",), "unknown option --unknown"),
     ):
         status, text = run(*words)
@@ -235,9 +237,9 @@ def test_what_cannot_be_checked(signed: Path, keys: tuple[Path, Path], tmp_path:
     tools.mkdir()
     for name in ("bash", "dirname", "mktemp", "rm", "sha256sum", "grep", "cut", "sort", "uniq", "head", "env"):
         (tools / name).symlink_to(str(shutil.which(name)))
-    status, text = run(*key, signed, PATH=str(tools))
+    status, text = run(*key, signed_release, PATH=str(tools))
     assert (status, text) == (2, "verify.sh: cannot check this: no openssl; install the package openssl\n")
-    status, text = run("--identity", "x", signed, PATH=str(tools))
+    status, text = run("--identity", "x", signed_release, PATH=str(tools))
     assert status == 2 and "install version 3 of it" in text
 
 
