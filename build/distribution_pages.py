@@ -112,7 +112,9 @@ def _images(each: Distribution) -> str:
         )
     else:
         text = each["images"].replace("ARCHIVE", _ARCHIVE)
-        where = "for the cluster" if text.startswith(("kind ", "minikube ")) else "on every node"
+        where = (
+            "for the cluster" if text.startswith(("kind ", "minikube ")) else "on every node (with arm64: -arm64.tar)"
+        )
     here = f"In the directory with the release, {where}:\n\n{_shell(text)}"
     return "## The images\n\n" + _either(here, "The nodes pull them from `{registry}`, for amd64 and arm64.")
 
