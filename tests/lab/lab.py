@@ -90,10 +90,11 @@ class Lab:
             found = [pod for pod in self.pods() if _is(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]]
             return found if len(found) == count else []
 
-        found: list[dict[str, Any]] = self._until_or_describe(ready, f"{count} pods Ready", seconds)
+        found: list[dict[str, Any]] = self.until_or_describe(ready, f"{count} pods Ready", seconds)
         return found
 
-    def _until_or_describe(self, condition: Callable[[], Any], what: str, seconds: float) -> Any:
+    def until_or_describe(self, condition: Callable[[], Any], what: str, seconds: float) -> Any:
+        """The condition's value; an error tells what there is."""
         try:
             return until(condition, what, timeout_s=seconds, pause_s=0.3)
         except AssertionError as e:
@@ -116,7 +117,7 @@ class Lab:
         return "\n".join(texts)
 
     def await_no_pods(self, *, seconds: float = 120) -> None:
-        self._until_or_describe(lambda: not self.pods(), "no pods", seconds)
+        self.until_or_describe(lambda: not self.pods(), "no pods", seconds)
 
     def exec(self, pod: dict[str, Any] | str, *argv: str, check: bool = True) -> str:
         name = pod if isinstance(pod, str) else pod["metadata"]["name"]

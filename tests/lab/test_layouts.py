@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -38,6 +39,7 @@ def pulled_chart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         [packed] = directory.glob("*.tgz")
         run(BIN / "helm", "push", "--plain-http", packed, f"oci://{address}/charts")
         out = directory / "pulled"
+        out.mkdir()
         run(BIN / "helm", "pull", "--plain-http", f"oci://{address}/charts/cni-calico", "--destination", out)
         [pulled] = out.iterdir()
         assert pulled.read_bytes() == packed.read_bytes()
@@ -76,8 +78,10 @@ def prepare(lab: Lab, layout: Layout) -> None:
 
 def install(lab: Lab, layout: Layout, chart: Path) -> None:
     values = {"kubernetesServiceEndpoint__host": f"{NET4}.1", "kubernetesServiceEndpoint__port": "6443"}
+    if not layout.provider:
+        values["vxlan"] = "true"  # IPIP, its default, is not in every kernel
     helm(lab, "install", chart, installation__kubernetesProvider=layout.provider, **values)
-    until(lambda: ready_agents(lab) == 2, "calico-node ready on both nodes", timeout_s=240, pause_s=0.1)
+    lab.until_or_describe(lambda: ready_agents(lab) == 2, "calico-node ready on both nodes", 240)
     lab.await_ready_nodes()
 
 
@@ -89,8 +93,9 @@ def rolled_out(lab: Lab) -> bool:
 
 
 def reaches_host_port(lab: Lab, node: Node) -> bool:
+    ask = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
     url = f"http://{node.address}:{HOST_PORT}/"
-    return run(*lab.plane.inside("busybox", "wget", "-q", "-T", "2", "-O", "-", url), check=False).returncode == 0
+    return run(*lab.plane.inside(sys.executable, "-c", ask, url), check=False).returncode == 0
 
 
 def reboot(lab: Lab, node: Node) -> None:
