@@ -178,7 +178,7 @@ def _run(each: Distribution) -> str:
         return "not supported"
     if each["run"]:
         return f"run on {each['title']} {each['run']['version']}: {each['run']['date']}"
-    return f"layout tested, not run on {each['title']}"
+    return f"rendered and checked, not run on {each['title']}"
 
 
 def _sentence(text: str) -> str:

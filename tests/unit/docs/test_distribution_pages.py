@@ -73,7 +73,7 @@ def test_a_page_ends_with_where_it_was_run(row: dict[str, Any]) -> None:
     if row.get("refused"):
         assert last == "Not supported."
         return
-    assert last == f"Layout tested, not run on {row['title']}."
+    assert last == f"Rendered and checked, not run on {row['title']}."
     ran = render_page({**row, "run": {"version": "v1.2", "date": "2030-01-02"}}).splitlines()[-1]
     assert ran == f"Run on {row['title']} v1.2: 2030-01-02."
 
