@@ -14,7 +14,7 @@ from cni_calico.model.keys import HandleKey, HandleList, etcd_path
 from tests.deadlines import SOON
 
 PAGE = 4096
-COUNT = 300
+COUNT = 150
 
 
 @pytest.fixture
