@@ -78,10 +78,11 @@ def etcd_node(host_ns: Namespace, tmp_path: Path) -> Iterator[EtcdNode]:
 @pytest.fixture(params=["one-shot", "served", ELSEWHERE])
 def on_etcd(request: pytest.FixtureRequest, etcd_node: EtcdNode) -> Iterator[EtcdNode]:
     """The same node, without and with a resident server; also with one in a mount namespace of its own."""
-    if request.param == "one-shot":
-        yield etcd_node
-        return
-    with etcd_node.server(wrap=mounts_of_its_own(etcd_node) if "elsewhere" in request.param else ()):
+    with ExitStack() as stack:
+        etcd_node.forks = stack.enter_context(forks_in(etcd_node.host))
+        if request.param != "one-shot":
+            wrap = mounts_of_its_own(etcd_node) if request.param == ELSEWHERE.values[0] else ()
+            stack.enter_context(etcd_node.server(wrap=wrap))
         yield etcd_node
 
 
@@ -97,7 +98,7 @@ def forking_node(request: pytest.FixtureRequest) -> Iterator[Node]:
 @pytest.fixture
 def pods_node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
     """On the Kubernetes datastore, without a server; every call is of the same pod."""
-    with kube_node(kube, host_ns, tmp_path) as made:
+    with kube_node(kube, host_ns, tmp_path) as made, forks_in(host_ns) as made.forks:
         kube.create_pod(made.namespace, "web-0", made.nodename)
         made.timeout_s = 120
         made.environ["CNI_ARGS"] = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={made.namespace};K8S_POD_NAME=web-0"

@@ -117,9 +117,9 @@ def forks_in(host: Namespace, environ: Mapping[str, str] | None = None) -> Itera
 
 
 MODULES = (
-    "datastore.etcd.store datastore.local.store ipam.allocator kernel.lock kernel.process plugin.add plugin.check "
-    "plugin.delete plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe plugin.network.setup "
-    "plugin.network.teardown plugin.pay plugin.status plugin.waits"
+    "datastore.etcd.store datastore.kubernetes.store datastore.local.store ipam.allocator kernel.lock kernel.process "
+    "plugin.add plugin.check plugin.delete plugin.gc plugin.ipam.gc plugin.ipam.status plugin.network.observe "
+    "plugin.network.setup plugin.network.teardown plugin.pay plugin.status plugin.waits"
 )
 
 

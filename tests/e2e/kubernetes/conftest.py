@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,11 @@ def either_kube_node(
     request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path
 ) -> Iterator[KubeNode]:
     """Without and with a resident server, on the Kubernetes datastore."""
-    with kube_node(kube, host_ns, tmp_path) as made, made.server() if request.param == "served" else nullcontext():
+    with ExitStack() as stack:
+        made = stack.enter_context(kube_node(kube, host_ns, tmp_path))
+        made.forks = stack.enter_context(forks_in(host_ns))
+        if request.param == "served":
+            stack.enter_context(made.server())
         yield made
 
 
