@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.releases import VERSION, make_release
 
 from tests.conftest import LAB_CACHE, ROOT
+from tests.releases import VERSION, make_release
 from tests.workflows.runner import Runner, read_workflow
 
 from published import PUBLISHED, parse_published  # isort: skip
