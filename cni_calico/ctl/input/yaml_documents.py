@@ -11,18 +11,13 @@ import yaml
 
 from cni_calico.bounded import parse_yaml
 
-try:
-    from yaml import CSafeLoader as SafeLoader
-except ImportError:  # a zip application has nothing that is compiled
-    from yaml import SafeLoader  # type: ignore[assignment]
 
-
-class _Loader(SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """YAML without dates and without keys given twice."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
+        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -21,12 +21,7 @@ def render_yaml(value: Any) -> str:
         return "null\n"
     import yaml  # imported only if it is needed: that takes a while
 
-    try:
-        from yaml import CSafeDumper as SafeDumper
-    except ImportError:  # a zip application has nothing that is compiled
-        from yaml import SafeDumper  # type: ignore[assignment]
-
-    class Plain(SafeDumper):
+    class Plain(yaml.CSafeDumper):
         def ignore_aliases(self, data: object) -> bool:
             return True
 
