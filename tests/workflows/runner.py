@@ -165,7 +165,5 @@ ACTIONS: dict[str, Callable[[Runner, Path, Mapping[str, str]], None]] = {
 
 def read_workflow(path: Path) -> Document:
     """YAML 1.1 reads its key "on" as true; it is "on" again here."""
-    found: Document = yaml.safe_load(path.read_text())
-    if True in found:
-        found["on"] = found.pop(True)  # type: ignore[call-overload]
-    return found
+    found: dict[object, Any] = yaml.safe_load(path.read_text())
+    return {"on" if key is True else str(key): value for key, value in found.items()}

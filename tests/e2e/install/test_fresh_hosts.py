@@ -33,7 +33,7 @@ PODMANS = re.compile(r"^/etc/cni d|^/etc/cni/net\.d d|^/etc/cni/net\.d/cni\.lock
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("release")
     if made := os.environ.get("RELEASE"):  # for a try: one that is there already
         shutil.copytree(made, out, dirs_exist_ok=True)
@@ -47,7 +47,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fresh(request: pytest.FixtureRequest, tmp_path: Path, release: Path) -> Iterator[Machine]:
+def fresh_machine(request: pytest.FixtureRequest, tmp_path: Path, whole_release: Path) -> Iterator[Machine]:
     """A machine with the root of a suite, and a server outside with the release."""
     subprocess.run([ROOT / "tests/setup/fresh-roots.sh", request.param], check=True)
     with machine(tmp_path, None, LAB_CACHE / f"fresh-{request.param}") as made:
@@ -65,7 +65,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path, release: Path) -> Iter
             "--bind",
             "192.0.2.1",
             "--directory",
-            str(release),
+            str(whole_release),
         ]
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
             get = f"curl -fsS --retry 30 --retry-connrefused --retry-delay 1 {SERVER}/key.pub -o /tmp/key.pub"
@@ -87,13 +87,13 @@ def install(host: Machine, *words: str, key: str = "key") -> subprocess.Complete
 
 
 @pytest.mark.parametrize(
-    ("fresh", "words"),
+    ("fresh_machine", "words"),
     [("bullseye", ("--tarball",)), ("bookworm", ()), ("trixie", ())],
-    indirect=["fresh"],
+    indirect=["fresh_machine"],
     ids=["bullseye", "bookworm", "trixie"],
 )
-def test_there_and_back(fresh: Machine, words: tuple[str, ...]) -> None:
-    host, before = fresh, files_of(fresh)
+def test_there_and_back(fresh_machine: Machine, words: tuple[str, ...]) -> None:
+    host, before = fresh_machine, files_of(fresh_machine)
     refused = install(host, *words, key="other")
     assert refused.returncode == 1 and "is of none of the known keys" in refused.stderr
     assert files_of(host) == before
@@ -115,9 +115,9 @@ def test_there_and_back(fresh: Machine, words: tuple[str, ...]) -> None:
     assert files_of(host) ^ before == set()
 
 
-@pytest.mark.parametrize("fresh", ["bookworm"], indirect=True)
-def test_two_containers_of_podman_ping(fresh: Machine) -> None:
-    host, before = fresh, files_of(fresh)
+@pytest.mark.parametrize("fresh_machine", ["bookworm"], indirect=True)
+def test_two_containers_of_podman_ping(fresh_machine: Machine) -> None:
+    host, before = fresh_machine, files_of(fresh_machine)
     # podman makes no overlay on an overlay
     host.run("sh", "-c", "mkdir -p /var/lib/containers && mount -t tmpfs none /var/lib/containers")
     host.write("/etc/containers/containers.conf.d/calico.conf", '[network]\nnetwork_backend = "cni"\n')

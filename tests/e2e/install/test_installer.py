@@ -53,7 +53,7 @@ def small(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def host(tmp_path: Path, small: Path) -> FreshHost:
+def fresh_host(tmp_path: Path, small: Path) -> FreshHost:
     return FreshHost(tmp_path / "host", small)
 
 
@@ -93,11 +93,11 @@ def several(release: Path) -> None:
         (several, "lists several releases: name one with --version"),
     ],
 )
-def test_a_release_that_is_not_as_it_was_signed(host: FreshHost, spoil: Callable[[Path], None], why: str) -> None:
-    spoil(host.release)
-    done = host.install(*FROM)
+def test_a_release_that_is_not_as_it_was_signed(fresh_host: FreshHost, spoil: Callable[[Path], None], why: str) -> None:
+    spoil(fresh_host.release)
+    done = fresh_host.install(*FROM)
     assert done.returncode == 1 and done.stderr.startswith("install.sh: ") and why in done.stderr, done.stderr
-    assert host.changes() == set()
+    assert fresh_host.changes() == set()
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_arguments_that_mean_nothing(words: tuple[str, ...], why: str) -> None:
         (("--network", "nerdctl"), "there is no nerdctl here"),
     ],
 )
-def test_wishes_that_cannot_be_met(host: FreshHost, words: tuple[str, ...], why: str) -> None:
-    done = host.install(*FROM, *words, path="/usr/sbin:/usr/bin:/sbin:/bin")
+def test_wishes_that_cannot_be_met(fresh_host: FreshHost, words: tuple[str, ...], why: str) -> None:
+    done = fresh_host.install(*FROM, *words, path="/usr/sbin:/usr/bin:/sbin:/bin")
     assert done.returncode == 1 and why in done.stderr, done.stderr
-    assert host.changes() == set()
+    assert fresh_host.changes() == set()
 
 
 @pytest.mark.parametrize(
@@ -140,39 +140,39 @@ def test_wishes_that_cannot_be_met(host: FreshHost, words: tuple[str, ...], why:
         ((), False, "this host is not run by systemd"),
     ],
 )
-def test_hosts_that_it_is_not_for(host: FreshHost, wrap: tuple[str, ...], systemd: bool, why: str) -> None:
-    done = host.run(*wrap, "/run/release/install.sh", *FROM, systemd=systemd)
+def test_hosts_that_it_is_not_for(fresh_host: FreshHost, wrap: tuple[str, ...], systemd: bool, why: str) -> None:
+    done = fresh_host.run(*wrap, "/run/release/install.sh", *FROM, systemd=systemd)
     assert done.returncode == 1 and why in done.stderr, done.stderr
-    assert host.changes() == set()
+    assert fresh_host.changes() == set()
 
 
-def test_no_openssl(host: FreshHost) -> None:
+def test_no_openssl(fresh_host: FreshHost) -> None:
     """Unless that is asked for: then the next thing that is wrong is named."""
     hide = 'mount --bind /dev/null /usr/bin/openssl; exec "$@"'
-    done = host.run("sh", "-c", hide, "sh", "/run/release/install.sh", *FROM)
+    done = fresh_host.run("sh", "-c", hide, "sh", "/run/release/install.sh", *FROM)
     assert done.returncode == 1 and "there is no openssl here to check the signature" in done.stderr
-    half(host.release)
-    done = host.run("sh", "-c", hide, "sh", "/run/release/install.sh", *FROM, "--sums-only")
+    half(fresh_host.release)
+    done = fresh_host.run("sh", "-c", hide, "sh", "/run/release/install.sh", *FROM, "--sums-only")
     assert "nobody vouches for these files" in done.stderr and "is damaged" in done.stderr
-    assert host.changes() == set()
+    assert fresh_host.changes() == set()
 
 
 @pytest.mark.parametrize("path", ["/opt/cni/bin/calico", "/opt/cni-calico/bin", "/usr/local/bin/calicoctl"])
-def test_what_is_somebody_elses_stays(host: FreshHost, path: str) -> None:
-    host.run("sh", "-c", f"mkdir -p $(dirname {path}) && echo theirs >{path}")
-    before = host.changes()
+def test_what_is_somebody_elses_stays(fresh_host: FreshHost, path: str) -> None:
+    fresh_host.run("sh", "-c", f"mkdir -p $(dirname {path}) && echo theirs >{path}")
+    before = fresh_host.changes()
     assert path in before
-    done = host.install(*FROM)
+    done = fresh_host.install(*FROM)
     assert done.returncode == 1 and (
         "is there and not of this installation" in done.stderr or "/opt/cni-calico is there" in done.stderr
     )
-    assert host.changes() == before
+    assert fresh_host.changes() == before
 
 
-def test_nothing_to_uninstall(host: FreshHost) -> None:
-    done = host.install("--uninstall")
+def test_nothing_to_uninstall(fresh_host: FreshHost) -> None:
+    done = fresh_host.install("--uninstall")
     assert (done.returncode, done.stdout) == (0, "nothing of this script's is installed\n")
-    assert host.changes() == set()
+    assert fresh_host.changes() == set()
 
 
 # -- there and back ---------------------------------------------------------------------------------------------------

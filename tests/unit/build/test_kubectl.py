@@ -44,7 +44,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture
-def release(tmp_path: Path) -> Path:
+def sums(tmp_path: Path) -> Path:
     write_sums(tmp_path, FILES)
     return tmp_path
 
@@ -58,8 +58,8 @@ def call(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_krews_manifest(release: Path) -> None:
-    document = yaml.safe_load(call("krew.py", "--releases", RELEASES, release).stdout)
+def test_krews_manifest(sums: Path) -> None:
+    document = yaml.safe_load(call("krew.py", "--releases", RELEASES, sums).stdout)
     assert (document["kind"], document["metadata"]["name"], document["spec"]["version"]) == (
         "Plugin",
         "calico",
@@ -74,8 +74,8 @@ def test_krews_manifest(release: Path) -> None:
     assert len(document["spec"]["platforms"]) == 2
 
 
-def test_homebrews_formula_is_ruby(release: Path) -> None:
-    said = call("brew.py", "--releases", RELEASES, release).stdout
+def test_homebrews_formula_is_ruby(sums: Path) -> None:
+    said = call("brew.py", "--releases", RELEASES, sums).stdout
     checked = subprocess.run(["ruby", "-c"], input=said, capture_output=True, text=True)
     assert checked.stdout == "Syntax OK\n", checked.stderr
     assert f'url "{RELEASES}/v1.2.3/calicoctl-1.2.3.pyz"' in said and f'sha256 "{"c" * 64}"' in said

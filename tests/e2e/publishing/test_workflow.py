@@ -25,11 +25,11 @@ BIN = LAB_CACHE / "bin"
 PASSPHRASE = "of the test's key"
 
 
-def run(*words: str | Path, **options: object) -> str:
+def run(*words: str | Path, cwd: Path | None = None) -> str:
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "COSIGN_PASSWORD": PASSPHRASE}
-    done = subprocess.run(list(words), capture_output=True, text=True, env=environment, timeout=300, **options)  # type: ignore[call-overload]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-    return str(done.stdout)
+    return done.stdout
 
 
 @pytest.fixture
