@@ -70,7 +70,9 @@ def render_manual() -> str:
 
 def _options(parser: ArgumentParser, left_out: set[str]) -> Iterator[str]:
     for action in parser._actions:
-        if action.help in (None, SUPPRESS) or left_out & set(action.option_strings) or not _heading(action):
+        if action.help in (None, SUPPRESS) or not _heading(action):
+            continue
+        if action.option_strings and left_out.issuperset(action.option_strings):
             continue
         yield from (".TP", _heading(action), _escaped((action.help or "") % {}))
 
