@@ -169,8 +169,9 @@ def render_removal(each: Distribution) -> str:
 
 
 def _sources(each: Distribution) -> str:
-    found = sorted({(entry["flag"], entry["source"], str(entry["read"])) for entry in each["flags"]})
-    return "## Where that is documented\n\n" + _items([f"`{flag}`: <{url}>, read on {day}" for flag, url, day in found])
+    found = sorted({(entry["flag"], entry["source"], entry["read"]) for entry in each["flags"]}, key=str)
+    items = [f"`{flag}`: <{url}>, " + (f"read on {day}" if day else "not looked up again") for flag, url, day in found]
+    return "## Where that is documented\n\n" + _items(items)
 
 
 def _run(each: Distribution) -> str:
