@@ -4,8 +4,9 @@ all four stages; packets to the host, from the host, through it, with and withou
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.wanted import WantedEndpoint
@@ -130,8 +132,17 @@ class HostWire:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, MARK)
             self.sending[version] = stack.enter_context(raw)
 
-    def reached(self) -> set[int]:
-        """The numbers of the packets that the host itself got since the last time."""
+    def reached(self, awaited: Collection[int] = ()) -> set[int]:
+        """The numbers of the packets that the host itself got since the last time. ``awaited``: those that must come;
+        on a busy machine the kernel may hand them over a moment after they were sent.
+        """
+        seen, limit = self._got(), Deadline.after(5)
+        while not seen.issuperset(awaited) and not limit.expired():
+            select.select(self.arrived, (), (), limit.remaining_s())
+            seen |= self._got()
+        return seen
+
+    def _got(self) -> set[int]:
         seen: set[int] = set()
         for one in self.arrived:
             while True:
@@ -224,7 +235,8 @@ def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
     hosts.reached()
     first = wire.number + 1
     found = wire.arrivals([(incoming, outgoing or UPLINK, packet) for incoming, outgoing, packet in tried])
-    own = hosts.reached()
+    to_host = {first + i for i, (_, outgoing, _) in enumerate(tried) if not outgoing and expected[i]}
+    own = hosts.reached(to_host)
     wrong = []
     for i, (incoming, outgoing, packet) in enumerate(tried):
         arrived = found[i] if outgoing else first + i in own

@@ -68,6 +68,7 @@ BASE = {
     "cluster check": "cluster check --host --network {unused}",
     "cluster diags": "cluster diags -o {unused}",
     "show": "show",
+    "flows": "flows",
     "completion": "completion bash",
     "version": "version",
 }
@@ -108,6 +109,12 @@ VALUES = {
     "--max-logs": ["1"],
     "--max-parallelism": ["2"],
     "--focus-nodes": ["n"],
+    "--last": ["5"],
+    "--until": ["2026-01-02T03:04:05Z"],
+    "--pod": ["space/web"],
+    "--verdict": ["denied", "FORWARDED"],
+    "--policy": ["p"],
+    "--tier": ["default"],
     "--with": ["{set}"],
     "--from": ["10.1.2.3"],
     "--to": ["10.1.2.4"],
@@ -130,6 +137,7 @@ OWN_VALUES = {
     ("cluster diags", "--output"): ["{unused}"],
     ("datastore etcd-roles", "--output"): ["sh", "json", "yaml"],
     **{(name, "--output"): SAID for name in SAYING},
+    ("flows", "--output"): ["wide", "json", "jsonl"],
     ("ipam check", "--format"): SAID,
     ("create", "--filename"): ["{new}"],
     ("datastore migrate import", "--filename"): ["{export}"],
@@ -154,7 +162,7 @@ FAILING = {
     ("label", "--remove"): "a value is given",
     ("get", "--all-namespaces"): "a name is given",
 }
-ALWAYS_FAILING = {"node init", "cluster check", "cluster status", "ipam release", "node run", "node status"}
+ALWAYS_FAILING = {"flows", "node init", "cluster check", "cluster status", "ipam release", "node run", "node status"}
 
 
 LEAVES = dict(leaves(build_parser()))

@@ -58,6 +58,7 @@ for i in $(seq 100); do /opt/cni/bin/calicoctl get workloadendpoints | grep -q '
 say renamed "$(/opt/cni/bin/calicoctl get workloadendpoints)"
 say explained "$(/opt/cni/bin/calicoctl policy show site)"
 podman rename site web
+for i in $(seq 100); do /opt/cni/bin/calicoctl get workloadendpoints | grep -q '^web ' && break; sleep 0.2; done
 shop="--infra-image localhost/box --infra-command /inner"  # podman's own image cannot be fetched here
 podman pod create --name shop --network calico $shop --infra-name shop-infra >/dev/null
 podman run -d --pod shop --name till --label com.docker.compose.project=market --label com.docker.compose.service=till \

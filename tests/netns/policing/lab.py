@@ -6,7 +6,6 @@ does not arrive is known when a later packet of the host (which is never policed
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -33,7 +32,9 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.policing.engine import PolicyEngine
+from cni_calico.nodeagent.policing.feed import starting
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
+from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, host_namespace, namespace
 
@@ -119,12 +120,10 @@ class Lab:
         self._count = 0
         self.pid = 0
         self.limit_s = 300  # so long the engine lives at most
-        self.group: Path | None = None  # the control group that the engine runs in
+        self.group: Path | None = None  # the control group in which the engine runs, a process of its own then
         self.sure_ways: dict[str, tuple[Namespace, int]] = {}  # from where, and to which port, a packet always arrives
         self.tunnels: Tunnels | None = Tunnels()  # None: nothing has been read, so that the engine is not told
-        self.open_context: Callable[[Log], Context] = lambda log: Context(
-            private_settings(root), LocalStore(str(root / "store.db")), log, lambda _: True
-        )
+        self.open_context = context_of(root)
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -205,10 +204,11 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
+            environ = {**self.always, **environ}
             if self.group is not None:
-                gc.freeze()  # a collection would copy what this process shares with the test
                 (self.group / "cgroup.procs").write_text("0")
-            _run(self.host, self.root, {**self.always, **environ}, self.open_context, self.tunnels, self.limit_s)
+                execute_engine(self.host, self.root, environ, self.limit_s)
+            run_engine(self.host, self.root, environ, self.open_context, self.tunnels, self.limit_s)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -305,7 +305,20 @@ class Lab:
             raise AssertionError(f"{e}: {self.standing()}\n{self.log()}\n{self.ruleset()}") from None
 
 
-def _run(
+def context_of(root: Path) -> Callable[[Log], Context]:
+    return lambda log: Context(private_settings(root), LocalStore(str(root / "store.db")), log, lambda _: True)
+
+
+def execute_engine(host: Namespace, root: Path, environ: dict[str, str], limit_s: int) -> None:
+    """The same in a program of its own, so that memory is measured: a fork shares that of the tests, ten times as much,
+    and copies as much of it as its garbage collections happen to look at. Never returns.
+    """
+    told = json.dumps([host.name, str(root), environ, limit_s, starting.START_BYTES])
+    os.chdir(ROOT)
+    os.execv(sys.executable, [sys.executable, "-m", "tests.netns.policing.engine_alone", told])
+
+
+def run_engine(
     host: Namespace,
     root: Path,
     environ: dict[str, str],

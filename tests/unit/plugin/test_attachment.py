@@ -46,7 +46,7 @@ def test_shown(arguments: str, expected: str) -> None:
 
 def test_a_name_changes_neither_lock_nor_records() -> None:
     named, bare = attachment("K8S_POD_NAME=web"), attachment("")
-    assert named == bare and named.label == bare.label == "calnet/0123456789ab/eth0"
+    assert named == bare and named.label == bare.label == f"calnet/{ID}/eth0"
     assert named.endpoint_key == bare.endpoint_key and named.handle_ids == bare.handle_ids
 
 

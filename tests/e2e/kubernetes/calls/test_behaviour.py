@@ -277,7 +277,7 @@ def test_policy_of_a_pod_is_waited_for(any_kube_node: KubeNode, pod_ns: Namespac
     waiting = {"policy_setup_timeout_seconds": 1, "endpoint_status_dir": str(any_kube_node.root / "status")}
     pod(any_kube_node)
     assert any_kube_node.pod_call("ADD", "web-0", C1, pod_ns.path, **waiting).ok
-    late = "policy of calnet/" + C1 + "/eth0 is not known to be in force after 1 s"
+    late = "policy of calnet/" + C1[:12] + "/eth0 is not known to be in force after 1 s"
     assert (any_kube_node.root / "cni.log").read_text().count(late) == 1
     (any_kube_node.root / "status").mkdir()
     (any_kube_node.root / "status" / "k8s space%2Fweb-0 eth0").write_text("{}")

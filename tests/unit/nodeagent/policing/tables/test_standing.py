@@ -33,10 +33,10 @@ def test_a_kernel_that_cannot_check_sources_has_a_chain_of_its_own_for_it() -> N
 
 @pytest.mark.parametrize("allowed", ["0.0.0.0/0", "64.0.0.0/2", "127.0.0.0/8", "127.0.0.1/32"])
 def test_nobody_may_send_from_there(allowed: str) -> None:
-    chain = render_may_spoof("calia", (ip_network(allowed),), 4)
+    chain = render_may_spoof("calia", (ip_network(allowed),), 4, FilterSettings())
     wider = not ip_network(allowed).subnet_of(LOOPBACK)
     assert verdicts(chain) == ([DROP, ACCEPT] if wider else [])
-    assert verdicts(render_may_spoof("calia", (ip_network("203.0.113.0/24"),), 4)) == [ACCEPT]
+    assert verdicts(render_may_spoof("calia", (ip_network("203.0.113.0/24"),), 4, FilterSettings())) == [ACCEPT]
 
 
 def test_on_the_way_out() -> None:
