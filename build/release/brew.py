@@ -6,11 +6,7 @@ Rule: the sum is that of SHA256SUMS; a missing one stops it. It installs the zip
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
-from listed import Listed, Unlisted, read_listed
+from listed import Listed, run
 
 _FORMULA = """class CniCalico < Formula
   desc "Calico's command-line for clusters that keep its data in Kubernetes"
@@ -47,17 +43,5 @@ def render_formula(listed: Listed, homepage: str) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Print Homebrew's formula of a release.")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a release, with SHA256SUMS")
-    parser.add_argument("--releases", required=True, metavar="URL", help="where releases are published")
-    parser.add_argument("--homepage", metavar="URL", help="of the project (default: the same)")
-    words = parser.parse_args()
-    try:
-        print(render_formula(read_listed(words.directory, words.releases), words.homepage or words.releases), end="")
-    except Unlisted as e:
-        sys.exit(f"brew.py: {e}")
-
-
 if __name__ == "__main__":
-    main()
+    run("Print Homebrew's formula of a release.", render_formula)

@@ -6,11 +6,7 @@ Rule: the sums are those of SHA256SUMS; one that is missing stops it.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
-from listed import Listed, Unlisted, read_listed
+from listed import Listed, run
 
 ARCHITECTURES = ("amd64", "arm64")
 _HEAD = """apiVersion: krew.googlecontainertools.github.com/v1alpha2
@@ -48,17 +44,5 @@ def render_manifest(listed: Listed, homepage: str) -> str:
     return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Print krew's manifest of a release.")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a release, with SHA256SUMS")
-    parser.add_argument("--releases", required=True, metavar="URL", help="where releases are published")
-    parser.add_argument("--homepage", metavar="URL", help="of the project (default: the same)")
-    words = parser.parse_args()
-    try:
-        print(render_manifest(read_listed(words.directory, words.releases), words.homepage or words.releases), end="")
-    except Unlisted as e:
-        sys.exit(f"krew.py: {e}")
-
-
 if __name__ == "__main__":
-    main()
+    run("Print krew's manifest of a release.", render_manifest)

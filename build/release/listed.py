@@ -5,7 +5,10 @@ Rule: a file that is not listed is not named; nothing is made up.
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,3 +51,16 @@ def read_listed(directory: Path, releases: str) -> Listed:
         raise Unlisted(f"{path} lists {len(versions)} calicoctl-VERSION.pyz, so nobody knows the version")
     version = versions.pop()
     return Listed(version, f"{releases}/v{version}", sums)
+
+
+def run(description: str, render: Callable[[Listed, str], str]) -> None:
+    """The program that prints ``render(listed, homepage)``."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a release, with SHA256SUMS")
+    parser.add_argument("--releases", required=True, metavar="URL", help="where releases are published")
+    parser.add_argument("--homepage", metavar="URL", help="of the project (default: the same)")
+    words = parser.parse_args()
+    try:
+        print(render(read_listed(words.directory, words.releases), words.homepage or words.releases), end="")
+    except Unlisted as e:
+        sys.exit(f"{parser.prog}: {e}")

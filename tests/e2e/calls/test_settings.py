@@ -7,8 +7,9 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
@@ -31,42 +32,37 @@ POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns1;K8S_POD_NAME=web-0;K8S_POD_INFRA_CO
 
 
 @contextmanager
-def written_later(path: Path, text: str, started: threading.Event) -> Iterator[None]:
-    """Writes the file once ``started`` is set."""
-
-    def write() -> None:
-        assert started.wait(20)
-        path.write_text(text)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        started.set()
-        thread.join()
-
-
-@contextmanager
-def in_force_once_recorded(node: Node, path: Path) -> Iterator[None]:
-    """Writes what calico-node writes, as soon as the endpoint is in the datastore."""
+def meanwhile(work: Callable[[], None], may_go: threading.Event | None = None) -> Iterator[None]:
+    """``work`` beside the block, which has not ended before it. ``may_go``: set at the end at the latest."""
     failed: list[BaseException] = []
 
-    def write() -> None:
+    def run() -> None:
         try:
-            spec = until(node.endpoints, "the endpoint is recorded", 20)[0]["spec"]
-            networks = (ip_interface(network).ip for network in spec["ipNetworks"])
-            path.write_text(json.dumps(status_fields(spec["interfaceName"], spec["mac"], networks)))
+            work()
         except BaseException as e:
             failed.append(e)
 
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield
     finally:
+        if may_go is not None:
+            may_go.set()
         thread.join()
     assert not failed, failed
+
+
+def write_once(started: threading.Event, path: Path, text: str) -> None:
+    assert started.wait(20)
+    path.write_text(text)
+
+
+def write_once_recorded(node: Node, path: Path) -> None:
+    """What calico-node writes, as soon as the endpoint is in the datastore."""
+    spec = until(node.endpoints, "the endpoint is recorded", 20)[0]["spec"]
+    networks = (ip_interface(network).ip for network in spec["ipNetworks"])
+    path.write_text(json.dumps(status_fields(spec["interfaceName"], spec["mac"], networks)))
 
 
 # -- the node's name --------------------------------------------------------------------------------------------------
@@ -112,7 +108,7 @@ def test_add_waits_for_the_file_while_the_node_boots(node: Node, pod_ns: Namespa
     """The file appears after the call has begun to look for it: when its lock directory does not exist yet."""
     file, looked = node.root / "nodename", threading.Event()
     threading.Timer(0.5, looked.set).start()
-    with written_later(file, "late\n", looked):
+    with meanwhile(partial(write_once, looked, file, "late\n"), looked):
         added(node, "c1", pod_ns, nodename=None, nodename_file=str(file))
     assert {e["spec"]["node"] for e in node.endpoints()} == {"late"}
 
@@ -430,7 +426,7 @@ def test_policy_that_comes_while_waiting(node: Node, pod_ns: Namespace) -> None:
     status.mkdir()
     file = status / "cni default%2Fc1 eth0"
     file.write_text(json.dumps(status_fields("calic1", "02:00:00:00:00:01", [])))  # of a former start
-    with in_force_once_recorded(node, file):
+    with meanwhile(partial(write_once_recorded, node, file)):
         added(node, "c1", pod_ns, policy_setup_timeout_seconds=20, endpoint_status_dir=str(status))
     assert "is not known to be in force" not in log_of(node)
 

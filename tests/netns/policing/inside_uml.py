@@ -8,30 +8,28 @@ from pathlib import Path
 import pytest
 
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from tests.netns.policing.lab import Lab, lab
+from tests.netns.policing.lab import DENY_B, Lab, lab
 from tests.netns.policing.test_boot_table import check_by_iptables
-from tests.netns.policing.test_legacy import DENY_B, legacy_lab
 from tests.netns.test_host_verdicts import check_hosts, open_hosts
 from tests.netns.test_verdicts import check_verdicts
 from tests.netns.wire import open_wire
 
-__all__ = ["legacy_lab"]
 pytestmark = pytest.mark.timeout(3000)
 
 
-def require_iptables(legacy_lab: Lab) -> None:
+def require_iptables(two_workloads: Lab) -> None:
     """It is chosen by the kernel, said, and in force."""
-    legacy_lab.put("GlobalNetworkPolicy", "deny", DENY_B)
-    legacy_lab.start()
-    said = legacy_lab.until_in_force(policies=1)
+    two_workloads.put("GlobalNetworkPolicy", "deny", DENY_B)
+    two_workloads.start()
+    said = two_workloads.until_in_force(policies=1)
     assert said["by"] == "iptables"
     assert any("this kernel has no nf_tables" in text for text in said["warnings"])
-    assert not legacy_lab.passes("a", "b", 80) and not legacy_lab.passes("a", "b", 80, version=6)
-    assert legacy_lab.passes("b", "a", 80)
+    assert not two_workloads.passes("a", "b", 80) and not two_workloads.passes("a", "b", 80, version=6)
+    assert two_workloads.passes("b", "a", 80)
 
 
-def test_it_is_chosen_where_there_is_nothing_else(legacy_lab: Lab) -> None:
-    require_iptables(legacy_lab)
+def test_it_is_chosen_where_there_is_nothing_else(two_workloads: Lab) -> None:
+    require_iptables(two_workloads)
 
 
 def test_the_boot_table(tmp_path: Path) -> None:
@@ -50,8 +48,8 @@ def test_verdicts_about_hosts(tmp_path: Path) -> None:
         check_hosts(hosts)
 
 
-def test_it_is_chosen_where_nf_tables_takes_no_rules(legacy_lab: Lab) -> None:
+def test_it_is_chosen_where_nf_tables_takes_no_rules(two_workloads: Lab) -> None:
     """The last test: the module, which was built without any family of tables, cannot be removed."""
     subprocess.run(["busybox", "modprobe", "nf_tables"], check=True)
-    assert legacy_lab.ruleset() == ""  # it answers
-    require_iptables(legacy_lab)
+    assert two_workloads.ruleset() == ""  # it answers
+    require_iptables(two_workloads)
