@@ -179,22 +179,16 @@ def open_wire(settings: FilterSettings, *, legacy: bool = False) -> Iterator[Wir
             host.do("link", "add", name, "address", ROUTER, "type", "veth", "peer", "name", name, "netns", far.name)
             for end in (host, far):
                 end.do("link", "set", name, "addrgenmode", "none", "up")
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        stack.callback(os.close, here)
         stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # packets of one processor stay in order
-        try:
-            netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
+        with entered(host):
             kernel: PacketFilter = stack.enter_context(LegacyFilter(MARKS, 5) if legacy else NfTables())
-            enforcer = Enforcer(kernel, Goal(settings), Log("error"))
-            made = Wire(host, enforcer)
+            made = Wire(host, Enforcer(kernel, Goal(settings), Log("error")))
             for name in (*INTERFACES, UPLINK):
                 made.inner[name] = stack.enter_context(_raw(name, MARKER))
-            netns.enter(os.open(far.path, os.O_RDONLY | os.O_CLOEXEC))
+        with entered(far):
             for name in (*INTERFACES, UPLINK):
                 made.outer[name] = stack.enter_context(_raw(name, 3))
-        finally:
-            netns.enter(here)
         made.bring_about()
         host.set_sysctl("netfilter/nf_conntrack_checksum", "0")
         host.set_sysctl("ipv4/icmp_ratelimit", "0")

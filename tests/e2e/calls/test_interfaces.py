@@ -1,4 +1,4 @@
-"""Two interfaces of one container in one network, through the executables: each has an address of its own."""
+"""Two interfaces of one container in one network: each has an address of its own."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ def test_two_networks_of_calico(any_node: Node, make_pod_ns: MakeNamespace) -> N
 
 def live_by_calico_ipam(node: Node, seed: int) -> None:
     """Two containers, four interfaces each, ADD, DEL and GC by processes side by side."""
+    node.forks = None  # they would be one after the other
 
     def container(name: str) -> Attachments:
         def ask(command: str, ifname: str) -> Reply:
@@ -111,6 +112,7 @@ def live_by_calico_ipam(node: Node, seed: int) -> None:
 
 def live_in_two_networks(node: Node, make: MakeNamespace, seed: int) -> None:
     """The same through calico: a container's interfaces are in two networks, and GC is called for each network."""
+    node.forks = None  # as above
     networks = {"eth0": "one", "net1": "two", "net2": "one", "net3": "two"}
 
     def container(name: str) -> Attachments:
@@ -158,6 +160,7 @@ def test_any_order_in_two_networks_on_etcd(on_etcd: EtcdNode, make_pod_ns: MakeN
 
 def test_many_at_once(any_node: Node) -> None:
     """Any order of ADD and DEL of a container's interfaces, by processes side by side: no address twice, none lost."""
+    any_node.forks = None  # as above
     orders = random.Random(7)
     for _ in range(3):
         names = list(NAMES) * 2

@@ -342,6 +342,7 @@ def test_a_pod_that_claims_the_interface_of_another(any_node: Node, make_pod_ns:
 
 def test_twins_at_once(any_node: Node, make_pod_ns: MakeNamespace) -> None:
     """One gets the interface, the other is told."""
+    any_node.forks = None  # they would be one after the other
     spaces = make_pod_ns(), make_pod_ns()
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(any_node.call, "ADD", (S1, S2)[i], spaces[i].path, args=twin(i)[1]) for i in (0, 1)]

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import LAB_CACHE
-from tests.deadlines import until
+from tests.e2e.publishing.registry import running
 
 
 @pytest.fixture
-def registry() -> Iterator[str]:
+def registry(tmp_path: Path) -> Iterator[str]:
     """The prefix of an empty one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [LAB_CACHE / "bin" / "crane", "registry", "serve", "--address", f"127.0.0.1:{port}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        until(lambda: _listens(port), "the registry")
-        yield f"127.0.0.1:{port}/team/cni-calico"
-        server.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as asked:
-        return asked.connect_ex(("127.0.0.1", port)) == 0
+    with running("crane", tmp_path / "registry") as made:
+        yield made.prefix

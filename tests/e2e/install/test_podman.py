@@ -20,7 +20,7 @@ HOST = r"""
 set -eu
 mount --make-rprivate /
 umount /sys/fs/cgroup/unified 2>/dev/null || :  # with both hierarchies crun starts nothing
-for d in /var/lib/containers /etc/cni /run /var/lib/calico /etc/calico /var/log /opt/cni; do
+for d in /var/lib/containers /var/cache/containers /etc/cni /run /var/lib/calico /etc/calico /var/log /opt/cni; do
   mkdir -p $d; mount -t tmpfs none $d
 done
 mkdir -p /run/netns /run/lock /run/image/bin

@@ -19,6 +19,8 @@ from tests.conftest import LAB_CACHE
 from tests.deadlines import until
 
 CRANE = LAB_CACHE / "bin" / "crane"
+_KEPT = LAB_CACHE / "publishing"
+CACHES = {"TUF_ROOT": str(_KEPT / "tuf"), "XDG_DATA_HOME": str(_KEPT), "_CONTAINERS_ROOTLESS_UID": "1"}
 KINDS = ("crane", "docker-registry")
 _TYPE = "application/vnd.oci.image.{}.v1+json"
 _ACCEPT = {"Accept": ", ".join(_TYPE.format(kind) for kind in ("index", "manifest"))}
@@ -119,8 +121,10 @@ def running(kind: str, directory: Path, more: str = "", *, on_disk: bool = False
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, with cosign and crane to be found, and with no login of the user's."""
+    """Ours, with cosign and crane to be found, and with no login of the user's. What cosign and skopeo keep is not
+    written to ~/.sigstore and /var/lib/containers; skopeo takes itself for another user for that.
+    """
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("REGISTRY_", "COSIGN_", "SIGNING_"))
     }
-    return {**kept, "PATH": f"{os.environ['PATH']}:{LAB_CACHE / 'bin'}", **more}
+    return {**kept, **CACHES, "PATH": f"{os.environ['PATH']}:{LAB_CACHE / 'bin'}", **more}

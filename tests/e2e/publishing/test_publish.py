@@ -103,7 +103,7 @@ def test_the_index_of_the_archive_goes_into_a_registry_as_it_is(full_registry: R
         source = f"oci-archive:{archive}:localhost/cni-calico/{name}:v{VERSION}"
         target = f"docker://127.0.0.1:{full_registry.port}/by-hand/{name}:v{VERSION}"
         command = ["skopeo", "copy", "--quiet", "--all", "--dest-tls-verify=false", source, target]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, env=environment())
         assert full_registry.digest(f"by-hand/{name}:v{VERSION}") == digest
         for entry in full_registry.get(f"by-hand/{name}/manifests/{digest}")["manifests"]:
             manifest = full_registry.get(f"by-hand/{name}/manifests/{entry['digest']}")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LAB_CACHE, ROOT
+from tests.e2e.publishing.registry import CACHES, Registry
 from tests.releases import VERSION, make_release
 from tests.workflows.runner import Runner, read_workflow
 
@@ -26,10 +27,15 @@ PASSPHRASE = "of the test's key"
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> str:
-    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "COSIGN_PASSWORD": PASSPHRASE}
+    environment = {**os.environ, **CACHES, "PATH": f"{BIN}:{os.environ['PATH']}", "COSIGN_PASSWORD": PASSPHRASE}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture
+def registry(empty_registry: Registry) -> str:
+    return empty_registry.prefix
 
 
 @pytest.fixture
@@ -80,6 +86,7 @@ def test_from_a_tag_to_a_published_release(repository: Path, registry: str, tmp_
         },
         environment={
             **{name: os.environ[name] for name in ("PATH", "HOME", "XDG_CACHE_HOME") if name in os.environ},
+            **CACHES,
             "GITHUB_REF_NAME": f"v{VERSION}",
         },
         instead={

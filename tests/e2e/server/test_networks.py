@@ -38,12 +38,12 @@ def networks(host_ns: Namespace, tmp_path: Path) -> Iterator[dict[str, Node]]:
     with ExitStack() as undo:
         first = undo.enter_context(etcd_in(host_ns, tmp_path))
         second = second_etcd(host_ns, tmp_path, undo)
-        forks = undo.enter_context(forks_in(host_ns))
+        forks = [undo.enter_context(forks_in(host_ns)) for _ in range(2)]  # each has one call at a time
         (tmp_path / "run").mkdir()
         made: dict[str, Node] = {
             "net-local": Node(host_ns, tmp_path, DatastoreConfig("local", path=str(tmp_path / "datastore.db"))),
-            "net-one": EtcdNode(host_ns, tmp_path, etcd_of(first), etcd=first, forks=forks),
-            "net-two": EtcdNode(host_ns, tmp_path, etcd_of(second), etcd=second, forks=forks),
+            "net-one": EtcdNode(host_ns, tmp_path, etcd_of(first), etcd=first, forks=forks[0]),
+            "net-two": EtcdNode(host_ns, tmp_path, etcd_of(second), etcd=second, forks=forks[1]),
         }
         for i, (name, node) in enumerate(made.items()):
             node.overrides["name"] = name

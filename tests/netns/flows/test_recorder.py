@@ -23,7 +23,6 @@ from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.serving import SOCKET
-from cni_calico.kernel import netns
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import Log
 from cni_calico.model.documents.codec import decode_endpoint
@@ -32,6 +31,7 @@ from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.policy.explain import Packet
 from tests.deadlines import until
 from tests.netns.policing.lab import ALLOW_80, NODE, Lab, lab, socket_in
+from tests.netns.wire import entered
 
 pytestmark = [pytest.mark.netns]
 
@@ -51,8 +51,8 @@ class Recorded:
 
     def _start_thread(self, work: Callable[[], None]) -> None:
         def inside() -> None:
-            netns.enter(os.open(self.lab.host.path, os.O_RDONLY | os.O_CLOEXEC))
-            work()
+            with entered(self.lab.host):
+                work()
 
         self.threads.append(threading.Thread(target=inside))
         self.threads[-1].start()
@@ -200,14 +200,8 @@ def test_tcp_icmp_and_a_translated_connection_with_what_they_carried(recorded: R
         assert pings.recv(100)
         found = recorded.until(3)
         assert not any(one["ended"] for one in found)
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        netns.enter(os.open(lab.host.path, os.O_RDONLY | os.O_CLOEXEC))
-        try:
-            with Nfnetlink() as netlink:
-                netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
-        finally:
-            netns.enter(here)
-            os.close(here)
+        with entered(lab.host), Nfnetlink() as netlink:
+            netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
     until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
     found = sorted(recorded.until(3), key=lambda one: (one["protocol"], str(one["destination"]["asked"])))
     ping, straight, through = found

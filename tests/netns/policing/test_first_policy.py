@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,9 @@ def test_nor_while_the_engine_is_at_work_on_it(lone_node: Lab, tmp_path: Path) -
         wrapper.write_text(f'#!/bin/sh\nwhile [ -e {waiting} ]; do sleep 0.05; done\nexec {real} "$@"\n')
         wrapper.chmod(0o755)
     lone_node.always = {"FELIX_NFTABLESMODE": "Disabled", "PATH": f"{programs}:{os.environ['PATH']}"}
-    with agent(lone_node, ROOT, "there is no policy"):
+    with ExitStack() as stack:
+        stack.enter_context(agent(lone_node, ROOT, "there is no policy"))
+        stack.callback(waiting.unlink, missing_ok=True)  # the program would wait for ever
         waiting.touch()
         lone_node.put("GlobalNetworkPolicy", "deny", DENY_B)
         lone_node.put("FelixConfiguration", "default", {"bogus": "1"})

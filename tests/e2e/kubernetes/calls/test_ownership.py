@@ -1,4 +1,4 @@
-"""Whose an interface and an address are on the Kubernetes datastore: through the executables, served and one-shot.
+"""Whose an interface and an address are on the Kubernetes datastore, served and one-shot.
 
 A pod's record is on the pod, which may be gone, spoiled, not to be read or not to be reached; none of that lets a late
 DEL of an old sandbox, or a GC, take the living sandbox's network. Interfaces of one container have their own addresses.

@@ -100,6 +100,8 @@ def test_a_recorder_that_ends_at_once_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit(1)"]
     keeper = RecorderKeeper("n1", str(tmp_path), log, command, os.environ, start, stopping, told.__setitem__)
     keeper.use("Enabled", [])
-    until(lambda: "not recorded" in told.get("the flow recorder", ""), "it is told")
-    stopping.set()
-    threads[0].join()
+    try:
+        until(lambda: "not recorded" in told.get("the flow recorder", ""), "it is told")
+    finally:
+        stopping.set()
+        threads[0].join()
