@@ -34,12 +34,7 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
 
 
 @pytest.fixture
-def registry(empty_registry: Registry) -> str:
-    return empty_registry.prefix
-
-
-@pytest.fixture
-def repository(tmp_path: Path, registry: str) -> Path:
+def repository(tmp_path: Path, empty_registry: Registry) -> Path:
     """The sources as they are, with a place to publish and a key."""
     directory = tmp_path / "repository"
     directory.mkdir()
@@ -52,7 +47,7 @@ def repository(tmp_path: Path, registry: str) -> Path:
     (keys / "test.pub").write_bytes((tmp_path / "signing.pub").read_bytes())
     fingerprint = run(ROOT / "build/release/verify.sh", "--fingerprint", tmp_path / "signing.pub").split()[0]
     (directory / PUBLISHED.relative_to(ROOT)).write_text(
-        f'registry = "{registry}"\nreleases = "https://example.org/releases"\nkeys = ["{fingerprint}"]\n'
+        f'registry = "{empty_registry.prefix}"\nreleases = "https://example.org/releases"\nkeys = ["{fingerprint}"]\n'
     )
     git = ("git", "-C", directory, "-c", "user.name=test", "-c", "user.email=test@example.org")
     run(*git, "init", "--quiet")
@@ -70,7 +65,7 @@ def build(directory: Path, line: str, environment: Mapping[str, str]) -> None:
     make_release(directory / out, architecture, parse_published((sources / PUBLISHED.relative_to(ROOT)).read_text()))
 
 
-def test_from_a_tag_to_a_published_release(repository: Path, registry: str, tmp_path: Path) -> None:
+def test_from_a_tag_to_a_published_release(repository: Path, empty_registry: Registry, tmp_path: Path) -> None:
     commit = run("git", "-C", repository, "rev-parse", "HEAD").strip()
     done_elsewhere = []
     runner = Runner(
@@ -100,12 +95,13 @@ def test_from_a_tag_to_a_published_release(repository: Path, registry: str, tmp_
     assert list(dict.fromkeys(job for job, _ in runner.ran)) == ["build", "again", "join", "sign", "publish"]
     assert len(done_elsewhere) == 1
     verify, key = ROOT / "build" / "release" / "verify.sh", tmp_path / "signing.pub"
-    for image in (f"{registry}/node:v{VERSION}", f"oci://{registry}/charts/cni-calico:{VERSION}"):
+    prefix = empty_registry.prefix
+    for image in (f"{prefix}/node:v{VERSION}", f"oci://{prefix}/charts/cni-calico:{VERSION}"):
         run(verify, "--key", key, image)
     pages = tmp_path / "run" / "jobs" / "publish-0" / "dist" / "pages" / "releases"
     run(verify, "--key", key, pages / f"v{VERSION}")
     # a chart that was pulled is the one that was made
-    run(BIN / "helm", "pull", "--plain-http", f"oci://{registry}/charts/cni-calico", "--version", VERSION, cwd=tmp_path)
+    run(BIN / "helm", "pull", "--plain-http", f"oci://{prefix}/charts/cni-calico", "--version", VERSION, cwd=tmp_path)
     chart = (tmp_path / f"cni-calico-{VERSION}.tgz").read_bytes()
     assert chart == (pages / f"v{VERSION}" / f"cni-calico-chart-{VERSION}.tgz").read_bytes()
     # nobody's key stays where others find it
