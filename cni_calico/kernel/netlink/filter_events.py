@@ -1,8 +1,8 @@
 """The events that the policy engine waits for: other programs' changes of our tables, interfaces up and down, a
 wake-up.
 
-Rule: a notification only says "look again"; our own transactions are recognised by the port of the socket that sent
-them. If notifications are lost because the socket's buffer is full, everything counts as changed.
+Rule: a notification only says "look again"; our own transactions, known by the port of the socket that sent them, are
+not heard at all. If notifications are lost because the socket's buffer is full, everything counts as changed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ class SeenLink:
 
 @dataclass(slots=True)
 class Happened:
-    """``touched_by``: the names of programs that changed one of our tables, "?" for an unknown one.
+    """``touched_by``: the names of programs that changed one of our tables, "?" for an unknown one. ``lost``: reports
+    about rules were lost, so any program may have.
 
     ``links``: interfaces by name, None for one that is gone, in the order of the last reports; None: ask for all.
     ``addresses``: some interface's addresses have changed.
     """
 
     touched_by: set[str] = field(default_factory=set)
+    lost: bool = False
     links: dict[str, SeenLink | None] | None = field(default_factory=dict)
     addresses: bool = False
 
@@ -67,20 +69,18 @@ class FilterMonitor:
         self._addresses: socket.socket | None = None
         self._links = self._join(socket.NETLINK_ROUTE, _LINK_GROUP)
 
-    def _join(self, family: int, groups: int) -> socket.socket:
+    def _join(self, family: int, groups: int, *, deaf_to: int = 0) -> socket.socket:
         try:
-            joined = listen(family, groups, buffer_bytes=_BUFFER_BYTES)
+            joined = listen(family, groups, buffer_bytes=_BUFFER_BYTES, deaf_to=deaf_to)
         except OSError as e:
             raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         self._poller.register(joined.fileno(), POLLIN)
         return joined
 
     def watch_rules(self) -> None:
-        """Report changed tables from now on; call it after our own first changes, which would be reported
-        one by one.
-        """
+        """Report changed tables from now on."""
         if self._rules is None:
-            self._rules = self._join(NETLINK_NETFILTER, NFTABLES_GROUP)
+            self._rules = self._join(NETLINK_NETFILTER, NFTABLES_GROUP, deaf_to=self._own_port)
 
     def watch_addresses(self) -> None:
         """Report changed addresses from now on; the caller reads them after this."""
@@ -99,8 +99,8 @@ class FilterMonitor:
             if self._rules is None or fds != [self._rules.fileno()]:
                 return bool(fds)
             self._read_rules(self._rules)
-            if self._happened.touched_by or time.monotonic() >= end:
-                return bool(self._happened.touched_by)
+            if self._happened.touched_by or self._happened.lost or time.monotonic() >= end:
+                return bool(self._happened.touched_by) or self._happened.lost
 
     def take(self) -> Happened:
         """The events since the last call. Raises KernelError."""
@@ -151,17 +151,14 @@ class FilterMonitor:
     def _read_rules(self, source: socket.socket) -> None:
         for data in self._read(source):
             if data is None:
-                self._happened.touched_by.add("?")
+                self._happened.lost = True
                 self._pending = False
             else:
                 self._receive_rules(data)
 
     def _receive_rules(self, data: bytes) -> None:
-        """The messages of a datagram are of one transaction, so our own are recognised by the first."""
-        if wire.port_of(data) == self._own_port:
-            return
-        for message, port in wire.split_messages_of(data):
-            if message.kind >> 8 != NFTABLES or port == self._own_port:
+        for message in wire.split_messages(data):
+            if message.kind >> 8 != NFTABLES:
                 continue
             if message.kind != _NEWGEN:
                 self._pending = self._pending or message.payload.startswith(self._table, GENERAL_BYTES)

@@ -155,7 +155,7 @@ class Nfnetlink(NetlinkSocket):
         self, kind: int, body: bytes, doing: str, deadline: Deadline, most_bytes: int | None = None
     ) -> list[bytes]:
         """The payloads of a list that is consistent in itself. Raises KernelError, DeadlineExceeded, and EFBIG
-        once there are more than ``most_bytes``: this socket can then only be closed.
+        once there are more than ``most_bytes``. With such a bound this socket can only be closed after an error.
         """
         for _ in range(_DUMP_ATTEMPTS):
             deadline.require(doing)
@@ -234,6 +234,8 @@ class Nfnetlink(NetlinkSocket):
         def receive(payload: bytes) -> None:
             nonlocal left
             left -= len(payload)
+            if most_bytes is not None:
+                deadline.require(doing)  # a long list always has a next part, so nothing waits
             if left < 0:
                 raise KernelError(f"cannot {doing}: there is far more in it than there should be", errno=EFBIG)
             replies.append(payload)

@@ -76,24 +76,14 @@ def text(kind: int, value: str) -> bytes:
 
 def split_messages(data: bytes) -> Iterator[Message]:
     """The messages of one datagram. Raises KernelError if a length points outside of it."""
-    return (message for message, _ in split_messages_of(data))
-
-
-def port_of(data: bytes) -> int | None:
-    """The port of the socket that caused the first message of a datagram; None: there is none."""
-    return HEADER.unpack_from(data)[4] if len(data) >= HEADER.size else None
-
-
-def split_messages_of(data: bytes) -> Iterator[tuple[Message, int]]:
-    """The same, each with the port of the socket that caused it."""
     at, end = 0, len(data)
     while at < end:
         if end - at < HEADER.size:
             raise malformed("a netlink message", "shorter than its header")
-        size, kind, flags, seq, port = HEADER.unpack_from(data, at)
+        size, kind, flags, seq, _ = HEADER.unpack_from(data, at)
         if size < HEADER.size or size > end - at:
             raise malformed("a netlink message", f"length {size} with {end - at} bytes left")
-        yield Message(kind, flags, seq, data[at + HEADER.size : at + size]), port
+        yield Message(kind, flags, seq, data[at + HEADER.size : at + size])
         at += (size + 3) & ~3
 
 

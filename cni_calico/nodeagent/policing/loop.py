@@ -107,7 +107,7 @@ class PolicyLoop:
             needs = rounds.intake.facts.needs
             synced = self._feed.need(endpoints=needs.endpoints, services=needs.services) and synced
         if rounds.schedule.may_begin(synced=synced, in_force=rounds.in_force):
-            if taken.changes or happened.touched_by:
+            if taken.changes or happened.touched_by or happened.lost:
                 self._due = RoundReason.NEWS
             if self._due is RoundReason.NEWS or not rounds.waits_to_retry:
                 self._round(synced=synced)

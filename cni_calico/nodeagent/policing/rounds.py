@@ -109,6 +109,8 @@ class Rounds:
         self._interfaces.addresses.notice(happened, self._felix.interface_prefixes)
         if happened.touched_by and self.guard.stands:
             self._enforcer.doubt(", ".join(sorted(happened.touched_by)))
+        elif happened.lost and self.guard.stands:
+            self._enforcer.compare_lost()
         self._files.notice(happened)
         self._interfaces.notice(happened)
 
@@ -260,7 +262,7 @@ class Rounds:
         self._enforcer.only(None)
         if self._goal.tables.kept:
             self._enforcer.keep(self._stand_ins())
-        self._enforcer.repair(Deadline.after(APPLY_S))
+        self._enforcer.repair(Deadline.after(APPLY_S + self._enforcer.rewriting_s()))
         waited_s = self.schedule.waited_s()
         if waited_s is not None:
             self._report.figures.change.observe(waited_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -123,5 +124,19 @@ def test_reading_that_takes_too_long_is_given_up(alone: Namespace, monkeypatch: 
     def act() -> None:
         with NfTables() as kernel, pytest.raises(KernelError, match=r"far more|takes more"):
             kernel.read_table(FILTER[4], soon())
+
+    alone.call(act)
+
+
+def test_so_is_reading_whose_answers_keep_coming(alone: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reading, "READ_S", 0.02)  # these rules take a second
+
+    def act() -> None:
+        decoded = Mock(wraps=table_reading.decode_rule)
+        with Watched() as kernel, patch.object(table_reading, "decode_rule", decoded):
+            kernel.apply(_old(4 * RULES, 0), soon())
+            with pytest.raises(KernelError, match=r"takes more"):
+                kernel.read_table(FILTER[4], soon())
+            assert decoded.call_count < 4 * RULES
 
     alone.call(act)

@@ -92,6 +92,7 @@ def _read_all(
         replies = netlink.dump(kind, general(table.family) + body, doing, deadline, left)
         left -= sum(map(len, replies))
         for reply in replies:
+            deadline.require(doing)  # to decode a rule takes longer than to read it
             attributes = wire.attributes(reply, GENERAL_BYTES)
             if wire.name(attributes.get(TABLE_NAME)) == table.name:  # old kernels do not filter
                 yield attributes

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from errno import EFBIG, ENOENT, EOPNOTSUPP
 from itertools import groupby
@@ -48,6 +48,9 @@ from cni_calico.policy.wanted import PolicyId
 
 PartOfTable = Callable[[NftTable, FilterSettings], NftTable]
 FaultSuspects = Counter[FilterObject | OptionalFeature]
+
+_READ_AT_ONCE = 20_000  # rules: some three seconds
+_RULE_S = 0.0005  # to write one takes a fifth of that
 
 
 class Enforcer:
@@ -127,6 +130,13 @@ class Enforcer:
         else:
             self.audit.begin()
 
+    def compare_lost(self) -> None:
+        """Any program may have changed our tables: as ``doubt`` where they are read at once, else in slices."""
+        if _count_rules(self.held) <= _READ_AT_ONCE or self._kernel.reader is None:
+            self.doubt("somebody")
+        else:
+            self.audit.begin()
+
     def forget_cached(self) -> None:
         """Free what a large load left in the packet filter's caches."""
         self._kernel.forget_cached()
@@ -147,6 +157,10 @@ class Enforcer:
         self.goal.tables.kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
         self.goal.assume_passing(self.goal.tables.kept.marking)
         self.looked, self.was_policed = True, self.is_there
+
+    def rewriting_s(self) -> float:
+        """How long ``bring_about`` may take besides, because it may have to write everything anew."""
+        return _count_rules(self.goal.tables.of) * _RULE_S if self._doubted else 0.0
 
     def repair(self, deadline: Deadline) -> int:
         """As ``bring_about``; if another program was seen to change our tables, and had, that is counted and logged."""
@@ -371,6 +385,10 @@ class Enforcer:
         self._apply([DropTable(table) for table in tables], deadline)
         self._doubted = True
         return True
+
+
+def _count_rules(tables: Mapping[TableId, NftTable]) -> int:
+    return sum(len(chain.rules) for table in tables.values() for chain in table.chains.values())
 
 
 def _has_others(reader: TableReader, table: TableId, names: Collection[str], deadline: Deadline) -> bool:

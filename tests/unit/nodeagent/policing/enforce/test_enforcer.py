@@ -14,6 +14,7 @@ from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.log import Log
 from cni_calico.netfilter.rules import ConnectionLimit, RateLimit, SourceIsElsewhere
 from cni_calico.netfilter.tables import AddChain, AddRules, FlushChain, NftTable, Operation, TableId
+from cni_calico.nodeagent.policing.enforce import enforcer as module
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
@@ -295,3 +296,21 @@ def test_a_table_that_is_both_unread_and_given_up_goes_with_the_policies() -> No
     enforcer.only(select_standing)
     enforcer.bring_about(soon())
     assert ARP not in kernel.tables and not enforcer.is_there
+
+
+@pytest.mark.parametrize(("at_once", "reads"), [(20_000, True), (0, False)])
+def test_after_lost_reports_a_large_table_is_compared_in_slices(
+    enforcer_kernel: FakePacketFilter, enforcer: Enforcer, monkeypatch: pytest.MonkeyPatch, at_once: int, reads: bool
+) -> None:
+    monkeypatch.setattr(module, "_READ_AT_ONCE", at_once)
+    enforce(enforcer, Wanted(), world_with(NP0))
+    compared = enforcer.figures.compared
+    del enforcer_kernel.tables[FILTER[6]]
+    enforcer.compare_lost()
+    if not reads:
+        enforcer.bring_about(soon())
+        assert enforcer.figures.compared == compared and FILTER[6] not in enforcer_kernel.tables
+        while enforcer.audit.is_running:
+            enforcer.compare_on()
+    enforcer.bring_about(soon())
+    assert enforcer.figures.compared == compared + 1 and enforcer_kernel.tables == enforcer.goal.tables.of

@@ -275,6 +275,18 @@ def test_others_are_served_between_two_slices_of_a_large_policy(monkeypatch: pyt
     assert slices > 12 and between > 1
 
 
+def test_a_slice_makes_one_part_however_quickly_it_is_made() -> None:
+    """Writing it is what takes long."""
+    world = started()
+    world.turns = Turns(slice_s=3600.0)
+    world.put(("NetworkPolicy", "a", "large"), LARGE)
+    counts = [0]
+    while ("NetworkPolicy", "a", "large") not in world.taken:
+        world.round()
+        counts.append(sum("//" in name for table in FILTER.values() for name in world.kernel.tables[table].chains))
+    assert max(after - before for before, after in pairwise(counts)) == 1 and counts[-1] > 4
+
+
 def test_a_large_policy_that_goes_meanwhile_leaves_nothing() -> None:
     world = started()
     before = world.one_step()
