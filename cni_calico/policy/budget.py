@@ -13,6 +13,7 @@ from dataclasses import replace
 from cni_calico.policy.wanted import ANY_SIDE, WantedPolicy, WantedRule, WantedSide
 
 DEFAULT = 163840
+WAITS_FOR_MEMORY = "waits for memory"
 SETTING = "FELIX_POLICYRULEBUDGET"
 
 
@@ -61,3 +62,8 @@ def denied(policy: WantedPolicy, why: str = "above the budget of rules") -> Want
         ingress=None if policy.ingress is None else rules,
         egress=None if policy.egress is None else rules,
     )
+
+
+def is_waiting(policy: WantedPolicy) -> bool:
+    """Whether it denies because it waits for memory. Also for a policy whose owner writes just that: then his own."""
+    return policy.rules() != () and denied(policy, WAITS_FOR_MEMORY) == policy

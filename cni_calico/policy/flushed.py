@@ -35,6 +35,14 @@ class OverBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsForMemory:
+    """A namespace's policy or network set. ``is_denied``: what it governs; else what was known of it before counts."""
+
+    key: ResourceKey
+    is_denied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GraphFacts:
     """What is to be known about the whole, as of a flush. ``needs``, ``warnings``: as of the last one that changed
     policies; ``warnings``: the parts of the policies in force that are not enforced. ``selectors``: the sets in force
@@ -43,6 +51,7 @@ class GraphFacts:
     ``problems``: records that are invalid, and why; ``last_valid``: of those, the versions that are in force.
     ``governing``: how many policies are in force. ``missing_profiles``, ``missing_host_profiles``: named by this node's
     workloads and host endpoints, sorted; they do not exist. ``is_behind``: something is left to the next flush.
+    ``waiting``: for memory that members of sets need.
     """
 
     needs: OtherNeeds = field(default_factory=OtherNeeds)
@@ -56,6 +65,7 @@ class GraphFacts:
     missing_profiles: tuple[str, ...] = ()
     missing_host_profiles: tuple[str, ...] = ()
     is_behind: bool = False
+    waiting: tuple[WaitsForMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

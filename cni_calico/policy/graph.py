@@ -1,7 +1,8 @@
 """PURE: takes records, in any order, and returns the changes of what is wanted in the kernel.
 
-Rule: the result depends only on the present records, never on the order in which they came. The one exception: if a
-record is invalid, its last valid version stays in force, and ``problems`` says so.
+Rule: the result depends only on the present records, never on the order in which they came. Two exceptions: if a
+record is invalid, its last valid version stays in force, and ``problems`` says so; and while there is no memory for the
+members of what a namespace's policy selects, its rules before stay in force, or it denies what it governs (``short``).
 
     Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
                                         ^                                              |
@@ -19,9 +20,9 @@ from typing import TypeVar
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.policy.budget import count_rules, denied
+from cni_calico.policy.budget import WAITS_FOR_MEMORY, count_rules, denied, is_waiting
 from cni_calico.policy.endpoints import Dispute, PresentInterface
-from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget
+from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget, WaitsForMemory
 from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.nodes import SLICE, WORKLOADS, GraphNodes, GraphRecord
 from cni_calico.policy.records import (
@@ -30,9 +31,12 @@ from cni_calico.policy.records import (
     PolicyRecord,
     policy_id,
 )
+from cni_calico.policy.sets import AdmitsMembers, NoRoom
 from cni_calico.policy.sources import ServiceSource, SetSource
 from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
+
+PolicyReachKey = tuple[str, float, str, str, bool, bool]
 
 
 class Graph:
@@ -66,6 +70,9 @@ class Graph:
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
         self.budget: int | None = None  # rules of the packet filter that a policy may need; None: any number
         self.over_budget: dict[PolicyId, int] = {}  # what they may need, of those in force; they deny
+        # policies that wait for memory: the version, and how many members were too many
+        self.short: dict[PolicyId, tuple[WantedPolicy, int]] = {}
+        self._reach: dict[PolicyId, PolicyReachKey] = {}  # of namespaces' policies, as of the last flush
         self.spared: dict[PolicyId, int] = {}  # policies above the budget that count all the same, up to this size
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -122,6 +129,7 @@ class Graph:
             missing,
             missing_host,
             self._sets.is_behind,
+            self._waiting(),
         )
         return Flushed(changes, self.facts)
 
@@ -130,24 +138,32 @@ class Graph:
         classes, host_classes = self._active.classes.flush(), self._active.host_classes.flush()
         in_force = self._active.in_force
         policies: dict[PolicyId, WantedPolicy | None] = {}
+        changed: list[tuple[PolicyId, WantedPolicy | None, Mapping[str, SetSource]]] = []
         for name in self._nodes.changed_rules | in_force.changed:
-            before = self._policies.get(name)
             self.over_budget.pop(name, None)
-            wanted, sources = self._rules(name) if name in in_force.counts else (None, {})
+            changed.append((name, *(self._rules(name) if name in in_force.counts else (None, {}))))
+        changed.sort(key=lambda one: len(one[2]))  # those with few sets come first
+        for name, wanted, sources in changed:
+            before = self._policies.get(name)
+            if wanted == before:
+                self.short.pop(name, None)
+            elif wanted is not None and not self._make_sets(name, wanted, sources):
+                if before is not None and self._reaches_as_before(name):
+                    continue
+                wanted, sources = denied(wanted, WAITS_FOR_MEMORY), {}
             self._note_in_force(name, before, wanted)
             if wanted == before:
                 continue
             policies[name] = wanted
-            for source in sources.values():
-                self._sets.need(source)
-                self._sets.complete(source.id)
             for set_id in self._held.pop(name, {}):
                 self._sets.release(set_id)
             if wanted is None:
                 del self._policies[name]
+                self.short.pop(name, None)
             else:
                 self._policies[name] = wanted
                 self._held[name] = sources
+            self._note_reach(name, wanted)
         self._nodes.changed_rules.clear()
         in_force.changed.clear()
         endpoints = _differing(moved | self._endpoints.changed, self._endpoints.render, self._wanted_endpoints)
@@ -156,6 +172,62 @@ class Graph:
         self._hosts.changed.clear()
         sets = self._sets.flush(most_removed)
         return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints, host_classes, hosts)
+
+    def _make_sets(self, name: PolicyId, wanted: WantedPolicy, sources: Mapping[str, SetSource]) -> bool:
+        """Whether the rules' sets have all their members, and are needed from now on; else the policy is ``short``."""
+        bounded, before = bool(name.namespace), self._sets.made
+        if bounded and sources and not self._may_try(name, wanted):
+            self.short.setdefault(name, (wanted, 0))
+            return False
+        needed: list[str] = []
+        try:
+            for source in sources.values():
+                self._sets.need(source)
+                needed.append(source.id)
+                self._sets.complete(source.id, bounded=bounded)
+        except NoRoom:
+            for set_id in needed:
+                self._sets.release(set_id)
+            self.short[name] = wanted, self._sets.made - before
+            return False
+        self.short.pop(name, None)
+        return True
+
+    def _may_try(self, name: PolicyId, wanted: WantedPolicy) -> bool:
+        """It needs more members than were too many."""
+        tried, count = self.short.get(name, (wanted, 0))
+        members = 2 * count if tried is wanted else 0
+        return not self._sets.is_blind(name.namespace) and (not members or self._sets.admits(members))
+
+    def reconsider(self) -> ResourceKey | None:
+        """Of what waits for memory, what there may be memory for now, and is to be put again; what only waited for a
+        network set is judged anew at the next flush.
+        """
+        if (due := self._sets.next_waiting()) is not None:
+            return due
+        forget = self._sets.take_freed()
+        for name in sorted(self.short, key=lambda name: (self.short[name][1], str(name))):
+            wanted, count = self.short[name]
+            if forget:
+                count = min(count, 1)
+                self.short[name] = wanted, count
+            if self._may_try(name, wanted):
+                if count:
+                    return ResourceKey(name.kind, name.name, name.namespace)
+                self._nodes.changed_rules.add(name)
+        return None
+
+    def _reaches_as_before(self, name: PolicyId) -> bool:
+        """Whether it governs the same endpoints in the same place, so that its rules before may stay in force."""
+        policy = self._active.policies.get(name)
+        return policy is not None and self._reach.get(name) == _reach_of(policy)
+
+    def _note_reach(self, name: PolicyId, wanted: WantedPolicy | None) -> None:
+        policy = self._active.policies.get(name)
+        if wanted is None or policy is None or not name.namespace:
+            self._reach.pop(name, None)
+        else:
+            self._reach[name] = _reach_of(policy)
 
     def _note_in_force(self, name: PolicyId, before: WantedPolicy | None, wanted: WantedPolicy | None) -> None:
         self._warnings.pop(name, None)
@@ -177,6 +249,30 @@ class Graph:
                 self.over_budget[name] = count
                 return denied(policy.wanted), {}
         return policy.wanted, policy.sources
+
+    def _waiting(self) -> tuple[WaitsForMemory, ...]:
+        policies = (
+            WaitsForMemory(ResourceKey(name.kind, name.name, name.namespace), is_denied=is_waiting(there))
+            for name in self.short
+            if (there := self._policies.get(name)) is not None
+        )
+        return (*policies, *(WaitsForMemory(key, is_denied=False) for key in self._sets.waiting))
+
+    def bound_members(self, admits: AdmitsMembers) -> None:
+        """``admits``: whether there is memory for so many members of sets more than at the last flush."""
+        self._sets.admits = admits
+
+    def admits_members(self, members: int) -> bool:
+        """Whether there is memory for so many more."""
+        return self._sets.admits(members)
+
+    def hold_back(self, key: ResourceKey, nets: int) -> None:
+        """A namespace's network set, of so many, is too large even to be read; what was known of it stays."""
+        self._sets.waiting[key] = nets
+
+    def count_matches(self, key: ResourceKey, item: Labelled) -> int:
+        """The sets that it is a member of, or would be."""
+        return self._sets.count_matches(key, item)
 
     def set_budget(self, budget: int) -> None:
         """Judge all policies by it."""
@@ -213,11 +309,18 @@ class Graph:
         if not policy.hint and not self._active.applies(policy):
             return False
         self.let_go(policy.id)
-        held = self._ahead[policy.id] = list[str]()
+        held, before = self._ahead.setdefault(policy.id, []), self._sets.made
         for source in policy.sources.values():
             self._sets.need(source)
             held.append(source.id)
-            yield from self._sets.making(source.id)
+            try:
+                yield from self._sets.making(source.id)
+            except NoRoom:
+                if not policy.id.namespace:
+                    continue
+                self.let_go(policy.id)
+                self.short[policy.id] = policy.wanted, self._sets.made - before
+                return False
         return True
 
     def let_go(self, policy: PolicyId) -> None:
@@ -275,6 +378,11 @@ class Graph:
     def policy(self, name: PolicyId) -> PolicyRecord | None:
         """The last valid version of a policy, whether it is in force or not."""
         return self._active.policies.get(name)
+
+
+def _reach_of(policy: PolicyRecord) -> PolicyReachKey:
+    wanted = policy.wanted
+    return policy.selector.text, policy.order, wanted.tier, wanted.reach, wanted.ingress is None, wanted.egress is None
 
 
 Shown = TypeVar("Shown", WantedEndpoint, WantedHost)

@@ -2,11 +2,15 @@
 
 Rule: several endpoints may have an address and networks may overlap, so members are counted; the output is the
 difference since the last flush. Nothing is computed for a set that no rule in force names.
+
+How many members there are is the product of two texts, of selectors and of what they select, so there may be no memory
+for them (``admits``): then a set is not made (NoRoom), and a namespace's network set waits, as it was or absent, and is
+not kept here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cni_calico.model.keys import ResourceKey
@@ -15,11 +19,18 @@ from cni_calico.policy.labels import LabelIndex, LabelSet
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import Labelled, ServiceMembers
 from cni_calico.policy.sources import PortSource, ServiceSource, SetSource
-from cni_calico.policy.steps import Steps
+from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import Members, PackedNet, PackedPort, SetChange
 
 Member = bytes | PackedNet | PackedPort
+AdmitsMembers = Callable[[int], bool]
 _LAST = object()
+NETWORK_SET = "NetworkSet"
+_ASKED_EVERY = 2000  # members
+
+
+class NoRoom(Exception):
+    """There is no memory for a set's members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +100,19 @@ def _split(members: Iterable[Member]) -> Members:
 
 
 class Sets:
-    """``need`` and ``release`` count the rules that name a set; the other methods note what may be a member."""
+    """``need`` and ``release`` count the rules that name a set; the other methods note what may be a member.
+
+    ``admits``: whether there is memory for so many members more than at the last flush. ``made``: all that were ever
+    added.
+    ``waiting``: the namespaces' network sets for whose members there is none, and their number.
+    """
 
     def __init__(self) -> None:
+        self.admits: AdmitsMembers = lambda members: True
+        self.made = 0
+        self.waiting: dict[ResourceKey, int] = {}
+        self._flushed_at = self._asked_at = 0  # of ``made``
+        self._freed = 0  # networks that namespaces' network sets have fewer
         self._needs: dict[str, int] = {}
         self._services = 0  # of them, those of services
         self._sources: dict[str, SetSource] = {}
@@ -123,18 +144,34 @@ class Sets:
             self._unsettled[set_id] = None
 
     def making(self, set_id: str) -> Steps[None]:
-        """Make a set that is needed, a part of it at each step; each flush reports what it has so far."""
+        """Make a set that is needed, a part of it at each step; each flush reports what it has so far. Raises NoRoom:
+        what is made so far stays until nobody needs it.
+        """
         if set_id not in self._sets and set_id in self._needs:
             self._begin(self._sources[set_id])
         while set_id in self._making:
             if next(self._making[set_id], _LAST) is _LAST:
                 self._making.pop(set_id, None)
+            if self.made - self._asked_at >= _ASKED_EVERY:
+                self._asked_at = self.made
+                if not self.admits(self.coming):
+                    raise NoRoom
             yield
 
-    def complete(self, set_id: str) -> None:
-        """A rule reads it from now on."""
+    def complete(self, set_id: str, *, bounded: bool) -> None:
+        """A rule reads it from now on. ``bounded``: raises NoRoom, as ``making``."""
+        if bounded:
+            finish(self.making(set_id))
+            return
+        if set_id not in self._sets:
+            self._begin(self._sources[set_id])
         for _ in self._making.pop(set_id, ()):
             pass
+
+    @property
+    def coming(self) -> int:
+        """The members that were added since the last flush."""
+        return self.made - self._flushed_at
 
     @property
     def is_behind(self) -> bool:
@@ -155,7 +192,12 @@ class Sets:
 
     def set_item(self, key: ResourceKey, item: Labelled | None) -> None:
         before = self._items.get(key)
+        self.waiting.pop(key, None)
         if before == item:
+            return
+        if item is None and before is not None:
+            self._freed += _size(before)
+        if item is not None and self._has_to_wait(key, before, item):
             return
         if before is not None and item is not None and _labels(before) == _labels(item):
             self._exchange(key, before, item)
@@ -175,6 +217,46 @@ class Sets:
         for set_id in label_set.matches:
             self._add(set_id, item)
 
+    def _has_to_wait(self, key: ResourceKey, before: Labelled | None, item: Labelled) -> bool:
+        """Whether it is a namespace's network set for whose members there is no memory; then it is held back."""
+        if key.kind != NETWORK_SET or not key.namespace:
+            return False
+        same = before is not None and _labels(before) == _labels(item)
+        growth = _size(item) - (_size(before) if same and before is not None else 0)
+        if growth < 0:
+            self._freed -= growth
+        members = growth * (1 + self.count_matches(key, item))  # once more for the record
+        if members <= 0 or self.coming + members < _ASKED_EVERY or self.admits(self.coming + members):
+            return False
+        self.waiting[key] = members
+        return True
+
+    def count_matches(self, key: ResourceKey, item: Labelled) -> int:
+        """The sets that an item with these labels is a member of, or would be."""
+        found = self._index.label_set(key)
+        if found is not None and (found.own, found.profiles) == _labels(item):
+            return len(found.matches)
+        probe = replace(key, name=f"{key.name}\0")  # no record has such a name
+        count = len(self._index.set_item(probe, item.labels, item.profiles).matches)
+        self._index.remove_item(probe)
+        return count
+
+    def take_freed(self) -> bool:
+        """Whether network sets have become much smaller since the last call that said so."""
+        found = self._freed >= _ASKED_EVERY
+        if found:
+            self._freed = 0
+        return found
+
+    def next_waiting(self) -> ResourceKey | None:
+        """The one with the fewest members, if there is memory for it."""
+        key = min(self.waiting, key=lambda key: (self.waiting[key], str(key)), default=None)
+        return key if key is not None and self.admits(self.coming + self.waiting[key]) else None
+
+    def is_blind(self, namespace: str) -> bool:
+        """Whether a network set of it is not known as it is stored."""
+        return any(key.namespace == namespace for key in self.waiting)
+
     def _exchange(self, key: ResourceKey, before: Labelled, item: Labelled) -> None:
         """The labels stay."""
         label_set = self._index.label_set(key)
@@ -185,6 +267,7 @@ class Sets:
             old, new = set(_members(found.source, before)), set(_members(found.source, item))
             found.discard(old - new)
             found.add(new - old)
+            self.made += len(new - old)
             self._changed.add(set_id)
 
     def held(self, key: ResourceKey) -> Labelled | ServiceMembers | None:
@@ -223,7 +306,9 @@ class Sets:
 
     def _add(self, set_id: str, item: Labelled) -> None:
         found = self._sets[set_id]
-        found.add(_members(found.source, item))
+        members = _members(found.source, item)
+        found.add(members)
+        self.made += len(members)
         self._changed.add(set_id)
 
     def _remove(self, set_id: str, item: Labelled) -> None:
@@ -239,8 +324,7 @@ class Sets:
         for set_id in tuple(self._unsettled):
             if set_id in self._needs:
                 if set_id not in self._sets:
-                    self._begin(self._sources[set_id])
-                    self.complete(set_id)
+                    self.complete(set_id, bounded=False)
             elif len(removed) == most_removed:
                 continue
             else:
@@ -259,6 +343,7 @@ class Sets:
             elif change.added or change.removed:
                 changed[set_id] = change
         self._changed.clear()
+        self._flushed_at = self._asked_at = self.made
         return SetChanges(made, changed, frozenset(removed))
 
     def all_members(self) -> dict[str, Members]:
@@ -293,7 +378,11 @@ def _labels(item: Labelled) -> tuple[object, ...]:
     return item.labels, item.profiles
 
 
-def _members(source: SetSource, item: Labelled) -> Iterable[Member]:
+def _size(item: Labelled) -> int:
+    return len(item.addresses) + len(item.nets)
+
+
+def _members(source: SetSource, item: Labelled) -> Collection[Member]:
     """Each once: a port may have two names, and what is exchanged is compared as a set."""
     if isinstance(source, PortSource):
         ports = (

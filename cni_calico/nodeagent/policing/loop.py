@@ -88,6 +88,7 @@ class PolicyLoop:
         kubernetes = context.followed_kubernetes
         self._feed = RecordFeed(context.followed, node, monitor.wake, kubernetes, self._memory.judge)
         self._turns = Turns(self._memory)
+        rounds.intake.bound_members(self._memory.admits_members)
         self._other_due: float | None = 0.0  # when to remove what the other packet filter has of ours; None: it is gone
         self._due = RoundReason.NEWS
 
@@ -158,10 +159,13 @@ class PolicyLoop:
             synced=synced,
             chains=rounds.guard.chains,
         )
-        self._figures.waiting_for_memory = self._memory.waiting()
-        if (due := self._memory.next_due()) is not None:
-            self._feed.read_again(due)
         rounds.receive(taken.changes, taken.since)
+        for key, nets in self._memory.take_unread_sets().items():
+            rounds.intake.hold_back(key, nets)
+        self._figures.waiting_for_memory = self._memory.waiting(rounds.intake.facts.waiting)
+        for due in (self._memory.next_due(), rounds.intake.reconsider()):
+            if due is not None:
+                self._feed.read_again(due)
         return taken
 
     def _round(self, *, synced: bool) -> None:
@@ -174,7 +178,7 @@ class PolicyLoop:
             feed.unread,
             feed.unread_kinds,
             everybody=synced and feed.follows_all,
-            waiting=self._memory.problems() + self._turns.problems(),
+            waiting=self._memory.problems(self._rounds.intake.facts.waiting) + self._turns.problems(),
         )
 
     def _remove_other(self) -> None:

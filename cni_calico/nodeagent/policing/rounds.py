@@ -29,7 +29,6 @@ from cni_calico.nodeagent.policing.feed.intake import Intake
 from cni_calico.nodeagent.policing.feed.interfaces import Interfaces
 from cni_calico.nodeagent.policing.feed.parameters import parse_service_networks
 from cni_calico.nodeagent.policing.feed.spared import Spared
-from cni_calico.nodeagent.policing.feed.standins import is_stand_in
 from cni_calico.nodeagent.policing.gate import Gate, GateFacts, decide
 from cni_calico.nodeagent.policing.report.standing import RoundResult, StandingReport
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
@@ -39,6 +38,7 @@ from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.view.last_valid import LastValid
+from cni_calico.policy.budget import is_waiting
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.lifelines import Lifeline
@@ -236,7 +236,7 @@ class Rounds:
         return self.intake.spare(self._enforcer.held) and self.calculate()
 
     def _stand_ins(self) -> set[PolicyId]:
-        return {name for name, policy in self._goal.policies.items() if is_stand_in(policy)}
+        return {name for name, policy in self._goal.policies.items() if is_waiting(policy)}
 
     def _turn(self, outcome: RoundOutcome) -> None:
         """If policies come into force with it, the log tells owners what has changed for them, unless policies were

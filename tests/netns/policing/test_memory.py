@@ -151,6 +151,43 @@ def of_selectors(number: int, selectors: int) -> Write:
     return _policy("selectors", number, [first, *listed])
 
 
+def network_set(number: int, nets: int) -> Write:
+    """Pod a is in it; of a large set its portion comes last."""
+    listed = [f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}/32" for i in range(nets)]
+    return document("NetworkSet", "nets", f"t{number}", {"nets": ["10.65.0.1/32", *listed]}, app="a")
+
+
+def of_members(number: int, selectors: int) -> Write:
+    """Each selector selects everything in the namespace."""
+    listed = [{"action": "Allow", "source": {"selector": f"has(app) && !has(x{i})"}} for i in range(selectors)]
+    return _policy("members", number, listed)
+
+
+def test_members_are_a_product_and_what_does_not_fit_waits(tmp_path: Path) -> None:
+    """Two documents of some 300 KB have five million members: more than the agent can have, also at a start."""
+    with small_host(tmp_path, 1000, 2, room_mib=60) as (made, _):
+        made.write([of_members(0, 1)])
+        made.until_passes("a", "c", 80, False)
+        made.write([network_set(0, 20_000)])
+        made.until_passes("a", "c", 80)
+        made.write([of_members(0, 250)])
+        until(lambda: "NetworkPolicy members: their earlier versions stay" in waiting(made), "the policy waits")
+        assert made.passes("a", "c", 80)
+        unrelated(made, deny=True)
+        made.until_passes("a", "b", 80, False)
+        made.stop()
+        made.start()
+        made.until_in_force(policies=2)
+        until(lambda: "of namespace t0 wait for memory" in waiting(made), "after the start, too")
+        assert made.passes("a", "c", 80) and not made.passes("a", "b", 80)  # as the earlier run had it
+        made.write([network_set(0, 1)])
+        until(lambda: not waiting(made), "nothing waits")
+        assert made.passes("a", "c", 80)
+        made.write([network_set(0, 20_000)])
+        until(lambda: "NetworkSet nets: as before" in waiting(made), "the set waits")
+        assert made.passes("a", "c", 80)
+
+
 def made_ready(made: Lab) -> bool:
     return not any("being made ready" in one for one in made.standing()["problems"])
 

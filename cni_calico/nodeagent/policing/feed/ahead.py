@@ -22,7 +22,7 @@ from cni_calico.policy.nodes import NETWORK_SETS
 from cni_calico.policy.records import Labelled, PolicyRecord
 
 MOST_REMOVED = 100  # sets that a round removes
-PORTION = 4000  # members of a network set that come and go in one round
+PORTION = 4000  # members of sets that come and go in one round
 
 
 class MadeAhead:
@@ -59,10 +59,14 @@ class MadeAhead:
         members = {*before.addresses, *before.nets}
         added = [one for one in (*wanted.addresses, *wanted.nets) if one not in members]
         gone = list(members.difference(wanted.addresses, wanted.nets))
-        while len(added) + len(gone) > PORTION:
-            members.difference_update(gone[-PORTION:])
-            members.update(added[-PORTION:])
-            del gone[-PORTION:], added[-PORTION:]
+        matches = self._graph.count_matches(key, wanted)
+        if not self._graph.admits_members(len(added) * (1 + matches)):
+            return  # it will wait
+        portion = max(1, PORTION // max(1, matches))
+        while len(added) + len(gone) > portion:
+            members.difference_update(gone[-portion:])
+            members.update(added[-portion:])
+            del gone[-portion:], added[-portion:]
             addresses = tuple(one for one in members if isinstance(one, bytes))
             nets = tuple(one for one in members if isinstance(one, tuple))
             self._graph.put(key, replace(wanted, addresses=addresses, nets=nets))

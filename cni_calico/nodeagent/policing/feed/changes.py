@@ -36,7 +36,9 @@ class Undecoded:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A policy whose document was dropped because memory is short; ``RecordFeed.read_again`` brings it."""
+    """A policy, or a namespace's network set, whose document was dropped because memory is short;
+    ``RecordFeed.read_again`` brings it. ``stand_in``: a policy's.
+    """
 
     needs: int
     stand_in: PolicyRecord | Refusal | None

@@ -22,6 +22,7 @@ from cni_calico.nodeagent.view.claims import is_claimed
 from cni_calico.policy.confirmed import PodClaim, pod_claim
 from cni_calico.policy.decode import decoding_record, reduce_record, reducing
 from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
+from cni_calico.policy.sets import NETWORK_SET
 from cni_calico.policy.steps import Steps, finish
 
 PolicyJudge = Callable[[str, Mapping[str, Any]], tuple[int, bool]]
@@ -37,6 +38,10 @@ class Fed:
     record: FedChange
     left_out: tuple[str, ...] = ()
     claim: PodClaim | None = None
+
+
+def _may_wait(key: ResourceKey) -> bool:
+    return key.kind in POLICY_KINDS or (key.kind == NETWORK_SET and bool(key.namespace))
 
 
 class RecordDecoder:
@@ -60,12 +65,14 @@ class RecordDecoder:
         ``again``: there is room for it.
         """
         key = item.key
-        spec = item.value.get("spec") if isinstance(key, ResourceKey) and key.kind in POLICY_KINDS else None
+        spec = item.value.get("spec") if isinstance(key, ResourceKey) and _may_wait(key) else None
         if not isinstance(key, ResourceKey) or not isinstance(spec, dict):
             return finish(self.decoding(item))
         needs, is_kept = self._judge(key.kind, spec)
         if not is_kept and not again:
-            return Fed(Unread(needs, read_stand_in(key, item.value)))
+            return Fed(Unread(needs, None if key.kind == NETWORK_SET else read_stand_in(key, item.value)))
+        if key.kind == NETWORK_SET:
+            return finish(self.decoding(item))
         weight = weigh_document(spec)
         return Fed(Undecoded(item, weight, needs)) if weight > LARGE else finish(self.decoding(item))
 

@@ -25,8 +25,10 @@ from cni_calico.policy.flushed import GraphFacts
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
+from cni_calico.policy.sets import AdmitsMembers
 from cni_calico.policy.wanted import Wanted, WantedChanges
 
+RECONSIDER_S = 5.0
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 RecordListener = Callable[[ResourceKey, GraphRecord | None], None]
 
@@ -57,6 +59,7 @@ class Intake:
         self._last_valid, self._spared = last_valid, spared
         self._listeners = listeners
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
+        self._reconsidered_at = float("-inf")
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
 
     @property
@@ -67,6 +70,21 @@ class Intake:
     def set_budget(self, budget: int) -> None:
         """Of rules that a policy may need."""
         self._graph.set_budget(budget)
+
+    def bound_members(self, admits: AdmitsMembers) -> None:
+        """``admits``: whether there is memory for so many members of sets more than at the last flush."""
+        self._graph.bound_members(admits)
+
+    def hold_back(self, key: ResourceKey, nets: int) -> None:
+        """A namespace's network set of so many networks cannot be read for lack of memory."""
+        self._graph.hold_back(key, nets)
+
+    def reconsider(self) -> ResourceKey | None:
+        """Judge anew what waits for memory, from time to time; returns a record that is to be read again."""
+        if not self.facts.waiting or self._now() - self._reconsidered_at < RECONSIDER_S:
+            return None
+        self._reconsidered_at = self._now()
+        return self._graph.reconsider()
 
     def count(self) -> dict[str, int]:
         """The records of each kind."""

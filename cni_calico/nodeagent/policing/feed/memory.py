@@ -1,4 +1,4 @@
-"""Memory: which policies are taken into the graph while memory is short, and which wait.
+"""Memory: which policies and network sets are taken into the graph while memory is short, and which wait.
 
 Rule: waiting never opens anything and never undoes anything: of a policy that waits the version in force stays, or, if
 there is none, a stand-in denies what it governs. Removing a policy, and making one smaller, never waits. There is a
@@ -6,14 +6,15 @@ limit only where the control group has one, or the setting names one; where ther
 
 From 80 % on (USABLE), caches are dropped, and a policy waits whose estimated size (sizes.py) does not fit. What lies
 above is left to small changes of namespaces that cost less than the average, up to 90 % (RESERVE). A policy that was
-taken in counts with its whole size even while no pod here needs it, if it is large or its namespace has many.
+taken in counts with its whole size even while no pod here needs it, if it is large or its namespace has many. How many
+members its selectors' sets have no text says: the graph asks while it makes them (``admits_members``).
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +25,12 @@ from cni_calico.nodeagent.policing.feed.changes import FedChange, FedRecord, Ref
 from cni_calico.nodeagent.policing.feed.held import LARGE_BYTES, SMALL_BYTES, HeldPolicies
 from cni_calico.nodeagent.policing.feed.limits import MemoryLimits
 from cni_calico.nodeagent.policing.feed.shares import share_of
-from cni_calico.nodeagent.policing.feed.sizes import estimate_document, estimate_record
+from cni_calico.nodeagent.policing.feed.sizes import MEMBER_BYTES, NET_BYTES, estimate_document, estimate_record
 from cni_calico.nodeagent.policing.feed.standins import stand_in_of
 from cni_calico.nodeagent.policing.gate import listed
+from cni_calico.policy.flushed import WaitsForMemory
 from cni_calico.policy.records import POLICY_KINDS, PolicyRecord
+from cni_calico.policy.sets import NETWORK_SET
 from cni_calico.policy.sources import peer_selector, port_source, selector_source
 
 USABLE, RESERVE, DOCUMENTS = 0.8, 0.9, 0.5  # DOCUMENTS: up to here documents wait for their turn in memory
@@ -58,6 +61,7 @@ class MemoryGuard:
         self._replaced: dict[ResourceKey, int] = {}  # in the graph while a newer version is made ready: their sizes
         self._waiting: dict[ResourceKey, int] = {}
         self._asked: dict[ResourceKey, float] = {}  # when a waiting policy was read again
+        self._unread_sets: dict[ResourceKey, int] = {}
         self._read_limits()
 
     def configure(self, limit_mib: int) -> None:
@@ -95,7 +99,7 @@ class MemoryGuard:
     def admit(self, key: ResourceKey, change: FedChange) -> tuple[FedChange, ...]:
         """What is to be decoded and taken in: the change, what stands for it, or nothing if what is in force stays."""
         if key.kind not in POLICY_KINDS:
-            return (change,)
+            return self._admit_set(key, change) if key.kind == NETWORK_SET else (change,)
         if isinstance(change, Refusal):
             first = tuple(found for earlier in change.first for found in self.admit(key, earlier))
             self._waiting.pop(key, None)
@@ -119,6 +123,26 @@ class MemoryGuard:
             return ()
         self._stands_in.add(key)
         return (_stand_in(key, change),)
+
+    def _admit_set(self, key: ResourceKey, change: FedChange) -> tuple[FedChange, ...]:
+        """The graph itself judges what has been read: the members are a product of what selectors select."""
+        self._unread_sets.pop(key, None)
+        if isinstance(change, Refusal):
+            first = tuple(found for earlier in change.first for found in self._admit_set(key, earlier))
+            return (replace(change, first=tuple(found for found in first if not isinstance(found, Refusal))),)
+        if isinstance(change, Unread):
+            self._unread_sets[key] = change.needs // NET_BYTES
+            return ()
+        return (change,)
+
+    def take_unread_sets(self) -> dict[ResourceKey, int]:
+        """The network sets that there was no memory to read since the last call, and how many networks each has."""
+        found, self._unread_sets = self._unread_sets, {}
+        return found
+
+    def admits_members(self, members: int) -> bool:
+        """Whether there is memory for so many members of sets that are in the graph, and nowhere else yet."""
+        return not self._limits or self._has_room(members * MEMBER_BYTES)
 
     def stand_in(self, key: ResourceKey) -> None:
         """What is taken in is only a stand-in, and the policy will be admitted later."""
@@ -204,23 +228,33 @@ class MemoryGuard:
         self._looked_at = now
         return None
 
-    def waiting(self) -> dict[str, int]:
-        """How many policies of each namespace wait; "" for those of none."""
-        return dict(sorted(Counter(share_of(key) for key in self._waiting).items()))
+    def waiting(self, in_graph: Sequence[WaitsForMemory] = ()) -> dict[str, int]:
+        """How many policies and network sets of each namespace wait; "" for those of none. ``in_graph``: what the graph
+        has, and waits there.
+        """
+        keys = {*self._waiting, *(one.key for one in in_graph)}
+        return dict(sorted(Counter(share_of(key) for key in keys).items()))
 
-    def problems(self) -> tuple[str, ...]:
-        """A sentence for each namespace."""
-        return tuple(self._describe(name) for name in self.waiting())
+    def problems(self, in_graph: Sequence[WaitsForMemory] = ()) -> tuple[str, ...]:
+        """A sentence for each namespace. ``in_graph``: as for ``waiting``."""
+        denied = {key: key not in self._in_graph for key in self._waiting}
+        denied.update((one.key, one.is_denied) for one in in_graph)
+        return tuple(self._describe(name, denied) for name in self.waiting(in_graph))
 
-    def _describe(self, namespace: str) -> str:
-        keys = [key for key in self._waiting if share_of(key) == namespace]
-        new = sorted(f"{key.kind} {key.name}" for key in keys if key not in self._in_graph)
-        old = sorted(f"{key.kind} {key.name}" for key in keys if key in self._in_graph)
+    def _describe(self, namespace: str, denied: Mapping[ResourceKey, bool]) -> str:
+        keys = [key for key in denied if share_of(key) == namespace]
+        policies = [key for key in keys if key.kind != NETWORK_SET]
+        new = sorted(f"{key.kind} {key.name}" for key in policies if denied[key])
+        old = sorted(f"{key.kind} {key.name}" for key in policies if not denied[key])
+        sets = sorted(f"{key.kind} {key.name}" for key in keys if key.kind == NETWORK_SET)
         parts = [f"{listed(new)}: what they govern is denied"] if new else []
         parts += [f"{listed(old)}: their earlier versions stay in force"] if old else []
+        parts += [f"{listed(sets)}: as before, and new policies of the namespace wait"] if sets else []
+        counts = [f"{len(policies)} policies"] if policies else []
+        counts += [f"{len(sets)} network sets"] if sets else []
         whose = f"of namespace {namespace}" if namespace else "without a namespace"
         limits = self._limits.describe()
-        said = f"{len(keys)} policies {whose} wait for memory ({'; '.join(parts)})"
+        said = f"{' and '.join(counts)} {whose} wait for memory ({'; '.join(parts)})"
         return f"{said}; there is {limits}, of which {USABLE:.0%} may be used" if limits else said
 
 

@@ -11,10 +11,12 @@ from typing import Any
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
 from cni_calico.policy.budget import count_alternatives
 from cni_calico.policy.records import PolicyRecord
+from cni_calico.policy.sets import NETWORK_SET
 from cni_calico.policy.sources import PortSource
 from cni_calico.policy.wanted import WantedRule, WantedSide
 
 POLICY_BYTES, RULE_BYTES, ALTERNATIVE_BYTES = 4000, 2000, 2000  # an alternative: a rule of the filter in both families
+MEMBER_BYTES, NET_BYTES = 200, 100  # of a set, once it is in the graph: in the goal and the kernel; of a network set
 ENTRY_BYTES, SELECTOR_BYTES, CHARACTER_BYTES = 500, 6000, 10
 _KUBERNETES = (NETWORK_POLICY, CLUSTER_NETWORK_POLICY)
 _PROTOCOLS = 3
@@ -23,7 +25,9 @@ _SELECTORS = ("selector", "notSelector", "namespaceSelector")
 
 
 def estimate_document(kind: str, spec: Any) -> int:
-    """Bytes, for the spec of a policy's document."""
+    """Bytes, for the spec of the document of a policy, or of a network set that nothing selects."""
+    if kind == NETWORK_SET:
+        return NET_BYTES * len(_listed(spec, "nets"))
     rules = [rule for name in ("ingress", "egress") for rule in _listed(spec, name) if isinstance(rule, dict)]
     estimate = _kubernetes_rule if kind in _KUBERNETES else _rule
     return POLICY_BYTES + sum(map(estimate, rules))

@@ -12,23 +12,16 @@ from typing import Any
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY
-from cni_calico.policy.budget import denied
+from cni_calico.policy.budget import WAITS_FOR_MEMORY, denied
 from cni_calico.policy.decode import decode_record, reduce_record
 from cni_calico.policy.records import PolicyRecord
-from cni_calico.policy.wanted import WantedPolicy
 
-WHY = "waits for memory"
 _DIRECTIONS = ("ingress", "egress")
 _ANY_RULE = {"action": "Deny", "from": [{"namespaces": {}}], "to": [{"namespaces": {}}]}
 
 
 def stand_in_of(policy: PolicyRecord) -> PolicyRecord:
-    return replace(policy, wanted=denied(policy.wanted, WHY), sources={}, warnings=())
-
-
-def is_stand_in(policy: WantedPolicy) -> bool:
-    """Also for a policy whose owner writes what a stand-in says: then his own one only."""
-    return policy.rules() != () and denied(policy, WHY) == policy
+    return replace(policy, wanted=denied(policy.wanted, WAITS_FOR_MEMORY), sources={}, warnings=())
 
 
 def decode_stand_in(key: ResourceKey, document: JSON) -> PolicyRecord | None:

@@ -10,12 +10,11 @@ from cni_calico.log import Log
 from cni_calico.netfilter.rules import NftRule, Unrecognised
 from cni_calico.netfilter.tables import AddElements, AddRules
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
-from cni_calico.nodeagent.policing.feed.standins import WHY, is_stand_in
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER
-from cni_calico.policy.budget import denied
+from cni_calico.policy.budget import WAITS_FOR_MEMORY, denied, is_waiting
 from cni_calico.policy.wanted import PolicyId, WantedChanges
 from tests.deadlines import soon
 from tests.fakes.nftables import FakePacketFilter
@@ -34,8 +33,8 @@ def changes(rules: list[object]) -> WantedChanges:
 
 def with_stand_in(of: WantedChanges) -> WantedChanges:
     """Its sets are not wanted by anybody yet."""
-    stand_in = denied(of.policies[NAME], WHY)
-    assert is_stand_in(stand_in) and not is_stand_in(of.policies[NAME])
+    stand_in = denied(of.policies[NAME], WAITS_FOR_MEMORY)
+    assert is_waiting(stand_in) and not is_waiting(of.policies[NAME])
     sets = {name: members for name, members in of.sets_made.items() if not name.startswith("s-")}
     return replace(of, policies={**of.policies, NAME: stand_in}, sets_made=sets)
 
