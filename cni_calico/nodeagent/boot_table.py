@@ -1,8 +1,9 @@
 """The boot table of this host: who loads it, who takes it away, and the file that says that it is there.
 
-Rule: it is loaded only before the agent has decided anything since the host started. Later it would cut workloads off,
-and nobody would take it away again; so whoever has loaded it asks once more. The agent tells its decision before it
-looks for the table: whichever of the two comes second sees the other.
+Rule: it is loaded only before the agent has decided anything since the host started. Later it would cut off workloads
+that the agent's rules guard, also while an agent that has started again is undecided, and nobody might take it away;
+so whoever has loaded it asks once more. The agent tells its decision before it looks for the table: whichever of the
+two comes second sees the other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.open import read_environment
 from cni_calico.nodeagent.policing.tables.touched import TABLES
-from cni_calico.plugin.policy_decision import UNDECIDED, PolicyDecision, read_decision
+from cni_calico.plugin.policy_decision import UNDECIDED, read_decision
 
 _LOAD_S, _OFF_S = 30.0, 60.0
 
@@ -60,8 +61,8 @@ def load_boot_table(environ: Mapping[str, str], log: Log) -> Loaded:
 def _needless(environ: Mapping[str, str], run_dir: str) -> str:
     if environ.get("CALICO_DISABLE_FELIX", "").strip().lower() in TRUE:
         return "another agent maintains the data plane (CALICO_DISABLE_FELIX)"
-    if _decision(run_dir).lives:
-        return _decided(run_dir)
+    if why_not := _decided(run_dir):
+        return why_not
     try:
         with NfTables() as kernel:
             there = any(kernel.has_table(table, Deadline.after(_LOAD_S)) for table in TABLES)
@@ -72,12 +73,8 @@ def _needless(environ: Mapping[str, str], run_dir: str) -> str:
 
 def _decided(run_dir: str) -> str:
     """Says so, if an agent that lives has."""
-    decision = _decision(run_dir)
+    decision = read_decision(Files(), f"{run_dir}/{directories.POLICY_DECISION}")
     return "calico-node runs, and has decided already" if decision.lives and decision.state != UNDECIDED else ""
-
-
-def _decision(run_dir: str) -> PolicyDecision:
-    return read_decision(Files(), f"{run_dir}/{directories.POLICY_DECISION}")
 
 
 def switch_off(run_dir: str) -> bool:

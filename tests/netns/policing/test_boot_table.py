@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico import directories
+from cni_calico.kernel.files import Files
 from cni_calico.kernel.filter.boot_table import (
     CHAIN,
     IPTABLES,
@@ -20,6 +21,7 @@ from cni_calico.kernel.filter.boot_table import (
 )
 from cni_calico.log import SILENT
 from cni_calico.nodeagent import boot_table as loading
+from cni_calico.plugin.policy_decision import UNDECIDED, read_decision
 from tests.deadlines import SOON, until
 from tests.netns.namespaces import Namespace, host_namespace
 from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, lab, socket_in, traffic
@@ -126,6 +128,24 @@ def test_an_agent_that_decides_while_it_is_loaded_leaves_nothing_closed(
         assert (loaded.by, loaded.why_not) == ("", "calico-node runs, and has decided already")
         assert TABLE not in made.ruleset() and not (tmp_path / "run" / directories.BOOT_TABLE).exists()
         assert made.passes("a", "b", 80)
+
+
+def test_rules_that_are_in_force_are_seen_while_a_new_agent_is_undecided(tmp_path: Path) -> None:
+    """It has started again, and cannot read yet what it has to decide about."""
+    with lab(tmp_path) as made:
+        host(tmp_path, made)
+        made.put("GlobalNetworkPolicy", "allow", ALLOW_80)
+        made.start()
+        made.until_in_force(policies=1)
+        made.stop()
+        made.tunnels = None
+        made.start()
+        path = tmp_path / "run" / directories.POLICY_DECISION
+        until(
+            lambda: (found := read_decision(Files(), str(path))).lives and found.state == UNDECIDED, "it is undecided"
+        )
+        assert "not closed: calico-node's own rules are in force already" in load(tmp_path, made)
+        assert made.passes("a", "b", 80) and not made.passes("a", "b", 81)
 
 
 def test_the_prefixes_are_those_of_the_agent(tmp_path: Path) -> None:
