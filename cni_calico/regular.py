@@ -24,10 +24,10 @@ def require_name(path: str) -> None:
     raise OSError(EINVAL, "no file can have this name", repr(path))
 
 
-def open_regular(path: str) -> int:
-    """A descriptor for reading. Raises OSError."""
+def open_regular(path: str, *, follow: bool = True) -> int:
+    """A descriptor for reading; of what a link leads to only if that is to be followed. Raises OSError."""
     require_name(path)
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
         require_regular(fd, path)
     except OSError:
@@ -47,16 +47,16 @@ def require_regular(fd: int, path: str) -> int:
     return status.st_size
 
 
-def read_regular(path: str, limit: int = READ_LIMIT) -> bytes:
+def read_regular(path: str, limit: int = READ_LIMIT, *, follow: bool = True) -> bytes:
     """The content, at most ``limit`` bytes. Raises OSError."""
-    fd = open_regular(path)
+    fd = open_regular(path, follow=follow)
     try:
-        data = b""
+        data = bytearray()
         while chunk := os.read(fd, 65536):
             data += chunk
             if len(data) > limit:
                 raise OSError(EFBIG, f"it has more than {limit} bytes", path)
-        return data
+        return bytes(data)
     finally:
         os.close(fd)
 
@@ -68,6 +68,26 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def append_whole(path: str, data: bytes, *, durable: bool = False) -> None:
+    """Append to a file that only its owner reads; it is made, with its directory, where it is missing. After a failure
+    it is as long as before. Raises OSError.
+    """
+    make_directories(os.path.dirname(path), 0o700)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    fd = os.open(path, flags, 0o600)
+    try:
+        before = require_regular(fd, path)
+        try:
+            write_all(fd, data)
+            if durable:
+                os.fdatasync(fd)
+        except OSError:
+            os.ftruncate(fd, before)
+            raise
+    finally:
+        os.close(fd)
 
 
 def make_directories(path: str, mode: int) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
-from cni_calico.regular import make_directories, read_regular, write_all
+from cni_calico.regular import append_whole, make_directories, read_regular, write_all
+from tests.full_disk import largest_file
 
 
 def make_socket(path: str) -> None:
@@ -147,3 +148,30 @@ def test_a_log_is_not_written_through_a_link_but_into_a_linked_directory(tmp_pat
     (tmp_path / "logs").symlink_to("real")
     Log("info", str(tmp_path / "logs" / "x.log"), stderr=False).info("text")
     assert (tmp_path / "real" / "x.log").read_text().endswith("text\n")
+
+
+def test_what_is_appended_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "file"
+    append_whole(str(path), b"one\n")
+    with largest_file(6), pytest.raises(OSError, match="too large"):
+        append_whole(str(path), b"two\n")
+    assert path.read_bytes() == b"one\n" and mode(path) == 0o600 and mode(path.parent) == 0o700
+    append_whole(str(path), b"three\n", durable=True)
+    assert path.read_bytes() == b"one\nthree\n"
+
+
+def test_nothing_is_appended_through_a_link_or_to_something_else(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo", "."):
+        with pytest.raises(OSError):
+            append_whole(str(tmp_path / name), b"text")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_link_is_read_only_where_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"text")
+    (tmp_path / "link").symlink_to("target")
+    assert read_regular(str(tmp_path / "link")) == b"text" == read_regular(str(tmp_path / "target"), follow=False)
+    with pytest.raises(OSError):
+        read_regular(str(tmp_path / "link"), follow=False)
