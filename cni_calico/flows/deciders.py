@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 FIRST = 256  # numbers below are reasons that do not depend on any record
+NUMBERS_BYTES = 64 << 20  # of the file of numbers: 90,000 lines with the longest names that there may be
 END, REFUSED = -1, -2
 ALLOWED_GROUP, DENIED_GROUP = 61790, 61791  # numbers that nobody else uses, as far as is known
 # never change the number of a reason: old recordings have it

@@ -35,6 +35,7 @@ from cni_calico.nodeagent.policing.report.status_files import StatusFiles
 from cni_calico.nodeagent.policing.schedule import Pause, Schedule
 from cni_calico.nodeagent.policing.states import NEXT, EngineState, RoundOutcome, begins
 from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.numbers import numbers_in
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.view.last_valid import LastValid
@@ -74,7 +75,9 @@ class Rounds:
         self._rules = PlaneRules(dataplane, numbers)
         goal = self._goal = Goal(self._rules.settings(felix, parse_service_networks(None)))
         self._report = StandingReport(context, node, tell, figures, now, (dataplane.name, dataplane.warning))
-        self._enforcer = Enforcer(kernel.filtering.kernel, goal, log, figures, before=numbers.keep)
+        self._enforcer = Enforcer(
+            kernel.filtering.kernel, goal, log, figures, before=lambda: numbers.keep(self._numbers_in_force)
+        )
         self.guard = StandingGuard(self._enforcer, goal, now, kernel.watch_rules)
         self._departures = Departures(node, kernel.conntrack, files, log, context.settings.run_dir)
         self._interfaces = Interfaces(kernel.watch_addresses)
@@ -86,6 +89,9 @@ class Rounds:
         kept, listeners = LastValid(files, log, state_dir), (self._put_workload, self._report.lost.put)
         self.intake = Intake(node, graph, goal, kept, Spared(files, log, state_dir), listeners, now)
         self._state = EngineState.READING
+
+    def _numbers_in_force(self) -> set[int]:
+        return numbers_in((*self._goal.tables.of.values(), *self._enforcer.held.values()))
 
     # -- what came in -------------------------------------------------------------------------------------------------
 
@@ -232,6 +238,7 @@ class Rounds:
         if stand_ins and not (self._felix.policy_memory_mib or read_limited_groups()):
             more_rules += _KEPT_RULES
         self._enforcer.look(Deadline.after(APPLY_S), more_rules, stand_ins)
+        self._rules.numbers.go_past(lambda: numbers_in(self._enforcer.held.values()))
         self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
         return self.intake.spare(self._enforcer.held) and self.calculate()
 

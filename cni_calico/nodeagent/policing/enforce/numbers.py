@@ -1,17 +1,19 @@
 """The file of rules' numbers: what each number in the kernel stands for, for the recorder of flows and the next run.
 
-Rule: a number is in the file before the kernel gets it, or the trouble is told: enforcement never waits for the file. A
-file that is lost or unreadable is begun anew, with numbers that were never given: they go on from the clock's seconds.
+Rule: a number is in the file before the kernel gets it, or the trouble is told, and it is written later: enforcement
+never waits for the file. No number is ever another rule's, also one that was never written: each run goes on from the
+clock's seconds, and far behind the largest number in the file. A file that is unreadable is set aside and begun anew.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
+from errno import EFBIG
 
-from cni_calico.flows.deciders import Decider, parse_line, render_line
+from cni_calico.flows.deciders import NUMBERS_BYTES, Decider, parse_line, render_line
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -19,10 +21,11 @@ from cni_calico.nodeagent.context.recording import DENIED, DISABLED
 from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, DataPlane
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings, Networks
-from cni_calico.regular import make_directories, require_regular
+from cni_calico.regular import append_whole, make_directories, read_regular
 
 DIRECTORY, NAME = "flows", "numbers"
-_KEPT, _MOST = 100_000, 150_000  # lines: when there are more than that, only the newest are kept
+_KEPT, _MOST = 60_000, 90_000  # lines: when there are more than that, the newest are kept, and those in force
+_UNWRITTEN = 1 << 16  # numbers that an earlier run may have given without writing them
 
 
 class NumbersFile:
@@ -35,6 +38,9 @@ class NumbersFile:
         self.path = f"{state_dir}/{DIRECTORY}/{NAME}"
         self._log, self._clock, self._why_not = log, clock, why_not
         self._numbers: RuleNumbers | None = None
+        self._unwritten: list[tuple[int, Decider]] = []
+        self._most = _MOST
+        self._anew = False  # the file has to be written as a whole
         self._refused: str | None = None
         self.trouble = ""
 
@@ -52,51 +58,57 @@ class NumbersFile:
             self._numbers = self._load()
         return Recording(self._numbers, allowed=flows != DENIED)
 
-    def keep(self) -> None:
-        """Write down what is new. Nothing is raised: a failure is told, and what is not written stays unknown."""
-        new = self._numbers.take_new() if self._numbers is not None else []
-        if not new:
+    def go_past(self, in_kernel: Callable[[], Iterable[int]]) -> None:
+        """Give larger numbers than these, which an earlier run gave, maybe without a file; asked if it is recorded."""
+        if self._numbers is not None:
+            self._numbers.go_past(in_kernel())
+
+    def keep(self, in_force: Callable[[], Container[int]] = frozenset) -> None:
+        """Write down what is new. Nothing is raised: a failure is told, and what is not written is tried again with the
+        next transaction. ``in_force``: the numbers that the kernel has, or gets; asked when the file is shortened.
+        """
+        if self._numbers is None:
+            return
+        self._unwritten += self._numbers.take_new()
+        if len(self._numbers) > self._most:
+            self._numbers.forget(_KEPT, in_force())
+            self._most = max(_MOST, 2 * len(self._numbers))
+            self._anew = True
+        if self._anew:
+            self._unwritten = []  # they are among those that are known
+        elif not self._unwritten:
             return
         try:
-            self._append("".join(render_line(*one) for one in new).encode())
+            if self._anew:
+                make_directories(os.path.dirname(self.path), 0o700)
+                Files().write_atomic(self.path, _render(self._numbers.known()), 0o600)
+            else:
+                append_whole(self.path, _render(self._unwritten), durable=True)
+            self._unwritten, self._anew = [], False
             self._tell("")
         except OSError as e:
             self._tell(f"flows name rules as unknown: cannot write {self.path}: {e.strerror}")
 
-    def _append(self, data: bytes) -> None:
-        make_directories(os.path.dirname(self.path), 0o700)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-        fd = os.open(self.path, flags, 0o600)
-        try:
-            require_regular(fd, self.path)
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
-
     def _load(self) -> RuleNumbers:
+        now = int(self._clock())
         try:
-            lines = self._read().decode("utf-8", "surrogateescape").splitlines()
+            data = read_regular(self.path, NUMBERS_BYTES, follow=False)
         except FileNotFoundError:
-            lines = []
+            return RuleNumbers((), now)
         except OSError as e:
             self._tell(f"what flows were recorded before names rules as unknown: cannot read {self.path}: {e.strerror}")
-            lines = []
-        known = [one for one in map(parse_line, lines) if one is not None]
-        if lines and len(known) < len(lines) - 1:  # the last one may have been cut by a crash
+            if e.errno == EFBIG:
+                self._set_aside()
+            return RuleNumbers((), now + _UNWRITTEN)
+        lines = data.decode("utf-8", "surrogateescape").splitlines()
+        found = [one for one in map(parse_line, lines) if one is not None]
+        largest = max((number for number, _ in found), default=now)
+        if len(found) < len(lines) - 1:  # the last one may have been cut by a crash
             self._set_aside()
-            known = []
-        if len(known) > _MOST:
-            known = known[-_KEPT:]
-            self._rewrite(known)
-        return RuleNumbers(known, 0 if known else int(self._clock()))
-
-    def _read(self) -> bytes:
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-        with open(fd, "rb") as file:
-            require_regular(fd, self.path)
-            return file.read()
+            found = []
+        else:
+            self._anew = len(found) < len(lines) or not data.endswith(b"\n")
+        return RuleNumbers(found, max(now, largest + _UNWRITTEN))
 
     def _set_aside(self) -> None:
         try:
@@ -105,17 +117,14 @@ class NumbersFile:
         except OSError as e:
             self._tell(f"flows name rules as unknown: cannot set {self.path} aside: {e.strerror}")
 
-    def _rewrite(self, known: list[tuple[int, Decider]]) -> None:
-        try:
-            data = "".join(render_line(*one) for one in known).encode()
-            Files().write_atomic(self.path, data, 0o600)
-        except OSError as e:
-            self._tell(f"cannot shorten {self.path}: {e.strerror}")
-
     def _tell(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
             self._log.warning(trouble)
         self.trouble = trouble
+
+
+def _render(numbers: Iterable[tuple[int, Decider]]) -> bytes:
+    return "".join(render_line(*one) for one in numbers).encode()
 
 
 class PlaneRules:

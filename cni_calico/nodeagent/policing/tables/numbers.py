@@ -7,7 +7,7 @@ again. Numbers below FIRST are reasons that do not depend on any record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIRST, FIXED, Decider
@@ -21,7 +21,7 @@ from cni_calico.netfilter.rules import (
     ReportDecision,
     RuleAction,
 )
-from cni_calico.netfilter.tables import NftSet, word_key
+from cni_calico.netfilter.tables import NftSet, NftTable, word_key
 
 _STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
 _HAVE_NO_CONNECTION = ("invalid", "untracked")
@@ -55,9 +55,31 @@ class RuleNumbers:
             self._new.append((found, decider))
         return found
 
+    def go_past(self, numbers: Iterable[int]) -> None:
+        self._last = max((self._last, *numbers))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def known(self) -> list[tuple[int, Decider]]:
+        """The oldest first."""
+        return [(number, decider) for decider, number in self._known.items()]
+
+    def forget(self, newest: int, in_force: Container[int]) -> None:
+        """All but so many, and those in force: a rule that is made again has another number then."""
+        last = len(self._known) - newest
+        numbered = enumerate(self._known.items())
+        self._known = {decider: number for at, (decider, number) in numbered if at >= last or number in in_force}
+
     def take_new(self) -> list[tuple[int, Decider]]:
         new, self._new = self._new, []
         return new
+
+
+def numbers_in(tables: Iterable[NftTable]) -> set[int]:
+    """Those that rules report."""
+    rules = (rule for table in tables for chain in table.chains.values() for rule in chain.rules)
+    return {one.number for rule in rules for one in rule.actions if isinstance(one, ReportDecision)}
 
 
 @dataclass(frozen=True, slots=True)
