@@ -14,7 +14,7 @@ from itertools import takewhile
 from struct import Struct
 from typing import Any, Protocol, TypeVar
 
-from cni_calico.flows.deciders import Decider
+from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord
 from cni_calico.kernel.netlink.ended import TrackedConnection
@@ -81,7 +81,7 @@ class LiveFlows:
     def decide(self, key: bytes, number: int, now: int, *, allowed: bool) -> int:
         """Returns the number of the record."""
         decider = self._decider_of(number)
-        if decider is None and number > 255:
+        if decider is None and number >= FIRST:
             self.unknown += 1
         if allowed:
             return self._allow(key, number, decider, now)

@@ -1,22 +1,26 @@
 """Who has an address: what the agent says now, and the names that records refer to by number.
 
-Rule: a record keeps the name that its ends had when it was made, whoever has the address later. The agent's file is
-read again when it changes; one that cannot be read changes nothing.
+Rule: a record keeps the name that its ends had when it was made, whoever has the address later: no number is ever given
+to another name. The agent's file is read again when it changes; one that cannot be read changes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from errno import EFBIG
 
-from cni_calico.flows.deciders import Decider, parse_line
-from cni_calico.regular import make_directories, read_regular, require_regular, write_all
+from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
+from cni_calico.kernel.files import Files
+from cni_calico.regular import append_whole, make_directories, read_regular
 
 ENDS, NAMES, NUMBERS = "flow-ends.json", "names", "numbers"
-_MOST_BYTES = 64 << 20
-_KEPT = 100_000  # names of the newest records
+_MOST_BYTES = NUMBERS_BYTES
+_KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
+_UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,11 @@ def parse_name(line: str) -> tuple[int, EndName] | None:
     return number, EndName(kind, namespace, name)
 
 
+def render_name(number: int, name: EndName) -> str:
+    """With its end of line."""
+    return json.dumps([number, name.kind, name.namespace, name.name]) + "\n"
+
+
 class FollowedFile:
     """The content of a file whenever it is another one, and whatever is appended to it."""
 
@@ -89,7 +98,9 @@ class FollowedFile:
 
 
 class Deciders:
-    """What numbers stand for, from the agent's file; one that is not known is looked up again if the file changed."""
+    """What numbers stand for, from the agent's file; one that is not known is looked up again if the file changed. Only
+    what is in the file is known, unless it cannot be read.
+    """
 
     def __init__(self, state_dir: str) -> None:
         self._file = FollowedFile(f"{state_dir}/{NUMBERS}")
@@ -97,24 +108,29 @@ class Deciders:
 
     def get(self, number: int) -> Decider | None:
         found = self._known.get(number)
-        if found is None and number > 255 and self._file.changed():
+        if found is None and number >= FIRST and self._file.changed():
             lines = self._file.read().decode("utf-8", "surrogateescape").splitlines()
-            self._known.update(one for one in map(parse_line, lines) if one is not None)
+            if known := dict(one for one in map(parse_line, lines) if one is not None):
+                self._known = known
             found = self._known.get(number)
         return found
 
 
 class Names:
-    """``number_of(address)``: of the name that it has now. ``trouble``: why names are not kept."""
+    """``number_of(address)``: of the name that it has now; what a crash or a full disk took from the file is never
+    another name's. ``trouble``: why names are not kept. ``clock``: seconds since 1970.
+    """
 
-    def __init__(self, state_dir: str, run_dir: str) -> None:
+    def __init__(self, state_dir: str, run_dir: str, clock: Callable[[], float] = time.time) -> None:
         self.path, self.trouble = f"{state_dir}/{NAMES}", ""
         self._ends = FollowedFile(f"{run_dir}/{ENDS}")
         self.node = ""
         self._now: Mapping[bytes, EndName] = {}
         self._numbers: dict[EndName, int] = {}
         self._names: dict[int, EndName] = {}
-        self._last = 0
+        self._unwritten: list[int] = []
+        self._anew = False  # the file has to be written as a whole
+        self._last = int(clock())
         self._read()
         self.look()
 
@@ -125,6 +141,7 @@ class Names:
                 self.node, self._now = parse_ends(self._ends.read())
             except ValueError:
                 pass  # it is replaced as a whole; the next one can be read
+            self._write()
 
     def number_of(self, address: bytes) -> int:
         name = self._now.get(address)
@@ -135,7 +152,8 @@ class Names:
             self._last += 1
             number = self._numbers[name] = self._last
             self._names[number] = name
-            self._append([(number, name)])
+            self._unwritten.append(number)
+            self._write()
         return number
 
     def get(self, number: int) -> EndName | None:
@@ -143,28 +161,44 @@ class Names:
 
     def _read(self) -> None:
         try:
-            data = read_regular(self.path, _MOST_BYTES)
+            data = read_regular(self.path, _MOST_BYTES, follow=False)
         except FileNotFoundError:
             return
         except OSError as e:
+            self._last += _UNWRITTEN
             self.trouble = f"cannot read {self.path}: {e.strerror}"
+            if e.errno == EFBIG:
+                self._anew = True
             return
-        found = [one for one in map(parse_name, data.decode("utf-8", "replace").splitlines()) if one is not None]
-        self._names = dict(found[-_KEPT:])
+        lines = data.decode("utf-8", "replace").splitlines()
+        self._names = dict(one for one in map(parse_name, lines) if one is not None)
         self._numbers = {name: number for number, name in self._names.items()}
-        self._last = max(self._names, default=0)
+        self._anew = len(self._names) < len(lines) or not data.endswith(b"\n")
+        self._last = max(self._last, max(self._names, default=self._last) + _UNWRITTEN)
 
-    def _append(self, new: Iterable[tuple[int, EndName]]) -> None:
-        lines = "".join(json.dumps([number, one.kind, one.namespace, one.name]) + "\n" for number, one in new)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    def _write(self) -> None:
+        """What is not in the file yet; what fails is tried again."""
+        if len(self._names) > _MOST:
+            self._forget()
+        if self._anew:
+            self._unwritten = list(self._names)
+        if not self._unwritten and not self._anew:
+            return
+        lines = "".join(render_name(number, self._names[number]) for number in self._unwritten).encode()
         try:
-            make_directories(os.path.dirname(self.path), 0o700)
-            fd = os.open(self.path, flags, 0o600)
-            try:
-                require_regular(fd, self.path)
-                write_all(fd, lines.encode())
-            finally:
-                os.close(fd)
-            self.trouble = ""
+            if self._anew:
+                make_directories(os.path.dirname(self.path), 0o700)
+                Files().write_atomic(self.path, lines, 0o600)
+            else:
+                append_whole(self.path, lines)
+            self._unwritten, self._anew, self.trouble = [], False, ""
         except OSError as e:
             self.trouble = f"names of flows' ends are not kept: cannot write {self.path}: {e.strerror}"
+
+    def _forget(self) -> None:
+        """All but the newest, and those that ends have now."""
+        known, having = list(self._names), set(self._now.values())
+        kept = set(known[-_KEPT:])
+        self._names = {number: name for number, name in self._names.items() if number in kept or name in having}
+        self._numbers = {name: number for number, name in self._names.items()}
+        self._anew = True

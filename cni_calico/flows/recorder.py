@@ -51,7 +51,7 @@ class Recorder:
     ) -> None:
         self._now, self._next_touch = now, 0.0
         directory = f"{state_dir}/{DIRECTORY}"
-        self._deciders, self._names = Deciders(directory), Names(directory, run_dir)
+        self._deciders, self._names = Deciders(directory), Names(directory, run_dir, now)
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))

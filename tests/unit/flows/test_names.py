@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cni_calico.flows import names as names_module
 from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.losses import AWAY, Loss, Losses
-from cni_calico.flows.names import ENDS, Deciders, EndName, Names, parse_ends, parse_name, render_ends
+from cni_calico.flows.names import ENDS, NAMES, Deciders, EndName, Names, parse_ends, parse_name, render_ends
+from tests.full_disk import largest_file
 
+NOW = 2_000_000_000
 WEB, DB = EndName("pod", "shop", "web"), EndName("pod", "shop", "db")
 A, B = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 
@@ -54,6 +58,86 @@ def test_numbers_that_the_agent_adds_are_found(tmp_path: Path) -> None:
     assert deciders.get(300) is None
     (tmp_path / "numbers").write_text(render_line(300, decider) + "torn")
     assert deciders.get(300) == decider and deciders.get(301) is None and deciders.get(3) is None
+
+
+def test_numbers_are_those_of_the_file_that_is_there_now(tmp_path: Path) -> None:
+    """The agent has shortened it; where it cannot be read what was known stays."""
+    decider = Decider("NetworkPolicy", "a", "p", "default", True, 0, "Allow")
+    deciders, path = Deciders(str(tmp_path)), tmp_path / "numbers"
+    path.write_text(render_line(300, decider) + render_line(301, decider))
+    assert deciders.get(300) == deciders.get(301) == decider
+    path.unlink()
+    path.mkdir()
+    assert deciders.get(302) is None and deciders.get(300) == decider
+    path.rmdir()
+    path.write_text(render_line(301, decider) + render_line(303, decider))
+    assert deciders.get(303) == decider and deciders.get(300) is None and deciders.get(301) == decider
+
+
+def names_of(root: Path, *ends: EndName, at: int = NOW) -> tuple[Names, list[int]]:
+    """Of a recorder that starts, and the numbers of these ends, each with an address of its own."""
+    addressed = [(end, [bytes((10, 0, 1, i))]) for i, end in enumerate(ends)]
+    (root / ENDS).write_bytes(render_ends("n1", addressed))
+    names = Names(str(root), str(root), lambda: at)
+    return names, [names.number_of(address) for _, (address,) in addressed]
+
+
+def pod(index: int) -> EndName:
+    return EndName("pod", "shop", f"p{index}")
+
+
+def test_a_number_that_a_crash_took_from_the_file_is_no_other_name(tmp_path: Path) -> None:
+    """Records may have it: they are in another file, which the crash spared."""
+    _, given = names_of(tmp_path, *map(pod, range(100)))
+    path = tmp_path / NAMES
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:50])[:-5])
+    names, again = names_of(tmp_path, pod(0), *map(pod, range(100, 200)), at=NOW + 10)
+    assert again[0] == given[0] and not set(again[1:]) & set(given)
+    assert names.get(given[0]) == pod(0) and names.get(given[49]) is None
+    lines = [parse_name(line) for line in path.read_text().splitlines()]
+    assert None not in lines and len(lines) == 49 + 100
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_without_its_file_numbers_go_on_from_the_clock(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    _, given = names_of(tmp_path, pod(0), pod(1))
+    spoil(tmp_path / NAMES)
+    _, again = names_of(tmp_path, pod(2), pod(3), at=NOW + 10)
+    assert not set(again) & set(given)
+
+
+def test_a_file_that_cannot_be_read_gives_no_number_again(tmp_path: Path) -> None:
+    _, given = names_of(tmp_path, *map(pod, range(30)))
+    (tmp_path / NAMES).rename(tmp_path / "elsewhere")
+    (tmp_path / NAMES).symlink_to("elsewhere")
+    names, again = names_of(tmp_path, *map(pod, range(50, 60)), at=NOW + 10)
+    assert names.trouble and not set(again) & set(given)
+
+
+def test_names_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    names, _ = names_of(tmp_path)
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [(pod(0), [A]), (pod(1), [B])]))
+    names.look()
+    with largest_file(20):
+        given = [names.number_of(A), names.number_of(B)]
+    assert "cannot write" in names.trouble and not (tmp_path / NAMES).read_bytes()
+    (tmp_path / ENDS).write_bytes(render_ends("n2", []))
+    names.look()
+    assert not names.trouble
+    assert names_of(tmp_path, pod(1), pod(0))[1] == given[::-1]
+
+
+def test_the_file_of_names_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names_module, "_MOST", 20)
+    monkeypatch.setattr(names_module, "_KEPT", 10)
+    names, given = names_of(tmp_path, pod(0), *map(pod, range(1, 50)))
+    assert len((tmp_path / NAMES).read_text().splitlines()) == 50, "all are ends now"
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [(pod(0), [A]), (pod(60), [B])]))
+    names.look()
+    last = names.number_of(B)
+    kept = [parse_name(line) for line in (tmp_path / NAMES).read_text().splitlines()]
+    assert kept == [(given[0], pod(0)), *((given[i], pod(i)) for i in range(40, 50)), (last, pod(60))]
+    assert names.number_of(A) == given[0] and names.get(given[1]) is None
 
 
 def test_losses_are_kept(tmp_path: Path) -> None:
