@@ -151,9 +151,8 @@ def find_beside() -> int:
 
 
 def is_bird(words: list[bytes]) -> bool:
-    """Of a command line; birdc's may name the same socket."""
-    name = os.path.basename(words[0]) if words else b""
-    return name.startswith(b"bird") and not name.startswith(b"birdc")
+    """Of a command line; those of birdc and bird_exporter may name the same socket."""
+    return bool(words) and re.fullmatch(rb"bird\d*", os.path.basename(words[0])) is not None
 
 
 def _words(pid: int) -> list[bytes]:

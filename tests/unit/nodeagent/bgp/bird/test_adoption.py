@@ -76,6 +76,9 @@ def test_what_was_there_is_kept_once_and_not_through_a_link(tmp_path: Path) -> N
         ([b"bird2", b"-f"], True),
         ([b"birdc", b"-s", b"/run/bird.ctl"], False),
         ([b"/usr/sbin/birdcl", b"-s/run/bird.ctl"], False),
+        ([b"/usr/bin/bird_exporter", b"-bird.socket", b"/run/bird.ctl"], False),
+        ([b"bird6", b"-c", b"/etc/bird6.conf"], True),
+        ([b"bird-lg-go"], False),
         ([], False),
     ],
 )
