@@ -87,13 +87,15 @@ class Recorder:
         self._tell_new(new)
 
     def _take(self, new: dict[int, None]) -> bool:
-        """Returns whether there may be more at once. Decisions come before the ends of what they are about."""
+        """Returns whether there may be more at once. Decisions come before the ends of what they are about. ``new`` is
+        what those who follow are told: a connection, and once more if its other side denies it later.
+        """
         decisions, ended, more = self._arrivals.take()
         now = self._micros()
         for allowed, key, number in decisions:
-            before = self._ring.next
+            before = self._ring.next, self._live.denied
             where = self._live.decide(key, number, now, allowed=allowed)
-            if where >= before:
+            if where >= before[0] or self._live.denied > before[1]:
                 new[where] = None
         for connection in ended:
             self._live.end(connection, now)

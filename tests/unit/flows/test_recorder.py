@@ -1,0 +1,130 @@
+"""The recorder, step by step: what it makes of what arrives, and what it tells those who follow."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.flows import recorder as module
+from cni_calico.flows.deciders import Decider, render_line
+from cni_calico.flows.query import FlowQuery, render_query
+from cni_calico.flows.recorder import DIRECTORY, Recorder
+from cni_calico.flows.serving import SOCKET
+from cni_calico.kernel.netlink.ended import TrackedConnection
+from cni_calico.log import SILENT
+
+RING_BYTES = 1 << 20
+NOW = 2_000_000_000.0
+OUT, IN = 1000, 1001
+DECIDERS = {
+    OUT: Decider("Profile", "", "kns.shop", "", False, 0, "Allow"),
+    IN: Decider("NetworkPolicy", "shop", "db", "default", True, -1, "Deny"),
+}
+
+
+def key(sport: int, dport: int = 80, source: int = 1) -> bytes:
+    return bytes((10, 0, 0, source, 10, 0, 0, 2, 6)) + sport.to_bytes(2, "big") + dport.to_bytes(2, "big")
+
+
+class Arriving:
+    """In place of the kernel's reports."""
+
+    overrun = strange = slow = 0
+
+    def __init__(self) -> None:
+        self.decisions: list[tuple[bool, bytes, int]] = []
+        self.ended: list[TrackedConnection] = []
+
+    def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
+        taken = self.decisions, self.ended
+        self.decisions, self.ended = [], []
+        return *taken, False
+
+    def lost(self) -> dict[str, int]:
+        return {}
+
+    def new_losses(self, now: float) -> Iterator[Any]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+class NoComparison:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def go_on(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Stepped:
+    """A recorder whose steps and time the test makes."""
+
+    def __init__(self, root: Path, arriving: Arriving) -> None:
+        self.root, self.arriving, self.now = root, arriving, NOW
+        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, lambda: self.now, lambda: self.now)
+
+    def step(self, *decisions: tuple[bool, bytes, int], after_s: float = 0.05) -> None:
+        self.now += after_s
+        self.arriving.decisions += decisions
+        self.recorder.step()
+
+    def connect(self, query: FlowQuery) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self.root / SOCKET))
+        connection.sendall(render_query(query))
+        connection.setblocking(False)
+        return connection
+
+    def said(self, connection: socket.socket) -> list[dict[str, Any]]:
+        """What has come on the connection."""
+        self.step()
+        self.step()
+        try:
+            data = connection.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        return [json.loads(line) for line in data.splitlines()]
+
+
+@pytest.fixture
+def stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Stepped]]:
+    """Starts a recorder, in the place of the one before."""
+    arriving, started = Arriving(), list[Stepped]()
+    monkeypatch.setattr(module, "Arrivals", lambda clock: arriving)
+    monkeypatch.setattr(module, "Comparison", NoComparison)
+    monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / DIRECTORY / "numbers").write_text("".join(render_line(*one) for one in DECIDERS.items()))
+
+    def start() -> Stepped:
+        for one in started:
+            one.recorder.close()
+        started[:] = [Stepped(tmp_path, arriving)]
+        return started[0]
+
+    yield start
+    for one in started:
+        one.recorder.close()
+
+
+def test_who_follows_is_told_of_a_denial_that_comes_a_step_later(stepped: Callable[[], Stepped]) -> None:
+    """It left one workload, and the other one's side is heard of later; what is tried again is nothing new."""
+    node = stepped()
+    with node.connect(FlowQuery(follow=True)) as following:
+        assert node.said(following) == []
+        node.step((True, key(1000), OUT))
+        node.step((False, key(1000), IN))
+        told = node.said(following)
+        assert [(one["verdict"], len(one["decided"])) for one in told] == [("allowed", 1), ("denied", 2)]
+        node.step((True, key(1000), OUT), (False, key(1000), IN), after_s=1)
+        assert node.said(following) == []
