@@ -70,11 +70,13 @@ class LiveFlows:
 
     def resume(self, records: Iterable[tuple[int, FlowRecord]]) -> None:
         """Go on with what an earlier recorder wrote; the newest come first."""
+        found: dict[bytes, int] = {}
         for number, record in records:
-            if len(self._lasting) >= self._most:
-                return
+            if len(found) >= self._most:
+                break
             if not record.flags & (ENDED | DENIED):
-                self._lasting.setdefault(_key_of(record), number)
+                found.setdefault(_key_of(record), number)
+        self._lasting = dict(reversed(found.items()))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +174,9 @@ class LiveFlows:
         return set(self._lasting)
 
     def compare(self, expected: set[bytes], connection: TrackedConnection, now: int) -> None:
-        """It is there. What was let through while nobody recorded gets a record if its label says who decided."""
+        """It is there. What was let through while nobody recorded gets a record if its label says who decided, once
+        there is room: it takes no other one's place, which would be found here again.
+        """
         key = connection.key
         where = self._lasting.get(key)
         if where is not None:
@@ -182,7 +186,7 @@ class LiveFlows:
                 self._store.update(where, _counted(record, connection, record.last))
             return
         egress, ingress = decided_in(connection.label)
-        if egress or ingress:
+        if (egress or ingress) and len(self._lasting) < self._most:
             began = int(connection.began * 1e6) or now
             made = self._new(key, began)._replace(last=now, egress=egress, ingress=ingress)
             self.allowed += 1

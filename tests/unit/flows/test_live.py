@@ -143,6 +143,24 @@ def test_what_began_unrecorded_is_known_by_its_label() -> None:
     assert (record.egress, record.ingress, record.began) == (OUT, IN, 1 * S) and len(live) == 1
 
 
+def test_what_is_found_takes_no_place_of_another() -> None:
+    """Else what had to go would be found again, at the cost of what is followed, and be another flow each time."""
+    live, kept = opened(2)
+    keys = [KEY[:-1] + bytes((i,)) for i in range(4)]
+    label = pack("=4I", OUT, ~OUT & 0xFFFFFFFF, 0, 0)
+    for key in keys[:3]:
+        live.decide(key, OUT, S, allowed=True)
+    for _ in range(2):
+        expected = live.begin_comparison()
+        for key in keys:
+            live.compare(expected, ended(key, 0.0, label), 2 * S)
+        live.end_comparison(expected)
+    assert len(live) == 2 and len(kept.records[1:]) == 3
+    live.end(ended(keys[1]), 3 * S)
+    live.compare(live.begin_comparison(), ended(keys[3], 0.0, label), 3 * S)
+    assert len(live) == 2 and len(kept.records[1:]) == 4
+
+
 def test_two_numbers_in_one_half_of_a_label_are_told() -> None:
     first, second = (pack("=4I", number, ~number & 0xFFFFFFFF, 0, 0) for number in (OUT, IN))
     both = bytes(a | b for a, b in zip(first, second, strict=True))
@@ -162,3 +180,13 @@ def test_a_new_recorder_goes_on_with_what_lasts() -> None:
     again = LiveFlows(kept, decider, lambda address: 0)
     again.resume([(where, only(kept))])
     assert again.end(ended(), 9 * S) == where and only(kept).flags == COUNTED | ENDED
+
+
+def test_a_new_recorder_forgets_the_oldest_first() -> None:
+    live, kept = opened()
+    keys = [KEY[:-1] + bytes((i,)) for i in range(3)]
+    numbers = [live.decide(key, OUT, S, allowed=True) for key in keys]
+    again = LiveFlows(kept, decider, lambda address: 0, 2)
+    again.resume([(number, record) for number in reversed(numbers) if (record := kept.read(number)) is not None])
+    again.decide(OTHER, OUT, S, allowed=True)
+    assert [again.end(ended(key), 2 * S) for key in keys] == [0, 0, numbers[2]]
