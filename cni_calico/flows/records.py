@@ -11,8 +11,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 _BODY = Struct("=QQ16s16s16sHHHBB5I4Q2IQ")
-_CHECKSUM = Struct("=I")
+_CHECKSUM, _LAST = Struct("=I"), Struct("=Q")
+_WHOLE = Struct(_BODY.format + "I")
 BYTES = 144
+_ADDRESSES, _FLAGS = slice(2, 5), 9
 
 # flags
 SIX, DENIED, ENDED, COUNTED, BEFORE, GONE = 1, 2, 4, 8, 16, 32
@@ -70,11 +72,14 @@ def decode(data: bytes, sequence: int) -> FlowRecord | None:
     """None if these bytes are not the whole record of that number."""
     if len(data) != BYTES:
         return None
-    body = data[: _BODY.size]
-    *fields, found = _BODY.unpack(body)
-    if found != sequence or _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0] != crc32(body):
+    *fields, found, checksum = _WHOLE.unpack(data)
+    if found != sequence or checksum != crc32(data[: _BODY.size]):
         return None
-    record = FlowRecord(*fields)
-    size = 16 if record.flags & SIX else 4
-    source, destination, asked = record.source[:size], record.destination[:size], record.asked[:size]
-    return record._replace(source=source, destination=destination, asked=asked)
+    if not fields[_FLAGS] & SIX:
+        fields[_ADDRESSES] = [address[:4] for address in fields[_ADDRESSES]]
+    return FlowRecord._make(fields)
+
+
+def last_of(data: bytes, at: int) -> int:
+    """``last`` of the record at that place among bytes, whole or torn."""
+    return int(_LAST.unpack_from(data, at + _LAST.size)[0])

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from struct import Struct
 
-from cni_calico.flows.records import BYTES, FlowRecord, decode, encode
+from cni_calico.flows.records import BYTES, FlowRecord, decode, encode, last_of
 from cni_calico.regular import make_directories, require_regular
 
 VERSION = 1
@@ -21,7 +21,7 @@ _HEAD = Struct("=16sIIQQ")  # magic, version, bytes of a record, records, number
 _NEXT = Struct("=Q")
 _HEAD_BYTES, _NEXT_AT = 4096, 32
 _IN_MEMORY = 16384  # records, where there is no file
-_AT_ONCE = 512
+_PIECE = 512  # records that are read at once
 
 
 class Ring:
@@ -35,6 +35,7 @@ class Ring:
         self.next = 1
         self.alive = 0.0
         self._unwritten: dict[int, FlowRecord] = {}
+        self._latest: dict[int, int] = {}  # of pieces: no record of them was seen later than that; where it is known
         self._memory: bytearray | None = None
         self._fd = -1
         try:
@@ -72,12 +73,23 @@ class Ring:
         number = self.next
         self.next += 1
         self._unwritten[number] = record
+        if number % _PIECE == 0 or number == 1:
+            self._latest[number // _PIECE] = record.last
+            self._latest.pop(self.oldest // _PIECE - 1, None)
+        else:
+            self._note_seen(number, record)
         return number
+
+    def _note_seen(self, number: int, record: FlowRecord) -> None:
+        latest = self._latest.get(number // _PIECE)
+        if latest is not None and latest < record.last:
+            self._latest[number // _PIECE] = record.last
 
     def update(self, number: int, record: FlowRecord) -> None:
         """A record that has been overwritten meanwhile stays so."""
         if number >= self.oldest:
             self._unwritten[number] = record
+            self._note_seen(number, record)
 
     def read(self, number: int) -> FlowRecord | None:
         if not self.oldest <= number < self.next:
@@ -109,17 +121,43 @@ class Ring:
 
     def newest_first(self, before: int | None = None) -> Iterator[tuple[int, FlowRecord]]:
         """(number, record) of what can be read, from the one below ``before`` on."""
+        for piece in self.pieces(newest_first=True, before=before):
+            yield from piece
+
+    def pieces(
+        self, *, newest_first: bool, since: int = 0, before: int | None = None
+    ) -> Iterator[list[tuple[int, FlowRecord]]]:
+        """As many as are read at once, or none: (number, record) of what can be read and was last seen at ``since`` or
+        later, in microseconds since 1970. What is appended meanwhile is not among them.
+        """
         self.flush()
         end = self.next if before is None else min(before, self.next)
-        while end > self.oldest:
-            begin = max(self.oldest, end - _AT_ONCE, end - 1 - (end - 1) % self.count)
-            data = self._bytes(begin, end - begin)
-            for number in range(end - 1, begin - 1, -1):
-                at = (number - begin) * BYTES
-                record = decode(data[at : at + BYTES], number)
+        known = range(self.oldest // _PIECE, (end - 1) // _PIECE + 1)
+        for piece in reversed(known) if newest_first else known:
+            yield self._piece(piece, end, since, newest_first=newest_first)
+
+    def _piece(self, piece: int, end: int, since: int, *, newest_first: bool) -> list[tuple[int, FlowRecord]]:
+        latest = self._latest.get(piece)
+        begin, end = max(self.oldest, piece * _PIECE), min(end, (piece + 1) * _PIECE)
+        if begin >= end or (latest is not None and latest < since):
+            return []
+        self.flush()
+        until_wrap = min(end - begin, self.count - begin % self.count)
+        data = self._bytes(begin, until_wrap)
+        if until_wrap < end - begin and len(data) == until_wrap * BYTES:
+            data += self._bytes(begin + until_wrap, end - begin - until_wrap)
+        seen = [last_of(data, at) for at in range(0, len(data) - BYTES + 1, BYTES)]
+        if latest is None and seen:
+            self._latest[piece] = max(seen)
+        numbers = range(begin, begin + len(seen))
+        found = []
+        for number in reversed(numbers) if newest_first else numbers:
+            at = number - begin
+            if seen[at] >= since:
+                record = decode(data[at * BYTES : (at + 1) * BYTES], number)
                 if record is not None:
-                    yield number, record
-            end = begin
+                    found.append((number, record))
+        return found
 
     def _place(self, number: int) -> int:
         return number % self.count * BYTES

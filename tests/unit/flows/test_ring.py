@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 
 from cni_calico.flows import ring as rings
 from cni_calico.flows.records import BYTES, SIX, FlowRecord, decode, encode
@@ -93,3 +95,30 @@ def test_without_room_for_the_file_the_newest_are_in_memory(tmp_path: Path, monk
         ring.append(record(i))
     assert str(tmp_path) in ring.trouble and [one.began for _, one in ring.newest_first()] == [5, 4, 3]
     assert not (tmp_path / "elsewhere").exists()
+
+
+@given(st.lists(st.tuples(st.sampled_from(("append", "update", "again")), st.integers(1, 30)), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_pieces_are_those_of_a_list(steps: list[tuple[str, int]]) -> None:
+    """Whatever was appended and seen again, by this process or an earlier one: what was seen since, in either order."""
+    with TemporaryDirectory() as root, MonkeyPatch.context() as patched:
+        patched.setattr(rings, "_PIECE", 4)
+        ring, model = Ring(f"{root}/ring", 4096 + 11 * BYTES), dict[int, FlowRecord]()
+        for step, value in steps:
+            if step == "append":
+                model[ring.append(record(value))] = record(value)
+            elif step == "update" and model:
+                number = max(model) - value % 11
+                if number in model:
+                    model[number] = model[number]._replace(last=value)
+                    ring.update(number, model[number])
+            else:
+                ring.close()
+                ring = Ring(f"{root}/ring", 4096 + 11 * BYTES)
+            model = {number: one for number, one in model.items() if number > max(model) - 11}
+            for since in (0, value):
+                wanted = [(number, one) for number, one in sorted(model.items()) if one.last >= since]
+                assert [one for piece in ring.pieces(newest_first=False, since=since) for one in piece] == wanted
+                found = [one for piece in ring.pieces(newest_first=True, since=since) for one in piece]
+                assert found == wanted[::-1]
+        ring.close()

@@ -1,0 +1,132 @@
+"""PURE: whether a record meets conditions, told without making a document of it.
+
+Rule: the answer is that of ``query.meets`` for the record's document. What a number stands for is looked up once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
+
+from cni_calico.flows.deciders import END, Decider
+from cni_calico.flows.names import EndName
+from cni_calico.flows.packets import ICMP, ICMPV6
+from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer
+from cni_calico.flows.records import FlowRecord
+
+Test = Callable[[FlowRecord], bool]
+_PROTOCOL_NUMBERS = {name: number for number, name in PROTOCOLS.items()}
+_DIGITS = 5
+
+
+class Selection:
+    """For one question: the names that ends and rules have now."""
+
+    def __init__(self, conditions: Iterable[Condition], describer: Describer) -> None:
+        self._describer = describer
+        self._tests = [(tuple(self._test(one.field, value) for value in one.values), one.negated) for one in conditions]
+
+    def has(self, record: FlowRecord) -> bool:
+        for tests, negated in self._tests:
+            for test in tests:
+                if test(record):
+                    break
+            else:
+                if negated:
+                    continue
+                return False
+            if negated:
+                return False
+        return True
+
+    def _test(self, name: str, value: str) -> Test:
+        match name:
+            case "verdict":
+                wanted = {ALLOWED: False, DENIED: True}.get(value)
+                return lambda record: record.denied is wanted
+            case "from":
+                return self._end(value, source=True)
+            case "to":
+                return self._end(value, source=False)
+            case "pod":
+                source, destination = self._end(value, source=True), self._end(value, source=False)
+                return lambda record: source(record) or destination(record)
+            case "namespace":
+                there = _AskedOnce(lambda number: self._namespace(number) == value)
+                return lambda record: there[record.source_end] or there[record.destination_end]
+            case "ip":
+                packed = _packed(value)
+                return lambda record: packed in (record.source, record.destination)
+            case "port":
+                port = _number(value)
+                return lambda record: record.dport == port and record.protocol not in (ICMP, ICMPV6)
+            case "protocol":
+                protocol = _protocol(value.lower())
+                return lambda record: record.protocol == protocol
+            case _:
+                return self._decider(name, value)
+
+    def _end(self, value: str, *, source: bool) -> Test:
+        packed = _packed(value)
+        named = _AskedOnce(lambda number: _is_named(self._describer.name_of(number), value))
+        if source:
+            return lambda record: record.source == packed or named[record.source_end]
+        return lambda record: record.destination == packed or named[record.destination_end]
+
+    def _namespace(self, number: int) -> str | None:
+        name = self._describer.name_of(number)
+        return None if name is None else name.namespace
+
+    def _decider(self, name: str, value: str) -> Test:
+        known = _AskedOnce(lambda number: _decides(self._describer.decider_of(number), name, value))
+        return lambda record: any(known[number] for number in record.numbers())
+
+
+class _AskedOnce(dict[int, bool]):
+    """The answers to a question about numbers."""
+
+    def __init__(self, ask: Callable[[int], bool]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def __missing__(self, number: int) -> bool:
+        answer = self[number] = self._ask(number)
+        return answer
+
+
+def _packed(value: str) -> bytes | None:
+    """Of an address as it is written in documents."""
+    try:
+        address = ip_address(value)
+    except ValueError:
+        return None
+    return address.packed if str(address) == value else None
+
+
+def _protocol(value: str) -> int:
+    if value in _PROTOCOL_NUMBERS:
+        return _PROTOCOL_NUMBERS[value]
+    number = _number(value)
+    return -1 if number in PROTOCOLS else number
+
+
+def _number(value: str) -> int:
+    """-1 for what documents have nowhere."""
+    return int(value) if len(value) <= _DIGITS and value.isdecimal() and str(int(value)) == value else -1
+
+
+def _is_named(end: EndName | None, value: str) -> bool:
+    namespace, slash, name = value.rpartition("/")
+    return end is not None and (not slash or end.namespace == namespace) and end.name.startswith(name)
+
+
+def _decides(decider: Decider | None, name: str, value: str) -> bool:
+    """``name``: policy, tier."""
+    if decider is None:
+        return False
+    if name == "tier":
+        return decider.tier == value
+    namespace, slash, policy = value.rpartition("/")
+    if decider.index == END and not decider.tier:
+        return False  # no profile, so there is none to be named
+    return decider.name == policy and (not slash or decider.namespace == namespace)

@@ -1,0 +1,70 @@
+"""Conditions on a record against conditions on its document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cni_calico.flows.deciders import END, REFUSED, Decider
+from cni_calico.flows.names import EndName
+from cni_calico.flows.query import FIELDS, Condition, Describer, meets
+from cni_calico.flows.records import DENIED, SIX, FlowRecord
+from cni_calico.flows.selection import Selection
+
+NAMES = {
+    1: EndName("pod", "shop", "web-1"),
+    2: EndName("pod", "shop", "web-2"),
+    3: EndName("workload", "", "web"),
+    4: EndName("pod", "other", "10.0.0.1-x"),
+}
+DECIDERS = {
+    300: Decider("NetworkPolicy", "shop", "db", "default", True, 0, "Allow"),
+    301: Decider("GlobalNetworkPolicy", "", "db", "security", False, END, "Deny"),
+    302: Decider("Profile", "", "", "", True, END, "Deny"),
+    303: Decider("Profile", "", "kns.shop", "", False, 0, "Allow"),
+    304: Decider("NetworkPolicy", "shop", "web", "default", True, REFUSED, "Deny"),
+}
+DESCRIBER = Describer("n", DECIDERS.get, NAMES.get)
+V4, V6 = (bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))), (b"\xfd" + bytes(15), bytes(15) + b"\1")
+VALUES = {
+    "verdict": ("allowed", "denied", "other"),
+    "namespace": ("shop", "other", "", "x"),
+    "ip": ("10.0.0.1", "fd00::", "::1", "0::1", "x"),
+    "port": ("0", "80", "080", "8443", "-1", "x", "9" * 5000, "\u0663"),
+    "protocol": ("tcp", "TCP", "6", "icmp", "1", "47", "047", "x"),
+    "policy": ("db", "shop/db", "other/db", "/db", "", "web", "kns.shop", "shop/"),
+    "tier": ("default", "security", "", "x"),
+}
+ENDS = ("10.0.0.1", "10.0.0", "fd00::", "shop/web", "shop/", "web-2", "web", "/web", "", "other/10.0.0.1")
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> FlowRecord:
+    addresses = draw(st.sampled_from((V4, V6)))
+    source, destination = draw(st.sampled_from(addresses)), draw(st.sampled_from(addresses))
+    ports = [draw(st.sampled_from((0, 80, 8443))) for _ in range(2)]
+    protocol = draw(st.sampled_from((1, 6, 17, 47, 58)))
+    flags = (SIX if addresses is V6 else 0) | draw(st.sampled_from((0, DENIED)))
+    number = st.sampled_from((0, 3, 999, *DECIDERS))
+    decided = [draw(number) for _ in range(4)]
+    denied = draw(number.filter(bool)) if flags & DENIED else 0
+    ends = [draw(st.sampled_from((0, 1, 2, 3, 4, 9))) for _ in range(2)]
+    where = source, destination, destination, *ports, ports[1], protocol, flags
+    return FlowRecord(1, 1, *where, *decided, denied, 1, 1, 1, 1, *ends)
+
+
+@st.composite
+def _conditions(draw: st.DrawFn) -> Condition:
+    name = draw(st.sampled_from(FIELDS))
+    value = st.sampled_from(VALUES.get(name, ENDS))
+    return Condition(name, tuple(draw(st.lists(value, max_size=2))), draw(st.booleans()))
+
+
+@given(st.lists(_records(), min_size=1, max_size=4), st.lists(_conditions(), max_size=3))
+@settings(max_examples=400, deadline=None)
+def test_a_record_is_selected_as_its_document_is(records: list[FlowRecord], conditions: list[Condition]) -> None:
+    selection = Selection(conditions, DESCRIBER)
+    documents: list[dict[str, Any]] = [DESCRIBER.describe(one) for one in records]
+    assert [selection.has(one) for one in records] == [meets(one, conditions) for one in documents]
