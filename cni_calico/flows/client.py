@@ -1,7 +1,7 @@
 """Asks this host's recorder for flows.
 
 Rule: lines come as they are ready; one that is no JSON object, or a recorder that ends in between, is an error, never
-an empty answer.
+an empty answer. A recorder that looks for long sends empty documents meanwhile, so that nobody takes it for dead.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ class RecorderSilent(CalicoError):
     hint = "flows are recorded where FELIX_FLOWS is Enabled or Denied, and only root may read them"
 
 
+class RecorderSlow(RecorderSilent):
+    """It answers, but not in time."""
+
+    hint = ""
+
+
 class QueryFailed(CalicoError):
     """The recorder refuses the question; the text is the recorder's."""
 
 
-def ask(path: str, query: FlowQuery, deadline: Deadline) -> Iterator[dict[str, Any]]:
-    """The documents that answer; the last one has ``end``, but for a query that follows: that never ends by itself.
-    ``deadline``: for each piece of the answer, except while following. Raises RecorderSilent, QueryFailed,
-    DeadlineExceeded.
+def ask(path: str, query: FlowQuery, deadline: Deadline, *, whole: bool = False) -> Iterator[dict[str, Any]]:
+    """The documents that answer; the last one has ``end``, but for a query of the status, and for one that follows,
+    which never ends by itself. ``deadline``: for each piece of the answer, except while following, or for the ``whole``
+    of it. Raises RecorderSilent, QueryFailed.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
@@ -39,11 +45,19 @@ def ask(path: str, query: FlowQuery, deadline: Deadline) -> Iterator[dict[str, A
             connection.connect(path)
             connection.sendall(render_query(query))
             connection.settimeout(None if query.follow else max(0.1, deadline.remaining_s()))
+            document: dict[str, Any] = {}
             with connection.makefile("rb") as lines:
                 while line := lines.readline(_LINE):
-                    yield _parse(line)
+                    if document := _parse(line):
+                        yield document
+                    if whole and deadline.remaining_s() <= 0:
+                        raise RecorderSlow(f"cannot read flows from {path}: the recorder looks for longer than that")
+        except TimeoutError as e:
+            raise RecorderSlow(f"cannot read flows from {path}: the recorder does not answer in time") from e
         except OSError as e:
             raise RecorderSilent(f"cannot read flows from {path}: {e.strerror or e}") from e
+    if not query.status and "end" not in document:
+        raise RecorderSilent(f"cannot read flows from {path}: the recorder ended before its answer did")
 
 
 def _parse(line: bytes) -> dict[str, Any]:

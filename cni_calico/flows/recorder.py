@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
@@ -22,8 +23,10 @@ from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
 from cni_calico.flows.names import Deciders, Names
-from cni_calico.flows.query import Describer, FlowQuery, meets
+from cni_calico.flows.query import Describer, FlowQuery
+from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
+from cni_calico.flows.selection import Selection
 from cni_calico.flows.serving import SOCKET, FlowServer
 from cni_calico.kernel import sysctl
 from cni_calico.log import Log
@@ -65,6 +68,7 @@ class Recorder:
         self._live.resume(self._ring.newest_first())
 
     def close(self) -> None:
+        self.losses.flush()
         self._opened.close()
 
     def step(self) -> None:
@@ -119,8 +123,10 @@ class Recorder:
             self.losses.add(Loss(self._ring.alive, self._now(), ALLOWED, AWAY, None))
 
     def _note_losses(self) -> None:
-        for loss in self._arrivals.new_losses(self._now()):
+        now = self._now()
+        for loss in self._arrivals.new_losses(now):
             self.losses.add(loss)
+        self.losses.flush(now)
 
     # -- what is served ---------------------------------------------------------------------------------------------
 
@@ -128,23 +134,33 @@ class Recorder:
         return Describer(self._names.node, self._deciders.get, self._names.get)
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
-        """What meets the request, the newest first; an empty one from time to time, so that others have their turn."""
+        """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
         if request.follow and request.last is None and request.since is None:
             return
-        describer, left = self._describer(), request.last
-        since, until = request.since, request.until
-        for _, record in self._ring.newest_first():
-            if left == 0:
-                return
-            if since is not None and record.last < since * 1e6:
+        describer, ring = self._describer(), self._ring
+        if request.last is None:
+            for piece in self._selected(request, describer, newest_first=False):
+                yield from (describer.describe(record) for _, record in piece)
                 yield {}
-                continue
-            document = describer.describe(record) if until is None or record.began <= until * 1e6 else {}
-            if document and meets(document, request.conditions):
-                left = None if left is None else left - 1
-                yield document
-            else:
-                yield {}
+            return
+        numbers = array("Q")
+        for piece in self._selected(request, describer, newest_first=True):
+            numbers.extend(number for number, _ in piece[: request.last - len(numbers)])
+            if len(numbers) >= request.last:
+                break
+            yield {}
+        for number in reversed(numbers):
+            record = ring.read(number)
+            yield {} if record is None else describer.describe(record)  # it may have been overwritten meanwhile
+
+    def _selected(
+        self, request: FlowQuery, describer: Describer, *, newest_first: bool
+    ) -> Iterator[list[tuple[int, FlowRecord]]]:
+        selection = Selection(request.conditions, describer)
+        since, until = int(max(0.0, request.since or 0.0) * 1e6), request.until
+        before = None if until is None else until * 1e6
+        for piece in self._ring.pieces(newest_first=newest_first, since=since):
+            yield [one for one in piece if (before is None or one[1].began <= before) and selection.has(one[1])]
 
     def status(self) -> dict[str, Any]:
         live, ring = self._live, self._ring
@@ -166,10 +182,10 @@ class Recorder:
             "troubles": [text for text in (ring.trouble, self._names.trouble) if text],
         }
 
-    def ending(self, since: float | None) -> dict[str, Any]:
+    def ending(self, since: float | None, until: float | None) -> dict[str, Any]:
         lost = [
             {"from": one.begin, "to": one.end, "source": one.source, "why": one.why, "count": one.count}
-            for one in self.losses.since(since)
+            for one in self.losses.between(since, until)
         ]
         return {"end": True, "node": self._names.node, "lost": lost}
 

@@ -12,6 +12,7 @@ import selectors
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Protocol
 
 from cni_calico.flows.query import Aggregates, FlowQuery, QueryRefused, meets, parse_query
@@ -20,17 +21,20 @@ from cni_calico.regular import make_directories
 SOCKET = "flow-query.sock"
 READERS = 8
 _LINE, _ROOM, _PATIENCE_S = 64 << 10, 1 << 20, 10.0
+_SIGN_S = 1.0  # who waits for an answer that is being looked for gets an empty one as often
 _PIECE = 200  # documents that are made for one reader before the others have their turn
 
 
 class FlowSource(Protocol):
-    """What is served. ``documents`` are the newest first; ``ending`` is the last line."""
+    """What is served. ``documents`` are the oldest first, empty ones are no answer; ``ending`` is the last line, of a
+    time (seconds since 1970).
+    """
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]: ...
 
     def status(self) -> dict[str, Any]: ...
 
-    def ending(self, since: float | None) -> dict[str, Any]: ...
+    def ending(self, since: float | None, until: float | None) -> dict[str, Any]: ...
 
 
 class Reader:
@@ -41,7 +45,9 @@ class Reader:
         self.out = bytearray()
         self.got = b""
         self.missed = 0
+        self.since: float | None = None  # from when on losses are told, seconds since 1970
         self.moved = now  # when something was last sent, or there was nothing to send
+        self.heard = now  # when something was last sent
         self.ending = False
 
     def fileno(self) -> int:
@@ -156,10 +162,10 @@ class FlowServer:
             reader.say(self._source.status())
             reader.ending = True
         else:
-            reader.making = self._answer(request)
+            reader.making, reader.since = self._answer(reader, request), request.since
 
-    def _answer(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
-        """Oldest first, so that what follows can come after it."""
+    def _answer(self, reader: Reader, request: FlowQuery) -> Iterator[dict[str, Any]]:
+        """Oldest first, so that what follows can come after it; none is kept."""
         if request.aggregate:
             summed = Aggregates()
             for document in self._source.documents(request):
@@ -170,12 +176,15 @@ class FlowServer:
             if summed.left_out:
                 yield {"lost": summed.left_out, "why": f"more than {summed.most} different ones"}
             return
-        found: list[dict[str, Any]] = []
+        count = 0
         for document in self._source.documents(request):
             if document:
-                found.append(document)
-            yield {}
-        yield from reversed(found)
+                if not count:
+                    first = document["start"]
+                count += 1
+            yield document
+        if request.last is not None and count >= request.last:
+            reader.since = _seconds(first) if count else float("inf")
 
     def _go_on(self, reader: Reader) -> None:
         if reader.making is not None and len(reader.out) < _ROOM:
@@ -187,13 +196,15 @@ class FlowServer:
                     break
                 if document:
                     reader.say(document)
+            if not reader.out and self._now() - reader.heard >= _SIGN_S:
+                reader.say({})
         self._send(reader)
 
     def _finish(self, reader: Reader) -> None:
         request, reader.making = reader.request, None
         assert request is not None
         if not request.follow:
-            reader.say(self._source.ending(request.since))
+            reader.say(self._source.ending(reader.since, request.until))
             reader.ending = True
 
     def _send(self, reader: Reader) -> None:
@@ -202,7 +213,7 @@ class FlowServer:
             try:
                 sent = reader.connection.send(reader.out)
                 del reader.out[:sent]
-                reader.moved = now
+                reader.moved = reader.heard = now
             except BlockingIOError:
                 if now - reader.moved > _PATIENCE_S:
                     self._drop(reader)
@@ -221,3 +232,11 @@ class FlowServer:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(reader.connection)
             reader.connection.close()
+
+
+def _seconds(text: str) -> float | None:
+    """Of a time in a document."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

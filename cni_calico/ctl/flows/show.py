@@ -192,4 +192,5 @@ def describe_losses(lost: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield f"ends of connections were lost about {end}: some flows end later than they did"
         else:
             name = what.get(one["source"], shown(one["source"]))
-            yield f"not recorded: {one['count']} {name} at {end} ({shown(one['why'])})"
+            when = f"at {end}" if begin == end else f"between {begin} and {end}"
+            yield f"not recorded: {one['count']} {name} {when} ({shown(one['why'])})"

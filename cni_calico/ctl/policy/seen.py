@@ -1,6 +1,6 @@
 """What this host has recorded of a connection that is explained (docs/flows.md).
 
-Rule: only a sentence beside what is computed; without a recorder that answers there is none.
+Rule: only a sentence beside what is computed; without a recorder that answers there is none, and nobody waits long.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from datetime import datetime
 from cni_calico import directories
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.flows.client import ask
+from cni_calico.flows.client import RecorderSlow, ask
 from cni_calico.flows.query import PROTOCOLS, Condition, FlowQuery
 from cni_calico.flows.serving import SOCKET
 from cni_calico.policy.explain import Packet
 from cni_calico.policy.ports import WITH_PORTS
 
-_HOUR_S, _ANSWER_S = 3600, 2.0
+_HOUR_S, _ANSWER_S = 3600, 5.0
 
 
-def describe_seen(packet: Packet, now: Callable[[], float] = time.time) -> str:
+def describe_seen(packet: Packet, now: Callable[[], float] = time.time, answer_s: float = _ANSWER_S) -> str:
     """The sentence, "" for none."""
     path = f"{directories.run_dir(os.environ)}/{SOCKET}"
     if not os.path.exists(path):
@@ -34,12 +34,15 @@ def describe_seen(packet: Packet, now: Callable[[], float] = time.time) -> str:
         wanted["port"] = str(packet.destination_port)
     conditions = tuple(Condition(field, (value,)) for field, value in wanted.items())
     counts, last = Counter[str](), dict[str, str]()
+    query = FlowQuery(conditions, since=now() - _HOUR_S, aggregate=True)
     try:
-        for document in ask(path, FlowQuery(conditions, since=now() - _HOUR_S), Deadline.after(_ANSWER_S)):
+        for document in ask(path, query, Deadline.after(answer_s), whole=True):
             if "verdict" in document:
                 verdict = document["verdict"]
-                counts[verdict] += 1
+                counts[verdict] += document["connections"]
                 last[verdict] = max(last.get(verdict, ""), document["last"])
+    except RecorderSlow:
+        return f"Seen on this host in the last hour: unknown, its flow recorder did not answer within {answer_s:g} s."
     except CalicoError:
         return ""
     if not counts:

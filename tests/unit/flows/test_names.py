@@ -9,7 +9,6 @@ import pytest
 
 from cni_calico.flows import names as names_module
 from cni_calico.flows.deciders import Decider, render_line
-from cni_calico.flows.losses import AWAY, Loss, Losses
 from cni_calico.flows.names import ENDS, NAMES, Deciders, EndName, Names, parse_ends, parse_name, render_ends
 from tests.full_disk import largest_file
 
@@ -138,13 +137,3 @@ def test_the_file_of_names_does_not_grow_for_ever(tmp_path: Path, monkeypatch: p
     kept = [parse_name(line) for line in (tmp_path / NAMES).read_text().splitlines()]
     assert kept == [(given[0], pod(0)), *((given[i], pod(i)) for i in range(40, 50)), (last, pod(60))]
     assert names.number_of(A) == given[0] and names.get(given[1]) is None
-
-
-def test_losses_are_kept(tmp_path: Path) -> None:
-    loss, later = Loss(1.0, 2.0, "nflog-allowed", AWAY, None), Loss(5.0, 6.0, "nflog-denied", "rate", 7)
-    losses = Losses(str(tmp_path))
-    losses.add(loss)
-    losses.add(later)
-    with (tmp_path / "losses").open("a") as file:
-        file.write("nonsense\n")
-    assert Losses(str(tmp_path)).since(None) == [loss, later] and Losses(str(tmp_path)).since(3.0) == [later]

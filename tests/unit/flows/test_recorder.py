@@ -12,7 +12,8 @@ import pytest
 
 from cni_calico.flows import recorder as module
 from cni_calico.flows.deciders import Decider, render_line
-from cni_calico.flows.query import FlowQuery, render_query
+from cni_calico.flows.losses import DENIED, RATE, Loss
+from cni_calico.flows.query import Condition, FlowQuery, render_query
 from cni_calico.flows.recorder import DIRECTORY, Recorder
 from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.ended import TrackedConnection
@@ -128,3 +129,35 @@ def test_who_follows_is_told_of_a_denial_that_comes_a_step_later(stepped: Callab
         assert [(one["verdict"], len(one["decided"])) for one in told] == [("allowed", 1), ("denied", 2)]
         node.step((True, key(1000), OUT), (False, key(1000), IN), after_s=1)
         assert node.said(following) == []
+
+
+def shown(node: Stepped, query: FlowQuery) -> list[dict[str, Any]]:
+    return [one for one in node.recorder.documents(query) if one]
+
+
+def test_what_is_asked_for_is_shown_oldest_first(stepped: Callable[[], Stepped]) -> None:
+    node = stepped()
+    for begin in range(0, 1200, 150):
+        node.step(*((True, key(1000 + i, 80 + i % 3), OUT) for i in range(begin, begin + 150)), after_s=1)
+    ports = [one["source"]["port"] for one in shown(node, FlowQuery())]
+    assert ports == list(range(1000, 2200))
+    to_81 = (Condition("port", ("81",)),)
+    assert [one["source"]["port"] for one in shown(node, FlowQuery(to_81, last=2))] == [2195, 2198]
+    assert [one["source"]["port"] for one in shown(node, FlowQuery(to_81, last=0))] == []
+    assert len(shown(node, FlowQuery(to_81, last=1000))) == 400
+    since = shown(node, FlowQuery(since=NOW + 2, until=NOW + 3))
+    assert [one["source"]["port"] for one in since] == list(range(1150, 1450))
+    assert shown(stepped(), FlowQuery(last=1, until=NOW + 3))[0]["source"]["port"] == 1449, "a new one shows it, too"
+
+
+def test_losses_are_told_for_what_is_shown(stepped: Callable[[], Stepped]) -> None:
+    node = stepped()
+    node.recorder.losses.add(Loss(NOW - 900, NOW - 900, DENIED, RATE, 5))
+    node.step((True, key(1000), OUT))
+    node.step((True, key(1001), OUT), after_s=100)
+    for last, losses in ((1, 0), (2, 0), (3, 1), (None, 1)):
+        with node.connect(FlowQuery(last=last)) as asking:
+            said = node.said(asking)
+            assert len(said[:-1]) == min(last or 2, 2) and len(said[-1]["lost"]) == losses
+    with node.connect(FlowQuery(since=NOW - 1000, until=NOW - 800)) as asking:
+        assert [len(one["lost"]) for one in node.said(asking)] == [1]

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,31 @@ END = {"end": True, "lost": []}
 
 def flow(port: int, text: str = "") -> dict[str, Any]:
     ends = {"source": {"ip": "10.0.0.1"}, "destination": {"ip": "10.0.0.2", "port": port}}
-    return {**ends, "verdict": "allowed", "protocol": "tcp", "decided": [], "text": text}
+    return {
+        **ends,
+        "start": f"1970-01-01T00:00:{port:02}+00:00",
+        "verdict": "allowed",
+        "protocol": "tcp",
+        "decided": [],
+        "text": text,
+    }
 
 
 class Source:
-    """Ports 1 to 5, the newest first, with something empty in between."""
+    """Ports 1 to 5, with something empty in between; without end for who asks from the beginning."""
 
     def documents(self, query: FlowQuery) -> Iterator[dict[str, Any]]:
-        for port in range(5, 0, -1):
-            yield flow(port)
+        for port in count(1) if query.since == 0 else range(1, 6):
+            yield flow(port % 60)
             yield {}
+        while query.until == 0:
+            yield {}  # looking for more
 
     def status(self) -> dict[str, Any]:
         return {"live": 3}
 
-    def ending(self, since: float | None) -> dict[str, Any]:
-        return END
+    def ending(self, since: float | None, until: float | None) -> dict[str, Any]:
+        return END if since is None else {**END, "since": since}
 
 
 class Clock:
@@ -82,6 +92,8 @@ def test_the_oldest_come_first_and_an_end(flow_server: FlowServer) -> None:
     found = answer(flow_server, render_query(FlowQuery()))
     assert [one["destination"]["port"] for one in found[:-1]] == [1, 2, 3, 4, 5] and found[-1] == END
     assert answer(flow_server, render_query(FlowQuery(status=True))) == [{"live": 3}]
+    assert answer(flow_server, render_query(FlowQuery(last=5)))[-1] == {**END, "since": 1}, "losses since the oldest"
+    assert answer(flow_server, render_query(FlowQuery(last=6)))[-1] == END, "there may be none older"
     assert oct(os.stat(flow_server.path).st_mode)[-3:] == "600"
 
 
@@ -100,6 +112,36 @@ def test_who_follows_gets_what_there_is_and_what_is_new(flow_server: FlowServer)
         flow_server.tell(flow(9))
         flow_server.wait(0)
         assert json.loads(opened.recv(1 << 16)) == flow(9)
+
+
+def test_nothing_is_kept_of_what_is_answered(flow_server: FlowServer) -> None:
+    with connect(flow_server, render_query(FlowQuery(since=0))) as opened:
+        got = bytearray()
+        until(
+            lambda: flow_server.wait(0) or got.extend(opened.recv(1 << 16)) or got.count(b"\n") > 10_000, "more flows"
+        )
+        for _ in range(100):
+            flow_server.wait(0)
+        (reader,) = flow_server._readers
+        assert len(reader.out) < 2 << 20, "it waits for the reader"
+
+
+def test_who_waits_for_long_hears_that_the_recorder_lives(flow_server: FlowServer, flow_clock: Clock) -> None:
+    with connect(flow_server, render_query(FlowQuery(until=0))) as opened:
+        opened.setblocking(False)
+        got = bytearray()
+
+        def receive() -> bytes:
+            flow_server.wait(0)
+            with suppress(BlockingIOError):
+                got.extend(opened.recv(1 << 16))
+            return got
+
+        until(lambda: receive().count(b"\n") == 5, "what there is")
+        for _ in range(3):
+            flow_clock.now += 1
+            flow_server.wait(0)
+        assert receive().splitlines()[5:] == [b"{}"] * 3
 
 
 def test_who_is_slow_misses_some_and_is_told_so(flow_server: FlowServer, flow_clock: Clock) -> None:
