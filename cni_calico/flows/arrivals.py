@@ -15,7 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
 from cni_calico.flows.losses import ALLOWED, DENIED, ENDS, OVERRUN, RATE, Loss
 from cni_calico.flows.packets import key_of
-from cni_calico.kernel.netlink.decisions import DecisionReports
+from cni_calico.kernel.netlink.decisions import IN_DATAGRAM, DecisionReports
 from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
 
 AT_ONCE = 64  # datagrams of a socket
@@ -69,11 +69,12 @@ class Arrivals:
         """
         decisions, more = [], False
         for source, reports in self._reports.items():
-            if not self._may_take(source):
+            datagrams = self._may_take(source)
+            if not datagrams:
                 continue
-            taken = reports.take(AT_ONCE)
+            taken = reports.take(datagrams)
             self._taken[source] += len(taken)
-            more = more or len(taken) >= AT_ONCE
+            more = more or len(taken) >= datagrams
             for decision in taken:
                 key = key_of(decision.packet)
                 if key is None:
@@ -83,15 +84,17 @@ class Arrivals:
         ended = self._ends.take(AT_ONCE)
         return decisions, ended, more or len(ended) >= AT_ONCE
 
-    def _may_take(self, source: str) -> bool:
+    def _may_take(self, source: str) -> int:
+        """So many datagrams, however full they are."""
         second = int(self._clock())
         if second != self._second:
             self._second = second
             self._taken.clear()
             self._held_back.clear()
-        if self._taken[source] >= _MOST[source]:
+        left = (_MOST[source] - self._taken[source]) // IN_DATAGRAM
+        if left <= 0:
             self._held_back.add(source)
-        return source not in self._held_back
+        return 0 if source in self._held_back else min(AT_ONCE, left)
 
     def lost(self) -> dict[str, int]:
         """So far; of ends how often, because nobody knows how many."""

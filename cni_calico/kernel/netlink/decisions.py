@@ -22,7 +22,8 @@ _ULOG = 4  # the subsystem
 _PACKET, _CONFIG = _ULOG << 8, _ULOG << 8 | 1
 _COMMAND, _MODE, _TIMEOUT, _THRESHOLD, _FLAGS = 1, 2, 4, 5, 6  # attributes of a configuration
 _BIND, _SEQUENCE = b"\1", (1).to_bytes(2, "big")
-_COPY, _AT_ONCE, _LATE = 64, 32, 5  # bytes of a packet; packets in a datagram; hundredths of a second that they wait
+IN_DATAGRAM = 32  # packets, at most
+_COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets wait for others
 _WANTED = ((1,), (4,), (5,), (9,), (10,), (12,))  # header, interfaces in and out, payload, prefix, number
 _MESSAGE = Struct("=IHHII")
 _DATAGRAM = 1 << 16
@@ -59,7 +60,7 @@ class DecisionReports(Nfnetlink):
             self._configure(wire.attribute(_COMMAND, _BIND), deadline)
             self._configure(wire.attribute(_MODE, _COPY.to_bytes(4, "big") + b"\2\0"), deadline)
             waiting = wire.attribute(_TIMEOUT, _LATE.to_bytes(4, "big"))
-            waiting += wire.attribute(_THRESHOLD, _AT_ONCE.to_bytes(4, "big"))
+            waiting += wire.attribute(_THRESHOLD, IN_DATAGRAM.to_bytes(4, "big"))
             self._configure(waiting + wire.attribute(_FLAGS, _SEQUENCE), deadline)
         except BaseException:
             self.close()

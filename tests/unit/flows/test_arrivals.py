@@ -1,0 +1,78 @@
+"""How much is taken in a second, and why the rest was lost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cni_calico.flows import arrivals as module
+from cni_calico.flows.arrivals import Arrivals
+from cni_calico.flows.losses import ALLOWED, DENIED, OVERRUN, RATE
+from cni_calico.kernel.netlink.decisions import IN_DATAGRAM
+
+PACKET = bytes((0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 3, 232, 0, 53, 0, 8, 0, 0))
+
+
+class Decision(NamedTuple):
+    number: int
+    packet: bytes
+
+
+class Flood:
+    """A group whose datagrams have so many packets; what is lost is told by the test."""
+
+    strange = slow = 0
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes, self.lost, self.at = sizes, 0, 0
+
+    def take(self, datagrams: int) -> list[Decision]:
+        found: list[Decision] = []
+        for _ in range(datagrams):
+            found += [Decision(300, PACKET)] * self.sizes[self.at % len(self.sizes)]
+            self.at += 1
+        return found
+
+    def __enter__(self) -> Flood:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class NoEnds(Flood):
+    overrun = 0
+
+    def take(self, datagrams: int) -> list[Decision]:
+        return []
+
+
+@given(st.lists(st.integers(1, IN_DATAGRAM), min_size=1, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_never_more_is_taken_in_a_second_and_hardly_less(sizes: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        groups: list[Flood] = []
+        patched.setattr(module, "DecisionReports", lambda *_: groups.append(Flood(sizes)) or groups[-1])
+        patched.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
+        patched.setattr(module, "_MOST", {ALLOWED: 2000, DENIED: 500})
+        now = 7.0
+        arrivals = Arrivals(lambda: now)
+        for second in (7.0, 8.0):
+            now, taken = second, {True: 0, False: 0}
+            while True:
+                decisions, _, more = arrivals.take()
+                for allowed, _key, _number in decisions:
+                    taken[allowed] += 1
+                if not more:
+                    break
+            assert 2000 - IN_DATAGRAM < taken[True] <= 2000 and 500 - IN_DATAGRAM < taken[False] <= 500
+            groups[1].lost += 5
+            (loss,) = arrivals.new_losses(100.0)
+            assert (loss.source, loss.why, loss.count) == (DENIED, RATE, 5)
+        now = 9.0
+        arrivals.take()
+        groups[0].lost += 3
+        assert [(loss.source, loss.why, loss.count) for loss in arrivals.new_losses(101.0)] == [(ALLOWED, OVERRUN, 3)]
