@@ -66,6 +66,7 @@ class RecorderKeeper:
         """``flows``: the parameter; ``endpoints``: this node's."""
         if flows == DISABLED:
             self._wanted.clear()
+            self._note_none()
             return
         self._tell(endpoints)
         self._wanted.set()
@@ -91,6 +92,12 @@ class RecorderKeeper:
         self.troubles[part] = trouble
         self._tell_trouble(part, trouble)
 
+    def _note_none(self) -> None:
+        """What is not wanted has no troubles."""
+        for part, trouble in tuple(self.troubles.items()):
+            if trouble:
+                self._note(part, "")
+
     # -- the process --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -98,6 +105,7 @@ class RecorderKeeper:
         try:
             while not self._stopping.is_set():
                 if not self._wanted.is_set():
+                    self._note_none()
                     self._stopping.wait(_LOOK_S)
                     continue
                 lasted = self._run_once(lines.fd)

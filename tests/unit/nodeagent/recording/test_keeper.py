@@ -102,6 +102,14 @@ def test_a_recorder_that_ends_at_once_is_told(tmp_path: Path) -> None:
     keeper.use("Enabled", [])
     try:
         until(lambda: "not recorded" in told.get("the flow recorder", ""), "it is told")
+        (tmp_path / ENDS).unlink()
+        (tmp_path / ENDS).mkdir()
+        keeper.use("Enabled", [ENDPOINT])
+        assert told["names of flows"]
+        keeper.use("Disabled", [])
+        until(lambda: not any(told.values()), "nothing is wrong with what is not wanted")
+        keeper.use("Enabled", [ENDPOINT])
+        assert told["names of flows"], "it still cannot be written"
     finally:
         stopping.set()
         threads[0].join()
