@@ -1,9 +1,9 @@
 """The newest connections in a file of fixed size, or in memory where no file can be written.
 
 Rule: the file's room is taken when it is made, so a full disk can never stop recording later. What comes together is
-written together (``flush``). A record is in the place
-that its number gives; one that was overwritten or torn is told by itself. A file that is not ours, or of another
-version, is set aside (one is kept) and begun anew: history may be lost, never a start.
+written together (``flush``). A record is in the place that its number gives; one that was overwritten or torn is told
+by itself. A file that is not ours, or of another version, is set aside (one is kept) and begun anew: history may be
+lost, never a start.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from cni_calico import directories
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, IPAMError, KernelError
-from cni_calico.flows.recorder import run as run_recorder
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log, open_log_file, wants_json
 from cni_calico.model.timestamps import rfc3339
@@ -56,6 +55,8 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
 
 def record_flows(environ: Mapping[str, str]) -> int:
     """-flow-recorder, until a signal. Raises CalicoError."""
+    from cni_calico.flows.recorder import run as run_recorder
+
     stopping = Stopping()
     stopping.on_signals(signal.SIGTERM, signal.SIGINT)
     return run_recorder(environ, stopping.is_set, Log("info", context="flows: ", as_json=wants_json(environ)))

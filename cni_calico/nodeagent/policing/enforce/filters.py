@@ -2,8 +2,8 @@
 
 Rule: NFTablesMode Disabled chooses iptables only if iptables can be used here; the mode never leaves policies without
 enforcement. While iptables is used, a warning says what it lacks, and only then is what prints its rules imported. What
-the other packet filter left is removed only
-after this one's rules are in force: for a moment a packet meets both, but never neither.
+the other packet filter left is removed only after this one's rules are in force: for a moment a packet meets both, but
+never neither.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.view.known_nodes import parse_node_addresses
 from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
 from cni_calico.nodeagent.view.sources import Sources
@@ -184,6 +185,31 @@ def test_settings_for_others_are_not_ours(two_node_store, watch):
             Write.put(ResourceKey("FelixConfiguration", name), {"metadata": {"name": name}, "spec": 7})
         )
     assert watch().snapshot().unread == {ResourceKey("FelixConfiguration", "node.n1")}
+
+
+def test_recording_of_flows_is_switched_by_an_annotation(two_node_store, watch):
+    """Upstream's schema has no field for it; that of the node wins."""
+
+    def put(name, **annotations):
+        given = {f"config.projectcalico.org/{key}": value for key, value in annotations.items()}
+        metadata = {"name": name, "annotations": given}
+        two_node_store.elsewhere(Write.put(ResourceKey("FelixConfiguration", name), {"metadata": metadata, "spec": {}}))
+
+    def flows():
+        now = sources.snapshot()
+        parsed = parse_felix({}, now.felix_node, now.felix_default)
+        return parsed.settings.flows, len(parsed.warnings)
+
+    put("default", Flows="Enabled")
+    sources = watch()
+    assert flows() == ("Enabled", 0)
+    put("node.n1", Flows="Denied", flows="Enabled")
+    until(lambda: flows() == ("Denied", 0), "of the node")
+    put("node.n1", Flows="sometimes")
+    until(lambda: flows() == ("Enabled", 1), "it is told, and not used")
+    put("node.n1")
+    put("default")
+    until(lambda: flows() == ("Disabled", 0), "it is off")
 
 
 def test_all_parts_that_share_a_store_are_told(two_node_store, watch):
