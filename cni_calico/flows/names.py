@@ -25,7 +25,7 @@ _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without 
 
 @dataclass(frozen=True, slots=True)
 class EndName:
-    """``kind``: pod, workload, host."""
+    """``kind``: pod, workload."""
 
     kind: str
     namespace: str

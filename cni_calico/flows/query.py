@@ -16,7 +16,7 @@ from typing import Any
 from cni_calico.flows.deciders import END, REASONS, REFUSED, Decider
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
-from cni_calico.flows.records import BEFORE, COUNTED, ENDED, GONE, FlowRecord
+from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
 FIELDS = ("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol", "policy", "tier")
@@ -153,7 +153,7 @@ class Describer:
             "packets": packets if counted or record.denied else None,
             "bytes": size if counted else None,
             "ended": bool(record.flags & ENDED) or record.denied,
-            "how": "unknown" if not known or record.flags & BEFORE else "kernel",
+            "how": "kernel" if known else "unknown",
             **({"end": "unseen"} if record.flags & GONE else {}),
         }
 

@@ -17,9 +17,9 @@ BYTES = 144
 _ADDRESSES, _FLAGS = slice(2, 5), 9
 
 # flags
-SIX, DENIED, ENDED, COUNTED, BEFORE, GONE = 1, 2, 4, 8, 16, 32
-"""Addresses are IPv6; it was denied; it has ended; packets and bytes are known; it began before anybody could record
-who decided; its end was not seen, but it is not there any more.
+SIX, DENIED, ENDED, COUNTED, GONE = 1, 2, 4, 8, 32
+"""Addresses are IPv6; it was denied; it has ended; packets and bytes are known; its end was not seen, but it is not
+there any more.
 """
 
 

@@ -1,7 +1,7 @@
 """What rules of the packet filter have decided about packets, as they report it to a group (nfnetlink_log).
 
 Rule: nothing here waits: what has arrived is taken, up to a number of datagrams at once. What was lost is counted
-exactly, because reports are numbered; a report that cannot be parsed is counted and shown, and never ends the reading.
+exactly, because reports are numbered; a report that cannot be parsed is counted, and never ends the reading.
 """
 
 from __future__ import annotations
@@ -24,28 +24,23 @@ _COMMAND, _MODE, _TIMEOUT, _THRESHOLD, _FLAGS = 1, 2, 4, 5, 6  # attributes of a
 _BIND, _SEQUENCE = b"\1", (1).to_bytes(2, "big")
 IN_DATAGRAM = 32  # packets, at most
 _COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets wait for others
-_WANTED = ((1,), (4,), (5,), (9,), (10,), (12,))  # header, interfaces in and out, payload, prefix, number
+_WANTED = ((9,), (10,), (12,))  # payload, prefix, number
 _MESSAGE = Struct("=IHHII")
 _DATAGRAM = 1 << 16
 _SO_RCVBUFFORCE = 33
 
 
 class ReportedDecision(NamedTuple):
-    """``hook``: 0 prerouting, 1 input, 2 forward, 3 output, 4 postrouting. ``incoming``, ``outgoing``: indexes of
-    interfaces, 0 for none. ``packet``: its first 64 bytes at most, from the IP header.
-    """
+    """``number``: of the rule. ``packet``: its first 64 bytes at most, from the IP header."""
 
     number: int
-    hook: int
-    incoming: int
-    outgoing: int
     packet: bytes
 
 
 class DecisionReports(Nfnetlink):
     """Listens to a group in the opening thread's network namespace. Raises KernelError (EBUSY: another program does).
 
-    ``lost``: reports that did not reach us; ``strange``: that could not be parsed, ``strangest`` is one of them.
+    ``lost``: reports that did not reach us; ``strange``: that could not be parsed.
     """
 
     def __init__(self, group: int, room: int, deadline: Deadline) -> None:
@@ -53,7 +48,6 @@ class DecisionReports(Nfnetlink):
         self.group = group
         self._force(_SO_RCVBUFFORCE, room)
         self.lost = self.strange = 0
-        self.strangest = b""
         self._next = 0
         self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
         try:
@@ -95,7 +89,7 @@ class DecisionReports(Nfnetlink):
         while at + _MESSAGE.size <= end:
             size, kind, *_ = _MESSAGE.unpack_from(data, at)
             if size < _MESSAGE.size or at + size > end:
-                self._count_strange(data[at:])
+                self.strange += 1
                 return
             if kind == _PACKET:
                 decision = self._decision(data, at, size)
@@ -105,27 +99,18 @@ class DecisionReports(Nfnetlink):
 
     def _decision(self, data: bytes, at: int, size: int) -> ReportedDecision | None:
         try:
-            header, incoming, outgoing, packet, prefix, number = self._layouts.places(data, at, size)
+            packet, prefix, number = self._layouts.places(data, at, size)
             if number[1]:
-                self._note(_number(data, at, number))
-            if header[1] - header[0] != 4 or prefix[1] - prefix[0] != 9:
+                self._note(int.from_bytes(data[at + number[0] : at + number[1]], "big"))
+            if prefix[1] - prefix[0] != 9:
                 raise ValueError("it is not one of ours")
             rule = int(data[at + prefix[0] : at + prefix[1] - 1], 16)
-            indexes = _number(data, at, incoming), _number(data, at, outgoing)
-            return ReportedDecision(rule, data[at + header[0] + 2], *indexes, data[at + packet[0] : at + packet[1]])
+            return ReportedDecision(rule, data[at + packet[0] : at + packet[1]])
         except ValueError:
-            self._count_strange(data[at : at + size])
+            self.strange += 1
             return None
 
     def _note(self, number: int) -> None:
         """Count the gap before a report."""
         self.lost += number - self._next & 0xFFFFFFFF
         self._next = number + 1 & 0xFFFFFFFF
-
-    def _count_strange(self, data: bytes) -> None:
-        self.strange += 1
-        self.strangest = data[:64]
-
-
-def _number(data: bytes, at: int, place: tuple[int, int]) -> int:
-    return int.from_bytes(data[at + place[0] : at + place[1]], "big")

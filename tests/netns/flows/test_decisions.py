@@ -201,7 +201,7 @@ def test_a_connection_that_is_not_answered_is_reported_once(told_by_nftables: Li
     told_by_nftables.forget()
     assert told_by_nftables.wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
     until(lambda: reported(2), "another one")
-    assert [(allowed, decision.hook) for allowed, decision in found] == [(True, 2), (True, 2)]
+    assert [allowed for allowed, _ in found] == [True, True]
 
 
 def test_what_has_no_connection_passes_as_without_recording() -> None:
