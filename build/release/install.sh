@@ -105,8 +105,10 @@ find_release() {
     [ ! -f "$here/SHA256SUMS" ] || from=$here
   fi
   if [ -z "$from" ]; then
+    # an older release is signed, too
+    version=${version:-$VERSION}
     [ -n "$RELEASES" ] || die "where is the release? --from names a directory with its files, or an address"
-    from=$RELEASES/v${version:-$VERSION}
+    from=$RELEASES/v$version
   fi
   case $from in
     http://* | https://*)

@@ -100,6 +100,19 @@ def test_a_release_that_is_not_as_it_was_signed(fresh_host: FreshHost, spoil: Ca
     assert fresh_host.changes() == set()
 
 
+def test_where_releases_are_published_an_older_one_is_refused(fresh_host: FreshHost) -> None:
+    """It is signed as well, and whoever has the mirror can show it again."""
+    text = SCRIPT.read_text().replace("\nVERSION=\n", "\nVERSION='0.2.0'\n")
+    place = fresh_host.release / "v0.2.0"
+    place.mkdir()
+    for name in (TARBALL, "SHA256SUMS", "SHA256SUMS.sig"):
+        (fresh_host.release / name).rename(place / name)
+    (fresh_host.release / "install.sh").write_text(text.replace("\nRELEASES=\n", "\nRELEASES=/run/release\n"))
+    done = fresh_host.install(*FROM[2:])
+    assert done.returncode == 1 and "/v0.2.0 has version 0.1.0, and not 0.2.0" in done.stderr, done.stderr
+    assert fresh_host.changes() == set()
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
