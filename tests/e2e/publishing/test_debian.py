@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,13 @@ exec "$DEBIAN" "$@"
 """
 
 
-def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *command: str, environment: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
     (directory / "here").mkdir()
     (directory / "os-release").write_text("ID=ubuntu\nVERSION_ID=24.04\n")
-    environment = {
-        **os.environ,
+    inherited = {name: value for name, value in os.environ.items() if name not in ("LAB_CACHE", "XDG_CACHE_HOME")}
+    given = {
+        **inherited,
+        **environment,
         "DIR": str(directory),
         "DEBIAN": str(ROOT / ".ci/debian"),
         "DEBIAN_ROOT": str(directory / "root"),
@@ -35,7 +38,7 @@ def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         ["unshare", "--mount", "sh", "-c", _ENTER, "sh", *command],
-        env=environment,
+        env=given,
         capture_output=True,
         text=True,
         timeout=60,
@@ -49,7 +52,14 @@ def test_namespaces_of_users_can_be_made_there(tmp_path: Path) -> None:
 
 
 def test_it_has_that_root_and_our_directory(tmp_path: Path) -> None:
-    done = run(tmp_path, "bash", "-c", 'pwd; echo made >"$0"; echo changed >/new; findmnt -no FSTYPE -M /; exit 7', "file")
+    done = run(
+        tmp_path, "bash", "-c", 'pwd; echo made >"$0"; echo changed >/new; findmnt -no FSTYPE -M /; exit 7', "file"
+    )
     assert (done.returncode, done.stdout) == (7, f"{tmp_path}/here\noverlay\n"), done.stderr
     assert (tmp_path / "here/file").read_text() == "made\n"
     assert (tmp_path / "upper/new").read_text() == "changed\n" and not Path("/new").exists()
+
+
+def test_the_programs_are_those_of_its_root_user(tmp_path: Path) -> None:
+    done = run(tmp_path, "bash", "-c", "echo $HOME $PATH", environment={"HOME": "/home/somebody"})
+    assert done.stdout.startswith("/root /root/.cache/cni-lab/bin:/usr/local/sbin:"), done.stderr

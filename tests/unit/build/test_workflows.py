@@ -248,8 +248,20 @@ def test_the_pages_that_are_followed_every_night(name: str) -> None:
     assert subprocess.run(["bash", "-n", "-c", printed]).returncode == 0
 
 
-def test_on_debian_12_a_command_runs_as_it_is() -> None:
-    done = call("debian", "sh", "-c", "echo $0 $PATH", "x y")
-    assert done.stdout.startswith(f"x y {LAB_CACHE}/bin:")
+@pytest.mark.parametrize(
+    ("environment", "programs"),
+    [
+        ({}, "/nonexistent/.cache/cni-lab/bin"),
+        ({"XDG_CACHE_HOME": "/cache"}, "/cache/cni-lab/bin"),
+        ({"XDG_CACHE_HOME": "/cache", "LAB_CACHE": "/lab"}, "/lab/bin"),
+    ],
+)
+def test_on_debian_12_a_command_runs_as_it_is(environment: dict[str, str], programs: str) -> None:
+    """With the programs on PATH that tests/setup made for that user."""
+    done = call("debian", "sh", "-c", "echo $0 $PATH", "x y", **environment)
+    assert done.stdout.startswith(f"x y {programs}:")
+
+
+def test_its_status_is_the_commands() -> None:
     assert call("debian", "false").returncode == 1
     assert call("debian").returncode == 2
