@@ -62,11 +62,11 @@ def make_release(
     return out
 
 
-def make_package(out: Path, scratch: Path, architecture: str, version: str) -> None:
+def make_package(out: Path, scratch: Path, architecture: str, version: str, said: str = "nothing in it") -> None:
     tree = scratch / "package"
     (tree / "DEBIAN").mkdir(parents=True)
     fields = {"Package": "cni-calico-bundle", "Version": version, "Architecture": architecture}
-    fields |= {"Maintainer": "nobody <nobody@localhost>", "Description": "a package with nothing in it"}
+    fields |= {"Maintainer": "nobody <nobody@localhost>", "Description": f"a package with {said}"}
     (tree / "DEBIAN" / "control").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
     command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(out)]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1577836800"})

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The apt repository: a tree of files, signed, that any web server can hand out: ``apt.py TREE DEB...``.
+"""The apt repository: a tree of files, signed, that any web server can hand out: ``apt.py [--check] TREE DEB...``.
 
 Rule: everything is read and compared before TREE is changed, and it is changed by renames: packages first, then what
 lists them, what is no longer listed last. Indexes lie by their hash, too, and those of the state before stay, so that
 an ``apt update`` that began with it ends well. Nothing appears without a signature that gpgv has checked. Without a
-new package nothing is written.
+new package nothing is written, with --check nothing in any case: what would be refused is refused.
 
 ``pool/NAME_VERSION_ARCH.deb``, ``dists/stable`` (the last two minor versions), ``dists/vX.Y`` (one of them),
 ``cni-calico-archive.gpg`` (the key), ``cni-calico.sources`` (for /etc/apt/sources.list.d).
@@ -195,15 +195,16 @@ def _gpg(*words: str, check: bool = True) -> bytes:
 # -- the tree ---------------------------------------------------------------------------------------------------------
 
 
-def update_tree(tree: Path, given: Sequence[Path], key: str, address: str) -> bool:
-    """Whether something was written. Raises Refused."""
+def update_tree(tree: Path, given: Sequence[Path], key: str, address: str, *, check: bool = False) -> bool:
+    """Whether something was written; with ``check``, whether something would be. Raises Refused."""
     pool = tree / POOL
     kept = select_kept([read_deb(path) for path in sorted(pool.glob("*.deb"))], [read_deb(path) for path in given])
     if not kept:
         raise Refused("no package is given, and none is there")
     fingerprint = find_key(key)
-    tree.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".apt-", dir=tree.parent) as made:
+    if not check:
+        tree.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".apt-", dir=None if check else tree.parent) as made:
         scratch = Path(made)
         (scratch / KEYRING).write_bytes(_gpg("--export", fingerprint))
         suites = {STABLE: list(kept.values())}
@@ -216,8 +217,8 @@ def update_tree(tree: Path, given: Sequence[Path], key: str, address: str) -> bo
         gone = [path for path in (tree / "dists").glob("*") if path.name not in suites]
         gone += [path for path in pool.glob("*.deb") if path.name not in kept]
         stale = [name for name, data in files.items() if not _holds(tree / name, data)]
-        if not (changed or gone or stale):
-            return False
+        if check or not (changed or gone or stale):
+            return bool(changed or gone or stale)
         _put(tree, scratch, kept, changed)
         for name in stale:
             (scratch / "file").write_bytes(files[name])
@@ -296,13 +297,15 @@ def main() -> None:
     parser.add_argument("debs", type=Path, nargs="*", metavar="DEB")
     parser.add_argument("--key", default="", help="fingerprint of the key, if gpg has several")
     parser.add_argument("--address", default="", help=f"where it will be: writes {SOURCES}, apt's file of it")
+    parser.add_argument("--check", action="store_true", help="everything but the writing")
     words = parser.parse_args()
     try:
-        written = update_tree(words.tree, words.debs, words.key, words.address)
+        written = update_tree(words.tree, words.debs, words.key, words.address, check=words.check)
     except (Refused, OSError) as e:
         print(f"apt.py: {e}", file=sys.stderr)
         sys.exit(1)
-    print(f"{words.tree}: {'written and signed' if written else 'nothing new'}")
+    done = "would be written and signed" if words.check else "written and signed"
+    print(f"{words.tree}: {done if written else 'nothing new'}")
 
 
 if __name__ == "__main__":

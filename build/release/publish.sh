@@ -15,12 +15,13 @@
 # checked from the registry; only then tags lead to them: the version's, and `latest` and `vX.Y` where none is newer.
 # Settings: SIGNING_KEY, COSIGN_PASSWORD; REGISTRY_USER and REGISTRY_PASSWORD (default: those of `skopeo login`); APT_KEY, the
 # fingerprint of gpg's key for TREE/apt (default: no packages there).
-# Needs skopeo, cosign 3, jq and openssl.
+# Needs skopeo, cosign 3, jq and openssl, and .venv (tests/setup/python.sh --build); for TREE/apt gpg, gpgv and dpkg-deb.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=build/release/verify.sh
 . "$here/verify.sh"
 
+python=$here/../../.venv/bin/python
 dry=
 registry=
 pages=
@@ -45,6 +46,7 @@ parse() {
   done
   [ -n "$directory" ] || unable "which release? publish.sh --help"
   [ -d "$directory" ] || unable "there is no directory $directory; build/release/join.py makes it"
+  [ -x "$python" ] || unable "there is no $python: tests/setup/python.sh --build makes it"
   if [ "${#signer[@]}" = 0 ]; then
     [ -n "${SIGNING_KEY:-}" ] || unable "with what are the images signed? Set SIGNING_KEY, or --key FILE, or --keyless"
     signer=(--key "$SIGNING_KEY")
@@ -112,7 +114,7 @@ read_release() {
     tags+=("v$version")
     sources+=("oci:$scratch/images:$name")
   done <"$directory/images-digests.txt"
-  digest=$("$here/../../.venv/bin/python" "$here/chart.py" "$(echo "$directory/$NAME-chart-$version"*.tgz)" "$scratch/chart")
+  digest=$("$python" "$here/chart.py" "$(echo "$directory/$NAME-chart-$version"*.tgz)" "$scratch/chart")
   repositories+=("$registry/charts/$NAME")
   digests+=("$digest")
   tags+=("$version")
@@ -170,8 +172,10 @@ make_plan() {
     echo "write the page: $page"
     if [ -n "${APT_KEY:-}" ]; then
       need gpg gpgv dpkg-deb
-      gpg --batch --list-secret-keys "$APT_KEY" >/dev/null 2>&1 || wrong "gpg has no secret key $APT_KEY, which APT_KEY names"
-      echo "add the packages: $pages/apt"
+      # with a signature, which nobody sees yet
+      planned=$(write_packages --check) || wrong "nothing was published: the packages cannot be signed with the key $APT_KEY," \
+        "which APT_KEY names, or not added to $pages/apt"
+      echo "add the packages: $planned"
     else
       echo "no packages for apt: APT_KEY names no key"
     fi
@@ -216,11 +220,11 @@ write_page() {
   esac
 }
 
-write_packages() {
+write_packages() { # [--check]
   if [ -z "$pages" ] || [ -z "${APT_KEY:-}" ]; then return; fi
   local address
   address=$(sed -nE 's/^apt = "(.*)"$/\1/p' "$here/published.toml")
-  "$here/../../.venv/bin/python" "$here/apt.py" --key "$APT_KEY" ${address:+--address "$address"} "$pages/apt" "$directory"/*.deb
+  "$python" "$here/apt.py" "$@" --key "$APT_KEY" ${address:+--address "$address"} "$pages/apt" "$directory"/*.deb
 }
 
 parse "$@"

@@ -14,12 +14,13 @@
 #
 # Rule: only what fits its list of sums is signed, and only with a key that the release carries for its users.
 # Settings: COSIGN_PASSWORD; SIGNING_IDENTITY (--keyless; default: the GitHub workflow that runs this), SIGNING_ISSUER.
-# Needs cosign 3 and openssl; for --registry skopeo and jq, too.
+# Needs cosign 3 and openssl; for --registry skopeo, jq and .venv (tests/setup/python.sh --build), too.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=build/release/verify.sh
 . "$here/verify.sh"
 
+python=$here/../../.venv/bin/python
 key=
 keyless=
 registry=
@@ -147,13 +148,16 @@ sign_registry() {
     sign_image "$repository" "$index"
   done < <(sed -E "s|.*/([^/:]+):v([^@]+)@(.*)|$registry/\1 \2 \3|" "$directory/images-digests.txt")
   sign_image "$registry/charts/$NAME" \
-    "$("$here/../../.venv/bin/python" "$here/chart.py" "$directory/$NAME-chart-"*.tgz "$scratch/chart")"
+    "$("$python" "$here/chart.py" "$directory/$NAME-chart-"*.tgz "$scratch/chart")"
 }
 
 parse "$@"
 make_scratch
 need cosign openssl sha256sum
-if [ -n "$registry" ]; then need skopeo jq; fi
+if [ -n "$registry" ]; then
+  need skopeo jq
+  [ -x "$python" ] || unable "there is no $python: tests/setup/python.sh --build makes it"
+fi
 check_list "$directory"
 check_files "$directory"
 echo '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json"}' >"$scratch/offline.json"

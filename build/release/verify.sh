@@ -24,11 +24,11 @@ ISSUER=https://token.actions.githubusercontent.com
 NAME=cni-calico
 
 wrong() {
-  echo "${0##*/}: ${1:?}" >&2
+  echo "${0##*/}: $*" >&2
   exit 1
 }
 unable() {
-  echo "${0##*/}: $1" >&2
+  echo "${0##*/}: $*" >&2
   exit 2
 }
 

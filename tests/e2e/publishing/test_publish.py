@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from tests.conftest import LAB_CACHE
 from tests.e2e.publishing.conftest import Keys, make_signed, run, succeed
 from tests.e2e.publishing.registry import Registry, environment, running
-from tests.releases import VERSION
+from tests.releases import VERSION, make_package
 
 pytestmark = [pytest.mark.registries, pytest.mark.slow, pytest.mark.takes(60), pytest.mark.timeout(900)]
 
@@ -130,15 +131,29 @@ def test_a_dry_run_writes_nothing(empty_registry: Registry, signed: Path, cosign
     assert empty_registry.tags() == {} and not pages.exists()
 
 
-@pytest.fixture
-def gpg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@contextmanager
+def gpg_home(home: Path, *key: str) -> Iterator[Path]:
     """gpg's directory with one key. Its agent listens below a short path, and ends with it."""
-    home = tmp_path_factory.mktemp("gpg")
     home.chmod(0o700)
-    words = ["--batch", "--quiet", "--passphrase", "", "--quick-generate-key", "packages@localhost", "ed25519", "sign"]
-    subprocess.run(["gpg", "--homedir", home, *words, "never"], check=True, capture_output=True)
+    words = ["--batch", "--quiet", "--passphrase", "", *key]
+    subprocess.run(["gpg", "--homedir", home, *words], check=True, capture_output=True)
     yield home
     subprocess.run(["gpgconf", "--homedir", home, "--kill", "gpg-agent"], check=False)
+
+
+@pytest.fixture
+def gpg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    words = ("--quick-generate-key", "packages@localhost", "ed25519", "sign", "never")
+    with gpg_home(tmp_path_factory.mktemp("gpg"), *words) as home:
+        yield home
+
+
+@pytest.fixture
+def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    at = "--faked-system-time=20200101T000000"
+    words = (at, "--quick-generate-key", "old@localhost", "ed25519", "sign", "1d")
+    with gpg_home(tmp_path_factory.mktemp("gpg"), *words) as home:
+        yield home
 
 
 def test_older_versions_do_not_take_latest_and_other_bytes_are_refused(
@@ -173,23 +188,21 @@ def test_older_versions_do_not_take_latest_and_other_bytes_are_refused(
 
 
 def test_refused_before_anything_is_written(
-    empty_registry: Registry, signed: Path, cosign_keys: Keys, tmp_path: Path
+    empty_registry: Registry, signed: Path, cosign_keys: Keys, expired: Path, tmp_path: Path
 ) -> None:
     spoiled = Path(shutil.copytree(signed, tmp_path / "spoiled"))
     (spoiled / "crds.yaml").write_text("x")
     registry_words = ("--registry", empty_registry.prefix)
     no_key = {"APT_KEY": "nobody@localhost", "GNUPGHOME": str(tmp_path)}
+    pages = ("--key", cosign_keys.ours, "--pages", tmp_path / "www")
+    old_key = {"APT_KEY": "old@localhost", "GNUPGHOME": str(expired)}
     for words, more, status, said in (
         ((*registry_words, "--key", cosign_keys.ours, spoiled), {}, 1, "crds.yaml is not what SHA256SUMS says"),
         ((*registry_words, "--key", cosign_keys.other, signed), {}, 1, "signed with another key"),
         ((*registry_words, "--key", cosign_keys.ours, signed), {"COSIGN_PASSWORD": "no"}, 1, "a wrong passphrase"),
-        (("--key", cosign_keys.ours, signed), {}, 1, "fill build/release/published.toml"),
-        (
-            (*registry_words, "--key", cosign_keys.ours, "--pages", tmp_path / "www", signed),
-            no_key,
-            1,
-            "which APT_KEY names",
-        ),
+        (("--key", cosign_keys.ours, signed), {}, 1, "or try it with --registry PREFIX"),
+        ((*registry_words, *pages, signed), no_key, 1, "gpg has no secret key nobody@localhost"),
+        ((*registry_words, *pages, signed), old_key, 1, "has expired: apt would refuse what it signs"),
         ((*registry_words, signed), {}, 2, "Set SIGNING_KEY"),
         ((*registry_words, "--keyless", signed), {}, 2, "SIGNING_IDENTITY"),
         ((*registry_words, "--key", cosign_keys.ours, tmp_path / "none"), {}, 2, "build/release/join.py makes it"),
@@ -197,7 +210,21 @@ def test_refused_before_anything_is_written(
     ):
         found = run("publish.sh", *words, **more)
         assert found[0] == status and said in found[1], found
-    assert empty_registry.tags() == {}
+    assert empty_registry.tags() == {} and not (tmp_path / "www").exists()
+
+
+def test_a_package_that_the_pages_have_with_other_bytes_stops_before_the_push(
+    empty_registry: Registry, signed: Path, cosign_keys: Keys, gpg: Path, tmp_path: Path
+) -> None:
+    pool = tmp_path / "www/apt/pool"
+    pool.mkdir(parents=True)
+    deb = pool / f"cni-calico-bundle_{VERSION}_amd64.deb"
+    make_package(deb, tmp_path, "amd64", VERSION, "something else")
+    before = sorted(tmp_path.joinpath("www").rglob("*"))
+    words = ("--registry", empty_registry.prefix, "--key", cosign_keys.ours, "--pages", tmp_path / "www", signed)
+    status, said = run("publish.sh", *words, GNUPGHOME=str(gpg), APT_KEY="packages@localhost")
+    assert status == 1 and f"{deb.name} is there already with other bytes" in said, said
+    assert empty_registry.tags() == {} and sorted(tmp_path.joinpath("www").rglob("*")) == before
 
 
 def test_a_registry_with_a_password(signed: Path, cosign_keys: Keys, tmp_path: Path) -> None:

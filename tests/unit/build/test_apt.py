@@ -124,6 +124,19 @@ def test_again_changes_nothing(keys: Path, tmp_path: Path) -> None:
     assert state(tree) == before and not list(tmp_path.glob(".apt-*"))
 
 
+def test_a_check_says_what_would_be_and_writes_nothing(keys: Path, tmp_path: Path) -> None:
+    tree, deb = tmp_path / "below" / "tree", make_deb(tmp_path, "0.1.0")
+    done = call(tree, deb, "--check")
+    assert (done.returncode, done.stdout) == (0, f"{tree}: would be written and signed\n"), done.stderr
+    assert not tree.parent.exists()
+    call(tree, deb)
+    before = state(tree)
+    assert call(tree, deb, "--check").stdout.endswith("nothing new\n")
+    refused = call(tree, make_deb(tmp_path, "0.1.0", text="other"), "--check")
+    assert refused.returncode == 1 and "is there already with other bytes" in refused.stderr
+    assert state(tree) == before and not list(tree.parent.glob(".apt-*"))
+
+
 def test_an_update_that_began_before_ends_well(keys: Path, tmp_path: Path) -> None:
     """The indexes that the former InRelease names are still there, by their hash."""
     tree = tmp_path / "tree"
