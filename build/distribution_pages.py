@@ -28,6 +28,8 @@ _CHARTS = (
     f"cni-calico-chart-{__version__}.tgz --set image.digest=",
     "oci://{registry}/charts/cni-calico --version {version}",
 )
+# where the images of a release in a directory went into a registry of one's own
+_REGISTRY = [f"{part}.registry=REGISTRY/cni-calico" for part in ("node", "cni", "kubeControllers")]
 _ARCHIVE = f"cni-calico-{__version__}-images-amd64.tar"
 _CHECK = "calicoctl cluster status --wait\ncalicoctl cluster check"
 _OTHERWISE = "\0"  # between the two forms of a text
@@ -95,7 +97,9 @@ def _layout(each: Distribution) -> str:
 
 
 def _steps(each: Distribution) -> list[str]:
-    cluster, images = "## The cluster\n\n" + _shell(_both(each["commands"], "CHART", *_CHARTS)), _images(each)
+    here = _CHARTS[0] + "".join(f" \\\n  --set {value}" for value in _own_registry(each))
+    cluster = "## The cluster\n\n" + _shell(_both(each["commands"], "CHART", here, _CHARTS[1]))
+    images = _images(each)
     # what takes images when it starts has them before
     steps = [images, cluster] if each["images"].startswith(("registry", "install ")) else [cluster, images]
     if "CHART" in each["commands"]:
@@ -119,6 +123,10 @@ def _images(each: Distribution) -> str:
     return "## The images\n\n" + _either(here, "The nodes pull them from `{registry}`, for amd64 and arm64.")
 
 
+def _own_registry(each: Distribution) -> list[str]:
+    return _REGISTRY if each["images"] == "registry" else []
+
+
 def _kubeconfig(each: Distribution) -> str:
     return f"export KUBECONFIG={each.get('kubeconfig', '~/.kube/config')}"
 
@@ -126,7 +134,6 @@ def _kubeconfig(each: Distribution) -> str:
 def _helm(each: Distribution, before: str, after: str, *more: str) -> str:
     """Helm's command with what stands before and after it, for a release in a directory and for a published one."""
     values = [f"installation.kubernetesProvider={each['provider']}"] if each["provider"] else []
-    ours = [f"{part}.registry=REGISTRY/cni-calico" for part in ("node", "cni", "kubeControllers")]
 
     def command(chart: str, *values: str) -> str:
         words = " \\\n  ".join(f"--set {value}" for value in values)
@@ -136,7 +143,7 @@ def _helm(each: Distribution, before: str, after: str, *more: str) -> str:
             + after
         )
 
-    here = command(_CHARTS[0], *values, *(ours if each["images"] == "registry" else ()), *more)
+    here = command(_CHARTS[0], *values, *_own_registry(each), *more)
     return here + _OTHERWISE + command(_CHARTS[1], *values, *more)
 
 

@@ -60,11 +60,36 @@ def test_the_table_of_the_page_is_the_entry(row: dict[str, Any]) -> None:
     assert table["the runtime's socket"] == f"in `{row['runtime']}`"
     assert row["range"] in table["range of the pods"]
     assert table["to be switched off first"] == row["disable"]
-    for command in (
-        row["commands"].strip().replace("CHART", f"cni-calico-chart-{__version__}.tgz --set image.digest=").splitlines()
-    ):
+    # a command as one line
+    page = page.replace(" \\\n  ", " ")
+    own = "".join(f" --set {part}.registry=REGISTRY/cni-calico" for part in ("node", "cni", "kubeControllers"))
+    chart = f"cni-calico-chart-{__version__}.tgz --set image.digest={own if row['images'] == 'registry' else ''}"
+    for command in row["commands"].strip().replace("CHART", chart).splitlines():
         assert command in page
     assert all(f"{what}." in page for what in row["unverified"])
+
+
+@by_title
+def test_where_images_go_into_a_registry_helm_is_told_of_it(row: dict[str, Any]) -> None:
+    commands = re.findall(r"^helm .*cni-calico-chart-.*$", render_page(row).replace(" \\\n  ", " "), re.M)
+    assert bool(commands) != bool(row.get("refused"))
+    for part in ("node", "cni", "kubeControllers"):
+        for command in commands:
+            assert (f"--set {part}.registry=REGISTRY/cni-calico" in command) == (row["images"] == "registry")
+
+
+@pytest.mark.parametrize(
+    ("title", "path"),
+    [
+        ("kubeadm", "/etc/kubernetes/admin.conf"),
+        ("Flatcar", "/etc/kubernetes/admin.conf"),
+        ("OpenShift", "auth/kubeconfig"),
+        ("kind", "~/.kube/config"),
+    ],
+)
+def test_kubectl_is_told_of_what_the_cluster_was_made_with(title: str, path: str) -> None:
+    [row] = [each for each in ROWS if each["title"] == title]
+    assert re.findall(r"^export KUBECONFIG=(.*)$", render_page(row), re.M)[0] == path
 
 
 @by_title
