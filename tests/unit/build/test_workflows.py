@@ -166,6 +166,7 @@ def call(script: str, *words: str | Path, **environment: str) -> subprocess.Comp
         capture_output=True,
         text=True,
         timeout=60,
+        cwd=ROOT,
     )
 
 
@@ -199,6 +200,18 @@ def test_the_key_is_in_a_file_of_its_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "key").read_text() == "secret\nlines\n"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert "SIGNING_KEY_TEXT is empty" in call("key", tmp_path / "key").stderr
+
+
+def test_the_drafts_name_the_repository_and_its_releases(tmp_path: Path) -> None:
+    names = [f"kubectl-calico_1.2.3_linux_{each}.tar.gz" for each in ("amd64", "arm64")] + ["calicoctl-1.2.3.pyz"]
+    made(tmp_path / "release", **dict.fromkeys(names, "x"))
+    done = call("drafts", tmp_path / "release", tmp_path / "out", GITHUB_REPOSITORY="team/cni-calico")
+    assert done.returncode == 0, done.stderr
+    home = "https://github.com/team/cni-calico"
+    manifest, formula = ((tmp_path / "out" / name).read_text() for name in ("calico.yaml", "cni-calico.rb"))
+    assert f"  homepage: {home}\n" in manifest and f'  homepage "{home}"\n' in formula
+    assert f"uri: {home}/releases/download/v1.2.3/{names[1]}\n" in manifest
+    assert f'url "{home}/releases/download/v1.2.3/{names[2]}"' in formula
 
 
 PAGE = """\
