@@ -217,6 +217,7 @@ require_signature() { # REPOSITORY DIGEST WHAT
     attested) wrong "$3 is not signed: it has attestations only" ;;
     unsigned) wrong "$3 is not signed" ;;
     other) wrong "$3 has no signature by ${identity:-$(known_keys)}: $(last_line "$scratch/log")" ;;
+    *) wrong "$3: nobody could say whether it is signed" ;;
   esac
 }
 
@@ -274,6 +275,9 @@ verify_image() { # REPOSITORY TAG DIGEST MANIFEST
 }
 
 verify_chart() { # REPOSITORY TAG DIGEST MANIFEST
+  local title
+  title=$(annotation title "$4")
+  [ "$title" = "${1##*/}" ] || wrong "$1${2:+:$2} was moved: it is the chart ${title:-of nobody}"
   check_tag "$1${2:+:$2}" "$2" "" "$(annotation version "$4")"
   check_bytes "$1" "$3"
   echo "$1${2:+:$2}: signed ($3)"

@@ -130,6 +130,15 @@ def test_a_chart_of_another_version(full_registry: Registry, cosign_keys: Keys) 
     assert status == 1 and "is not signed" in said
 
 
+def test_a_chart_under_another_name(full_registry: Registry, cosign_keys: Keys) -> None:
+    source = f"{full_registry.prefix}/charts/cni-calico"
+    other = f"127.0.0.1:{full_registry.port}/renamed/charts/node"
+    for tag in crane("ls", source).split():
+        crane("copy", f"{source}:{tag}", f"{other}:{tag}")
+    status, said = run("verify.sh", "--key", cosign_keys.public, f"oci://{other}:{VERSION}")
+    assert (status, said) == (1, f"verify.sh: {other}:{VERSION} was moved: it is the chart cni-calico\n")
+
+
 def without_a_platform(index: dict[str, Any]) -> None:
     index["manifests"].pop()
 

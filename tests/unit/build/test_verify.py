@@ -243,6 +243,17 @@ def test_what_cannot_be_checked(signed_release: Path, two_keys: tuple[Path, Path
     assert status == 2 and "install version 3 of it" in text
 
 
+def test_a_check_that_was_cut_off_proves_nothing(tmp_path: Path) -> None:
+    """cosign, or whoever ends it, takes the shell that asks it along."""
+    (tmp_path / "cosign").write_text("#!/bin/sh\nkill -KILL $PPID\n")
+    (tmp_path / "cosign").chmod(0o755)
+    script = '. "$1"; make_scratch; keys=(any); require_signature place/node sha256:0 "the image"; echo signed'
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script, "x", VERIFY], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "the image: nobody could say whether it is signed" in done.stderr
+
+
 def test_help() -> None:
     status, text = run("--help")
     assert status == 0 and text.startswith("Checks where") and "--fingerprint FILE" in text
