@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import sys
 import tarfile
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "image"))
 
 from archive import write_tar
 from indexes import Images, join_platforms
+from installer import INSTALLER, render_installer
 from made import Made, Unjoinable, digest_of, read_made, require_one_release
 from pinned import images_in, list_images, pin_chart, pin_images
 from provenance import render_provenance
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "cni-calico"
 KEYS = ROOT / "build" / "release" / "keys"
 MANIFESTS = ("calico.yaml", "etcd/calico-etcd.yaml", "crds.yaml", "calico-typha.yaml")
-SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("install.sh", "verify.sh", "mirror.sh"))
+SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("verify.sh", "mirror.sh"))
 
 
 def read_manifests(tarball: Path) -> dict[str, str]:
@@ -49,13 +49,6 @@ def read_manifests(tarball: Path) -> dict[str, str]:
     if len(found) != len(MANIFESTS):
         raise Unjoinable(f"{tarball} has not every manifest: wanted are {', '.join(MANIFESTS)} below manifests/")
     return found
-
-
-def fill_script(text: str, version: str, published: Published, public: str) -> str:
-    """install.sh with what it can only know once the release is made; other scripts as they are."""
-    for name, value in (("VERSION", version), ("RELEASES", published.releases), ("KEYS", public)):
-        text = text.replace(f"\n{name}=\n", f"\n{name}={shlex.quote(value)}\n")
-    return text
 
 
 def _read_images(made: Sequence[Made], version: str) -> Images:
@@ -99,6 +92,10 @@ def join(out: Path, directories: Sequence[Path], published: Published, keys: Pat
     if len(used) != 1:
         raise Unjoinable(f"the manifests run several images, the chart has one digest: {', '.join(sorted(used))}")
     public = join_keys(sorted(keys.glob("*.pub")), published.keys)
+    try:
+        installer = render_installer(INSTALLER.read_text(), version, published.releases, public)
+    except ValueError as e:
+        raise Unjoinable(f"cannot write install.sh: {e}") from e
     chart = f"{NAME}-chart-{version}.tgz"
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
@@ -112,7 +109,8 @@ def join(out: Path, directories: Sequence[Path], published: Published, keys: Pat
         (new / "images.txt").write_text(list_images(images.digests)[0])
         (new / "images-digests.txt").write_text(list_images(images.digests)[1])
         for script in SCRIPTS:
-            (new / script.name).write_text(fill_script(script.read_text(), version, published, public))
+            shutil.copyfile(script, new / script.name)
+        (new / INSTALLER.name).write_text(installer)
         if public:
             (new / f"{NAME}.pub").write_text(public)
         for path in new.iterdir():

@@ -19,7 +19,7 @@ RELEASES = "https://releases.example/cni-calico"
 
 
 def test_a_shell_reads_what_was_filled_in(tmp_path: Path) -> None:
-    text = render_installer(INSTALLER.read_text(), "1.2.3", RELEASES, [KEY, KEY])
+    text = render_installer(INSTALLER.read_text(), "1.2.3", RELEASES, KEY + KEY)
     head = text[: text.index("\nHOME_DIR=")]
     done = subprocess.run(
         ["sh", "-c", f'{head}\nprintf "%s|%s|%s" "$VERSION" "$RELEASES" "$KEYS"'], capture_output=True, text=True
@@ -31,14 +31,14 @@ def test_a_shell_reads_what_was_filled_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "releases", "keys"),
     [
-        ("1.2.3'; reboot; '", RELEASES, [KEY]),
-        ("1.2.3", "https://x.example/'; reboot; '", [KEY]),
-        ("1.2.3", "http://x.example", [KEY]),
-        ("1.2.3", RELEASES, [KEY.replace("MFkw", "'; reboot; '")]),
-        ("1.2.3", RELEASES, ["-----BEGIN PRIVATE KEY-----\nMFkw\n-----END PRIVATE KEY-----\n"]),
+        ("1.2.3'; reboot; '", RELEASES, KEY),
+        ("1.2.3", "https://x.example/'; reboot; '", KEY),
+        ("1.2.3", "http://x.example", KEY),
+        ("1.2.3", RELEASES, KEY + KEY.replace("MFkw", "'; reboot; '")),
+        ("1.2.3", RELEASES, "-----BEGIN PRIVATE KEY-----\nMFkw\n-----END PRIVATE KEY-----\n"),
     ],
 )
-def test_what_does_not_belong_there(version: str, releases: str, keys: list[str]) -> None:
+def test_what_does_not_belong_there(version: str, releases: str, keys: str) -> None:
     with pytest.raises(ValueError, match="no "):
         render_installer(INSTALLER.read_text(), version, releases, keys)
 

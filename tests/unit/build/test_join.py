@@ -53,7 +53,7 @@ def test_everything_is_in_the_list_of_sums(two_made: list[Path], joined: Path) -
             if path.name not in ("SHA256SUMS", f"cni-calico-chart-{VERSION}.tgz"):
                 assert (joined / path.name).read_bytes() == path.read_bytes()
     assert (joined / "verify.sh").stat().st_mode & 0o777 == 0o755
-    assert f"\nVERSION={VERSION}\nRELEASES=''\nKEYS=''\n" in (joined / "install.sh").read_text()
+    assert f"\nVERSION='{VERSION}'\nRELEASES=''\nKEYS=''\n" in (joined / "install.sh").read_text()
 
 
 def test_an_index_names_both_platforms(two_made: list[Path], joined: Path) -> None:
@@ -112,7 +112,7 @@ def test_published_names_are_in_everything(tmp_path: Path) -> None:
     join(tmp_path / "out", make_releases(tmp_path / "made", published), published, key.parent)
     assert (tmp_path / "out/cni-calico.pub").read_text() == key.read_text()
     installer = (tmp_path / "out/install.sh").read_text()
-    assert f"RELEASES={published.releases}\nKEYS='{key.read_text()}'\n" in installer
+    assert f"RELEASES='{published.releases}'\nKEYS='{key.read_text().rstrip()}'\n" in installer
     assert (tmp_path / "out/images.txt").read_text().split()[0].startswith("registry.example/team/cni-calico/")
     values = yaml.safe_load(chart_file(tmp_path / "out", "values.yaml"))
     assert {values[part]["registry"] for part in ("node", "cni", "kubeControllers", "typha")} == {published.registry}
@@ -237,6 +237,8 @@ def test_other_versions_and_processors_are_refused(two_made: list[Path], tmp_pat
     ):
         with pytest.raises(Unjoinable, match=said):
             join(tmp_path / "out", given, HERE, NO_KEYS)
+    with pytest.raises(Unjoinable, match=r"cannot write install\.sh: no address of releases"):
+        join(tmp_path / "out", two_made, Published(releases="https://x.example/'; reboot; '"), NO_KEYS)
     with pytest.raises(Unjoinable, match="make the release again"):
         join(tmp_path / "out", two_made, THERE, NO_KEYS)
     (tmp_path / "out").mkdir()
