@@ -16,13 +16,5 @@ cd "$(dirname "$0")/../.."
 
 ACTIONLINT=v1.7.7
 
-if [ "${1:-}" = --check ] || built "$BIN/actionlint" "$ACTIONLINT"; then
-  built "$BIN/actionlint" "$ACTIONLINT"
-  exit
-fi
-mkdir -p "$LAB_CACHE"
-exec 9>"$LAB_CACHE/build-actionlint.lock"
-flock 9
-if built "$BIN/actionlint" "$ACTIONLINT"; then exit; fi
-find_go
+begin "$BIN/actionlint" "$ACTIONLINT" "$@"
 single "$BIN/actionlint" "$ACTIONLINT" github.com/rhysd/actionlint github.com/rhysd/actionlint/cmd/actionlint

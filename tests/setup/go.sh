@@ -39,6 +39,20 @@ find_go() {
   new_enough "$GO" || { echo "cannot build the test programs: no Go $GO_MINIMUM or newer" >&2; exit 1; }
 }
 
+# begin FILE VERSION [--check]: for a script that builds one program. Ends it where the program is there, and with --check in
+# any case (the status says whether it is); else nobody else builds it meanwhile, and there is a go command
+begin() {
+  if [ "${3:-}" = --check ] || built "$1" "$2"; then
+    built "$1" "$2"
+    exit
+  fi
+  mkdir -p "$LAB_CACHE"
+  exec 9>"$LAB_CACHE/build-${1##*/}.lock"
+  flock 9
+  if built "$1" "$2"; then exit; fi
+  find_go
+}
+
 # module FILE VERSION MODULE: makes the throw-away module that FILE is built in and prints its directory; further
 # lines of its go.mod come on stdin
 module() {

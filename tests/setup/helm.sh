@@ -16,15 +16,7 @@ cd "$(dirname "$0")/../.."
 
 HELM=v3.19.5
 
-if [ "${1:-}" = --check ] || built "$BIN/helm" "$HELM"; then
-  built "$BIN/helm" "$HELM"
-  exit
-fi
-mkdir -p "$LAB_CACHE"
-exec 9>"$LAB_CACHE/build-helm.lock"
-flock 9
-if built "$BIN/helm" "$HELM"; then exit; fi
-find_go
+begin "$BIN/helm" "$HELM" "$@"
 dir=$(module "$BIN/helm" "$HELM" helm.sh/helm/v3 </dev/null)
 # the Kubernetes that it templates for by itself
 stamps="-X helm.sh/helm/v3/internal/version.version=$HELM"

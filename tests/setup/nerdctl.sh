@@ -17,15 +17,7 @@ cd "$(dirname "$0")/../.."
 NERDCTL=v1.7.7
 MODULE=github.com/containerd/nerdctl
 
-if [ "${1:-}" = --check ] || built "$BIN/nerdctl" "$NERDCTL"; then
-  built "$BIN/nerdctl" "$NERDCTL"
-  exit
-fi
-mkdir -p "$LAB_CACHE"
-exec 9>"$LAB_CACHE/build-nerdctl.lock"
-flock 9
-if built "$BIN/nerdctl" "$NERDCTL"; then exit; fi
-find_go
+begin "$BIN/nerdctl" "$NERDCTL" "$@"
 dir=$(module "$BIN/nerdctl" "$NERDCTL" "$MODULE" </dev/null)
 compile "$BIN/nerdctl" "$NERDCTL" "$dir" "$MODULE/cmd/nerdctl" "-X $MODULE/pkg/version.Version=$NERDCTL"
 rm -rf "$dir"
