@@ -96,7 +96,7 @@ def write_lists(out: Path, architecture: str, changed: Mapping[str, str]) -> Non
     (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
     fields = {"Format": "1", "Source": "cni-calico", "Version": VERSION, "Build": BUILD, "Architecture": architecture}
     fields |= {"Commit": COMMIT, "Source-Date-Epoch": "1577836800", "Python": "3.11.2", "Compiler": "gcc 12.2.0"}
-    fields |= {"Go": "1.26.8", "Locks": f"requirements.lock {'a' * 64}", **changed}
+    fields |= {"Go": "1.26.8", "Locks": f"requirements.lock {'a' * 64}", "Debian": "2026-11-25T02:22:30Z", **changed}
     text = render_buildinfo(fields, [("base-files", "12.4+deb12u11"), ("libc6", "2.36-9+deb12u10")], sums)
     (out / f"BUILDINFO-{architecture}").write_text(text)
 

@@ -1,8 +1,9 @@
 """BUILDINFO: what a release was made from and with, so that somebody else can make it again and compare.
 
-Rule: whoever has the same gets the same sums; it names no machine, no directory and no time of day. It lists the sums
-of the files, as Debian's .buildinfo does, and so is no line of SHA256SUMS: a commit that changes nothing that is
-shipped changes this file alone.
+Rule: whoever has the same gets the same sums; it names no machine, no directory and no time when it was made (only that
+of Debian's lists, by which build/release/rebuild.sh finds the packages again). It lists the sums of the files, as
+Debian's .buildinfo does, and so is no line of SHA256SUMS: a commit that changes nothing that is shipped changes this
+file alone.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ def render_buildinfo(fields: Mapping[str, str], packages: Sequence[tuple[str, st
     return "".join(f"{line}\n" for line in lines)
 
 
-def describe_build(edition: Edition, commit: str) -> dict[str, str]:
-    """The fields of render_buildinfo, for the root that this runs in."""
+def describe_build(edition: Edition, commit: str, debian: str) -> dict[str, str]:
+    """The fields of render_buildinfo, for the root that this runs in. ``debian``: the date of Debian's lists that its
+    packages are from.
+    """
     locks = (f"{name} {hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}" for name in LOCKS)
     return {
         "Format": "1",
@@ -60,4 +63,5 @@ def describe_build(edition: Edition, commit: str) -> dict[str, str]:
         "Compiler": f"gcc {compiler_version()}",
         "Go": parse_toolchain(TOOLCHAIN.read_text())["go"],
         "Locks": ", ".join(locks),
+        "Debian": debian,
     }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What build/release.sh does in the build root: freezes, makes the image's lower layer, and writes the release.
 #
-#   /build/sources/build/release/inside.sh ARCH COMMIT SUFFIX
+#   /build/sources/build/release/inside.sh ARCH COMMIT SUFFIX DATE
 #
 # In /build: sources; wheels and pip, from which Python's packages are installed; plugins, as build/image/plugins.sh made
 # them; root, the build root as it was before; out, for what is made.
@@ -16,4 +16,4 @@ export PYTHONPATH=build:build/image:build/release
 .venv/bin/python build/freeze.py dist/bin
 .venv/bin/python build/image/lower.py /build/root /build/lower.tar.gz
 .venv/bin/python build/release/release.py dist/bin /build/lower.tar.gz /build/plugins /build/out \
-  --arch "$1" --commit "$2" --suffix "$3"
+  --arch "$1" --commit "$2" --suffix "$3" --debian "$4"

@@ -86,13 +86,14 @@ def build_images(tree: Path, lower: Path, scratch: Path, out: Path, edition: Edi
 @dataclass(frozen=True)
 class Inputs:
     """``lower``: the image's lower layer; ``plugins``: as build/image/plugins.sh makes them; ``commit``: of the
-    sources.
+    sources; ``debian``: the date of the newest of Debian's lists, of which the build root's packages are.
     """
 
     bundle: Path
     lower: Path
     plugins: Path
     commit: str
+    debian: str
 
 
 def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
@@ -130,7 +131,7 @@ def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
         files += build_packages(tree, out, scratch / "debs", edition)
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
-    fields = describe_build(edition, given.commit)
+    fields = describe_build(edition, given.commit, given.debian)
     (out / f"BUILDINFO-{architecture}").write_text(render_buildinfo(fields, read_packages(), sums))
 
 
@@ -140,9 +141,15 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--arch", required=True, help="Debian's name of the processor: amd64, arm64")
     parser.add_argument("--commit", required=True, help="what the sources are")
+    parser.add_argument("--debian", required=True, help="the date of Debian's lists")
     parser.add_argument("--suffix", default="", help="of the version")
     words = parser.parse_args()
-    release(Inputs(words.bundle, words.lower, words.plugins, words.commit), words.out, words.arch, words.suffix)
+    release(
+        Inputs(words.bundle, words.lower, words.plugins, words.commit, words.debian),
+        words.out,
+        words.arch,
+        words.suffix,
+    )
 
 
 if __name__ == "__main__":

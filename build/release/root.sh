@@ -9,6 +9,7 @@
 #                                         root is older than seven days
 #   build/release/root.sh ARCH --check    only reports (by exit status) whether there is one
 #   build/release/root.sh ARCH --print    only prints where it is
+#   build/release/root.sh ARCH --date     only prints of when the newest of Debian's lists was that its packages are from
 #   build/release/root.sh --sources       only prints where packages come from
 #
 # In that directory: tree, the root; packages, a line NAME=VERSION for each; lists, what apt knew when Debian was asked last.
@@ -16,7 +17,9 @@
 # one that is in use stays as it is for six days. It appears by a rename: what was cut short is begun anew. Packages come
 # from the same mirrors as this machine's own. For another processor than this machine's, programs are emulated
 # (build/release/foreign.sh, which says what that needs): a quarter of an hour instead of a minute.
-# Settings: XDG_CACHE_HOME. Needs root, and mmdebstrap, which it installs.
+# Settings: XDG_CACHE_HOME; DEBIAN_SOURCES, a file with the lines that say where packages come from in the place of this
+# machine's mirrors, and DEBIAN_PINS, one with preferences of apt (build/release/rebuild.sh has both). Needs root, and
+# mmdebstrap, which it installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=tests/setup/debian.sh
@@ -36,6 +39,10 @@ die() {
 
 # where this machine's apt has each suite from
 sources() {
+  if [ -n "${DEBIAN_SOURCES:-}" ]; then
+    cat "$DEBIAN_SOURCES"
+    return
+  fi
   local known suite address
   # shellcheck disable=SC2016 # apt's own placeholders
   known=$(apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(CODENAME) $(REPO_URI)' 'Created-By: Packages')
@@ -75,7 +82,7 @@ apt_of_root() { # lists, arguments of apt-get
   sources >"$scratch/sources.list"
   apt-get -q -o "Dir::State::status=$NEWEST/tree/var/lib/dpkg/status" -o "Dir::State::lists=$lists" \
     -o "Dir::Etc::sourcelist=$scratch/sources.list" -o "Dir::Etc::sourceparts=$scratch/none" \
-    -o "Dir::Etc::preferencesparts=$scratch/none" -o "Dir::Etc::preferences=$scratch/none/preferences" -o "Dir::Cache=$scratch/cache" -o "Dir::Log=$scratch" -o "APT::Architecture=$ARCH" \
+    -o "Dir::Etc::preferencesparts=$scratch/none" -o "Dir::Etc::preferences=${DEBIAN_PINS:-$scratch/none/preferences}" -o "Dir::Cache=$scratch/cache" -o "Dir::Log=$scratch" -o "APT::Architecture=$ARCH" \
     -o "APT::Architectures::=$ARCH" -o Acquire::Languages=none -o APT::Sandbox::User=root -o APT::Get::Show-User-Simulation-Note=false "$@"
 }
 
@@ -89,18 +96,22 @@ news() {
 
 make_root() {
   debian_install mmdebstrap debian-archive-keyring
-  local listed skipped=(cleanup/apt/lists cleanup/tmp)
+  local listed skipped=(cleanup/apt/lists cleanup/tmp) pinned=()
   listed=$(sources)
   # whether its programs run here is asked of foreign.sh, which says what is missing
   if [ "$ARCH" != "$(dpkg --print-architecture)" ]; then
     build/release/foreign.sh "$ARCH" true || exit
     skipped+=(check/qemu)
   fi
+  if [ -n "${DEBIAN_PINS:-}" ]; then
+    # shellcheck disable=SC2016 # for mmdebstrap's shell, which gives the root as its argument
+    pinned=(--setup-hook='cp "$DEBIAN_PINS" "$1/etc/apt/preferences.d/pins"' --customize-hook='rm "$1/etc/apt/preferences.d/pins"')
+  fi
   echo "making a build root for $ARCH"
   # in a mount namespace of its own: what it mounts ends with it, however it ends
   if ! build/release/foreign.sh "$ARCH" unshare --mount mmdebstrap --mode=root --variant=minbase --architectures="$ARCH" \
     --include="$(IFS=,; echo "${BUILD[*]},${IMAGE[*]}")" --aptopt='Acquire::Languages "none"' \
-    "${skipped[@]/#/--skip=}" --format=directory "$RELEASE" "$scratch/made/tree" - \
+    "${skipped[@]/#/--skip=}" ${pinned[@]+"${pinned[@]}"} --format=directory "$RELEASE" "$scratch/made/tree" - \
     <<<"$listed" >"$scratch/log" 2>&1; then
     tail -n 5 "$scratch/log" >&2
     exit 1
@@ -129,6 +140,11 @@ case ${2:-} in
     ;;
   --check)
     there
+    exit
+    ;;
+  --date)
+    there || die "there is no build root for $ARCH yet: build/release/root.sh $ARCH makes it"
+    sed -n 's/^Date: //p' "$NEWEST"/lists/*Release | while read -r date; do date -u -d "$date" +%FT%TZ; done | sort | tail -n 1
     exit
     ;;
   "" | --update | --news) ;;

@@ -36,8 +36,8 @@ def test_no_value_writes_a_field_of_its_own(field: tuple[str, str]) -> None:
 
 
 def test_it_names_what_this_machine_has_and_no_path_of_it() -> None:
-    fields = buildinfo.describe_build(Edition("1.0", "3f2a91c0", "amd64", 1577836800), "c" * 40)
-    assert fields["Commit"] == "c" * 40
+    fields = buildinfo.describe_build(Edition("1.0", "3f2a91c0", "amd64", 1577836800), "c" * 40, "2026-11-25T02:22:30Z")
+    assert (fields["Commit"], fields["Debian"]) == ("c" * 40, "2026-11-25T02:22:30Z")
     assert (fields["Python"], fields["Build"], fields["Architecture"]) == (
         platform.python_version(),
         "3f2a91c0",
