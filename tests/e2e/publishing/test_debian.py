@@ -62,4 +62,5 @@ def test_it_has_that_root_and_our_directory(tmp_path: Path) -> None:
 
 def test_the_programs_are_those_of_its_root_user(tmp_path: Path) -> None:
     done = run(tmp_path, "bash", "-c", "echo $HOME $PATH", environment={"HOME": "/home/somebody"})
-    assert done.stdout.startswith("/root /root/.cache/cni-lab/bin:/usr/local/sbin:"), done.stderr
+    home, path = done.stdout.split()
+    assert home == "/root" and path.startswith(f"{home}/.cache/cni-lab/bin:/usr/local/sbin:"), done.stderr
