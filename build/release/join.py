@@ -3,8 +3,8 @@
 
 OUT gets the files of every IN and, in the place of their lists, one SHA256SUMS of everything; each image as an index
 of both processors (``cni-calico-V-images.tar``), images.txt and images-digests.txt; the manifests and the chart with
-digests; provenance.json; install.sh, verify.sh, mirror.sh and the public keys. It must not exist yet. Then comes
-build/release/sign.sh.
+digests; provenance.json; install.sh, verify.sh, mirror.sh and the public keys; and, once published.toml says where
+releases are, krew's manifest and Homebrew's formula. It must not exist yet. Then comes build/release/sign.sh.
 
 Rule: everything is read and compared before OUT appears, which it does whole; the same IN gives the same bytes.
 """
@@ -23,8 +23,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "image"))
 
 from archive import write_tar
+from brew import render_formula
 from indexes import Images, join_platforms
 from installer import INSTALLER, render_installer
+from krew import render_manifest
+from listed import Listed, Unlisted
 from made import Made, Unjoinable, digest_of, read_made, require_one_release
 from pinned import images_in, list_images, pin_chart, pin_images
 from provenance import render_provenance
@@ -59,6 +62,19 @@ def _read_images(made: Sequence[Made], version: str) -> Images:
             raise Unjoinable(f"{each.directory} has no {name}")
         archives[each.architecture] = (each.directory / name, each.fields["Build"])
     return join_platforms(archives, version)
+
+
+def _drafts(made: Sequence[Made], version: str, published: Published) -> dict[str, str]:
+    """File name -> content of what leads to the release elsewhere; none of a release that is published nowhere."""
+    if not published.releases:
+        return {}
+    sums = {name: digest for each in made for name, digest in each.sums.items()}
+    listed = Listed(version, f"{published.releases}/v{version}", sums)
+    home = published.homepage or published.releases
+    try:
+        return {"kubectl-calico.yaml": render_manifest(listed, home), f"{NAME}.rb": render_formula(listed, home)}
+    except Unlisted as e:
+        raise Unjoinable(str(e)) from e
 
 
 def _copy(made: Sequence[Made], out: Path, without: str) -> None:
@@ -96,6 +112,7 @@ def join(out: Path, directories: Sequence[Path], published: Published, keys: Pat
         installer = render_installer(INSTALLER.read_text(), version, published.releases, public)
     except ValueError as e:
         raise Unjoinable(f"cannot write install.sh: {e}") from e
+    drafts = _drafts(made, version, published)
     chart = f"{NAME}-chart-{version}.tgz"
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
@@ -103,7 +120,7 @@ def join(out: Path, directories: Sequence[Path], published: Published, keys: Pat
         new.mkdir()
         _copy(made, new, without=chart)
         pin_chart(made[0].directory / chart, new / chart, images.digests[used.pop()])
-        for name, text in pinned.items():
+        for name, text in (pinned | drafts).items():
             (new / name).write_text(text)
         write_tar(new / f"{NAME}-{version}-images.tar", images.files)
         (new / "images.txt").write_text(list_images(images.digests)[0])

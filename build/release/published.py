@@ -17,8 +17,8 @@ ABOUT_RELEASES = ("build.md", "publishing.md", "CHANGELOG.md")  # what they say 
 _LOCAL = re.compile(rf"{LOCAL}(?=[/`\n])")
 _COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _REGISTRY = re.compile(rf"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::\d+)?(?:/{_COMPONENT})+")
-_ADDRESS = re.compile(r"https://[^\s/]+(?:/[^\s/]+)*")
-_WORDS = ("registry", "releases", "apt", "identity", "issuer")
+_ADDRESS = re.compile(r"https://[^\s/'\"$`\\]+(?:/[^\s/'\"$`\\]+)*")  # it comes into scripts and a formula
+_WORDS = ("registry", "releases", "apt", "homepage", "identity", "issuer")
 # what stands in the repository only, and what a published release says in its place
 _EITHER = re.compile(r"<!-- unpublished -->\n(.*?)<!-- published\n(.*?)-->\n", re.DOTALL)
 _MADE_HERE = re.compile(r" The image is made by\n(?:#.*\n)*?#.*your own registry\.\n")
@@ -30,13 +30,15 @@ class Unpublishable(SystemExit):
 
 @dataclass(frozen=True)
 class Published:
-    """``registry``: of images and chart, no scheme, no slash at its end; LOCAL: not published. ``releases``, ``apt``:
-    addresses. ``keys``: SHA-256 of public keys in DER, in hex. ``identity``, ``issuer``: of a signature without a key.
+    """``registry``: of images and chart, no scheme, no slash at its end; LOCAL: not published. ``releases``, ``apt``,
+    ``homepage``: addresses. ``keys``: SHA-256 of public keys in DER, in hex. ``identity``, ``issuer``: of a signature
+    without a key.
     """
 
     registry: str = LOCAL
     releases: str = ""
     apt: str = ""
+    homepage: str = ""
     keys: tuple[str, ...] = ()
     identity: str = ""
     issuer: str = ""
@@ -74,7 +76,7 @@ def parse_published(text: str) -> Published:
             f"published.toml: registry is {words['registry']!r}: wanted is HOST/PATH in small letters, without a scheme"
             " and without a slash at its end"
         )
-    for name in ("releases", "apt"):
+    for name in ("releases", "apt", "homepage"):
         if words[name] and not _ADDRESS.fullmatch(words[name]):
             raise Unpublishable(
                 f"published.toml: {name} is {words[name]!r}: wanted is https://..., no slash at its end"

@@ -53,6 +53,7 @@ def test_everything_is_in_the_list_of_sums(two_made: list[Path], joined: Path) -
             if path.name not in ("SHA256SUMS", f"cni-calico-chart-{VERSION}.tgz"):
                 assert (joined / path.name).read_bytes() == path.read_bytes()
     assert (joined / "verify.sh").stat().st_mode & 0o777 == 0o755
+    assert not (joined / "kubectl-calico.yaml").exists() and not (joined / "cni-calico.rb").exists()
     assert f"\nVERSION='{VERSION}'\nRELEASES=''\nKEYS=''\n" in (joined / "install.sh").read_text()
 
 
@@ -120,6 +121,30 @@ def test_published_names_are_in_everything(tmp_path: Path) -> None:
         text_of_it = (tmp_path / "out" / name).read_text()
         assert "localhost/" not in text_of_it and "build/image/build.sh" not in text_of_it
         assert all(document is None or "kind" in document for document in yaml.safe_load_all(text_of_it))
+
+
+def test_krew_and_homebrew_find_it(tmp_path: Path) -> None:
+    """Once it is known where."""
+    key = public_key(tmp_path)
+    text = subprocess.run(["openssl", "pkey", "-pubin", "-in", key, "-outform", "DER"], capture_output=True, check=True)
+    known = {"keys": (hashlib.sha256(text.stdout).hexdigest(),), "homepage": "https://example.org"}
+    published = Published(**{**THERE.__dict__, **known})
+    made = make_releases(tmp_path / "made", published)
+    join(tmp_path / "out", made, published, key.parent)
+    sums = parse_sums((tmp_path / "out/SHA256SUMS").read_text(), "SHA256SUMS")
+    manifest = yaml.safe_load((tmp_path / "out/kubectl-calico.yaml").read_text())
+    assert manifest["spec"]["version"] == f"v{VERSION}" and manifest["spec"]["homepage"] == "https://example.org"
+    for platform in manifest["spec"]["platforms"]:
+        place, _, name = platform["uri"].rpartition("/")
+        assert place == f"{published.releases}/v{VERSION}" and platform["sha256"] == sums[name]
+    formula = (tmp_path / "out/cni-calico.rb").read_text()
+    assert f'sha256 "{sums[f"calicoctl-{VERSION}.pyz"]}"' in formula and 'homepage "https://example.org"' in formula
+    assert {"kubectl-calico.yaml", "cni-calico.rb"} <= sums.keys()
+    (made[1] / f"kubectl-calico_{VERSION}_linux_arm64.tar.gz").unlink()
+    write_lists(made[1], "arm64", {})
+    with pytest.raises(Unjoinable, match=r"SHA256SUMS does not list kubectl-calico_.*_linux_arm64"):
+        join(tmp_path / "other", made, published, key.parent)
+    assert not (tmp_path / "other").exists()
 
 
 def public_key(directory: Path) -> Path:

@@ -51,6 +51,8 @@ def test_filled() -> None:
         (FILLED.replace("/cni-calico", "/cni-calico/"), "without a slash at its end"),
         (FILLED.replace("https://example.org/releases", "http://example.org/releases"), "wanted is https://"),
         (FILLED.replace("org/apt", "org/apt/"), "apt is 'https://example.org/apt/'"),
+        (FILLED + 'homepage = "example.org"', "homepage is 'example.org'"),
+        (FILLED.replace("org/apt", "org/$(reboot)"), "apt is 'https:"),
         (FILLED + 'identity = "https://a"', "identity and issuer belong together"),
     ],
 )
