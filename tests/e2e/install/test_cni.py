@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from build.distribution_pages import read_distributions, render_removal
 from cni_calico.cni.netconf import parse_netconf
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.bundle
 SECRET = "very-s3cret-value"
 SECRETS = ("etcd-ca", "etcd-cert", "etcd-key")
 OURS = {"calico", "calico-ipam", "calico.python", "calico-ipam.python"}
+REFERENCE = {"bandwidth", "host-local", "loopback", "portmap", "tuning"}
 
 
 @pytest.fixture(scope="session")
@@ -220,6 +222,52 @@ def test_a_plugin_that_does_not_say_that_it_is_older_stays(install_host: Host, c
     # nothing to say of what an installation put there itself
     portmap.unlink()
     assert "installed portmap" in install_host.install() and "portmap" not in install_host.install()
+
+
+def removals() -> list[Any]:
+    """A distribution for each text of "Remove it"."""
+    rows = {render_removal(row): row for row in reversed(read_distributions()) if not row.get("refused")}
+    return [pytest.param(row, id=row["title"]) for row in rows.values()]
+
+
+def held(host: Host) -> set[Path]:
+    return {path for directory in (host.bin, host.net) for path in directory.iterdir()}
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("row", removals())
+def test_what_a_distributions_page_says_takes_everything_away(
+    install_host: Host, row: dict[str, Any], tmp_path: Path
+) -> None:
+    """As it stands there, on a node with that distribution's directories; what was there before stays."""
+    theirs = {name: (install_host.bin / name) for name in ("bridge", *row.get("ships", ()))}
+    for path in theirs.values():
+        write_plugin(path, "v1.9.1")
+    (install_host.net / "87-podman-bridge.conflist").write_text("{}")
+    before = held(install_host)
+    install_host.image = Path(shutil.copytree(install_host.image, tmp_path / "image", copy_function=os.link))
+    for name in REFERENCE - {"portmap"}:
+        write_plugin(install_host.image / name, "v1.9.1")
+    (install_host.secrets / "etcd-key").write_text(SECRET)
+    install_host.install(DATASTORE_TYPE="etcdv3", ETCD_ENDPOINTS="https://e:2379")
+    (install_host.net / "calico-kubeconfig").write_text("a cluster's")
+    assert install_host.names() == {*OURS, *theirs, *REFERENCE} and (install_host.net / "calico-tls").is_dir()
+    root = tmp_path / "node"
+    for path in ("usr", row["binDir"].lstrip("/"), row["confDir"].lstrip("/")):
+        (root / path).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    script = f"""
+        mount --bind -o ro /usr {root}/usr
+        mount --bind {install_host.bin} {root}{row["binDir"]}
+        mount --bind {install_host.net} {root}{row["confDir"]}
+        exec chroot {root} sh -euc "$0"
+    """
+    done = subprocess.run(["unshare", "-m", "sh", "-euc", script, render_removal(row)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # of a distribution of which nobody knows which plugins it has, theirs stay with ours
+    stay = set() if "ships" in row else {install_host.bin / name for name in REFERENCE}
+    assert held(install_host) == before | stay
 
 
 def test_a_secondary_directory(install_host: Host) -> None:
