@@ -78,7 +78,9 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
     "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),
     "registries": (
-        lambda: has_tool("bin/crane", "bin/cosign") and has_program("docker-registry", "skopeo", "jq"),
+        lambda: (
+            has_tool("bin/crane", "bin/cosign", "bin/sigstore-here") and has_program("docker-registry", "skopeo", "jq")
+        ),
         "registries: tests/setup/registries.sh makes it",
     ),
     "cnitool": (lambda: has_tool("bin/cnitool", "cni/bin/portmap"), "cnitool: tests/setup/tests.sh builds it"),

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Copies a release's images and chart to another registry, with their signatures, and checks them there.
 #
-#   mirror.sh [--version V] [--key FILE]... [--identity WHO [--issuer URL]] FROM TO
+#   mirror.sh [--version V] [--key FILE]... [--identity WHO [--issuer URL] [--trusted-root FILE]] FROM TO
 #
 # FROM and TO are prefixes: registry.example/team/cni-calico, of which .../node:vV is an image. Without --version it is the
 # newest of FROM. The other options are verify.sh's, which has to lie beside this script.
@@ -19,7 +19,7 @@ version=
 while [ $# -gt 0 ]; do
   case $1 in
     --version) version=${2:?--version wants a version} && shift ;;
-    --key | --identity | --issuer) trust+=("$1" "${2:?$1 wants a value}") && shift ;;
+    --key | --identity | --issuer | --trusted-root) trust+=("$1" "${2:?$1 wants a value}") && shift ;;
     -h | --help) sed -n '2,/^# Rule/{/^# Rule/d;s/^# \{0,1\}//p;}' "$0" && exit ;;
     -*) unable "unknown option $1; mirror.sh --help" ;;
     *) break ;;

@@ -13,8 +13,8 @@
 #
 # Rule: everything that can be refused is refused before the first write. Images are pushed by their digest, signed, and
 # checked from the registry; only then tags lead to them: the version's, and `latest` and `vX.Y` where none is newer.
-# Settings: SIGNING_KEY, COSIGN_PASSWORD; REGISTRY_USER and REGISTRY_PASSWORD (default: those of `skopeo login`); APT_KEY, the
-# fingerprint of gpg's key for TREE/apt (default: no packages there).
+# Settings: SIGNING_KEY, COSIGN_PASSWORD; with --keyless those of sign.sh; REGISTRY_USER and REGISTRY_PASSWORD (default: those
+# of `skopeo login`); APT_KEY, the fingerprint of gpg's key for TREE/apt (default: no packages there).
 # Needs skopeo, cosign 3, jq and openssl, and .venv (tests/setup/python.sh --build); for TREE/apt gpg, gpgv and dpkg-deb.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -62,7 +62,8 @@ read_trust() {
     # shellcheck disable=SC2034 # of verify.sh
     issuer=${SIGNING_ISSUER:-$ISSUER}
     [ -n "$identity" ] || unable "as whom? This is no workflow: set SIGNING_IDENTITY, or sign with --key"
-    trust=(--identity "$identity" --issuer "$issuer")
+    trust=(--identity "$identity" --issuer "$issuer" ${TRUSTED_ROOT:+--trusted-root "$TRUSTED_ROOT"})
+    take_trusted_root "${TRUSTED_ROOT:-}"
     return
   fi
   [ -r "${signer[1]}" ] || unable "cannot read the key ${signer[1]}"

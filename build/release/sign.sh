@@ -13,7 +13,8 @@
 # is not signed again.
 #
 # Rule: only what fits its list of sums is signed, and only with a key that the release carries for its users.
-# Settings: COSIGN_PASSWORD; SIGNING_IDENTITY (--keyless; default: the GitHub workflow that runs this), SIGNING_ISSUER.
+# Settings: COSIGN_PASSWORD. With --keyless: SIGNING_IDENTITY (default: the GitHub workflow that runs this), SIGNING_ISSUER;
+# SIGNING_CONFIG and TRUSTED_ROOT, cosign's files about services that are not Sigstore's own.
 # Needs cosign 3 and openssl; for --registry skopeo, jq and .venv (tests/setup/python.sh --build), too.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -55,6 +56,10 @@ read_signer() {
     # shellcheck disable=SC2034 # of verify.sh
     issuer=${SIGNING_ISSUER:-$ISSUER}
     [ -n "$identity" ] || unable "as whom? This is no workflow: set SIGNING_IDENTITY, or sign with --key"
+    take_trusted_root "${TRUSTED_ROOT:-}"
+    if [ -n "${SIGNING_CONFIG:-}" ]; then
+      cp "$SIGNING_CONFIG" "$scratch/signing_config.json" || unable "cannot read $SIGNING_CONFIG, which SIGNING_CONFIG names"
+    fi
     return
   fi
   [ -r "$key" ] || unable "cannot read the key $key"
@@ -89,7 +94,11 @@ read_signer() {
 
 # how cosign is told what to sign with
 with_what() {
-  if [ -n "$keyless" ]; then echo --yes; else echo "--key=$key" --yes "--signing-config=$scratch/offline.json"; fi
+  if [ -n "$keyless" ]; then
+    echo --yes ${SIGNING_CONFIG:+"--signing-config=$scratch/signing_config.json"} ${trusted_root:+"--trusted-root=$trusted_root"}
+  else
+    echo "--key=$key" --yes "--signing-config=$scratch/offline.json"
+  fi
 }
 
 sign_sums() {

@@ -6,7 +6,9 @@
 #   verify.sh [--key FILE]... REGISTRY/node:vV    an image: its signature and those of its platforms, the platforms, every
 #                                                 byte, the bills of materials, and whether the tag is of that version
 #   verify.sh [--key FILE]... oci://REGISTRY/charts/cni-calico:V                  the chart
-#   verify.sh --identity WHO [--issuer URL] ...   signed by a workflow, without a key
+#   verify.sh --identity WHO [--issuer URL] [--trusted-root FILE] ...    signed by a workflow, without a key. FILE has the keys
+#                                                 of the services that vouch for it: without a network, or where they are
+#                                                 not Sigstore's own (cosign trusted-root create)
 #   verify.sh --unsigned DIRECTORY                only whether the files are those of SHA256SUMS, whoever wrote it
 #   verify.sh --fingerprint FILE                  only prints the SHA-256 of each public key in FILE
 #
@@ -127,8 +129,8 @@ check_signer() {
   if [ -n "${identity:-}" ]; then
     need cosign
     [ -e "$1/SHA256SUMS.sigstore.json" ] || wrong "$1 is not signed: it has no SHA256SUMS.sigstore.json"
-    cosign verify-blob --bundle "$1/SHA256SUMS.sigstore.json" --certificate-identity "$identity" \
-      --certificate-oidc-issuer "$issuer" "$1/SHA256SUMS" >"$scratch/log" 2>&1 ||
+    # shellcheck disable=SC2046 # several words
+    cosign verify-blob --bundle "$1/SHA256SUMS.sigstore.json" $(whose "") "$1/SHA256SUMS" >"$scratch/log" 2>&1 ||
       wrong "$1/SHA256SUMS was not signed by $identity: $(last_line "$scratch/log")"
     return
   fi
@@ -180,10 +182,19 @@ digest_of() { echo "sha256:$(sha256sum <"$1" | cut -d ' ' -f 1)"; }
 # whose KEY: how cosign is told whom to trust; KEY is empty where identity is
 whose() {
   if [ -n "${identity:-}" ]; then
-    echo "--certificate-identity=$identity" "--certificate-oidc-issuer=$issuer"
+    echo "--certificate-identity=$identity" "--certificate-oidc-issuer=$issuer" ${trusted_root:+"--trusted-root=$trusted_root"}
   else
     echo "--key=$1" --insecure-ignore-tlog=true
   fi
+}
+
+# take_trusted_root FILE: sets trusted_root to a copy, whose name is one word
+take_trusted_root() {
+  trusted_root=
+  [ -n "$1" ] || return 0
+  [ -r "$1" ] || unable "cannot read $1, the keys of the services that vouch for ${identity:-somebody}"
+  cp "$1" "$scratch/trusted_root.json"
+  trusted_root=$scratch/trusted_root.json
 }
 
 # signature_of REPOSITORY DIGEST: signed, attested (only), unsigned or other (somebody else's)
@@ -316,7 +327,7 @@ verify_reference() {
 }
 
 main() {
-  local files=() unsigned="" show="" here
+  local files=() unsigned="" show="" roots="" here
   here=$(dirname "$0")
   identity=""
   issuer=$ISSUER
@@ -325,6 +336,7 @@ main() {
       --key) files+=("${2:?--key wants a file with public keys}") && shift ;;
       --identity) identity=${2:?--identity wants the address of a workflow} && shift ;;
       --issuer) issuer=${2:?--issuer wants an address} && shift ;;
+      --trusted-root) roots=${2:?--trusted-root wants a file} && shift ;;
       --unsigned) unsigned=1 ;;
       --fingerprint) show=${2:?--fingerprint wants a file with public keys} && shift ;;
       -h | --help) sed -n '2,/^# Rule/{/^# Rule/d;s/^# \{0,1\}//p;}' "$0" && exit ;;
@@ -349,7 +361,9 @@ main() {
     return
   fi
   keys=()
+  take_trusted_root "$roots"
   if [ -z "$identity" ]; then
+    [ -z "$roots" ] || unable "--trusted-root belongs to --identity: a key needs nobody to vouch for it"
     need openssl
     if [ "${#files[@]}" = 0 ]; then
       files=("$here/$NAME.pub")

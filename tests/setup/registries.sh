@@ -1,6 +1,6 @@
 #!/bin/bash
 # Registries and the programs that publish to them, for the tests of a release: Debian's docker-registry, skopeo and jq;
-# crane and cosign, built from their modules.
+# crane and cosign, built from their modules, and sigstore-here, the services that cosign asks where there is no key.
 #
 #   tests/setup/registries.sh [--check]      --check: only say (by exit status) whether everything is there
 #
@@ -19,8 +19,12 @@ PACKAGES=(docker-registry skopeo jq openssl)
 CRANE=v0.22.1
 COSIGN=v3.1.3
 COSIGN_MODULE=github.com/sigstore/cosign/v3
+SIGSTORE=v1.2.2
+CERTIFICATE_LOG=v1.3.3
+SOURCE=tests/setup/sigstore/main.go
+HERE=$SIGSTORE-$(sha256sum <"$SOURCE" | cut -c 1-8)
 
-there() { built "$BIN/crane" "$CRANE" && built "$BIN/cosign" "$COSIGN"; }
+there() { built "$BIN/crane" "$CRANE" && built "$BIN/cosign" "$COSIGN" && built "$BIN/sigstore-here" "$HERE"; }
 
 if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null && there
@@ -39,5 +43,12 @@ if ! built "$BIN/cosign" "$COSIGN"; then
   dir=$(module "$BIN/cosign" "$COSIGN" "$COSIGN_MODULE" </dev/null)
   compile "$BIN/cosign" "$COSIGN" "$dir" "$COSIGN_MODULE/cmd/cosign" \
     "-X sigs.k8s.io/release-utils/version.gitVersion=$COSIGN"
+  rm -rf "$dir"
+fi
+if ! built "$BIN/sigstore-here" "$HERE"; then
+  dir=$(module "$BIN/sigstore-here" "$SIGSTORE" github.com/sigstore/sigstore-go \
+    <<<"require github.com/google/certificate-transparency-go $CERTIFICATE_LOG")
+  cp "$SOURCE" "$dir"
+  compile "$BIN/sigstore-here" "$HERE" "$dir" .
   rm -rf "$dir"
 fi
