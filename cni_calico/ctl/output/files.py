@@ -1,7 +1,7 @@
 """Writes the files that a user asked calicoctl for.
 
-Rule: a file is written completely or not at all, and only its owner can read it: exports reveal everything in a
-cluster.
+Rule: a file is written completely or not at all, never through a link, and only its owner can read it: exports reveal
+everything in a cluster.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ RENAME = faults.declare("ctl.rename-file")
 
 def write_file(path: str, text: str) -> None:
     """Raises CalicoError."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
     try:
         faults.before(WRITE)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
         faults.after(WRITE)
         faults.before(RENAME)

@@ -43,3 +43,12 @@ def test_a_place_that_is_not_there(tmp_path):
     with pytest.raises(CalicoError) as caught:
         write_file(str(tmp_path / "none" / "report"), "x")
     assert "No such file or directory" in str(caught.value)
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.write_text("theirs")
+    (tmp_path / "report").symlink_to(theirs)
+    write_file(str(tmp_path / "report"), "ours")
+    assert (theirs.read_text(), (tmp_path / "report").read_text()) == ("theirs", "ours")
+    assert not (tmp_path / "report").is_symlink()
