@@ -1,8 +1,8 @@
 """A few small pages over HTTP, for anyone who can reach the port: probes, Prometheus, and any pod.
 
-Rule: the number of connections is limited, and each is kept for a few seconds at most. A connection that has not sent
-its request waits in one thread and costs a descriptor; when the limit is reached the oldest is closed, so that idle
-connections cannot keep probes out. Nothing about a single connection is logged.
+Rule: the number of connections is limited, and each is kept for a few seconds at most, unless what answers it keeps it
+longer. A connection that has not sent its request waits in one thread and costs a descriptor; when the limit is reached
+the oldest is closed, so that idle connections cannot keep probes out. Nothing about a single connection is logged.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ class _Waiting:
     data: bytearray = field(default_factory=bytearray)
 
 
-class PageServer:
-    """Serves ``pages`` by path. "localhost" means 127.0.0.1 and ::1, "" every address of both families.
+class RequestServer:
+    """Has ``answer`` called in a thread with each connection and its request, which ends with its head. "localhost"
+    means 127.0.0.1 and ::1, "" every address of both families.
 
     Without IPv6 the IPv4 address alone is enough; ``missing`` then says why.
     """
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self, host: str, port: int, answer: Callable[[socket.socket, bytes], None], workers: int = WORKERS
+    ) -> None:
         """Raises OSError if the address cannot be used."""
         self.missing = ""
-        self._pages = pages
+        self._answer_to = answer
         self._listeners = self._listen(host, port)
         self._waiting: dict[socket.socket, _Waiting] = {}  # in the order of their arrival
         self._complete: queue.Queue[tuple[socket.socket, bytes] | None] = queue.Queue(PLACES)
@@ -54,7 +57,7 @@ class PageServer:
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._threads = [threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)]
         self._threads += [
-            threading.Thread(target=self._answer, name=f"http-{self.port}-{i}", daemon=True) for i in range(WORKERS)
+            threading.Thread(target=self._answer, name=f"http-{self.port}-{i}", daemon=True) for i in range(workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -104,7 +107,7 @@ class PageServer:
                 self._drop(connection, selector)
         for listener in (*self._listeners, self._stop_reader):
             listener.close()
-        for _ in range(WORKERS):
+        for _ in self._threads[1:]:
             self._complete.put(None)
 
     def _patience(self) -> float | None:
@@ -154,9 +157,18 @@ class PageServer:
             connection, request = item
             with connection, suppress(OSError):
                 connection.settimeout(ANSWER_S)
-                connection.sendall(self._answer_to(request))
+                self._answer_to(connection, request)
 
-    def _answer_to(self, request: bytes) -> bytes:
+
+class PageServer(RequestServer):
+    """Serves ``pages`` by path."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+        """Raises OSError if the address cannot be used."""
+        self._pages = pages
+        super().__init__(host, port, lambda connection, request: connection.sendall(self._render(request)))
+
+    def _render(self, request: bytes) -> bytes:
         words = request.partition(b"\n")[0].split()
         if len(words) < 2:
             return _render(400, TEXT, b"bad request\n", "")
