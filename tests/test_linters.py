@@ -397,6 +397,7 @@ LAZY = {
     "ctl.command_line.completion": HEAVY,
     "ctl.command_line.parsers": COMMAND,
     "ctl.datastore.local": COMMAND,
+    "ctl.flows.command": COMMAND,
     "ctl.input.manifests": HEAVY,
     "ctl.input.nearest": HEAVY,
     "ctl.input.patching": HEAVY,

@@ -47,7 +47,7 @@ _STANDALONE = {
     "cluster diags": "cluster.diags:collect",
     "completion": "command_line.completion:show",
     "datastore check": "datastore.local:check",
-    "flows": "flows.show:show",
+    "flows": "flows.command:flows",
     "datastore etcd-roles": "datastore.etcd_roles:show",
     "datastore rebuild": "datastore.local:rebuild",
     "datastore salvage": "datastore.local:rescue",

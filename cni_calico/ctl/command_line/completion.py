@@ -12,7 +12,18 @@ from typing import Any
 from cni_calico.ctl.command_line.arguments import build_parser, leaves
 from cni_calico.model.keys import PLURALS
 
-_FILES = ("config", "kubeconfig", "filename", "file", "archive", "report", "from_report", "overlay", "kernel_config")
+_FILES = (
+    "config",
+    "kubeconfig",
+    "filename",
+    "file",
+    "html",
+    "archive",
+    "report",
+    "from_report",
+    "overlay",
+    "kernel_config",
+)
 
 
 def show(arguments: Namespace, environ: Mapping[str, str]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentParser, Namespace
+import shlex
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from typing import Any
 
 from cni_calico.ctl.command_line.parsers import CommandParser, Commands
+from cni_calico.errors import InvalidConfig
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 _WORDS = {"FORWARDED": "allowed", "DROPPED": "denied", "ALLOWED": "allowed", "DENIED": "denied"}
@@ -23,6 +25,8 @@ _FILTERS = (
     (("--tier",), "tier", "NAME", "tier of what decided"),
     (("--verdict",), "verdict", "allowed|denied", "what was decided (also FORWARDED, DROPPED)"),
 )
+FIELDS_OF_OPTIONS = {option: field for options, field, *_ in _FILTERS for option in options}
+_LONG = {field: options[-1] if len(options[0]) == 2 else options[0] for options, field, *_ in _FILTERS}
 
 
 class FilterAction(Action):
@@ -39,6 +43,25 @@ class FilterAction(Action):
 def add_flows(commands: Commands, common: CommandParser) -> None:
     """Add the command."""
     flows = commands.add("flows", common)
+    _add_filters(flows)
+    flows.add_argument("-f", "--follow", action="store_true", help="then print new ones, until interrupted")
+    flows.add_argument("--aggregate", action="store_true", help="add up flows with the same ends, port and rules")
+    flows.add_argument("--fail-if-denied", action="store_true", help="exit with 3 if a flow that is shown was denied")
+    flows.add_argument("-v", "--verbose", action="store_true", help="with the command that explains a denied flow")
+    _output(flows)
+    flows.add_argument(
+        "--web",
+        type=_port,
+        nargs="?",
+        const=0,
+        default=None,
+        metavar="PORT",
+        help="serve a page on this host's loopback addresses, until interrupted (default a free port)",
+    )
+    flows.add_argument("--html", default="", metavar="FILE", help="write the page, with these flows inside")
+
+
+def _add_filters(flows: CommandParser) -> None:
     flows.set_defaults(filters=[], negate=False)
     for options, field, metavar, text in _FILTERS:
         flows.add_argument(
@@ -48,14 +71,44 @@ def add_flows(commands: Commands, common: CommandParser) -> None:
     flows.add_argument("--last", type=int, default=None, metavar="N", help="the newest N (default 20)")
     flows.add_argument("--since", default="", metavar="5m|TIME", help="for so long, or since a time (RFC 3339)")
     flows.add_argument("--until", default="", metavar="5m|TIME", help="up to then")
-    flows.add_argument("-f", "--follow", action="store_true", help="then print new ones, until interrupted")
-    flows.add_argument("--aggregate", action="store_true", help="add up flows with the same ends, port and rules")
-    flows.add_argument("--fail-if-denied", action="store_true", help="exit with 3 if a flow that is shown was denied")
-    flows.add_argument("-v", "--verbose", action="store_true", help="with the command that explains a denied flow")
-    _output(flows)
 
 
 def _output(flows: CommandParser) -> None:
     choices: Sequence[str] = (*FORMATS, "compact")
     listed = "|".join(FORMATS)
     flows.add_argument("-o", "--output", choices=choices, default="table", metavar="FORMAT", help=f"{listed}")
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 <= int(text) < 65536:
+        raise ArgumentTypeError(f"expected a port, up to 65535, got {text!r}")
+    return int(text)
+
+
+# -- the same words on a page -----------------------------------------------------------------------------------------
+
+
+def parse_filters(text: str) -> Namespace:
+    """What the field of a page says: filters, --last, --since and --until. Raises InvalidConfig."""
+    parser = CommandParser(prog="filter", add_help=False)
+    _add_filters(parser)
+    parser.set_defaults(follow=False, aggregate=False)
+    try:
+        words = shlex.split(text)
+    except ValueError as e:
+        raise InvalidConfig(f"filter: {e}") from e
+    found: Namespace = parser.parse_args(words)
+    return found
+
+
+def page_words(arguments: Namespace) -> str:
+    """What ``parse_filters`` understands, of a whole command line."""
+    words = [
+        f"{'--not ' if negated else ''}{_word(_LONG[field], value)}" for field, value, negated in arguments.filters
+    ]
+    limits = (("--last", arguments.last), ("--since", arguments.since), ("--until", arguments.until))
+    return " ".join([*words, *(_word(option, str(value)) for option, value in limits if value not in (None, ""))])
+
+
+def _word(option: str, value: str) -> str:
+    return f"{option}{'=' if value.startswith('-') else ' '}{shlex.quote(value)}"

@@ -22,6 +22,8 @@ FLOWS: Mapping[str, Help] = {
             ("flows --to shop/db --port 5432 --aggregate -o json", "who talks to this database"),
             ("flows --from shop/web --to shop/db --not --verdict allowed", "why web does not reach db"),
             ("flows --protocol udp --port 53 -n shop --verdict denied --fail-if-denied", "is DNS blocked, for a test"),
+            ("flows --web --namespace shop", "as a page, until interrupted"),
+            ("flows --html flows.html --since 8h", "as a page in a file"),
             ("flows --ip 192.0.2.7 --policy shop/to-partners --tier default", "by address and policy"),
         ),
     ),

@@ -7,6 +7,7 @@ for terminals.
 from __future__ import annotations
 
 import json
+import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from cni_calico.flows.client import ask
 from cni_calico.flows.query import DENIED, Condition, FlowQuery
 from cni_calico.flows.serving import SOCKET
 
-_DEFAULT_LAST, _DENIED_STATUS = 20, 3
+_DEFAULT_LAST, DENIED_STATUS = 20, 3
 _WIDTHS = (23, 26, 26, 10, 7)
 _HEADINGS = ("TIME", "FROM", "TO", "PORT", "VERDICT", "BY")
 
@@ -38,7 +39,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
         printed.take(document)
     text = printed.rest()
     if arguments.fail_if_denied and printed.denied:
-        raise CommandFailed(f"{printed.denied} flows were denied", output=text, status=_DENIED_STATUS)
+        raise CommandFailed(f"{printed.denied} flows were denied", output=text, status=DENIED_STATUS)
     return text
 
 
@@ -169,16 +170,18 @@ def _local_time(text: str) -> str:
 
 
 def explain_command(document: Mapping[str, Any]) -> str:
-    """The command that computes what would be decided now."""
+    """The command that computes what would be decided now, for a shell: names are hostile."""
     ends = (("from", document["source"]), ("to", document["destination"]))
     words = [f"--{option} {_explained(end)}" for option, end in ends]
     port = document["destination"].get("port")
-    words.append(f"--protocol {shown(document['protocol'])}" + (f" --port {port}" if port is not None else ""))
+    words.append(
+        f"--protocol {shlex.quote(shown(document['protocol']))}" + (f" --port {port}" if port is not None else "")
+    )
     return f"calicoctl policy explain {' '.join(words)}"
 
 
 def _explained(end: Mapping[str, Any]) -> str:
-    return shown(f"{end['namespace']}/{end['name']}" if end.get("kind") == "pod" else end["ip"])
+    return shlex.quote(shown(f"{end['namespace']}/{end['name']}" if end.get("kind") == "pod" else end["ip"]))
 
 
 def describe_losses(lost: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ Rule: nothing is read from the network; every answer is waited for, with a limit
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.deadlines import until
 
 CHROMIUM = "/usr/bin/chromium"
 PATIENCE_S = 90.0
@@ -58,13 +61,13 @@ class Browser:
     def of(self, method: str) -> list[dict[str, Any]]:
         return [event["params"] for event in self.events if event.get("method") == method]
 
-    def open(self, page: Path, *, scheme: str, width: int, height: int) -> None:
+    def open(self, page: Path | str, *, scheme: str, width: int, height: int) -> None:
         """Returns when it is loaded."""
         self.events.clear()
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.ask("Page.navigate", url=page.as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         end = time.monotonic() + PATIENCE_S
         while not self.of("Page.loadEventFired"):
             self.events.append(self._next(end))
@@ -74,13 +77,43 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def until(self, script: str, what: str = "") -> Any:
+        """The first true value of the script."""
+        return until(lambda: self.evaluate(script), what or script)
+
+    def type(self, text: str) -> None:
+        self.ask("Input.insertText", text=text)
+
+    def press(self, *keys: str) -> None:
+        """A key is the character that it types, or its name."""
+        for key in keys:
+            typed = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+            named = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "Tab": 9}.get(key)
+            event: dict[str, Any] = {"key": key, **({"text": typed} if typed else {})}
+            if named:
+                event |= {"code": key, "windowsVirtualKeyCode": named}
+            self.ask("Input.dispatchKeyEvent", type="keyDown", **event)
+            self.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def click(self, selector: str) -> None:
+        """The middle of the first one."""
+        box = f"document.querySelector({selector!r}).getBoundingClientRect()"
+        x, y = self.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def picture(self, **options: Any) -> bytes:
+        """What is seen, or ``clip`` of it, as PNG."""
+        return base64.b64decode(self.ask("Page.captureScreenshot", format="png", **options)["data"])
+
 
 @contextmanager
-def running_browser(directory: Path) -> Iterator[Browser]:
+def running_browser(directory: Path, *flags: str) -> Iterator[Browser]:
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
-    command = ["bash", "-c", script, "browser", CHROMIUM, *FLAGS, f"--user-data-dir={directory}/profile", "about:blank"]
+    given = (*FLAGS, *flags, f"--user-data-dir={directory}/profile", "about:blank")
+    command = ["bash", "-c", script, "browser", CHROMIUM, *given]
     with open(directory / "browser.log", "wb") as log:
         process = subprocess.Popen(command, pass_fds=(theirs_in, theirs_out), stdout=log, stderr=log)
     os.close(theirs_in)

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from ipaddress import ip_address
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cni_calico.ctl.flows.page.stream import follow_flows
 from cni_calico.ctl.main import run
 from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.daemon.supervisor import own_command
@@ -157,6 +159,13 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
     assert describe_seen(replace(packet, destination_port=82)).endswith("nothing.")
     assert recorded.calicoctl("--aggregate", "--to", "default/b", "-o", "jsonl") == 0
     assert capsys.readouterr().out.count("\n") == 2
+    ours, theirs = socket.socketpair()
+    with ours, theirs:  # what the page of flows is told
+        path = str(recorded.root / "run" / SOCKET)
+        told = follow_flows(path, "--port 83 --port 81", None, theirs, timeout_s=30, clock=time.monotonic)
+        assert [name for name, _ in (next(told), next(told), next(told))] == ["flow", "flow", "ready"]
+        assert recorded.lab.passes("a", "b", 83, sport=1001) is False
+        assert next(one for name, one in told if name == "flow")["destination"]["port"] == 83
 
 
 def test_a_stopped_and_a_killed_recorder_lose_nothing_that_they_do_not_tell(recorded: Recorded) -> None:

@@ -1,0 +1,101 @@
+"""What the open page is told: what was recorded before, then what is new, as events.
+
+Rule: nothing is lost between the two, because the question for what is new is asked first. What is missing is said.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cni_calico.ctl.command_line.flow_arguments import parse_filters
+from cni_calico.ctl.flows.page.script.whole import MOST
+from cni_calico.ctl.flows.show import describe_losses, explain_command, parse_query_arguments, shown
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.flows.client import ask
+from cni_calico.flows.following import FollowedFlows
+from cni_calico.flows.query import FlowQuery
+
+PageEvent = tuple[str, dict[str, Any]]
+_LOSSES_S = 10.0
+_WHAT = {
+    "nflog-allowed": "reports of what was let through",
+    "nflog-denied": "reports of what was denied",
+    "destroy": "times ends of connections",
+}
+
+
+def parse_page_query(arguments: Namespace, since: float | None, now: datetime) -> FlowQuery:
+    """What came before, at most MOST flows. ``since``: what the page has already, in seconds since 1970. Raises
+    InvalidConfig.
+    """
+    query = parse_query_arguments(arguments, now)
+    last = MOST if arguments.last is None else min(arguments.last, MOST)
+    return replace(query, last=last, since=query.since if since is None else since, follow=False, aggregate=False)
+
+
+def follow_flows(
+    path: str, words: str, since: float | None, asker: socket.socket, *, timeout_s: float, clock: Callable[[], float]
+) -> Iterator[PageEvent]:
+    """(event, document): flow; lost (text); ready, when what came before has been told; wrong (error): the words are no
+    filter; gone (error): there is no recorder any more; pulse, when there is nothing. Ends once ``asker`` has gone.
+    """
+    try:
+        before = parse_page_query(parse_filters(words), since, datetime.now(UTC))
+    except InvalidConfig as e:
+        yield "wrong", {"error": str(e)}
+        return
+    try:
+        yield from _told(path, before, asker, timeout_s, clock)
+    except CalicoError as e:
+        yield "gone", {"error": str(e)}
+
+
+def _told(
+    path: str, before: FlowQuery, asker: socket.socket, timeout_s: float, clock: Callable[[], float]
+) -> Iterator[PageEvent]:
+    with ExitStack() as opened:
+        new = None
+        if before.until is None:
+            new = opened.enter_context(FollowedFlows(path, FlowQuery(before.conditions), Deadline.after(timeout_s)))
+        lost = _lost_so_far(path, timeout_s)
+        for document in ask(path, before, Deadline.after(timeout_s)):
+            if document.get("end"):
+                yield from (("lost", {"text": text}) for text in describe_losses(document["lost"]))
+                yield "ready", {"node": document["node"], "goes_on": new is not None}
+            else:
+                yield _event_of(document)
+        if new is None:
+            return
+        due = clock() + _LOSSES_S
+        for document in new.documents(asker):
+            yield _event_of(document) if document else ("pulse", {})
+            if clock() >= due:
+                due, known = clock() + _LOSSES_S, lost
+                lost = _lost_so_far(path, timeout_s)
+                more = {source: count - known.get(source, 0) for source, count in lost.items()}
+                yield from (("lost", {"text": _describe_loss(*one)}) for one in more.items() if one[1] > 0)
+        yield "gone", {"error": "the recorder has ended, or this page did not take what it was told"}
+
+
+def _event_of(document: dict[str, Any]) -> PageEvent:
+    if "lost" in document:
+        return "lost", {"text": f"{document['lost']} flows are missing here: {shown(document.get('why'))}"}
+    return "flow", {**document, "explain": explain_command(document)}
+
+
+def _lost_so_far(path: str, timeout_s: float) -> dict[str, int]:
+    (status,) = ask(path, FlowQuery(status=True), Deadline.after(timeout_s))
+    return dict(status["lost"])
+
+
+def _describe_loss(source: str, count: int) -> str:
+    at = time.strftime("%H:%M:%S")
+    return f"not recorded: {count} {_WHAT.get(source, shown(source))} until {at}"
