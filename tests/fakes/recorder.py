@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.flows.query import FlowQuery, meets
@@ -47,6 +47,11 @@ def flow(source: dict[str, Any], destination: dict[str, Any], *decided: dict[str
     found |= {"reporter": "dst" if ingress else "src", "connections": 1, "source": source}
     found |= {"destination": {**destination, "asked": None}, "protocol": "tcp", "decided": list(decided)}
     return {**found, **counts, **other}
+
+
+def nothing_stored(asked: Mapping[str, str]) -> dict[str, Any]:
+    """For a page that needs no datastore."""
+    return {"error": f"there is no datastore to ask about {asked.get('from')}"}
 
 
 class ScriptedRecorder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cni_calico.ctl.main import run
 from cni_calico.flows.query import meets
 from tests.e2e.page import pictures
 from tests.e2e.page.browser import Browser, running_browser
-from tests.fakes.recorder import ScriptedRecorder, address, end_of_tier, flow, pod, rule
+from tests.fakes.recorder import ScriptedRecorder, address, end_of_tier, flow, nothing_stored, pod, rule
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 WEB, API, DB = (pod("shop", name, f"10.65.0.{i}") for i, name in enumerate(("web-7d9-x2k4", "api-5c9-q1", "db-0"), 9))
@@ -67,7 +67,7 @@ def scripted_recorder(tmp_path: Path) -> Iterator[ScriptedRecorder]:
 
 @pytest.fixture
 def opened(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> Iterator[Browser]:
-    with FlowPage(scripted_recorder.path, "", timeout_s=30) as page:
+    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address, len(scripted_recorder.flows))
         yield flow_browser
         assert flow_browser.of("Runtime.exceptionThrown") == []
@@ -130,6 +130,36 @@ def test_the_other_side_denies_a_moment_later(opened: Browser, scripted_recorder
     assert opened.evaluate(ROWS) == 5 and "DENIED" in opened.evaluate(CURRENT)
 
 
+def test_what_would_be_decided_now(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
+    why = [
+        ["egress of shop/web: allowed by rule 1 of Profile open"],
+        [f"ingress: DENIED {HOSTILE}", '{"action":"Deny"}'],
+    ]
+    ends = [{"allowed": i == 0, "why": lines} for i, lines in enumerate(why)]
+    found: dict[str, Any] = {"allowed": False, "ends": ends, "hosts": [], "warnings": ["a policy is not in force"]}
+    asked: list[Mapping[str, str]] = []
+
+    def judge(query: Mapping[str, str]) -> dict[str, Any]:
+        asked.append(query)
+        return found if query["to"] == "shop/db-0" else nothing_stored(query)
+
+    with FlowPage(scripted_recorder.path, "", judge, timeout_s=30) as page:
+        show(flow_browser, page.access.address, 5)
+        flow_browser.press("G", "e")
+        flow_browser.until("!!document.querySelector('.now')")
+        text = flow_browser.evaluate("document.querySelector('.now').innerText")
+        for part in ("Now the connection is DENIED", "rule 1 of Profile open", "\\x202e", "a policy is not in force"):
+            assert part in text
+        assert flow_browser.evaluate("document.querySelectorAll('.now li.deny, .now img').length") == 1
+        flow_browser.press("Escape", "g", "j", "j", "j", "Enter")
+        flow_browser.click("tr.detail .judge")
+        flow_browser.until("!!document.querySelector('.now .bad')")
+        assert asked == [
+            {"from": "shop/web-7d9-x2k4", "to": "shop/db-0", "protocol": "tcp", "port": "5432"},
+            {"from": "shop/api-5c9-q1", "to": "192.0.2.7", "protocol": "tcp", "port": "443"},
+        ]
+
+
 def test_clicks_filter_and_open(opened: Browser) -> None:
     opened.click("tr.flow:last-child td.by")
     assert opened.evaluate("document.querySelectorAll('tr.detail').length") == 1
@@ -189,7 +219,7 @@ def test_it_can_be_read(
 
 def test_more_flows_than_the_page_keeps(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
     scripted_recorder.flows = [numbered(number) for number in range(2500)]
-    with FlowPage(scripted_recorder.path, "", timeout_s=30) as page:
+    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address, 2000)
         top = "document.querySelector('tr.flow').innerText"
         assert "00:41:39.000" in flow_browser.evaluate(top)
@@ -206,7 +236,7 @@ def test_more_flows_than_the_page_keeps(flow_browser: Browser, scripted_recorder
 
 def test_it_connects_again(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
     notices = "document.getElementById('notices').innerText"
-    with FlowPage(scripted_recorder.path, "", timeout_s=30) as page:
+    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address, 5)
         flow_browser.until(f"{STATE} === 'live'")
         scripted_recorder.close()
@@ -219,7 +249,7 @@ def test_it_connects_again(flow_browser: Browser, scripted_recorder: ScriptedRec
         assert "Connected again at" in flow_browser.evaluate(notices)
         port = page.access.port
     flow_browser.until(f"{notices}.includes('calicoctl does not answer')")
-    with FlowPage(scripted_recorder.path, "", port=port, timeout_s=30):
+    with FlowPage(scripted_recorder.path, "", nothing_stored, port=port, timeout_s=30):
         flow_browser.until(f"{notices}.includes('calicoctl was started again')")
         assert flow_browser.evaluate(STATE) == "not connected" and flow_browser.evaluate(ROWS) == 6
 
@@ -229,7 +259,7 @@ def test_hostile_names(flow_browser: Browser, scripted_recorder: ScriptedRecorde
     named = pod(HOSTILE, HOSTILE, "10.65.0.66")
     decided = {**rule("egress", HOSTILE, HOSTILE, 0), "tier": HOSTILE}
     scripted_recorder.flows = [flow(named, {**named, "port": 80}, decided, node=HOSTILE, protocol=HOSTILE)]
-    with FlowPage(scripted_recorder.path, "", timeout_s=30) as page:
+    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address if live else written(scripted_recorder, tmp_path), 1)
         flow_browser.press("j", "Enter", "m", "m")
         assert flow_browser.evaluate("[...document.querySelectorAll('img, script')].map(one => one.type)") == [
@@ -295,7 +325,7 @@ def test_a_file_understands_the_same_filters(
 
 
 def test_who_has_no_token_sees_nothing(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
-    with FlowPage(scripted_recorder.path, "", timeout_s=30) as page:
+    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
         address, text = page.access.address, "document.body.innerText"
         for wrong, says in (
             (address.partition("?")[0], "open the address that calicoctl printed"),

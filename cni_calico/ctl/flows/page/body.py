@@ -10,6 +10,7 @@ _KEYS = (
     ("g G", "first and last flow"),
     ("Enter", "show or hide what decided about a flow"),
     ("c", "copy the command that explains it"),
+    ("e", "explain: what would be decided now"),
     ("m", "matrix or table"),
     ("p", "pause, go on"),
     ("Esc", "close"),

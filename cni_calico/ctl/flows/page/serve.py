@@ -13,14 +13,16 @@ import socket
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from cni_calico import directories
 from cni_calico.ctl.command_line.flow_arguments import page_words
 from cni_calico.ctl.flows.page.access import Access, PageRefused, PageRequest, parse_request
 from cni_calico.ctl.flows.page.document import content_policy, render_page
+from cni_calico.ctl.flows.page.judgement import judge_now
 from cni_calico.ctl.flows.page.stream import follow_flows, parse_page_query
 from cni_calico.daemon.http_server import TEXT, RequestServer
 from cni_calico.deadline import Deadline
@@ -30,10 +32,11 @@ from cni_calico.flows.query import FlowQuery
 from cni_calico.flows.serving import SOCKET
 
 STREAMS = 4  # pages that are told what is new
-_OTHERS, _PATIENCE_S = 2, 10.0
+_OTHERS, _PATIENCE_S = 4, 10.0
+_JSON = "application/json; charset=utf-8"
 _HTML, _EVENTS = "text/html; charset=utf-8", "text/event-stream; charset=utf-8"
 _REASONS = {200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
-_REASONS[405] = "Method Not Allowed"
+_REASONS |= {405: "Method Not Allowed", 500: "Internal Server Error"}
 
 
 class PageTaken(CalicoError):
@@ -47,7 +50,12 @@ def serve(arguments: Namespace, environ: Mapping[str, str]) -> str:
     path = f"{directories.run_dir(environ)}/{SOCKET}"
     parse_page_query(arguments, None, datetime.now(UTC))
     list(ask(path, FlowQuery(status=True), Deadline.after(arguments.timeout)))  # is there a recorder, and may we ask
-    with FlowPage(path, page_words(arguments), port=arguments.web, timeout_s=arguments.timeout) as page:
+    words = page_words(arguments)
+
+    def judge(asked: Mapping[str, str]) -> dict[str, Any]:
+        return judge_now(arguments, environ, asked)
+
+    with FlowPage(path, words, judge, port=arguments.web, timeout_s=arguments.timeout) as page:
         arguments.say(f"{page.access.address}\n")
         arguments.note("Open this address in a browser on this host; the page ends with this command (Ctrl-C).")
         threading.Event().wait()
@@ -55,12 +63,22 @@ def serve(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 
 class FlowPage:
-    """A context manager that serves the page while it is open. ``words``: the filters that it begins with."""
+    """A context manager that serves the page while it is open. ``words``: the filters that it begins with; ``judge``:
+    what would be decided now, from the ends, protocol and port.
+    """
 
-    def __init__(self, path: str, words: str, *, port: int = 0, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        path: str,
+        words: str,
+        judge: Callable[[Mapping[str, str]], Mapping[str, Any]],
+        *,
+        port: int = 0,
+        timeout_s: float = 60.0,
+    ) -> None:
         """Raises PageTaken."""
-        self._path, self._words, self._timeout_s = path, words, timeout_s
-        self._lock = threading.Lock()
+        self._path, self._words, self._judge, self._timeout_s = path, words, judge, timeout_s
+        self._lock, self._judging = threading.Lock(), threading.Lock()
         self._streams: set[socket.socket] = set()
         try:
             self._server = RequestServer("localhost", port, self._answer, STREAMS + _OTHERS)
@@ -83,6 +101,10 @@ class FlowPage:
             self._send(connection, request, self.access.admit(request))
         except PageRefused as e:
             connection.sendall(_render(e.status, TEXT, f"{e}\n"))
+        except OSError:
+            pass  # the reader has gone, or does not take what he asked for
+        except Exception as e:  # the page goes on for others, and the reader gets the reason
+            connection.sendall(_render(500, TEXT, f"{type(e).__name__}: {e}\n"))
 
     def _send(self, connection: socket.socket, request: PageRequest, wanted: str) -> None:
         match wanted:
@@ -94,6 +116,11 @@ class FlowPage:
                 connection.sendall(_render(200, _HTML, render_page({**data, "flows": [], "said": [], "more": False})))
             case "flows":
                 self._stream(connection, request)
+            case "decision":
+                connection.settimeout(_PATIENCE_S)
+                with self._judging:
+                    found = self._judge(request.query)
+                connection.sendall(_render(200, _JSON, json.dumps(found)))
             case _:
                 raise PageRefused(404, "there is nothing here")
 

@@ -56,6 +56,7 @@ const ACTIONS = {
   Enter: () => current && toggle(current),
   Escape: () => current?.detail ? toggle(current, false) : choose(null),
   c: () => copyCommand(current),
+  e: () => judge(current),
   m: () => showMatrix(at("matrix").hidden),
   p: () => data.live && pause(!paused),
   "?": () => at("keys").showModal(),
@@ -68,7 +69,7 @@ document.addEventListener("keydown", event => {
   if (typing || (pressing && event.key === "Enter")) return;
   const arrows = current ? {ArrowDown: "j", ArrowUp: "k"} : {};
   const action = ACTIONS[arrows[event.key] ?? event.key];
-  if (!action || !at("matrix").hidden && "jkgGc".includes(event.key)) return;
+  if (!action || !at("matrix").hidden && "jkgGce".includes(event.key)) return;
   event.preventDefault();
   action();
 });

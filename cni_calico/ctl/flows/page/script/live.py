@@ -119,6 +119,22 @@ async function refresh(entry) {
   }
 }
 
+// what would be decided now, which is the answer of calicoctl policy explain
+async function judge(entry) {
+  if (!entry || !data.live) return;
+  toggle(entry, true);
+  const {source, destination, protocol} = entry.flow, named = end => end.kind === "pod" ? nameOf(end) : end.ip;
+  const asked = new URLSearchParams({from: named(source), to: named(destination), protocol});
+  if (destination.port !== undefined) asked.set("port", destination.port);
+  try {
+    const answer = await fetch(`decision?${asked}`, {cache: "no-store"});
+    entry.now = answer.ok ? await answer.json() : {error: await answer.text()};
+  } catch {
+    entry.now = {error: "calicoctl does not answer"};
+  }
+  redraw(entry, entry.flow);
+}
+
 function complain(text) {
   at("wrong").textContent = text ? shown(text) : "";
   at("wrong").hidden = !text;

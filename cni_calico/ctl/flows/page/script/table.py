@@ -76,18 +76,28 @@ function factsOf(flow) {
     make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, shown(value))))));
 }
 
-function detailOf(flow) {
-  const copy = make("button", {type: "button", class: "copy"}, "Copy");
+function nowOf(now) {
+  const texts = lines => lines.map(line => make("p", {class: line.startsWith("{") ? "mono" : ""}, shown(line)));
+  if (now.error) return make("p", {class: "bad"}, shown(now.error));
+  const sides = [...now.ends, ...now.hosts].map(
+    one => make("li", {class: one.allowed ? "allow" : "deny"}, ...texts(one.why)));
+  return make("div", {}, make("h3", {}, `Now the connection is ${now.allowed ? "allowed" : "DENIED"}`),
+    make("ol", {}, ...sides), ...texts(now.warnings));
+}
+
+function detailOf({flow, now}) {
+  const command = make("div", {class: "command"}, make("code", {class: "mono"}, shown(flow.explain)),
+    make("button", {type: "button", class: "copy"}, "Copy"));
+  if (data.live) command.append(make("button", {type: "button", class: "judge"}, "Explain now"));
   return make("tr", {class: "detail"}, make("td", {colspan: "6"},
     make("div", {class: "sides"}, sideOf(flow, "egress", flow.source), sideOf(flow, "ingress", flow.destination)),
-    factsOf(flow),
-    make("div", {class: "command"}, make("code", {class: "mono"}, shown(flow.explain)), copy)));
+    factsOf(flow), command, ...(now ? [make("div", {class: "now sides"}, nowOf(now))] : [])));
 }
 
 function toggle(entry, open = !entry.detail) {
   if (open === !!entry.detail) return;
   entry.detail?.remove();
-  entry.detail = open ? detailOf(entry.flow) : null;
+  entry.detail = open ? detailOf(entry) : null;
   entry.row.setAttribute("aria-expanded", String(open));
   if (!open) return;
   entry.row.after(entry.detail);
@@ -99,7 +109,7 @@ function redraw(entry, flow) {
   entry.flow = flow;
   fill(entry.row, flow);  // the other side may have denied it a moment later
   if (!entry.detail) return;
-  const made = detailOf(flow);
+  const made = detailOf(entry);
   entry.detail.replaceWith(made);
   entry.detail = made;
 }
@@ -166,8 +176,10 @@ function add(found) {
 
 rows.addEventListener("click", event => {
   const row = event.target.closest("tr.flow");
-  if (event.target.closest(".copy"))
-    copyCommand(flows.get(event.target.closest("tr").previousElementSibling.dataset.key));
+  const detail = event.target.closest("tr.detail");
+  const opened = detail && flows.get(detail.previousElementSibling.dataset.key);
+  if (event.target.closest(".copy")) copyCommand(opened);
+  else if (event.target.closest(".judge")) judge(opened);
   else if (row && !event.target.closest("button") && getSelection().isCollapsed) {
     const entry = flows.get(row.dataset.key);
     choose(entry, false);

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any
@@ -22,7 +22,7 @@ from cni_calico.ctl.flows.page import serve, stream
 from cni_calico.ctl.flows.page.serve import STREAMS, FlowPage, PageTaken
 from cni_calico.flows import serving
 from tests.deadlines import until
-from tests.fakes.recorder import ScriptedRecorder, flow, pod, rule
+from tests.fakes.recorder import ScriptedRecorder, flow, nothing_stored, pod, rule
 
 WEB, DB = pod("shop", "web", "10.65.0.9", 40000), pod("shop", "db-0", "10.65.0.12", 5432)
 
@@ -33,7 +33,7 @@ def numbered(number: int, **other: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def flow_page(recorder: ScriptedRecorder) -> Iterator[FlowPage]:
-    with FlowPage(recorder.path, "--port 5432", timeout_s=30) as made:
+    with FlowPage(recorder.path, "--port 5432", nothing_stored, timeout_s=30) as made:
         yield made
 
 
@@ -189,6 +189,27 @@ def test_a_slow_page_is_told_what_it_missed(
     assert missed >= 400 - names.count("flow")
 
 
+def test_what_would_be_decided_now(recorder: ScriptedRecorder) -> None:
+    asked_of: list[Mapping[str, str]] = []
+
+    def judge(query: Mapping[str, str]) -> dict[str, Any]:
+        asked_of.append(query)
+        if query["from"] == "broken":
+            raise ValueError("no")
+        return {"allowed": True}
+
+    with FlowPage(recorder.path, "", judge, timeout_s=30) as page:
+        cookie = f"calico-flows={page.access.token}"
+        with asked(page, f"{page.access.path}decision?from=shop%2Fweb&port=1", Cookie=cookie) as answer:
+            assert (answer.status, json.load(answer)) == (200, {"allowed": True})
+        for _ in range(10):  # more often than there are threads
+            with asked(page, f"{page.access.path}decision?from=broken", Cookie=cookie) as answer:
+                assert (answer.status, answer.read()) == (500, b"ValueError: no\n")
+        with asked(page, f"{page.access.path}decision?from=shop%2Fweb") as answer:
+            assert answer.status == 403
+    assert asked_of[0] == {"from": "shop/web", "port": "1"} and len(asked_of) == 11
+
+
 def test_as_a_command(recorder: ScriptedRecorder) -> None:
     recorder.flows = [numbered(1)]
     command = [sys.executable, "-m", "cni_calico.ctl.main", "flows", "--web", "--from", "shop/web"]
@@ -209,5 +230,5 @@ def test_a_port_that_is_taken(recorder: ScriptedRecorder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PageTaken, match=rf"cannot serve the page at 127\.0\.0\.1:{port}: .*in use"):
-            FlowPage(recorder.path, "", port=port)
+            FlowPage(recorder.path, "", nothing_stored, port=port)
     assert serve.PageTaken.hint

@@ -15,5 +15,5 @@ def test_no_text_becomes_markup_or_code() -> None:
 
 def test_it_asks_its_own_server_alone() -> None:
     asked = re.findall(r"(?:EventSource|fetch|XMLHttpRequest|WebSocket|sendBeacon|import)\((.*?)[,)]", SCRIPT)
-    assert asked == ["`flows?${asked}`", '"./"', "`flows?${asked}`"]
+    assert asked == ["`flows?${asked}`", '"./"', "`flows?${asked}`", "`decision?${asked}`"]
     assert re.findall(r"localStorage|sessionStorage|document\.cookie|indexedDB", SCRIPT) == []
