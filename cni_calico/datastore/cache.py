@@ -144,7 +144,11 @@ class Cache(Generic[CachedRecord]):
             pause_s = self._backoff.next()
 
     def _list(self) -> None:
-        self._tell(self._read_list())
+        is_first = not self.synced
+        changed = self._read_list()
+        self._tell(changed)
+        if is_first and not changed:
+            self._told.on_read()
 
     def _read_list(self) -> list[Key]:
         """Take a list; returns the keys of what changed. Whoever is told of them no longer pays for the list."""

@@ -45,7 +45,8 @@ class NoEarlier:
 
 class LastGoodCaches:
     """``follow`` makes a cache. ``records``, ``unread`` and ``problems`` are for one thread; the caches' threads call
-    ``on_change``, and only for a difference: a record that was written again unchanged causes no call.
+    ``on_change``, and only for a difference: a record that was written again unchanged causes no call. A first list
+    is one, even if nothing is in it.
     """
 
     def __init__(self, store: Datastore, on_change: Callable[[], None], earlier: Earlier | None = None) -> None:
@@ -95,7 +96,7 @@ class LastGoodCaches:
         cache = Cache(
             self._store,
             Kept(listing, decode_again, keep_documents=False, same=same),
-            Listeners(on_change=self._changed, corrupt=self._note),
+            Listeners(on_change=self._changed, corrupt=self._note, on_read=self._on_change),
             delay=delay,
             cached=True,
         )

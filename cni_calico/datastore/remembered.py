@@ -27,7 +27,7 @@ def order_of(revision: Revision) -> int:
     return int(digits or 0)
 
 
-def _nothing(_: object, __: object = None) -> None:
+def _nothing(_: object = None, __: object = None) -> None:
     pass
 
 
@@ -62,13 +62,14 @@ class Kept(Generic[CachedRecord]):
 
 
 class Listeners(Generic[CachedRecord]):
-    """Who is told. ``on_change(keys)`` after every change, ``corrupt(key, why)`` of what cannot be decoded.
+    """Who is told. ``on_change(keys)`` after every change, ``on_read()`` after a first list in which nothing is,
+    ``corrupt(key, why)`` of what cannot be decoded.
 
     If ``hand_over(key, record)`` is given, it is called with every new record, which is then not kept, and
     ``gone(key)`` with every removed one, in the order of the changes.
     """
 
-    __slots__ = ("corrupt", "gone", "hand_over", "on_change")
+    __slots__ = ("corrupt", "gone", "hand_over", "on_change", "on_read")
 
     def __init__(
         self,
@@ -76,8 +77,10 @@ class Listeners(Generic[CachedRecord]):
         corrupt: Callable[[Key, str], None] = _nothing,
         hand_over: Callable[[Key, CachedRecord], None] | None = None,
         gone: Callable[[Key], None] = _nothing,
+        on_read: Callable[[], None] = _nothing,
     ) -> None:
         self.on_change = on_change
+        self.on_read = on_read
         self.corrupt = corrupt
         self.hand_over = hand_over
         self.gone = gone

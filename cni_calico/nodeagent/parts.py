@@ -77,6 +77,7 @@ class Parts:
             opened.environ,
             self._numbers,
             on_snapshot=self._use,
+            on_tunnels=self._use_tunnels,
             policing=lambda: self._policy.standing,
             policing_stalled_s=self._policy.stalled_s,
         )
@@ -137,8 +138,8 @@ class Parts:
         """
         stopping, works = self.stopping, {}
         if "felix" in self._chosen:
-            works["felix"] = lambda: self._agent.run(stopping)
             works["policy"] = lambda: self._policy.run(stopping)
+            works["felix"] = lambda: self._agent.run(stopping)
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
             if self.context.is_kubernetes_datastore:
                 works["labels"] = lambda: label_keeper(self.context, self.node).run(stopping)
@@ -188,14 +189,17 @@ class Parts:
         self.failed = True
         self.stopping.set()
 
+    def _use_tunnels(self, snapshot: Snapshot, felix: FelixSettings) -> None:
+        """All that policy waits for; called in the agent's thread."""
+        if self._agent.tunnels is not None:
+            backend, ports = self.context.settings.backend, self._agent.ports.values()
+            self._policy.use(felix, select_tunnels(snapshot, felix, backend, self._agent.tunnels, ports))
+
     def _use(self, snapshot: Snapshot, felix: FelixSettings) -> None:
         """Hand the agent's newest view to the parts; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        if self._agent.tunnels is not None:
-            ports = self._agent.ports.values()
-            tunnels = select_tunnels(snapshot, felix, settings.backend, self._agent.tunnels, ports)
-            self._policy.use(felix, tunnels)
+        self._use_tunnels(snapshot, felix)
         self._recording.use(felix.flows, snapshot.endpoints)
         if self._host_status is not None:
             self._host_status.use(felix)

@@ -24,6 +24,7 @@ from cni_calico.kernel.monitor import Monitor
 from cni_calico.kernel.tunnels import read_tunnels
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import describe_config
+from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
@@ -62,6 +63,7 @@ class DataplaneLoop:
     """One data plane, in the network namespace of the thread that calls ``run``.
 
     ``on_snapshot`` is called with every snapshot (BIRD and the tunnel addresses use it); it must not block.
+    ``on_tunnels`` is called as soon as ``tunnels`` is known, and before each pass: policy waits for no more than that.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class DataplaneLoop:
         numbers: Numbers,
         *,
         on_snapshot: Callable[[Snapshot, FelixSettings], None] = lambda snapshot, felix: None,
+        on_tunnels: Callable[[Snapshot, FelixSettings], None] = lambda snapshot, felix: None,
         policing: Callable[[], Standing] = lambda: Standing(
             decided=True, ready=True, upstream_goes=True, why_not="no engine runs", guarded=frozenset(DEVICES)
         ),
@@ -84,6 +87,7 @@ class DataplaneLoop:
         self._context = context
         self._environ = environ
         self._on_snapshot = on_snapshot
+        self._on_tunnels = on_tunnels
         self._policing = policing
         self._policing_stalled_s = policing_stalled_s
         self._log: Log = context.log
@@ -142,6 +146,8 @@ class DataplaneLoop:
             while not stopping.is_set():
                 happened = self._monitor.wait(self._schedule.patience_s(time.monotonic(), status.HEARTBEAT_S))
                 applier.notice(self._monitor.take_changed())
+                if self.tunnels is None and sources.begun:
+                    self._look_for_tunnels(sources.snapshot())
                 if not stopping.is_set() and sources.settle() and (happened or self._schedule.is_due(time.monotonic())):
                     begun = time.monotonic()
                     self._pass(sources, applier)
@@ -149,6 +155,30 @@ class DataplaneLoop:
                 self._tell(sources)
         finally:
             sources.stop()
+
+    def _look_for_tunnels(self, snapshot: Snapshot) -> None:
+        """Before the first pass, which also waits for IPAM's records: they say nothing of tunnels."""
+        deadline, felix, backend = Deadline.after(PASS_S), self._parameters(snapshot), self._context.settings.backend
+        try:
+            interfaces = read_interfaces(deadline)
+            desired = desired_state(snapshot, interfaces, felix, backend)
+            self._note_tunnels(snapshot, felix, desired, interfaces, deadline)
+        except CalicoError as e:
+            self._log.warning(f"cannot look for tunnels yet: {e}")  # the first pass tells it
+
+    def _note_tunnels(
+        self,
+        snapshot: Snapshot,
+        felix: FelixSettings,
+        desired: Desired,
+        interfaces: Sequence[HostInterface],
+        deadline: Deadline,
+    ) -> None:
+        there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
+        tunnels = frozenset((*desired.devices, *there.intersection(DEVICES)))
+        self.ports = self._read_ports(desired, there, deadline)
+        self.tunnels = tunnels
+        self._on_tunnels(snapshot, felix)
 
     # -- one pass -----------------------------------------------------------------------------------------------------
 
@@ -172,11 +202,10 @@ class DataplaneLoop:
                 )
             if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
                 self._desired = with_routes_in_doubt(self._desired, used, read_host_routes(deadline), felix)
-            there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
-            self.tunnels = frozenset((*self._desired.devices, *there.intersection(DEVICES)))
-            self.ports = self._read_ports(self._desired, there, deadline)
+            self._note_tunnels(snapshot, felix, self._desired, interfaces, deadline)
             self._desired, waiting = self._held.select(self._desired, up, self.ports, self._policing(), begun)
             done = applier.apply(self._desired, felix, deadline, full=full)
+            there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
             done.pending += waiting + ways.pending
             unmet = select_unmet(snapshot if ways.overdue else used, done.lacking)

@@ -18,8 +18,9 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.boot import BootTable
 from cni_calico.nodeagent.policing.enforce.early import EarlyGuard
-from cni_calico.nodeagent.policing.enforce.filters import NoPacketFilter, OpenFilter, look, opened
-from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop
+from cni_calico.nodeagent.policing.enforce.filters import NFTABLES, DataPlane, NoPacketFilter, OpenFilter, look, opened
+from cni_calico.nodeagent.policing.feed.incoming import Incoming, begin_reading
+from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop, filtering_of
 from cni_calico.nodeagent.policing.report.decision import DecisionFile
 from cni_calico.nodeagent.policing.tables.touched import NAME
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -51,6 +52,8 @@ class PolicyEngine:
         self._on_change = on_change
         self._early = early
         self._keeps: bool | None = None  # whether an earlier run's rules stay until everything has been read
+        self._found: tuple[object, DataPlane] | None = None  # the packet filter that the first look found, and for what
+        self._incoming: Incoming | None = None
         self._asked: AskedOfEngine | None = None
         self._sessions: tuple[Lifeline, ...] = ()
         self._guard = threading.Lock()  # two threads hand in
@@ -92,12 +95,31 @@ class PolicyEngine:
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``."""
         self._tell_decision()
+        self._read()
+        try:
+            self._wait_for_parameters(stopping)
+            self._enforce(stopping)
+        finally:
+            if self._incoming is not None:
+                self._incoming.feed.stop()
+
+    def _read(self) -> Incoming:
+        if self._incoming is None:
+            limit_mib = self._early.policy_memory_mib if self._early is not None else 0
+            self._incoming = begin_reading(self._context, self._node, self.wake, limit_mib)
+        return self._incoming
+
+    def _wait_for_parameters(self, stopping: threading.Event) -> None:
         if self._early is not None:
             early = EarlyGuard(self._early, self._context.log, self._tell)
             early.wait(self._configured, stopping)
             self._keeps = early.keeps
+            if early.plane is not None and early.plane.name == NFTABLES:
+                self._found = filtering_of(self._early), early.plane
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
+
+    def _enforce(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
             self._moved = time.monotonic()
             try:
@@ -118,8 +140,10 @@ class PolicyEngine:
         """Returns when the parameters ask for another packet filter, too. Raises CalicoError."""
         asked = self._asked
         assert asked is not None
+        found, self._found = self._found, None
+        plane = found[1] if found is not None and found[0] == asked.filtering else look(asked.felix)
         with (
-            opened(look(asked.felix), asked.felix) as filtering,
+            opened(plane, asked.felix) as filtering,
             Nfnetlink() as conntrack,
             FilterMonitor(NAME, filtering.port) as monitor,
         ):
@@ -132,7 +156,9 @@ class PolicyEngine:
     def _work(
         self, asked: AskedOfEngine, kernel: tuple[OpenFilter, Nfnetlink, FilterMonitor], stopping: threading.Event
     ) -> None:
-        loop = PolicyLoop(self._context, self._node, asked, kernel, self._tell, self.figures, self._keeps)
+        incoming = self._read()
+        loop = PolicyLoop(self._context, self._node, asked, kernel, incoming, self._tell, self.figures, self._keeps)
+        self._incoming = None
         try:
             while not stopping.is_set():
                 self._moved = time.monotonic()

@@ -26,9 +26,7 @@ from cni_calico.nodeagent.policing.enforce.filters import (
     why_no_recording,
 )
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
-from cni_calico.nodeagent.policing.feed.limits import MemoryLimits
-from cni_calico.nodeagent.policing.feed.memory import MemoryGuard
-from cni_calico.nodeagent.policing.feed.records import RecordFeed
+from cni_calico.nodeagent.policing.feed.incoming import Incoming
 from cni_calico.nodeagent.policing.feed.shares import Taken
 from cni_calico.nodeagent.policing.feed.turns import Turns
 from cni_calico.nodeagent.policing.report.drops import DroppedPackets
@@ -53,7 +51,12 @@ class AskedOfEngine:
     @property
     def filtering(self) -> tuple[object, ...]:
         """The parameters that a packet filter is opened with."""
-        return self.felix.nftables_mode, self.felix.mark_mask, self.felix.iptables_lock_s
+        return filtering_of(self.felix)
+
+
+def filtering_of(felix: FelixSettings) -> tuple[object, ...]:
+    """The parameters that a packet filter is opened with."""
+    return felix.nftables_mode, felix.mark_mask, felix.iptables_lock_s
 
 
 class PolicyLoop:
@@ -65,11 +68,14 @@ class PolicyLoop:
         node: str,
         asked: AskedOfEngine,
         kernel: tuple[OpenFilter, Nfnetlink, FilterMonitor],
+        incoming: Incoming,
         tell: Callable[[Standing], None],
         figures: PolicyFigures,
         keeps: bool | None = None,
     ) -> None:
-        """``keeps``: whether an earlier run's rules stay until everything has been read; None: unknown."""
+        """``incoming`` ends with the loop. ``keeps``: whether an earlier run's rules stay until everything has been
+        read; None: unknown.
+        """
         self._filter, conntrack, self._monitor = kernel
         self._asked, self._log, self._figures = asked, context.log, figures
         plane, monitor, felix = self._filter.plane, self._monitor, asked.felix
@@ -82,11 +88,9 @@ class PolicyLoop:
         rounds.use_sessions(asked.sessions)
         count, by_iptables = partial(count_dropped, plane), plane.name == IPTABLES
         self._drops = DroppedPackets(plane.report_group, context.log, figures, count, by_iptables=by_iptables)
-        self._memory = MemoryGuard(
-            MemoryLimits(felix.policy_memory_mib), forget_cached=self._filter.kernel.forget_cached
-        )
-        kubernetes = context.followed_kubernetes
-        self._feed = RecordFeed(context.followed, node, monitor.wake, kubernetes, self._memory.judge)
+        self._feed, self._memory = incoming.feed, incoming.memory
+        self._memory.configure(felix.policy_memory_mib)
+        self._memory.use(self._filter.kernel.forget_cached)
         self._turns = Turns(self._memory)
         rounds.intake.bound_members(self._memory.admits_members)
         self._other_due: float | None = 0.0  # when to remove what the other packet filter has of ours; None: it is gone

@@ -16,7 +16,7 @@ from cni_calico.backoff import Backoff
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 30.0
 LOOK_S = 1.0  # how often an idle thread checks whether it should end
 UNREAD_LAST_S = 10.0  # with policies in force: how long changes wait for a listing that is needed from now on
-UNREAD_S = 0.01  # an empty listing wakes nobody when it has been read
+UNREAD_S = 0.1  # a listing that cannot be read wakes nobody
 AUDIT_S = 0.02  # a slice of an audit, and the pause after it: half a processor
 _NEVER = float("inf")
 

@@ -182,9 +182,14 @@ class Sources:
         pod = pod_of(item)
         return LocalEndpoint(decode_endpoint(item.key, item.value), pod is not None and is_claimed(pod))
 
+    @property
+    def begun(self) -> bool:
+        """Whether everything but IPAM's records has been read once."""
+        return all(cache.synced for cache in self._basis)
+
     def settle(self) -> bool:
         """Follow as much of IPAM as is needed now. Returns whether everything that is needed has been read once."""
-        if not all(cache.synced for cache in self._basis):
+        if not self.begun:
             return False
         felix = self._felix_specs()
         pools = self._checked_pools()
@@ -219,7 +224,9 @@ class Sources:
         return error_of(self._kept.all)
 
     def snapshot(self) -> Snapshot:
-        """What is known now; only meaningful once ``settle`` has been true."""
+        """What is known now; only meaningful once ``settle`` has been true, and before that without blocks and routes
+        once ``begun`` is.
+        """
         felix = self._felix_specs()
         nodes = self._all_nodes()
         pools = self._checked_pools()

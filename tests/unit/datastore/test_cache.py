@@ -19,7 +19,7 @@ from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DatastoreUnavailable, DeadlineExceeded
 from cni_calico.model.keys import HandleKey, HandleList, IPAMConfigKey
-from tests.deadlines import SOON
+from tests.deadlines import SOON, until
 from tests.fakes.memory_store import MemoryStore
 
 ONE, TWO = HandleKey("net.one"), HandleKey("net.two")
@@ -79,6 +79,20 @@ def test_lists_then_follows(watched_store, make_cache) -> None:
     cache.stop()
     assert told == [{ONE}, {ONE, TWO}, {ONE}]
     assert cache.records() == {TWO: 3} and not cache.healthy
+
+
+def test_a_first_list_is_told_even_if_nothing_is_in_it(make_cache) -> None:
+    empty, filled = MemoryStore(), MemoryStore()
+    filled.commit([Write.put(ONE, {"n": 1})], SOON)
+    of_empty: list = []
+    of_filled: list = []
+    make_cache(empty, on_read=lambda: of_empty.append("read"), on_change=of_empty.append)
+    make_cache(filled, on_read=lambda: of_filled.append("read"), on_change=of_filled.append)
+    until(lambda: of_empty and of_filled, "both first lists are told")
+    assert of_empty == ["read"] and of_filled == [{ONE}]
+    filled.commit([Write.remove(ONE)], SOON)
+    until(lambda: len(of_filled) == 2, "the change is told")
+    assert of_filled == [{ONE}, {ONE}]
 
 
 def test_what_cannot_be_decoded_is_there_without_a_record(watched_store, make_cache) -> None:

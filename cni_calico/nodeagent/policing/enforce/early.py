@@ -22,7 +22,7 @@ from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
-from cni_calico.nodeagent.policing.enforce.filters import look, opened
+from cni_calico.nodeagent.policing.enforce.filters import DataPlane, look, opened
 from cni_calico.nodeagent.policing.enforce.guard import StandingGuard
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -53,6 +53,7 @@ class EarlyGuard:
         self._tell = tell
         self._guard: StandingGuard | None = None
         self._goal: Goal | None = None
+        self.plane: DataPlane | None = None  # the packet filter that was found for these parameters
         self._standing: Standing | None = None
 
     @property
@@ -76,7 +77,7 @@ class EarlyGuard:
         try:
             tunnels = read_used_tunnels(self._felix, Deadline.after(_READ_S))
             if self._guard is None or self._goal is None:
-                plane = look(self._felix)
+                plane = self.plane = look(self._felix)
                 filtering = stack.enter_context(opened(plane, self._felix))
                 self._goal = Goal(plane.settings(self._felix, ()))
                 self._guard = StandingGuard(Enforcer(filtering.kernel, self._goal, self._log), self._goal)

@@ -118,6 +118,7 @@ class Confirmation:
             Kept(BlockList(holders=True), _decode, keep_documents=False),
             Listeners(
                 on_change=lambda _: wake(),
+                on_read=wake,
                 corrupt=self._note_unreadable,
                 hand_over=self._receive_block,
                 gone=self._drop_block,

@@ -48,11 +48,10 @@ class MemoryGuard:
         self,
         limits: MemoryLimits | None = None,
         now: Callable[[], float] = time.monotonic,
-        forget_cached: Callable[[], None] = lambda: None,
     ) -> None:
-        """``forget_cached``: have the packet filter free what it keeps only to be faster."""
         self._limits = MemoryLimits() if limits is None else limits
-        self._now, self._forget_cached = now, forget_cached
+        self._now = now
+        self._forget_cached: Callable[[], None] = lambda: None
         self._dropped_at = self._looked_at = float("-inf")
         self._held = HeldPolicies()
         self._coming = 0.0  # how much of what is reserved the present round will still need
@@ -66,6 +65,10 @@ class MemoryGuard:
 
     def configure(self, limit_mib: int) -> None:
         self._limits.configure(limit_mib)
+
+    def use(self, forget_cached: Callable[[], None]) -> None:
+        """``forget_cached``: has the packet filter free what it keeps only to be faster."""
+        self._forget_cached = forget_cached
 
     # -- what is there ------------------------------------------------------------------------------------------------
 

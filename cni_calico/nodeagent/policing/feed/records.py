@@ -129,7 +129,7 @@ class RecordFeed:
         return Cache(
             store,
             Kept(listing, self._decoder.decode, keep_documents=False),
-            Listeners(on_change=lambda _: self._wake(), corrupt=self._refuse, hand_over=hand_over, gone=gone),
+            Listeners(lambda _: self._wake(), self._refuse, hand_over, gone, on_read=self._wake),
             cached=True,
         )
 

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Policy: how long an agent takes from its start until policy is in force, and where that time goes.
+
+    starts.py [--sizes 10,100,1000] [--repeat 20] [--store etcd|local] [--agent COMMAND] [--other COMMAND]
+    starts.py --phases TREE [--sizes 10] [--repeat 5] [--store etcd|local]
+
+Contestants start in turn, each on a cluster of its own like that of changes.py. A cold start is one on a kernel without
+rules of ours and without any file of an earlier run: until a packet is denied by a policy. A warm one finds the rules of
+the start before, and nothing has changed: until both endpoints that have an interface have their status file again, and
+how many times the packet filter was changed by then (its generation). CPU is counted in ticks of 10 ms.
+
+``--phases`` runs the agent whose modules are in TREE (a bundle's contents directory, or a checkout) with a clock around
+the functions that timed_agent.py names, and prints when each was first entered and last left, in ms since the process began, how
+often, and the CPU of its thread in it (what it calls included). Needs root and an etcd (tests/setup/tests.sh).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.interface import Datastore, Write
+from cni_calico.deadline import Deadline
+from cni_calico.kernel import netns
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.keys import ResourceKey
+from tests.bench.policy.changes import (
+    AGENT,
+    ETCD,
+    JOINING,
+    MEMORY,
+    PROBED,
+    SIZES,
+    Agent,
+    Bench,
+    agent_environment,
+    changed_policy,
+    start_etcd,
+)
+from tests.netns.namespaces import host_namespace
+from tests.netns.policing.lab import Lab
+
+CHANGED = ResourceKey("GlobalNetworkPolicy", "changed")
+PAUSE_S = 0.001
+LIMIT_S = 300.0
+TIMED = Path(__file__).with_name("timed_agent.py")
+
+
+class Starts(Bench):
+    """One contestant, whose agent starts again and again."""
+
+    store: Datastore
+
+    def __init__(self, lab: Lab, policies: int, command: list[str], kind: str) -> None:
+        super().__init__(lab, policies, command)
+        self.kind = kind
+        if kind == "local":
+            self.store.close()
+            self.store = open_datastore(DatastoreConfig("local", path=str(lab.root / "cluster.db")))
+
+    def environment(self) -> dict[str, str]:
+        environ = agent_environment(self.lab.root)
+        if self.kind == "local":
+            environ |= {"DATASTORE_TYPE": "local", "DATASTORE_PATH": str(self.lab.root / "cluster.db")}
+        return environ
+
+    def cold(self, repeat: int) -> None:
+        for _ in range(repeat):
+            self._forget()
+            assert self.lab.passes("probing", "probed", 80)
+            self._begin("cold", lambda: not self.lab.passes("probing", "probed", 80))
+
+    def warm(self, repeat: int) -> None:
+        for _ in range(repeat):
+            status = self.lab.root / "endpoint-status"
+            for file in status.iterdir():
+                file.unlink()
+            before = self._generation()
+            self._begin("warm", lambda: len(list(status.iterdir())) >= 2)  # noqa: B023 (called before the next turn)
+            self.add(warm_changes=self._generation() - before)
+
+    def _begin(self, name: str, is_done: Any) -> None:
+        begun = time.monotonic()
+        self.agent = Agent(self.command, {**self.environment(), "BENCH_BEGUN": repr(begun)})
+        while not is_done():
+            if time.monotonic() > begun + LIMIT_S or self.agent.process.poll() is not None:
+                raise SystemExit("never in force")
+            self.pause.wait(PAUSE_S)
+        self.samples.setdefault(f"{name} ms", []).append(1000 * (time.monotonic() - begun))
+        self.samples.setdefault(f"{name} CPU ms", []).append(self.agent.cpu_ms())
+        self.pause.wait(0.5)
+        self.samples.setdefault(f"{name} CPU ms half a second later", []).append(self.agent.cpu_ms())
+        self.agent.stop()
+        self.agent = None
+
+    def _forget(self) -> None:
+        self.lab.host.run("nft", "flush", "ruleset")
+        for name in ("run", "state", "log"):
+            shutil.rmtree(self.lab.root / name, ignore_errors=True)
+
+    def _generation(self) -> int:
+        with NfTables() as kernel:
+            return kernel.generation(Deadline.after(10))
+
+
+def serve(turns: Connection, policies: int, command: list[str], kind: str) -> None:
+    """A contestant's process: whatever it is told, until that is nothing."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-starts", dir=MEMORY)))
+        host = stack.enter_context(host_namespace())
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
+        stack.callback(netns.enter, here)
+        start_etcd(root / "etcd", stack)
+        lab = Lab(host, root, stack)
+        probing = lab.connect("probing", "caliprobing", "10.65.0.2")
+        lab.connect("probed", "caliprobed", PROBED)
+        probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
+        bench = Starts(lab, policies, command, kind)
+        stack.callback(bench.store.close)
+        bench.fill(hosts=False)
+        bench.write(changed_policy("a1"))
+        stack.callback(lambda: bench.agent is not None and bench.agent.stop())
+        turns.send({})
+        while (part := turns.recv()) is not None:
+            bench.samples = {}
+            getattr(bench, part)(1)
+            turns.send(bench.samples)
+
+
+def measure(policies: int, repeat: int, contestants: dict[str, list[str]], kind: str) -> dict[str, dict[str, Any]]:
+    """The samples of every figure, by contestant."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in contestants}
+    spawn, pipes, processes = get_context("spawn"), {}, []
+    try:
+        for name, command in contestants.items():
+            pipes[name], theirs = spawn.Pipe()
+            processes.append(spawn.Process(target=serve, args=(theirs, policies, command, kind)))
+            processes[-1].start()
+            theirs.close()
+            pipes[name].recv()
+        for turn in range(repeat):
+            names = list(contestants)
+            for part in ("cold", "warm"):
+                for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                    pipes[name].send(part)
+                    for figure, values in pipes[name].recv().items():
+                        found[name].setdefault(figure, []).extend(values)
+    finally:
+        for pipe in pipes.values():
+            pipe.send(None)
+        for process in processes:
+            process.join()
+    return found
+
+
+# -- phases ---------------------------------------------------------------------------------------------------------------
+
+
+def print_phases(policies: int, repeat: int, tree: str, kind: str) -> None:
+    with tempfile.NamedTemporaryFile(prefix="bench-starts", dir=MEMORY) as file:
+        command = [sys.executable, "-I", "-S", str(TIMED), file.name, tree]
+        for part in ("cold", "warm"):
+            runs: list[dict[str, list[float]]] = []
+            pipe, theirs = (spawn := get_context("spawn")).Pipe()
+            process = spawn.Process(target=serve, args=(theirs, policies, command, kind))
+            process.start()
+            theirs.close()
+            pipe.recv()
+            whole = []
+            for _ in range(repeat + (part == "warm")):
+                pipe.send("cold" if part == "warm" and not whole else part)
+                figures = pipe.recv()
+                whole.append(figures.get(f"{part} ms", [0.0])[0])
+                seen: dict[str, list[float]] = {}
+                for name, wall, ended, cpu in json.loads(Path(file.name).read_text()):
+                    one = seen.setdefault(name, [wall, ended, 0.0, 0.0])
+                    one[0], one[1] = min(one[0], wall), max(one[1], ended)
+                    one[2] += 1
+                    one[3] += cpu
+                runs.append(seen)
+            pipe.send(None)
+            process.join()
+            print(f"{part}, {policies} policies: {statistics.median(whole):.0f} ms")
+            for name in sorted({name for run in runs for name in run}, key=lambda name: _median(runs, name, 0)):
+                first, last, count, cpu = (_median(runs, name, which) for which in range(4))
+                print(f"  {name:32} {first:8.0f} {last:8.0f} {count:6.0f} x {cpu:8.1f} CPU ms")
+
+
+def _median(runs: list[dict[str, list[float]]], name: str, which: int) -> float:
+    return statistics.median(run[name][which] for run in runs if name in run)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="10,100,1000")
+    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--store", default="etcd", choices=("etcd", "local"))
+    parser.add_argument("--agent", default=shlex.join(AGENT), help="our agent's command")
+    parser.add_argument("--other", default="", help="that of another agent, in turns with ours")
+    parser.add_argument("--phases", metavar="TREE", default="")
+    chosen = parser.parse_args()
+    print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    for size in map(int, chosen.sizes.split(",")):
+        if chosen.phases:
+            print_phases(size, chosen.repeat, chosen.phases, chosen.store)
+            continue
+        contestants = {"agent": shlex.split(chosen.agent)}
+        if chosen.other:
+            contestants["other"] = shlex.split(chosen.other)
+        found = measure(size, chosen.repeat, contestants, chosen.store)
+        apps, here, remote = SIZES[size]
+        print(f"{size} policies, {apps} apps, {here} local and {remote} remote endpoints")
+        for figure in found["agent"]:
+            values = [statistics.median(each[figure]) for each in found.values()]
+            ratio = f"{values[0] / values[-1]:8.3f}" if len(values) > 1 and values[-1] else ""
+            print(f"  {figure:32}" + "".join(f"{value:10.1f}" for value in values) + f"   {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
