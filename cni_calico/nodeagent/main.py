@@ -81,12 +81,28 @@ def _run(chosen: set[str]) -> int:
                     return code
         if not chosen & set(SERVICES):
             return 0
-        from cni_calico.nodeagent.parts import Parts
-
-        return Parts(chosen & set(SERVICES), os.environ).run()
+        return _serve(chosen & set(SERVICES))
     except CalicoError as e:
         sys.stderr.write(f"calico-node: {e}\n" + (f"calico-node: {e.details}\n" if e.details else ""))
         return 1
+
+
+def _serve(chosen: set[str]) -> int:
+    """The long-running parts. Each import comes when what it is for begins: the datastore's answer is waited for while
+    Felix is imported, and policy does not wait for what the others need.
+    """
+    from cni_calico.daemon.stopping import Stopping
+    from cni_calico.nodeagent.context.open import open_context
+
+    stopping = Stopping()
+    opened = open_context(os.environ, "agent", stopping.wait, running=True)
+    from cni_calico.nodeagent.felix import Felix
+
+    felix = Felix(chosen, os.environ, opened, stopping)
+    felix.start()
+    from cni_calico.nodeagent.parts import Parts
+
+    return Parts(felix).run()
 
 
 def _commands() -> Mapping[str, Callable[[set[str]], int]]:

@@ -1,4 +1,5 @@
-"""The long-running parts of calico-node in one process: threads around one DataplaneLoop, and how they end.
+"""The long-running parts of calico-node in one process, besides Felix's: threads around what that has started, and how
+they all end.
 
 Rule: a part that fails unexpectedly ends the process, because half an agent looks like a whole one; the supervisor (or
 systemd, or the kubelet) starts it again. SIGTERM ends all parts within 4 s and leaves the data plane as it is.
@@ -7,46 +8,37 @@ systemd, or the kubelet) starts it again. SIGTERM ends all parts within 4 s and 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.controllers.janitor.options import JanitorOptions
 from cni_calico.controllers.janitor.run import Janitor, make_election
-from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.daemon.orphans import VARIABLE
-from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
-from cni_calico.nodeagent.bgp.keeper import ENDS, BgpKeeper
+from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
-from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.kubernetes import ApiNode
-from cni_calico.nodeagent.context.open import open_context
-from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
+from cni_calico.nodeagent.felix import Felix
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
-from cni_calico.nodeagent.policing.engine import PolicyEngine
-from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.alone import tell_alone
-from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.status.metrics import Metrics
-from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.pages import health_pages
 from cni_calico.nodeagent.view.follow import follow
 from cni_calico.nodeagent.view.snapshot import Snapshot
@@ -55,34 +47,18 @@ END_S = 4.0
 
 
 class Parts:
-    """The parts named in ``chosen`` (flags without their dash), in this process."""
+    """The parts that ``felix`` names as chosen, in this process; it may run already."""
 
-    def __init__(self, chosen: set[str], environ: Mapping[str, str]) -> None:
-        self.stopping = Stopping()
-        self.failed = False
-        self._chosen = chosen
-        opened = open_context(environ, "agent", self.stopping.wait, running=True)
-        self.context, self.node = opened.context, opened.node
+    def __init__(self, felix: Felix) -> None:
+        self._felix, self.context, self.node = felix, felix.context, felix.node
+        self._chosen, self.stopping = felix.chosen, felix.stopping
+        self._agent, self._policy, environ = felix.plane, felix.policy, felix.given
         self._log = self.context.log
         settings = self.context.settings
-        self._numbers = Numbers()
-        self._metrics = Metrics(self._numbers, settings.run_dir, settings.state_dir)
+        self._metrics = Metrics(felix.numbers, settings.run_dir, settings.state_dir)
         self._http_servers = HttpServers(self._log)
         self._metrics.janitor = self._janitor = JanitorCounters()
-        early = parse_felix(opened.environ).settings
-        self._policy = PolicyEngine(self.context, self.node, lambda: self._agent.wake(), early)
-        self._agent = DataplaneLoop(
-            self.context,
-            self.node,
-            opened.environ,
-            self._numbers,
-            on_snapshot=self._use,
-            on_tunnels=self._use_tunnels,
-            policing=lambda: self._policy.standing,
-            policing_stalled_s=self._policy.stalled_s,
-        )
         self._metrics.policing = lambda: (self._policy.standing, self._policy.figures)
-        self._agent.facts["environment"] = list(opened.wrong)
         self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
         self._agent.facts["cni_server"] = self._metrics.has_cni_server = self._cni_server
         self._host_status = make_host_status(self.context, self.node)
@@ -90,12 +66,11 @@ class Parts:
         if self.context.kubernetes is not None:
             self._service_sources = ServiceSourcesLook(self.context, self._agent.facts)
         self._tunnels = None
-        if "allocate-tunnel-addrs" in chosen:
+        if "allocate-tunnel-addrs" in self._chosen:
             from cni_calico.nodeagent.keepers.tunnel_addresses import TunnelKeeper  # with all of IPAM
 
             self._tunnels = TunnelKeeper(self.context, self.node)
-        self._agent.facts[ENDS] = read_status(settings.run_dir).get(ENDS)
-        bgp_environment = parse_bgp_environment(opened.environ, node_name=self.node)
+        bgp_environment = parse_bgp_environment(felix.environ, node_name=self.node)
         self._bgp = BgpKeeper(
             self.context,
             self.node,
@@ -109,7 +84,7 @@ class Parts:
             self._log,
             own_command(),
             environ,
-            lambda work: self._thread("flows", work),
+            lambda work: felix.thread("flows", work),
             self.stopping,
             partial(_note, self.context.troubles),
         )
@@ -118,19 +93,16 @@ class Parts:
 
     def run(self) -> int:
         """Run until a signal or a failure; returns the exit status."""
-        self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
-        threads = [self._thread(name, work) for name, work in self._works()]
-        if not threads:
+        for name, work in self._works():
+            self._felix.thread(name, work)
+        if not self._felix.threads:
             self._log.warning("nothing to do: " + " ".join(f"-{flag}" for flag in sorted(self._chosen)))
+        self._felix.hand_to(self._use)
         self.stopping.wait()
-        self._agent.wake()
-        self._policy.wake()
-        limit = time.monotonic() + END_S
-        for thread in threads:
-            thread.join(max(0.0, limit - time.monotonic()))
+        self._felix.end(time.monotonic() + END_S)
         self._http_servers.close()
         self.context.close()
-        return 1 if self.failed else 0
+        return 1 if self._felix.failed else 0
 
     def _works(self) -> list[tuple[str, Callable[[], object]]]:
         """BIRD and the tunnel addresses follow the agent's view; without an agent here, another thread provides the
@@ -138,8 +110,6 @@ class Parts:
         """
         stopping, works = self.stopping, {}
         if "felix" in self._chosen:
-            works["policy"] = lambda: self._policy.run(stopping)
-            works["felix"] = lambda: self._agent.run(stopping)
             works["owed"] = lambda: owed_keeper(self.context).run(stopping)
             if self.context.is_kubernetes_datastore:
                 works["labels"] = lambda: label_keeper(self.context, self.node).run(stopping)
@@ -180,26 +150,10 @@ class Parts:
             works["complete"] = lambda: announce_network(self.context, stopping, cni_server=self._cni_server)
         return list(works.items())
 
-    def _thread(self, name: str, work: Callable[[], object]) -> threading.Thread:
-        thread = guarded_thread(name, work, self._log, self._fail)
-        thread.start()
-        return thread
-
-    def _fail(self) -> None:
-        self.failed = True
-        self.stopping.set()
-
-    def _use_tunnels(self, snapshot: Snapshot, felix: FelixSettings) -> None:
-        """All that policy waits for; called in the agent's thread."""
-        if self._agent.tunnels is not None:
-            backend, ports = self.context.settings.backend, self._agent.ports.values()
-            self._policy.use(felix, select_tunnels(snapshot, felix, backend, self._agent.tunnels, ports))
-
     def _use(self, snapshot: Snapshot, felix: FelixSettings) -> None:
         """Hand the agent's newest view to the parts; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        self._use_tunnels(snapshot, felix)
         self._recording.use(felix.flows, snapshot.endpoints)
         if self._host_status is not None:
             self._host_status.use(felix)
@@ -252,7 +206,7 @@ class Parts:
         counts: dict[tuple[str, int], int] = {}
         for doubt in doubts:
             counts[doubt.code, doubt.family] = counts.get((doubt.code, doubt.family), 0) + 1
-        self._numbers.doubts = counts
+        self._felix.numbers.doubts = counts
         self._agent.facts["doubts"] = [doubt.text for doubt in doubts]
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.kernel import netns
 from cni_calico.model.keys import ResourceKey
+from cni_calico.nodeagent.context.open import open_context
+from cni_calico.nodeagent.felix import Felix
 from cni_calico.nodeagent.parts import Parts
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace
@@ -45,7 +48,11 @@ def run_agent(host: Namespace, root: Path) -> int:
             "FELIX_ENDPOINTSTATUSPATHPREFIX": str(root),
             "CALICO_DISABLE_FILE_LOGGING": "false",
         }
-        os._exit(Parts({"felix"}, environ).run())
+        stopping = Stopping()
+        opened = open_context(environ, "agent", stopping.wait, running=True)
+        felix = Felix({"felix"}, environ, opened, stopping)
+        felix.start()
+        os._exit(Parts(felix).run())
     except BaseException:
         (root / "agent-died").write_text(traceback.format_exc())
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from cni_calico import faults
@@ -24,10 +25,10 @@ from cni_calico.datastore.etcd.link import (
     CallMetadata,
     EtcdLink,
 )
-from cni_calico.datastore.etcd.messages import pb
+from cni_calico.datastore.etcd.messages import load_grpc, pb
 from cni_calico.datastore.interface import RoundTrips
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
+from cni_calico.errors import CalicoError, DatastoreError, DatastoreUnavailable, DeadlineExceeded, OutcomeUnknown
 
 CONNECT_S = 1.0  # time to connect and answer, per member
 STAGGER_S = 0.25  # before the next member is asked too
@@ -188,6 +189,18 @@ class EtcdCluster:
         return token
 
     # -- members --------------------------------------------------------------------------------------------------
+
+    def connect_soon(self) -> None:
+        """Begin to connect, in a thread of its own, so that the first call waits less; if it fails, that one says why.
+        To be called before there are other threads: then gRPC is imported without what it does not need (slim_grpc.py).
+        """
+        load_grpc()
+        with suppress(RuntimeError):  # there is no thread to be had; the first call does without
+            threading.Thread(target=self._connect, name="etcd-connect", daemon=True).start()
+
+    def _connect(self) -> None:
+        with suppress(CalicoError):
+            self.link("connect", Deadline.after(TOTAL_S))
 
     def link(self, doing: str, deadline: Deadline) -> EtcdLink:
         """A link to a member that answers. Raises DatastoreUnavailable (nothing was sent), DeadlineExceeded."""

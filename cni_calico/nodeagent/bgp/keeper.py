@@ -39,6 +39,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
     snapshot_of,
 )
 from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
+from cni_calico.nodeagent.bgp.facts import ENDS, NOT_CONFIGURED, UNMET
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
@@ -46,7 +47,6 @@ from cni_calico.nodeagent.view.sources import Sources
 from cni_calico.policy.lifelines import Lifeline
 
 APPLY_S = 20.0
-ENDS = "bgp_ends"  # of sessions, in the agent's status
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
 AGAIN_S = 30.0  # for changes that nothing reports: a Secret, the host's addresses, what BIRD leaves in the kernel
 SESSIONS_S = 1.0  # BIRD waits as long before it connects again, so few ends are missed
@@ -59,7 +59,7 @@ class BgpKeeper:
 
     ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
     (parts of the records that are left out), ENDS (why sessions ended; what an earlier run knew may be there already)
-    and "bgp_unmet" (why the node is not ready without BIRD). ``output_fd`` is where BIRD's own log goes.
+    and UNMET (why the node is not ready without BIRD). ``output_fd`` is where BIRD's own log goes.
     ``tell_lifelines`` is told what the sessions need from host endpoints.
     """
 
@@ -112,7 +112,7 @@ class BgpKeeper:
 
     def run(self, stopping: threading.Event) -> None:
         if self._environment.backend == "bird":
-            self.facts["bgp_unmet"] = ["BIRD has not been configured yet"]
+            self.facts[UNMET] = [NOT_CONFIGURED]
         retry, next_look, next_marks, next_sessions = Backoff(RETRY_S, LAST_RETRY_S), 0.0, 0.0, 0.0
         marks = read_marks(self._confd_dir)
         try:
@@ -176,7 +176,7 @@ class BgpKeeper:
         config: BirdConfig | None = None
         try:
             if not self._rendered and self._keep_what_is_there(snapshot, deadline):
-                self.facts["bgp_unmet"] = []
+                self.facts[UNMET] = []
                 return False
             built = self._build(snapshot, deadline)
             config = render_bird_config(built)
@@ -198,7 +198,7 @@ class BgpKeeper:
             return False
         self._rendered = True
         self._said.say("BGP", [])
-        self.facts["bgp"], self.facts["bgp_unmet"] = "", []
+        self.facts["bgp"], self.facts[UNMET] = "", []
         return True
 
     def _note_failure(self, why: str, remedy: str, snapshot: Snapshot, config: BirdConfig | None) -> None:
@@ -206,7 +206,7 @@ class BgpKeeper:
         self.facts["bgp"] = why
         needed, instead = ("", "") if self.controller.running else what_needs_bird(snapshot, config)
         ways_out = ", or ".join(way for way in (remedy, instead) if way)
-        self.facts["bgp_unmet"] = [f"{needed}, and BIRD does not run: {why}; {ways_out}"] if needed else []
+        self.facts[UNMET] = [f"{needed}, and BIRD does not run: {why}; {ways_out}"] if needed else []
 
     def _keep_what_is_there(self, snapshot: Snapshot, deadline: Deadline) -> bool:
         """Whether BIRD is left with the previous configuration, which may contain the records that cannot be read

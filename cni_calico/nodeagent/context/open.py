@@ -89,6 +89,7 @@ def open_context(
         config=config,
     )
     if running:
+        _connect_soon(context.store)
         context.relayed = open_relayed(context, felix)
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)
@@ -96,6 +97,15 @@ def open_context(
         return Opened(context, node, wrong, environ)
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
     return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong, environ)
+
+
+def _connect_soon(store: Datastore) -> None:
+    """What comes next does not wait for the connection."""
+    if store.kind == "etcdv3":
+        from cni_calico.datastore.etcd.store import EtcdStore
+
+        if isinstance(store, EtcdStore):
+            store.cluster.connect_soon()
 
 
 def open_relayed(context: Context, felix: FelixSettings) -> RelayedStore | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.request
 from collections.abc import Callable
 
@@ -132,6 +133,11 @@ def _page() -> str:
         return answer.read().decode()
 
 
+def _has_page() -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", 9091)) == 0
+
+
 def metrics(node: Node) -> str:
     return node.ns.call(_page)
 
@@ -140,6 +146,7 @@ def test_a_node_that_is_cut_off_is_named(tunnel_node: Node) -> None:
     """By status, log and metric, until its record is repaired; the others' packets arrive meanwhile."""
     start(tunnel_node)
     until_never_open(tunnel_node, lambda: is_up(tunnel_node), "the device is up")
+    until(lambda: tunnel_node.ns.call(_has_page), "its metrics have begun")
     assert "calico_nodes_cut_off{" not in metrics(tunnel_node)
     broken = {"metadata": {"name": "n7"}, "spec": {"bgp": {"ipv4Address": 7}}}
     tunnel_node.store.write(Write.put(ResourceKey("Node", "n7"), broken))
