@@ -94,6 +94,11 @@ class Cache(Generic[CachedRecord]):
         with self._changed:
             return {key: _as_versioned(key, entry) for key, entry in self._known.entries.items()}
 
+    @property
+    def count(self) -> int:
+        """How many records there are, whether they can be decoded or not."""
+        return len(self._known.entries)
+
     def records(self) -> dict[Key, CachedRecord]:
         """A snapshot of the records that could be decoded."""
         with self._changed:

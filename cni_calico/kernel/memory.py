@@ -9,6 +9,9 @@ import ctypes
 import gc
 import os
 
+_USUAL = gc.get_threshold()
+_SELDOM = 200_000  # new objects
+
 
 def give_back_memory() -> None:
     """Collect garbage and return free memory to the kernel; later garbage collections skip the objects that are alive
@@ -17,6 +20,18 @@ def give_back_memory() -> None:
     gc.collect()
     gc.freeze()
     trim_memory()
+
+
+def expect_growth() -> None:
+    """Have garbage collections come seldom: much is about to be read, nearly all of which stays. Until
+    ``collect_as_usual``; garbage that is a circle takes some 20 MB more until then.
+    """
+    gc.set_threshold(_SELDOM, *_USUAL[1:])
+
+
+def collect_as_usual() -> None:
+    """What was expected to grow has."""
+    gc.set_threshold(*_USUAL)
 
 
 def spare_collections() -> None:

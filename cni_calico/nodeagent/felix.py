@@ -53,6 +53,7 @@ class Felix:
             on_tunnels=self._use_tunnels,
             policing=lambda: self.policy.standing,
             policing_stalled_s=self.policy.stalled_s,
+            policies=self.policy.count_policies,
         )
         settings, facts = self.context.settings, self.plane.facts
         facts["environment"] = list(opened.wrong)

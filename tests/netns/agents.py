@@ -116,6 +116,7 @@ class Running:
     environ: dict[str, str] = field(default_factory=dict)
     pid: int = 0
     policing: Standing | None = None  # what the policy engine says all the time; None: that there is none
+    policies: int = 0  # of how many it knows
 
     def start(self) -> Running:
         for name in ("run", "lib", "log"):
@@ -129,7 +130,8 @@ class Running:
         }
         self.pid = os.fork()
         if self.pid == 0:
-            _run(self.ns, str(self.store.path), self.node, environ, f"{self.root}/agent.log", self.policing)
+            said = self.policing, self.policies
+            _run(self.ns, str(self.store.path), self.node, environ, f"{self.root}/agent.log", said)
         return self
 
     def status(self) -> dict[str, Any]:
@@ -162,10 +164,11 @@ class Running:
 
 
 def _run(
-    ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_file: str, policing: Standing | None
+    ns: Namespace, store: str, node: str, environ: Mapping[str, str], log_file: str, engine: tuple[Standing | None, int]
 ) -> None:
     """Never returns."""
     code = 99
+    policing, policies = engine
     try:
         stopping = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -174,7 +177,9 @@ def _run(
         log = Log("debug", log_file, stderr=False)
         faults.install_from_environment(dict(environ))
         context = Context(parse_settings(environ), LocalStore(store), log, wait=lambda _: True)
-        said = {} if policing is None else {"policing": lambda: policing}
+        said: dict[str, Any] = {"policies": lambda: policies}
+        if policing is not None:
+            said["policing"] = lambda: policing
         DataplaneLoop(context, node, environ, Numbers(), **said).run(stopping)
         code = 0
     except BaseException:

@@ -63,7 +63,8 @@ class DataplaneLoop:
     """One data plane, in the network namespace of the thread that calls ``run``.
 
     ``on_snapshot`` is called with every snapshot (BIRD and the tunnel addresses use it); it must not block.
-    ``on_tunnels`` is called as soon as ``tunnels`` is known, and before each pass: policy waits for no more than that.
+    ``policies``: how many there are, without those that are only Kubernetes'. ``on_tunnels`` is called as soon as
+    ``tunnels`` is known, and before each pass: policy waits for no more than that.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class DataplaneLoop:
             decided=True, ready=True, upstream_goes=True, why_not="no engine runs", guarded=frozenset(DEVICES)
         ),
         policing_stalled_s: Callable[[], float] = lambda: 0.0,
+        policies: Callable[[], int] = lambda: 0,
     ) -> None:
         self.node = node
         self.numbers = numbers
@@ -90,6 +92,7 @@ class DataplaneLoop:
         self._on_tunnels = on_tunnels
         self._policing = policing
         self._policing_stalled_s = policing_stalled_s
+        self._known_policies = policies
         self._log: Log = context.log
         self._said = Said(self._log)
         self._schedule = PassSchedule()
@@ -264,9 +267,9 @@ class DataplaneLoop:
         self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
         standing = self._policing()
-        # the snapshot may know of a policy that the engine has not heard of yet: it says so itself within a round
+        # there may be a policy that the engine has not taken in yet: it says so itself within a round
         silent = standing.in_force or not standing.decided or standing.none_exist
-        count = 0 if silent else snapshot.policies + self._policies[0]
+        count = 0 if silent else self._known_policies() + self._policies[0]
         if count:
             policies = (
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "

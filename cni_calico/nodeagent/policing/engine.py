@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cni_calico.errors import CalicoError, RulesRefused
+from cni_calico.kernel.memory import collect_as_usual, expect_growth
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.nodeagent.context.agent import Context
@@ -20,6 +21,7 @@ from cni_calico.nodeagent.policing.enforce.boot import BootTable
 from cni_calico.nodeagent.policing.enforce.early import EarlyGuard
 from cni_calico.nodeagent.policing.enforce.filters import NFTABLES, DataPlane, NoPacketFilter, OpenFilter, look, opened
 from cni_calico.nodeagent.policing.feed.incoming import Incoming, begin_reading
+from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop, filtering_of
 from cni_calico.nodeagent.policing.report.decision import DecisionFile
 from cni_calico.nodeagent.policing.tables.touched import NAME
@@ -33,7 +35,8 @@ KERNEL_AGAIN_S = 30.0
 class PolicyEngine:
     """Enforces policy for the workloads of the network namespace of the thread that calls ``run``.
 
-    ``standing`` is the newest status; ``on_change`` is called whenever it changes, from the engine's thread.
+    ``standing`` is the newest status; ``on_change`` is called whenever it changes, or the number of policies, from
+    other threads.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class PolicyEngine:
         self._keeps: bool | None = None  # whether an earlier run's rules stay until everything has been read
         self._found: tuple[object, DataPlane] | None = None  # the packet filter that the first look found, and for what
         self._incoming: Incoming | None = None
+        self._feed: RecordFeed | None = None
+        self._counted = 0
         self._asked: AskedOfEngine | None = None
         self._sessions: tuple[Lifeline, ...] = ()
         self._guard = threading.Lock()  # two threads hand in
@@ -91,15 +96,24 @@ class PolicyEngine:
         monitor = self._monitor
         if monitor is not None:
             monitor.wake()
+        elif self.standing.decided:  # there is no packet filter: whoever counts policies hears of it
+            self._on_change()
+
+    def count_policies(self) -> int:
+        """How many there are, enforced or not; from any thread."""
+        feed = self._feed
+        return 0 if feed is None else feed.count_policies()
 
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``."""
+        expect_growth()
         self._tell_decision()
         self._read()
         try:
             self._wait_for_parameters(stopping)
             self._enforce(stopping)
         finally:
+            collect_as_usual()
             if self._incoming is not None:
                 self._incoming.feed.stop()
 
@@ -107,6 +121,7 @@ class PolicyEngine:
         if self._incoming is None:
             limit_mib = self._early.policy_memory_mib if self._early is not None else 0
             self._incoming = begin_reading(self._context, self._node, self.wake, limit_mib)
+            self._feed = self._incoming.feed
         return self._incoming
 
     def _wait_for_parameters(self, stopping: threading.Event) -> None:
@@ -167,10 +182,15 @@ class PolicyEngine:
                     return
                 loop.step(newest)
                 self._tell_decision()
+                before, self._counted = self._counted, self.count_policies()
+                if before != self._counted:
+                    self._on_change()
         finally:
             loop.stop()
 
     def _tell(self, standing: Standing) -> None:
+        if standing.decided and not self.standing.decided:
+            collect_as_usual()
         self.standing = standing
         self._tell_decision()
         self._on_change()

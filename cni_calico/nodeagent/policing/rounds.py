@@ -171,7 +171,7 @@ class Rounds:
         self._goal.wait_for(self.intake.sets_of(unread_kinds), f"its rules need what is not known: {unread}")
         self.intake.keep_last_valid()
         self._report.figures.workload_endpoints = self._departures.owners.count if everybody else None
-        gate, failing = decide(self._facts()), unread
+        gate, failing, before = decide(self._facts()), unread, self._state
         try:
             if not self._enforcer.looked:  # a decision that needs nothing from the kernel holds even if this fails
                 if self._look():
@@ -189,6 +189,9 @@ class Rounds:
             self._report.figures.failures += 1
             self.schedule.failed()
         self._report.tell(self._result(gate, failing, left_out, waiting))
+        if begins(before, self._state):  # everybody has been told: free the memory that the start needed
+            self._enforcer.forget_cached()
+            give_back_memory()
 
     def pause(self, *, slices: bool = False, longest_s: float = float("inf")) -> Pause:
         """How long the thread may wait if nothing happens. ``slices``: a large change is made ready."""
@@ -247,15 +250,13 @@ class Rounds:
 
     def _turn(self, outcome: RoundOutcome) -> None:
         """If policies come into force with it, the log tells owners what has changed for them, unless policies were
-        enforced before, and the memory that the start needed is freed.
+        enforced before.
         """
         before, self._state = self._state, NEXT[outcome][self._state]
         if begins(before, self._state):
             if not self._enforcer.was_policed:
                 self._report.announce(self._goal)
             self._enforcer.was_policed = True
-            self._enforcer.forget_cached()
-            give_back_memory()
 
     def _police(self, outcome: RoundOutcome) -> None:
         goal = self._goal

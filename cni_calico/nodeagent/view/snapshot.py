@@ -38,7 +38,7 @@ class BlockRoute:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``endpoints`` are this node's; ``policies`` counts the policies that are not enforced here.
+    """``endpoints`` are this node's.
 
     ``unread``: the Nodes, pools, blocks, endpoints and settings for this node that exist but were never readable. Their
     effects may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that only a
@@ -54,7 +54,6 @@ class Snapshot:
     felix_node: Mapping[str, Any] | None = None
     felix_default: Mapping[str, Any] | None = None
     felix_selecting: tuple[str, ...] = ()  # FelixConfigurations with a nodeSelector, which are not supported
-    policies: int = 0
     problems: tuple[str, ...] = ()
     unread: frozenset[Key] = frozenset()
     unproven: Mapping[str, frozenset[Network]] = field(default_factory=dict)

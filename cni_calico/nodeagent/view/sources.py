@@ -76,10 +76,6 @@ def _resource(item: Versioned) -> Resource:
     return decode_resource(item.key, item.value)
 
 
-def _present(item: Versioned) -> bool:
-    return True
-
-
 def _node_part(item: Versioned) -> frozenset[Address]:
     return parse_node_addresses(item.value)
 
@@ -158,9 +154,6 @@ class Sources:
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
         self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
-        self._policies: list[Cache[bool]] = [
-            kept.follow(ResourceList(kind), _present) for kind in ("NetworkPolicy", "GlobalNetworkPolicy")
-        ]
         self._basis = tuple(kept.all)
         self._blocks = FollowedBlocks(kept, node, self._spread, partial=partial_blocks)
 
@@ -248,7 +241,6 @@ class Sources:
             felix_node=felix.get(f"node.{self.node}"),
             felix_default=felix.get("default"),
             felix_selecting=tuple(sorted(name for name, spec in felix.items() if spec.get("nodeSelector"))),
-            policies=sum(len(cache.records()) for cache in self._policies),
             unread=self._unread(),
             unproven=judged.unproven,
             parts=self._node_parts(),

@@ -46,6 +46,7 @@ from cni_calico.policy.steps import Steps, finish
 KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
 _DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
 _ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
+_COUNTED = ("NetworkPolicy", "GlobalNetworkPolicy")
 _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
 
@@ -148,7 +149,9 @@ class RecordFeed:
 
     def decoded(self, key: ResourceKey, change: FedChange) -> FedRecord:
         """The record, of a change that may not be decoded yet. For the engine's thread."""
-        return finish(self.decoding(key, change))
+        if isinstance(change, Refusal | Undecoded | Unread):
+            return finish(self.decoding(key, change))
+        return change
 
     def decoding(self, key: ResourceKey, change: FedChange) -> Steps[FedRecord]:
         """As ``decoded``, a rule of a large policy at each step."""
@@ -223,6 +226,10 @@ class RecordFeed:
     def synced(self) -> bool:
         """Whether every listing has been read once."""
         return self._confirmation.decided and all(cache.synced for cache in self._caches)
+
+    def count_policies(self) -> int:
+        """Without those that are Kubernetes' own. For any thread."""
+        return sum(cache.count for cache in self._caches if getattr(cache.listing, "kind", "") in _COUNTED)
 
     @property
     def unread_kinds(self) -> frozenset[str]:

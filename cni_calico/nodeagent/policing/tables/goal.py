@@ -164,10 +164,10 @@ class Goal:
 
     def wait_for(self, sets: frozenset[str], why: str) -> None:
         """The members of these sets are not known yet: policies that could allow too much without them deny."""
-        before, self._incomplete = self._incomplete, (sets, why)
+        before, self._incomplete = self._incomplete, (sets, why) if sets else (sets, "")
         if before != self._incomplete:
             for policy in self.policies.values():
-                if self._waits(policy) or before[1] == self.problems.get(policy.id, ""):
+                if self._waits(policy) or (before[1] and before[1] == self.problems.get(policy.id)):
                     self._render_policy(policy)
 
     def _waits(self, policy: WantedPolicy) -> str:

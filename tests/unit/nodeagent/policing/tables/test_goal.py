@@ -14,7 +14,7 @@ from cni_calico.netfilter.tables import AddChain, AddRules, FlushChain, NftChain
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
-from cni_calico.policy.wanted import Wanted, WantedChanges
+from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedPolicy
 from tests.fakes.nftables import FakePacketFilter
 from tests.unit.nodeagent.policing.tables.worlds import POLICIES, THERE, difference, goal_of, random_wanted
 
@@ -99,6 +99,22 @@ def test_a_foreign_set_of_our_name() -> None:
     table.chains["to-workloads"] = NftChain("to-workloads", chain.rules, replace(chain.hook, priority=77))
     bring_about(goal, kernel, held, full=True)
     assert kernel.tables == goal.tables.of
+
+
+def test_what_is_complete_is_not_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(11)
+    wanted = next(w for w in iter(lambda: random_wanted(rng), None) if POLICIES[0] in w.policies)
+    goal, rendered = goal_of(wanted, SETTINGS), list[PolicyId]()
+    render = goal.chains.render
+
+    def counted(policy: WantedPolicy) -> None:
+        rendered.append(policy.id)
+        render(policy)
+
+    monkeypatch.setattr(goal.chains, "render", counted)
+    goal.wait_for(frozenset(), "")
+    goal.wait_for(frozenset(), "its rules need what is not known")
+    assert rendered == [] and not goal.problems
 
 
 def test_a_policy_that_is_given_up_denies() -> None:
