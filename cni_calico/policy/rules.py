@@ -2,6 +2,8 @@
 restriction of a rule cannot be understood, the whole policy is refused: without that restriction an Allow would allow
 more than intended. Raises Wrong, which names the field. Source: upstream's conversion of rules for its data planes; the
 results are the same.
+
+An agent's start is mostly this, and most fields of most rules are absent: what is absent costs no text that names it.
 """
 
 from __future__ import annotations
@@ -68,6 +70,10 @@ _PEER_FIELDS = frozenset(
 )
 _EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
+_SELECTOR_FIELDS = frozenset(("selector", "notSelector", "namespaceSelector", "serviceAccounts"))
+_NOTHING: JSON = {}
+_ANYTHING = WantedSide()
+
 SetSources = dict[str, SetSource]  # by their ids
 
 
@@ -99,17 +105,21 @@ def _parsing_rule(
     action = raw.get("action")
     if action not in _ACTIONS:
         raise Wrong(f"{at}.action", "one of " + ", ".join(_ACTIONS), action)
-    protocol = parse_protocol(raw.get("protocol"), f"{at}.protocol")
-    not_protocol = parse_protocol(raw.get("notProtocol"), f"{at}.notProtocol")
-    peers = [_object(raw.get(field), f"{at}.{field}") for field in ("source", "destination")]
+    protocol = parse_protocol(named, f"{at}.protocol") if (named := raw.get("protocol")) is not None else None
+    not_protocol = parse_protocol(named, f"{at}.notProtocol") if (named := raw.get("notProtocol")) is not None else None
+    peers = [_field(raw, field, at) for field in ("source", "destination")]
     sides: list[WantedSide] = []
     for peer, field in zip(peers, ("source", "destination"), strict=True):
+        if not peer:
+            sides.append(_ANYTHING)
+            continue
         where, is_destination = f"{at}.{field}", field == "destination"
         sides.append((yield from _parsing_side(peer, where, namespace, protocol, is_destination, sources, lists)))
-    icmp = _parse_icmp(raw.get("icmp"), f"{at}.icmp", protocol)
-    not_icmp = _parse_icmp(raw.get("notICMP"), f"{at}.notICMP", protocol)
-    metadata = _object(raw.get("metadata"), f"{at}.metadata")
-    annotations = parse_text_map(metadata.get("annotations") or {}, f"{at}.metadata.annotations")
+    icmp = _parse_icmp(raw, "icmp", at, protocol)
+    not_icmp = _parse_icmp(raw, "notICMP", at, protocol)
+    annotations: Mapping[str, str] = {}
+    if metadata := _field(raw, "metadata", at):
+        annotations = parse_text_map(metadata.get("annotations") or {}, f"{at}.metadata.annotations")
     return WantedRule(
         action=cast(Action, action),
         families=_families(raw, at, protocol, sides) if protocol is None or protocol != not_protocol else (),
@@ -120,7 +130,7 @@ def _parsing_rule(
         source=sides[0],
         destination=sides[1],
         annotations=tuple(sorted(annotations.items())),
-        http=bool(_object(raw.get("http"), f"{at}.http")),
+        http=bool(_field(raw, "http", at)),
     )
 
 
@@ -147,25 +157,23 @@ def _exists(side: WantedSide, family: int) -> bool:
 
 
 def _refuse_unknown(raw: JSON, known: frozenset[str], at: str) -> None:
+    if raw.keys() <= known:
+        return
     for field in raw:
         if field not in known:
             raise Wrong(f"{at}.{field}", "no such field (a newer release may have written this)", raw[field])
 
 
-def _object(raw: Any, at: str) -> JSON:
-    return {} if raw is None else parse_object(raw, at)
-
-
-def _list(raw: Any, at: str) -> Any:
-    return () if raw is None else parse_list(raw, at)
+def _field(raw: JSON, field: str, at: str) -> JSON:
+    """A field that is an object; empty if it is absent."""
+    found = raw.get(field)
+    return _NOTHING if found is None else parse_object(found, f"{at}.{field}")
 
 
 # -- protocols and ports ----------------------------------------------------------------------------------------------
 
 
-def parse_protocol(raw: Any, at: str) -> int | None:
-    if raw is None:
-        return None
+def parse_protocol(raw: Any, at: str) -> int:
     number = PROTOCOLS.get(raw.lower()) if isinstance(raw, str) else None
     if number is None and not isinstance(raw, bool):
         text = str(raw)
@@ -175,8 +183,11 @@ def parse_protocol(raw: Any, at: str) -> int | None:
     return number
 
 
-def _parse_icmp(raw: Any, at: str, protocol: int | None) -> tuple[int, int | None] | None:
-    icmp = _object(raw, at)
+def _parse_icmp(rule: JSON, name: str, of: str, protocol: int | None) -> tuple[int, int | None] | None:
+    icmp = _field(rule, name, of)
+    if not icmp:
+        return None
+    at = f"{of}.{name}"
     kind, code = icmp.get("type"), icmp.get("code")
     for field, value in (("type", kind), ("code", code)):
         if value is not None and (type(value) is not int or not 0 <= value <= 255):
@@ -186,7 +197,7 @@ def _parse_icmp(raw: Any, at: str, protocol: int | None) -> tuple[int, int | Non
             raise Wrong(f"{at}.code", "a type in addition", code)
         return None
     if protocol not in ICMP.values():
-        raise Wrong(at, "a rule whose protocol is ICMP or ICMPv6", raw)
+        raise Wrong(at, "a rule whose protocol is ICMP or ICMPv6", icmp)
     return kind, code
 
 
@@ -195,8 +206,10 @@ def _parse_icmp(raw: Any, at: str, protocol: int | None) -> tuple[int, int | Non
 
 def parse_nets(raw: Any, at: str) -> tuple[Network, ...]:
     """Networks, in order, each once; an address is one too. Bits beyond the prefix are dropped."""
+    if raw is None:
+        return ()
     nets: dict[Network, None] = {}
-    for i, item in enumerate(_list(raw, at)):
+    for i, item in enumerate(parse_list(raw, at)):
         try:
             nets[ip_network(without_zone(parse_text(item, f"{at}[{i}]")), strict=False)] = None
         except Wrong:
@@ -221,8 +234,6 @@ def _parsing_side(
     sources: SetSources,
     lists: PortLists,
 ) -> Steps[WantedSide]:
-    if not raw:
-        return WantedSide()
     _refuse_unknown(raw, _PEER_FIELDS, at)
     selected, excluded = yield from _parsing_selectors(raw, at, namespace)
     ranges, names = lists.parse(raw.get("ports"), f"{at}.ports", protocol)
@@ -234,7 +245,7 @@ def _parsing_side(
         sets.append(selector_source(selected))
     not_sets = [] if excluded is None else [selector_source(excluded)]
     service_sets: list[SetSource] = []
-    service = _parse_service(raw.get("services"), f"{at}.services", namespace, is_destination)
+    service = _parse_service(raw, at, namespace, is_destination)
     if service is not None:
         (service_sets if is_destination else sets).append(service)
     for source in (*port_sets, *not_port_sets, *sets, *not_sets, *service_sets):
@@ -259,13 +270,16 @@ def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:
 
 def _parsing_selectors(raw: JSON, at: str, namespace: str) -> Steps[tuple[Selector | None, Selector | None]]:
     """The selectors of what is selected and, where nothing is, of what is excluded."""
+    if raw.keys().isdisjoint(_SELECTOR_FIELDS):
+        return None, None
     texts = {
-        field: parse_text(raw.get(field) or "", f"{at}.{field}")
+        field: parse_text(found, f"{at}.{field}") if (found := raw.get(field)) else ""
         for field in ("selector", "notSelector", "namespaceSelector")
     }
-    accounts = _object(raw.get("serviceAccounts"), f"{at}.serviceAccounts")
-    names = parse_texts(accounts.get("names") or (), f"{at}.serviceAccounts.names")
-    wanted = parse_text(accounts.get("selector") or "", f"{at}.serviceAccounts.selector")
+    accounts, names, wanted = _field(raw, "serviceAccounts", at), tuple[str, ...](), ""
+    if accounts:
+        names = parse_texts(accounts.get("names") or (), f"{at}.serviceAccounts.names")
+        wanted = parse_text(accounts.get("selector") or "", f"{at}.serviceAccounts.selector")
     try:
         selected = yield from peer_selecting(
             texts["selector"], texts["notSelector"], texts["namespaceSelector"], names, wanted, namespace
@@ -277,12 +291,13 @@ def _parsing_selectors(raw: JSON, at: str, namespace: str) -> Steps[tuple[Select
     return selected, excluded
 
 
-def _parse_service(raw: Any, at: str, namespace: str, with_ports: bool) -> SetSource | None:
-    service: Mapping[str, Any] = _object(raw, at)
+def _parse_service(side: JSON, of: str, namespace: str, with_ports: bool) -> SetSource | None:
+    service = _field(side, "services", of)
     if not service:
         return None
+    at = f"{of}.services"
     name = parse_text(service.get("name") or "", f"{at}.name")
     own = parse_text(service.get("namespace") or "", f"{at}.namespace") or namespace
     if not name or not own:
-        raise Wrong(at, "a service's name and namespace", raw)
+        raise Wrong(at, "a service's name and namespace", service)
     return service_source(own, name, with_ports)

@@ -250,7 +250,6 @@ def _packet(source: TrafficEnd, destination: TrafficEnd, arguments: Namespace) -
         protocol = parse_protocol(arguments.protocol, "--protocol")
     except Wrong as e:
         raise InvalidConfig(f"cannot explain: {e}") from e
-    assert protocol is not None
     if protocol in WITH_PORTS and arguments.port is None:
         raise InvalidConfig(f"cannot explain: --port must be given with protocol {arguments.protocol}")
     if arguments.port is not None and not 0 < arguments.port < 65536:

@@ -200,15 +200,13 @@ def flag(name: str, attr: str) -> Field:
 
 def decode_fields(raw: JSON, table: Table, at: str) -> tuple[dict[str, Any], Unknown]:
     """The values of ``table`` by attribute name, and the fields it does not name. Raises Wrong."""
-    values = {}
-    known = set()
+    values, left = {}, dict(raw)
     for field in table:
-        known.add(field.name)
-        item = raw.get(field.name)
+        item = left.pop(field.name, None)
         values[field.attr] = (
             field.empty if item is None else field.parse(item, f"{at}.{field.name}" if at else field.name)
         )
-    return values, Unknown({k: v for k, v in raw.items() if k not in known}, raw)
+    return values, Unknown(left, raw)
 
 
 def encode_fields(values: JSON, table: Table, extra: JSON) -> dict[str, Any]:

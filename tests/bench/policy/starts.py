@@ -5,13 +5,13 @@
     starts.py --phases TREE [--sizes 10] [--repeat 5] [--store etcd|local]
 
 Contestants start in turn, each on a cluster of its own like that of changes.py. A cold start is one on a kernel without
-rules of ours and without any file of an earlier run: until a packet is denied by a policy. A warm one finds the rules of
-the start before, and nothing has changed: until both endpoints that have an interface have their status file again, and
-how many times the packet filter was changed by then (its generation). CPU is counted in ticks of 10 ms.
+rules of ours and without any file of an earlier run: until a packet is denied by a policy. A warm one finds the rules
+of the start before, and nothing has changed: until both endpoints that have an interface have their status file again,
+and how many times the packet filter was changed by then (its generation). CPU is counted in ticks of 10 ms.
 
-``--phases`` runs the agent whose modules are in TREE (a bundle's contents directory, or a checkout) with a clock around
-the functions that timed_agent.py names, and prints when each was first entered and last left, in ms since the process began, how
-often, and the CPU of its thread in it (what it calls included). Needs root and an etcd (tests/setup/tests.sh).
+``--phases`` runs the agent whose modules are in TREE, a bundle's contents directory, with a clock around the functions
+that timed_agent.py names, and prints when each was first entered and last left, in ms since the process was started,
+how often, and the CPU of its thread in it (what it calls included). Needs root and an etcd (tests/setup/tests.sh).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from cni_calico.datastore.connect import open_datastore
-from cni_calico.datastore.interface import Datastore, Write
+from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
 from cni_calico.kernel.filter.nf_tables.filter import NfTables
@@ -42,7 +42,6 @@ from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
 from tests.bench.policy.changes import (
     AGENT,
-    ETCD,
     JOINING,
     MEMORY,
     PROBED,
@@ -170,7 +169,7 @@ def measure(policies: int, repeat: int, contestants: dict[str, list[str]], kind:
     return found
 
 
-# -- phases ---------------------------------------------------------------------------------------------------------------
+# -- phases ------------------------------------------------------------------------------------------------------------
 
 
 def print_phases(policies: int, repeat: int, tree: str, kind: str) -> None:
@@ -183,11 +182,14 @@ def print_phases(policies: int, repeat: int, tree: str, kind: str) -> None:
             process.start()
             theirs.close()
             pipe.recv()
-            whole = []
+            whole: list[float] = []
             for _ in range(repeat + (part == "warm")):
                 pipe.send("cold" if part == "warm" and not whole else part)
                 figures = pipe.recv()
-                whole.append(figures.get(f"{part} ms", [0.0])[0])
+                if f"{part} ms" not in figures:
+                    whole.append(0.0)
+                    continue
+                whole.append(figures[f"{part} ms"][0])
                 seen: dict[str, list[float]] = {}
                 for name, wall, ended, cpu in json.loads(Path(file.name).read_text()):
                     one = seen.setdefault(name, [wall, ended, 0.0, 0.0])

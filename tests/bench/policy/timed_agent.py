@@ -21,6 +21,7 @@ from typing import Any
 # module, function or method
 PHASES = (
     ("nodeagent.parts", "Parts.__init__"),
+    ("nodeagent.felix", "Felix.__init__"),
     ("nodeagent.context.open", "open_context"),
     ("nodeagent.policing.enforce.filters", "look"),
     ("nodeagent.policing.enforce.early", "EarlyGuard._look"),
@@ -68,10 +69,16 @@ def run_timed(tree: str, file: str) -> None:
     tell("(interpreter)", begun, started[1] - time.thread_time())
     sys.path.insert(0, tree)
     main = import_module("cni_calico.nodeagent.main").main
-    import_module("cni_calico.nodeagent.parts")
+    for first in ("felix", "parts"):  # what is imported before policies are read
+        try:
+            import_module(f"cni_calico.nodeagent.{first}")
+            break
+        except ModuleNotFoundError:
+            continue
     tell("(imports)", *started)
     for module, path in PHASES:
-        wrap(import_module(f"cni_calico.{module}"), path, tell)
+        if f"cni_calico.{module}" in sys.modules:
+            wrap(sys.modules[f"cni_calico.{module}"], path, tell)
     sys.argv = ["calico-node", "-felix"]
     try:
         main()

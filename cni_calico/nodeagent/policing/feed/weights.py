@@ -5,6 +5,7 @@ Rule: a weight decides only whose turn it is, never what is in force; it takes a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cni_calico.model.resources import WorkloadEndpoint
@@ -29,11 +30,16 @@ def weigh_document(spec: Any) -> int:
 def _weigh_parts(part: Any, depth: int) -> int:
     if isinstance(part, str):
         return len(part) // _CHARACTERS
+    found = 0
+    parts: Iterable[Any] = ()
     if isinstance(part, list):
-        return len(part) + (sum(_weigh_parts(one, depth - 1) for one in part[:LARGE]) if depth else 0)
-    if isinstance(part, dict) and depth:
-        return sum(_weigh_parts(one, depth - 1) for one in part.values())
-    return 0
+        found, parts = len(part), part[:LARGE]
+    elif isinstance(part, dict):
+        parts = part.values()
+    if depth:
+        for one in parts:
+            found += len(one) // _CHARACTERS if isinstance(one, str) else _weigh_parts(one, depth - 1)
+    return found
 
 
 def weigh_change(change: object) -> int:
