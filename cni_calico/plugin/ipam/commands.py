@@ -66,7 +66,7 @@ def _check(task: Task) -> None:
         found = any(allocator.addresses_of(handle, task.deadline, share) for handle in handles)
     if not found:
         raise CheckFailed(
-            f"cannot find an allocation for container {call.container_id} in network {task.conf.name}",
+            f"cannot find an allocation for container {call.container_id[:12]} in network {task.conf.name}",
             details=f"no address of interface {call.ifname} is held under handle {handles[0]}",
         )
 
