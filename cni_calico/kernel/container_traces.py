@@ -22,6 +22,7 @@ from cni_calico.kernel.netlink.addresses import NDA_DST, RTM_GETNEIGH
 from cni_calico.kernel.netlink.routes import decode_route, match_route
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.netlink.wire import NLM_F_DUMP, Request
+from cni_calico.model.names import runtimes_id, short_id
 from cni_calico.model.resources import Address
 
 # libcni's, and with it every runtime's that calls CNI plugins; the second where one keeps its cache there
@@ -67,7 +68,8 @@ def find_place(container_id: str, root: str = "/") -> str:
     try:
         return next(_places_naming(container_id, root), "")
     except OSError as e:
-        raise KernelError(f"cannot look for container {container_id[:13]}: {e.strerror}", errno=e.errno or 0) from e
+        shown = short_id(container_id)
+        raise KernelError(f"cannot look for container {shown}: {e.strerror}", errno=e.errno or 0) from e
 
 
 def runs_here(container_id: str, root: str = "/") -> bool:
@@ -78,7 +80,8 @@ def runs_here(container_id: str, root: str = "/") -> bool:
     try:
         return any(place.startswith(own) for place in _places_naming(container_id, root))
     except OSError as e:
-        raise KernelError(f"cannot look for container {container_id[:13]}: {e.strerror}", errno=e.errno or 0) from e
+        shown = short_id(container_id)
+        raise KernelError(f"cannot look for container {shown}: {e.strerror}", errno=e.errno or 0) from e
 
 
 def what_is_hidden(root: str = "/") -> str:
@@ -104,6 +107,7 @@ def what_is_hidden(root: str = "/") -> str:
 
 def _places_naming(container_id: str, root: str) -> Iterator[str]:
     """Raises OSError for what is there and cannot be read."""
+    container_id = runtimes_id(container_id) or container_id
     for pattern in _NAMED:
         for directory in glob.iglob(os.path.join(root, pattern)):
             with suppress(FileNotFoundError, NotADirectoryError):

@@ -17,6 +17,8 @@ ALIAS_PREFIX, SIGNED_PREFIX = "cni-calico:", "cni-calico/2:"  # of aliases witho
 ALIAS_MAX = 255  # IFALIASZ less the terminating zero, in bytes
 IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
 NETWORK_NAME_MAX = 250
+SHORT_ID = 12
+_ID_LENGTH, _HEX = 64, frozenset("0123456789abcdef")
 
 
 def sha1_hex(text: str) -> str:
@@ -28,6 +30,20 @@ def sha1_hex(text: str) -> str:
 def kubernetes_veth(namespace: str, pod: str, prefix: str = DEFAULT_PREFIX) -> str:
     """Host interface of a pod: prefix + first 11 hex digits of SHA-1("<namespace>.<pod>")."""
     return (prefix + sha1_hex(f"{namespace}.{pod}")[:11])[:IFNAME_MAX]
+
+
+def runtimes_id(container_id: str) -> str:
+    """The ID that podman, nerdctl or Docker made; "" if none of them did. A call of nerdctl names the container
+    "<namespace of containerd>-<ID>".
+    """
+    own = container_id[-_ID_LENGTH:]
+    is_one = len(own) == _ID_LENGTH and _HEX.issuperset(own)
+    return own if is_one and container_id[-_ID_LENGTH - 1 : -_ID_LENGTH] in ("", "-") else ""
+
+
+def short_id(container_id: str) -> str:
+    """As runtimes show it: the first twelve digits."""
+    return (runtimes_id(container_id) or container_id)[:SHORT_ID]
 
 
 def container_veth(container_id: str) -> str:

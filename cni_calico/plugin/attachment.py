@@ -17,7 +17,7 @@ from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndp
 
 KUBERNETES, PLAIN = "k8s", "cni"
 NO_LABELS: Mapping[str, str] = {}
-_SHOWN, _NAME_MAX = 12, 64  # characters, of a container's ID and name
+_NAME_MAX = 64  # characters, of a container's name
 SAME_VETH = 11  # number of characters of the container ID in the host interface's name outside Kubernetes
 
 
@@ -67,7 +67,7 @@ class Attachment:
     @property
     def shown(self) -> str:
         """The same for people: by the container's name, if it is known, and the beginning of its ID, as runtimes do."""
-        short = f"{self.network}/{self.container_id[:_SHOWN]}/{self.ifname}"
+        short = f"{self.network}/{names.short_id(self.container_id)}/{self.ifname}"
         return f"{self.name} ({short})" if self.name else short
 
     @property

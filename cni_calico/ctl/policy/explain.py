@@ -36,6 +36,7 @@ from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.names import runtimes_id
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.budget import describe_size
 from cni_calico.policy.explain import Decision, Packet, decide
@@ -207,9 +208,10 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
 
 def _is_called(key: ResourceKey, record: WorkloadEndpoint, name: str) -> bool:
     """Whether somebody may mean the workload by this name; runtimes show the first twelve digits of an ID."""
-    if name and name in (record.pod, record.container_id, key.name, container_name(record)):
+    own_id = runtimes_id(record.container_id) or record.container_id
+    if name and name in (record.pod, record.container_id, own_id, key.name, container_name(record)):
         return True
-    is_short = len(name) >= _SHORT_ID and not record.pod and record.container_id.startswith(name)
+    is_short = len(name) >= _SHORT_ID and not record.pod and own_id.startswith(name)
     return is_short or (bool(name) and name == record.workload and not container_name(record))
 
 

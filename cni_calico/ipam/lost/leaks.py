@@ -19,6 +19,7 @@ from cni_calico.ipam.lost.bare import is_bare, parse_bare_handle
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IP, pod_networks
+from cni_calico.model.names import short_id
 from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
 from cni_calico.model.timestamps import parse_rfc3339
 
@@ -219,7 +220,7 @@ def judge_holding(holding: Holding, known: Known) -> str:
         return f"pod {named} has finished"
     if not pod.container_id or is_of_container(holding, pod.container_id) or holding.address in pod.addresses:
         return ""
-    return f"pod {named} runs as container {pod.container_id[:13]} now"
+    return f"pod {named} runs as container {short_id(pod.container_id)} now"
 
 
 def judge_bare(holding: Holding, known: Known) -> str:

@@ -24,6 +24,7 @@ from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.identity import NETWORK, container_name
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
+from cni_calico.model.names import short_id
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.plugin.attachment import PLAIN, Attachment
@@ -48,7 +49,7 @@ class Departed:
     def __str__(self) -> str:
         name = container_name(self.record)
         addresses = ", ".join(str(net.network_address) for net in self.record.ip_networks) or "no address"
-        container = f"container {self.record.container_id[:12]}"
+        container = f"container {short_id(self.record.container_id)}"
         return f"{addresses} of {f'{name} ({container})' if name else container}"
 
 

@@ -22,10 +22,11 @@ from cni_calico.errors import CorruptRecord, TryAgain
 from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.identity import NETWORK, merge_labels, plan_labels, shown_name
 from cni_calico.model.keys import ResourceKey, endpoints_of_node
+from cni_calico.model.names import runtimes_id, short_id
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.plugin.attachment import PLAIN
-from cni_calico.plugin.identity.places import STORES, is_runtimes
+from cni_calico.plugin.identity.places import STORES
 
 LOOK_S, PATIENCE_S = 5.0, 1.0
 LIST_S = 60.0
@@ -75,7 +76,7 @@ class ContainerNames:
                 continue
             labels = record.metadata.labels
             known = plan_labels(answer.identity, labels.get(NETWORK) or next(iter(record.profiles), ""))
-            left_out += [f"{answer.identity.name or record.container_id[:12]!r}: {why}" for why in known.left_out]
+            left_out += [f"{answer.identity.name or short_id(record.container_id)!r}: {why}" for why in known.left_out]
             if merge_labels(labels, known.labels) != labels:
                 self._write(key, record, known.labels)
         self._report(left_out)
@@ -101,7 +102,7 @@ class ContainerNames:
                 continue  # status and calicoctl name it
             if record is None or record.node != self.node or record.orchestrator != PLAIN:
                 continue
-            if is_runtimes(record.container_id):
+            if runtimes_id(record.container_id):
                 assert isinstance(item.key, ResourceKey)
                 yield item.key, record
 
@@ -118,7 +119,7 @@ class ContainerNames:
         update(self.context.store, key, change, Deadline.after(_READ_S))
         was = shown_name(record.metadata.labels)
         self.context.log.info(
-            f"container {record.container_id[:12]} is {shown_name(labels) or 'without a name'}"
+            f"container {short_id(record.container_id)} is {shown_name(labels) or 'without a name'}"
             + (f", was {was}" if was else "")
         )
 

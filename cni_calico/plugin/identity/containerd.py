@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cni_calico.kernel.files import Files
 from cni_calico.model.identity import ContainerIdentity
+from cni_calico.model.names import runtimes_id
 from cni_calico.plugin.identity.bolt import BoltFile
 from cni_calico.plugin.identity.places import CONTAINERD_BOLT
 
@@ -19,9 +20,11 @@ _INTERNAL, _NAME = "nerdctl/", "nerdctl/name"
 def read_containerd(container_id: str, files: Files, patience_s: float) -> ContainerIdentity | None:
     """None if containerd does not know it outside Kubernetes. Raises OSError, CalicoError."""
     with BoltFile(files.path(CONTAINERD_BOLT)) as bolt:
+        own_id = runtimes_id(container_id)
+        named = container_id[: -len(own_id) - 1].encode()  # nerdctl's calls say in which namespace it is
         for namespace in bolt.names(_SCHEMA):
-            where = (_SCHEMA, namespace, _CONTAINERS, container_id.encode())
-            if namespace == _KUBERNETES or not (values := bolt.values(*where)):
+            where = (_SCHEMA, namespace, _CONTAINERS, own_id.encode())
+            if namespace == _KUBERNETES or (named and namespace != named) or not (values := bolt.values(*where)):
                 continue
             labels = {_text(key): _text(value) for key, value in bolt.values(*where, _LABELS).items()}
             own = {key: value for key, value in labels.items() if not key.startswith(_INTERNAL)}

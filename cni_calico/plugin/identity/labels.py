@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from cni_calico.cni.environment import Call
 from cni_calico.kernel.files import Files
+from cni_calico.model.names import runtimes_id
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.plugin.identity.boot import BOOT, read_boot_id
-from cni_calico.plugin.identity.places import STORES, is_runtimes
+from cni_calico.plugin.identity.places import STORES
 
 CALL_PATIENCE_S = 0.05
 
@@ -39,7 +40,7 @@ class CallIdentity:
 def read_call_identity(call: Call, network: str, files: Files) -> CallIdentity:
     """For a container outside Kubernetes; runtimes give its name as K8S_POD_NAME, without a namespace."""
     found = None
-    if is_runtimes(call.container_id) and any(map(files.exists, STORES)):
+    if runtimes_id(call.container_id) and any(map(files.exists, STORES)):
         from cni_calico.plugin.identity.stores import read_identity  # only containers of a runtime with a store need it
 
         found = read_identity(call.container_id, files, CALL_PATIENCE_S).identity

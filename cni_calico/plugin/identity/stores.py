@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.model.identity import ContainerIdentity
+from cni_calico.model.names import runtimes_id
 from cni_calico.plugin.identity.containerd import read_containerd
-from cni_calico.plugin.identity.places import STORES, is_runtimes
+from cni_calico.plugin.identity.places import STORES
 from cni_calico.plugin.identity.podman import read_podman_bolt, read_podman_sqlite
 
 _READERS = (read_podman_sqlite, read_podman_bolt, read_containerd)  # as in STORES
@@ -28,7 +29,7 @@ class StoreAnswer:
 
 def read_identity(container_id: str, files: Files, patience_s: float) -> StoreAnswer:
     troubles: list[str] = []
-    for path, read in zip(STORES, _READERS, strict=True) if is_runtimes(container_id) else ():
+    for path, read in zip(STORES, _READERS, strict=True) if runtimes_id(container_id) else ():
         try:
             identity = read(container_id, files, patience_s)
         except FileNotFoundError:

@@ -16,6 +16,7 @@ from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.result import render_result
 from cni_calico.errors import CheckFailed, KernelError
+from cni_calico.model.names import short_id
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
@@ -66,7 +67,7 @@ def _check(task: Task) -> None:
         found = any(allocator.addresses_of(handle, task.deadline, share) for handle in handles)
     if not found:
         raise CheckFailed(
-            f"cannot find an allocation for container {call.container_id[:12]} in network {task.conf.name}",
+            f"cannot find an allocation for container {short_id(call.container_id)} in network {task.conf.name}",
             details=f"no address of interface {call.ifname} is held under handle {handles[0]}",
         )
 

@@ -1,7 +1,10 @@
-"""Who a container is in podman 5's SQLite: read while podman writes, locked, damaged, absent."""
+"""Who a container is in podman 5's SQLite: read while podman writes, locked, damaged, absent; and in what containerd
+2.2.9 and nerdctl 1.7.7 have left (tests/golden/containerd: two containers, "web" with the label role=front).
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sqlite3
@@ -12,9 +15,11 @@ import pytest
 
 from cni_calico.kernel.files import Files
 from cni_calico.model.identity import ContainerIdentity
-from cni_calico.plugin.identity.places import PODMAN_SQLITE, STORES, is_runtimes
+from cni_calico.model.names import runtimes_id
+from cni_calico.plugin.identity.places import CONTAINERD_BOLT, PODMAN_SQLITE, STORES
 from cni_calico.plugin.identity.stores import read_identity
 
+GOLDEN = Path(__file__).parents[3] / "golden"
 WEB, INFRA, POD = "ab" * 32, "cd" * 32, "ef" * 32
 # what podman 5 makes: its libpod/sqlite_state_internal.go, without the tables that nobody reads here
 SCHEMA = """
@@ -93,8 +98,36 @@ def test_what_is_no_regular_file_neither_blocks_nor_fails(tmp_path: Path, place:
     assert found.identity is None and found.troubles == (f"{place}: cannot read it: it is not a regular file",)
 
 
+NERDCTLS = "17bbafd44a6fcfb95bb8784b8b76e7c1b0e314b95f80bf157ada6f761366e9c4"
+
+
+@pytest.fixture
+def containerd(tmp_path: Path) -> Iterator[Files]:
+    path = tmp_path / CONTAINERD_BOLT.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.decompress((GOLDEN / "containerd" / "meta.db.gz").read_bytes()))
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        yield Files(root)
+    finally:
+        os.close(root)
+
+
+@pytest.mark.parametrize("named", [f"default-{NERDCTLS}", NERDCTLS])
+def test_a_call_of_nerdctl_names_the_namespace_too(containerd: Files, named: str) -> None:
+    found = read_identity(named, containerd, 1.0)
+    assert found.identity is not None and not found.troubles
+    assert (found.identity.name, found.identity.labels["role"]) == ("web", "front")
+    assert not any(label.startswith("nerdctl/") for label in found.identity.labels)
+
+
+def test_another_namespaces_container_is_another_one(containerd: Files) -> None:
+    assert read_identity(f"k8s.io-{NERDCTLS}", containerd, 1.0).identity is None
+    assert read_identity(f"other-{NERDCTLS}", containerd, 1.0).identity is None
+
+
 def test_only_ids_of_runtimes_are_looked_up(podman5: tuple[Files, sqlite3.Connection]) -> None:
-    assert (
-        is_runtimes(WEB) and not is_runtimes("c1") and not is_runtimes("../" + "a" * 61) and not is_runtimes("G" * 64)
-    )
+    assert runtimes_id(WEB) == runtimes_id(f"default-{WEB}") == runtimes_id(f"a-b.c-{WEB}") == WEB
+    for other in ("c1", "../" + "a" * 61, "G" * 64, f"default{WEB}", f"default-{WEB[1:]}", f"{WEB}-default", ""):
+        assert not runtimes_id(other)
     assert read_identity("c1", podman5[0], 1.0) == read_identity("0" * 64, Files(), 1.0)
