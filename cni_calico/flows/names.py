@@ -48,7 +48,7 @@ def parse_ends(data: bytes) -> tuple[str, dict[bytes, EndName]]:
     try:
         document = json.loads(data)
         for kind, namespace, name, addresses in document["ends"]:
-            end = EndName(str(kind), str(namespace), str(name))
+            end = EndName(*map(_text, (kind, namespace, name)))
             found.update((bytes.fromhex(address), end) for address in addresses)
         return str(document["node"]), found
     except (TypeError, KeyError) as e:
@@ -63,7 +63,12 @@ def parse_name(line: str) -> tuple[int, EndName] | None:
         return None
     if type(number) is not int or not all(isinstance(text, str) for text in (kind, namespace, name)):
         return None
-    return number, EndName(kind, namespace, name)
+    return number, EndName(*map(_text, (kind, namespace, name)))
+
+
+def _text(value: object) -> str:
+    """Without half surrogate pairs, which JSON has and no file or terminal."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def render_name(number: int, name: EndName) -> str:

@@ -39,6 +39,13 @@ def test_another_file_is_not_the_agents(data: bytes) -> None:
         parse_ends(data)
 
 
+def test_names_are_texts() -> None:
+    """JSON has half surrogate pairs; neither a database nor a terminal takes them."""
+    odd, even = EndName("pod", "a", "x\ud800"), EndName("pod", "a", "x?")
+    assert parse_ends(render_ends("n1", [(odd, [A])])) == ("n1", {A: even})
+    assert parse_name('[1, "pod", "a", "x\\ud800"]') == (1, even)
+
+
 @pytest.mark.parametrize("line", ["", "1", '["1", "a", "b", "c"]', "[1, 2, 3, 4]", '[1, "a", "b"]'])
 def test_another_line_is_no_name(line: str) -> None:
     assert parse_name(line) is None

@@ -1,0 +1,47 @@
+"""PURE: records as they are kept, each counted in the sums as it is.
+
+Rule: what happens to a record between two settlements is counted once.
+"""
+
+from __future__ import annotations
+
+from cni_calico.flows.live import FlowStore
+from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.sums import FlowSums
+
+
+class CountedRecords:
+    """A FlowStore over another one."""
+
+    def __init__(self, store: FlowStore, sums: FlowSums) -> None:
+        self._store, self._sums = store, sums
+        self._read: tuple[int, FlowRecord | None] = 0, None
+        self._changed: dict[int, tuple[FlowRecord | None, FlowRecord]] = {}  # as it was, None for a new one; as it is
+
+    def append(self, record: FlowRecord) -> int:
+        number = self._store.append(record)
+        self._changed[number] = None, record
+        return number
+
+    def update(self, number: int, record: FlowRecord) -> None:
+        changed = self._changed.get(number)
+        if changed is not None:
+            self._changed[number] = changed[0], record
+        else:
+            before = self._read[1] if self._read[0] == number else self._store.read(number)
+            if before is not None:
+                self._changed[number] = before, record
+        self._store.update(number, record)
+
+    def read(self, number: int) -> FlowRecord | None:
+        record = self._store.read(number)
+        self._read = number, record
+        return record
+
+    def settle(self) -> None:
+        for before, now in self._changed.values():
+            if before is None:
+                self._sums.add(now)
+            else:
+                self._sums.change(before, now)
+        self._changed.clear()

@@ -1,0 +1,270 @@
+"""PURE: what connections add up to in each five minutes: by their ends, the port, and what decided about them.
+
+Rule: the sums are those of all records as they are: one that changes is taken out as it was and added as it is. A
+connection counts in the five minutes in which it began, with all that it carries until it ends. What there can be any
+number of is bounded: beyond MOST_ADDRESSES that talk with one end and port and have no name, an address counts as its
+network, and beyond MOST_SUMS a connection counts as one of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from ipaddress import ip_network
+from itertools import islice
+from typing import NamedTuple
+
+from cni_calico.flows.records import COUNTED, DENIED, ENDED, SIX, FlowRecord
+
+BUCKET_S = 300
+BUCKET_US = BUCKET_S * 1_000_000
+MOST_ADDRESSES, MOST_SUMS = 1000, 10_000  # in a bucket
+NETWORK = 0xFFFFFFFF  # in the place of a name's number: the address is that of a network
+PREFIXES = {4: 24, 16: 48}
+
+
+class FlowKey(NamedTuple):
+    """All as in records. Of ICMP ``port`` is type and code. ``source_end``, ``destination_end``: numbers of names, or
+    NETWORK. The rest of connections has no addresses, and ``denied_by`` says whether they were denied.
+    """
+
+    source: bytes
+    destination: bytes
+    port: int
+    protocol: int
+    egress: int
+    ingress: int
+    host_out: int
+    host_in: int
+    denied_by: int
+    source_end: int
+    destination_end: int
+
+    @property
+    def is_rest(self) -> bool:
+        return not self.source
+
+
+REST, REST_DENIED = (FlowKey(b"", b"", 0, 0, 0, 0, 0, 0, denied, 0, 0) for denied in (0, 1))
+
+
+@dataclass(slots=True)
+class SumCounts:
+    """What is added to a sum, or taken out. ``ended``: connections that have; ``measured``: whose packets and bytes are
+    known. ``began``, ``last``: of the first and the last one. ``made``: at least one is new, not only changed.
+    """
+
+    began: int
+    last: int
+    connections: int = 0
+    packets: int = 0
+    size: int = 0
+    packets_back: int = 0
+    size_back: int = 0
+    ended: int = 0
+    measured: int = 0
+    made: bool = False
+
+    def count(self, record: FlowRecord, times: int = 1) -> None:
+        """``times`` -1: take it out."""
+        self.began, self.last = min(self.began, record.began), max(self.last, record.last)
+        self.connections += times
+        self.packets += times * record.packets
+        self.size += times * record.size
+        self.packets_back += times * record.packets_back
+        self.size_back += times * record.size_back
+        self.ended += times * bool(record.flags & ENDED)
+        self.measured += times * bool(record.flags & COUNTED)
+
+    def add(self, other: SumCounts) -> None:
+        self.began, self.last = min(self.began, other.began), max(self.last, other.last)
+        self.connections += other.connections
+        self.packets += other.packets
+        self.size += other.size
+        self.packets_back += other.packets_back
+        self.size_back += other.size_back
+        self.ended += other.ended
+        self.measured += other.measured
+        self.made = self.made or other.made
+
+
+UnwrittenSums = dict[int, dict[FlowKey, SumCounts]]
+"""By bucket: when it began, in microseconds since 1970, divided by BUCKET_US."""
+
+
+def key_of(record: FlowRecord) -> FlowKey:
+    where = record.source, record.destination, record.dport, record.protocol
+    decided = record.egress, record.ingress, record.host_out, record.host_in, record.denied_by
+    return FlowKey(*where, *decided, record.source_end, record.destination_end)
+
+
+def record_of(key: FlowKey, counts: SumCounts) -> FlowRecord:
+    """All connections of a sum as if they were one."""
+    flags = SIX if len(key.source) == 16 else 0
+    flags |= DENIED if key.denied_by else 0
+    flags |= ENDED if counts.ended >= counts.connections else 0
+    flags |= COUNTED if counts.measured > 0 else 0
+    where = key.source, key.destination, key.destination, 0, key.port, key.port, key.protocol, flags
+    decided = key.egress, key.ingress, key.host_out, key.host_in, key.denied_by
+    carried = counts.packets, counts.size, counts.packets_back, counts.size_back
+    return FlowRecord(counts.began, counts.last, *where, *decided, *carried, key.source_end, key.destination_end)
+
+
+def coarser(key: FlowKey) -> Iterator[FlowKey]:
+    """As what else it may have been counted: one end as its network, or both, or one of the rest."""
+    without_source, without_destination = from_network(key), to_network(key)
+    if without_source is not None:
+        yield without_source
+    if without_destination is not None:
+        yield without_destination
+    both = None if without_source is None else to_network(without_source)
+    if both is not None:
+        yield both
+    yield rest_of(key)
+
+
+def rest_of(key: FlowKey) -> FlowKey:
+    return REST_DENIED if key.denied_by else REST
+
+
+def from_network(key: FlowKey) -> FlowKey | None:
+    """With the source's network in its place; None if it has a name."""
+    return None if key.source_end else key._replace(source=_network(key.source), source_end=NETWORK)
+
+
+def to_network(key: FlowKey) -> FlowKey | None:
+    """With the destination's network in its place; None if it has a name."""
+    return None if key.destination_end else key._replace(destination=_network(key.destination), destination_end=NETWORK)
+
+
+def _network(address: bytes) -> bytes:
+    kept = PREFIXES[len(address)] // 8
+    return address[:kept].ljust(len(address), b"\0")
+
+
+def network_name(address: bytes) -> str:
+    return str(ip_network((address, PREFIXES[len(address)])))
+
+
+class _Bucket:
+    """What is known of five minutes: the sums that there are, and the addresses that talk with an end and a port."""
+
+    def __init__(self) -> None:
+        self.keys: set[FlowKey] = set()
+        self.talking: dict[tuple[object, ...], set[bytes]] = {}
+        self.addresses = 0
+
+
+class FlowSums:
+    """``unwritten``: what was added and taken out since the last ``take``."""
+
+    def __init__(self, most_addresses: int = MOST_ADDRESSES, most_sums: int = MOST_SUMS) -> None:
+        self._most_addresses, self._most_sums = most_addresses, most_sums
+        self._known: dict[int, _Bucket] = {}  # of the newest two
+        self._older = _Bucket()  # of all others, since the last ``take``
+        self._newest = 0
+        self.unwritten: UnwrittenSums = {}
+
+    def add(self, record: FlowRecord) -> None:
+        bucket = record.began // BUCKET_US
+        counts = self._counts(bucket, self._key_to_add(bucket, key_of(record)), record)
+        counts.made = True
+        counts.count(record)
+
+    def change(self, before: FlowRecord, after: FlowRecord) -> None:
+        bucket, key = before.began // BUCKET_US, key_of(before)
+        counts = self._counts(bucket, self._key_counted(bucket, key), before)
+        counts.count(before, -1)
+        if key == key_of(after) and before.began == after.began:
+            counts.count(after)
+        else:
+            self.add(after)
+
+    def take(self, most: int) -> UnwrittenSums:
+        """What has to be written next, so many at most."""
+        taken: UnwrittenSums = {}
+        for bucket in sorted(self.unwritten):
+            sums = self.unwritten[bucket]
+            if len(sums) <= most:
+                taken[bucket] = self.unwritten.pop(bucket)
+                most -= len(sums)
+            else:
+                taken[bucket] = {key: sums.pop(key) for key in list(islice(sums, most))}
+                return taken
+        self._older = _Bucket()
+        return taken
+
+    def give_back(self, taken: UnwrittenSums, oldest: int) -> int:
+        """What could not be written, of buckets from ``oldest`` on; returns how many connections are not kept."""
+        lost = 0
+        for bucket, sums in taken.items():
+            if bucket < oldest:
+                lost += sum(max(0, counts.connections) for counts in sums.values())
+                continue
+            there = self.unwritten.setdefault(bucket, {})
+            for key, counts in sums.items():
+                if key in there:
+                    counts.add(there[key])
+                there[key] = counts
+        return lost
+
+    def _counts(self, bucket: int, key: FlowKey, record: FlowRecord) -> SumCounts:
+        sums = self.unwritten.get(bucket)
+        if sums is None:
+            sums = self.unwritten[bucket] = {}
+        counts = sums.get(key)
+        if counts is None:
+            counts = sums[key] = SumCounts(record.began, record.last)
+        return counts
+
+    def _bucket(self, bucket: int) -> _Bucket:
+        known = self._known.get(bucket)
+        if known is not None:
+            return known
+        if bucket <= self._newest - 2:
+            return self._older
+        self._newest = max(self._newest, bucket)
+        self._known = {number: one for number, one in self._known.items() if number > self._newest - 2}
+        known = self._known[bucket] = _Bucket()
+        return known
+
+    def _key_counted(self, bucket: int, key: FlowKey) -> FlowKey:
+        """As what it was counted; itself if that is not known: then the file knows."""
+        known = self._bucket(bucket)
+        if key in known.keys:
+            return key
+        folded = self._folded(known, key, adds=False)
+        return next((one for one in (folded, rest_of(key)) if one in known.keys), key)
+
+    def _key_to_add(self, bucket: int, key: FlowKey) -> FlowKey:
+        known = self._bucket(bucket)
+        if key in known.keys:
+            return key
+        full = len(known.keys) >= self._most_sums
+        key = self._folded(known, key, adds=not full)
+        if full and key not in known.keys:
+            key = rest_of(key)
+        known.keys.add(key)
+        return key
+
+    def _folded(self, known: _Bucket, key: FlowKey, *, adds: bool) -> FlowKey:
+        """With the network in the place of an address that is one too many."""
+        whole = key
+        talks_with = whole.destination, whole.destination_end, whole.port
+        if not whole.source_end and not self._may_talk(known, ("from", *talks_with), whole.source, adds=adds):
+            key = from_network(key) or key
+        talks_with = whole.source, whole.source_end, whole.port
+        if not whole.destination_end and not self._may_talk(known, ("to", *talks_with), whole.destination, adds=adds):
+            key = to_network(key) or key
+        return key
+
+    def _may_talk(self, known: _Bucket, group: tuple[object, ...], address: bytes, *, adds: bool) -> bool:
+        there: AbstractSet[bytes] = known.talking.get(group, frozenset())
+        if address in there:
+            return True
+        if not adds or known.addresses >= 2 * self._most_sums or len(there) >= self._most_addresses:
+            return False
+        known.talking.setdefault(group, set()).add(address)
+        known.addresses += 1
+        return True
