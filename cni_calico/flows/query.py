@@ -274,12 +274,12 @@ class Aggregates:
         known = self._found.get(key)
         if known is None:
             if len(self._found) >= self.most:
-                self.left_out += 1
+                self.left_out += document["connections"]
                 return
             document["source"].pop("port", None)
             self._found[key] = document
             return
-        known["connections"] += 1
+        known["connections"] += document["connections"]
         known["start"], known["last"] = min(known["start"], document["start"]), max(known["last"], document["last"])
         known["ended"] = known["ended"] and document["ended"]
         for name in ("packets", "bytes"):

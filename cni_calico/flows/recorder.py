@@ -4,7 +4,8 @@ Rule: enforcement never waits for it and does not notice when it is stopped or k
 read, and numbers it, so the loss is known exactly. What it has to know is in files: the agent's numbers of rules and
 names of addresses.
 
-Files, all in ``<state>/flows/``: ring (connections), names (of their ends), losses, numbers (the agent's).
+Files, all in ``<state>/flows/``: ring (connections), flows.db (their sums), names (of their ends), losses, numbers (the
+agent's).
 """
 
 from __future__ import annotations
@@ -14,20 +15,26 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from itertools import islice
 from typing import Any
 
 from cni_calico import directories
 from cni_calico.errors import CalicoError, KernelError
+from cni_calico.flows.aggregates import NAME as SUMS
+from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.comparison import Comparison
+from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
-from cni_calico.flows.names import Deciders, Names
+from cni_calico.flows.names import Deciders, EndName, Names
 from cni_calico.flows.query import Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
 from cni_calico.flows.selection import Selection
 from cni_calico.flows.serving import SOCKET, FlowServer
+from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
+from cni_calico.flows.totals import FlowTotals
 from cni_calico.kernel import sysctl
 from cni_calico.log import Log
 
@@ -58,7 +65,10 @@ class Recorder:
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
-            self._live = LiveFlows(self._ring, self._deciders.get, self._names.number_of)
+            self._aggregates = FlowAggregates(f"{directory}/{SUMS}", self._names.get, log, now())
+            opened.callback(lambda: self._aggregates.close(self._now()))
+            self._records = CountedRecords(self._ring, self._aggregates.sums)
+            self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
             self._counted = _prepare_kernel(log)
             self._arrivals = opened.enter_context(closing(Arrivals(clock)))
             self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock)))
@@ -69,6 +79,7 @@ class Recorder:
 
     def close(self) -> None:
         self.losses.flush()
+        self._records.settle()
         self._opened.close()
 
     def step(self) -> None:
@@ -83,7 +94,9 @@ class Recorder:
         self._comparison.go_on(self._arrivals.overrun, self._micros)
         now = self._now()
         self._live.tidy(self._micros())
+        self._records.settle()
         self._ring.flush()
+        self._aggregates.flush(now)
         if now >= self._next_touch:
             self._next_touch = now + _TOUCH_S
             self._ring.touch()
@@ -138,6 +151,9 @@ class Recorder:
         if request.follow and request.last is None and request.since is None:
             return
         describer, ring = self._describer(), self._ring
+        if request.aggregate and request.last is None:
+            yield from self._totals(request, describer)
+            return
         if request.last is None:
             for piece in self._selected(request, describer, newest_first=False):
                 yield from (describer.describe(record) for _, record in piece)
@@ -162,9 +178,40 @@ class Recorder:
         for piece in self._ring.pieces(newest_first=newest_first, since=since):
             yield [one for one in piece if (before is None or one[1].began <= before) and selection.has(one[1])]
 
+    def _totals(self, request: FlowQuery, describer: Describer) -> Iterator[dict[str, Any]]:
+        """Of the sums, as far as they are older than the ring, and of the ring."""
+        totals, until = FlowTotals(), request.until
+        first = int(max(0.0, request.since or 0.0) // BUCKET_S)
+        complete = self._complete_since() if self._aggregates.is_readable else first
+        if first < complete:
+            end = complete if until is None else min(complete, int(max(0.0, until) // BUCKET_S) + 1)
+            for part in self._aggregates.read(first, end):
+                names: list[EndName | None] = []
+                selection = Selection(
+                    request.conditions, Describer(describer.node, describer.decider_of, names.__getitem__)
+                )
+                for key, source, destination, counts in part:
+                    names += (source, destination)
+                    known = key._replace(source_end=len(names) - 2, destination_end=len(names) - 1)
+                    if key.is_rest or selection.has(record_of(known, counts)):
+                        totals.add(key, source, destination, counts)
+                yield {}
+        for piece in self._selected(request, describer, newest_first=False):
+            for _, record in piece:
+                if first >= complete or record.began // BUCKET_US >= complete:
+                    totals.add_record(record, describer.name_of)
+            yield {}
+        yield from totals.documents(describer.node, describer.decider_of)
+
+    def _complete_since(self) -> int:
+        """The first five minutes (bucket) of which the ring has everything: what it has forgotten was appended before
+        its oldest records were last seen.
+        """
+        seen = [record.last for piece in islice(self._ring.pieces(newest_first=False), 1) for _, record in piece]
+        return min(seen, default=self._micros()) // BUCKET_US + 1
+
     def status(self) -> dict[str, Any]:
         live, ring = self._live, self._ring
-        oldest = next((record for number in (ring.oldest,) if (record := ring.read(number)) is not None), None)
         usage = os.times()
         return {
             "allowed": live.allowed,
@@ -176,18 +223,32 @@ class Recorder:
             "malformed": self._arrivals.strange,
             "slow": self._arrivals.slow,
             "readers": len(self._server),
-            "oldest": oldest.began / 1e6 if oldest is not None else None,
+            "oldest": self._oldest(),
             "counted": self._counted,
             "cpu_seconds": round(usage.user + usage.system, 3),
-            "troubles": [text for text in (ring.trouble, self._names.trouble) if text],
+            "store_bytes": self._aggregates.size,
+            "oldest_sums": self._aggregates.oldest,
+            "uncounted": self._aggregates.lost,
+            "troubles": [text for text in (ring.trouble, self._names.trouble, self._aggregates.trouble) if text],
         }
+
+    def _oldest(self) -> float | None:
+        """When the oldest connection of the ring was last seen, in seconds since 1970; None if there is none."""
+        record = self._ring.read(self._ring.oldest)
+        return None if record is None else record.last / 1e6
 
     def ending(self, since: float | None, until: float | None) -> dict[str, Any]:
         lost = [
             {"from": one.begin, "to": one.end, "source": one.source, "why": one.why, "count": one.count}
             for one in self.losses.between(since, until)
         ]
-        return {"end": True, "node": self._names.node, "lost": lost}
+        oldest = self._oldest()
+        return {
+            "end": True,
+            "node": self._names.node,
+            "lost": lost,
+            "kept": {"flows": oldest, "sums": self._aggregates.oldest},
+        }
 
 
 def _prepare_kernel(log: Log) -> bool:

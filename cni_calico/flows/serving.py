@@ -167,14 +167,17 @@ class FlowServer:
     def _answer(self, reader: Reader, request: FlowQuery) -> Iterator[dict[str, Any]]:
         """Oldest first, so that what follows can come after it; none is kept."""
         if request.aggregate:
-            summed = Aggregates()
+            summed, lost = Aggregates(), []
             for document in self._source.documents(request):
-                if document:
+                if "verdict" in document:
                     summed.add(document)
+                elif document:
+                    lost.append(document)
                 yield {}
             yield from summed.documents()
             if summed.left_out:
                 yield {"lost": summed.left_out, "why": f"more than {summed.most} different ones"}
+            yield from lost
             return
         count = 0
         for document in self._source.documents(request):

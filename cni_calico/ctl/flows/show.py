@@ -38,6 +38,8 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     for document in ask(path, query, Deadline.after(arguments.timeout)):
         printed.take(document)
     text = printed.rest()
+    if older := describe_kept(query, printed.kept):
+        arguments.note(older)
     if arguments.fail_if_denied and printed.denied:
         raise CommandFailed(f"{printed.denied} flows were denied", output=text, status=DENIED_STATUS)
     return text
@@ -114,6 +116,12 @@ class FlowPrinter:
         if self._arguments.verbose and document["verdict"] == DENIED:
             self._arguments.say(f"  {explain_command(document)}\n")
 
+    @property
+    def kept(self) -> Mapping[str, float | None]:
+        """How far back the recorder has flows, and sums."""
+        found: Mapping[str, float | None] = self._ending.get("kept") or {}
+        return found
+
     def rest(self) -> str:
         """What is left to be printed at the end; losses go to standard error."""
         for text in describe_losses(self._ending.get("lost", ())):
@@ -182,6 +190,15 @@ def explain_command(document: Mapping[str, Any]) -> str:
 
 def _explained(end: Mapping[str, Any]) -> str:
     return shlex.quote(shown(f"{end['namespace']}/{end['name']}" if end.get("kind") == "pod" else end["ip"]))
+
+
+def describe_kept(query: FlowQuery, kept: Mapping[str, float | None]) -> str:
+    """What there is besides, of a time that is asked for and too long ago; "" for nothing."""
+    oldest, sums, since = kept.get("flows"), kept.get("sums"), query.since
+    if query.aggregate or since is None or oldest is None or sums is None or max(since, sums) >= oldest:
+        return ""
+    begin = datetime.fromtimestamp(oldest).strftime("%Y-%m-%d %H:%M:%S")
+    return f"connections before {begin} are only kept added up: --aggregate shows them"
 
 
 def describe_losses(lost: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ Rule: no label names a pod or an address; where no recorder answers there are no
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,9 +20,15 @@ _ANSWER_S = 1.0
 _GAUGES = (
     ("calico_flows_live", "Connections that the flow recorder follows.", "live"),
     ("calico_flows_readers", "Readers that are connected to the flow recorder.", "readers"),
+    ("calico_flows_store_bytes", "Disk that the sums of flows take.", "store_bytes"),
+)
+_AGES = (
+    ("calico_flows_ring_seconds", "How far back connections are kept.", "oldest"),
+    ("calico_flows_sums_seconds", "How far back the sums of connections are kept.", "oldest_sums"),
 )
 _COUNTERS = (
     ("calico_flows_unfollowed", "Connections that were too many to be followed to their end.", "unfollowed"),
+    ("calico_flows_uncounted", "Connections in no sum, because none could be written.", "uncounted"),
     ("calico_flows_unknown_rules", "Reports of rules that nobody knows.", "unknown"),
     ("calico_flows_malformed", "Messages that could not be understood.", "malformed"),
     ("calico_flows_slow_messages", "Reports that had to be taken apart.", "slow"),
@@ -59,5 +66,8 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
     yield lost
     for name, text, what in _GAUGES:
         yield GaugeMetricFamily(name, text, value=said[what])
+    now = time.time()
+    for name, text, what in _AGES:
+        yield GaugeMetricFamily(name, text, value=max(0.0, now - said[what]) if said[what] else 0.0)
     for name, text, what in _COUNTERS:
         yield CounterMetricFamily(name, text, value=said[what])

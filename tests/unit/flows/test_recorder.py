@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.losses import DENIED, RATE, Loss
 from cni_calico.flows.query import Condition, FlowQuery, render_query
 from cni_calico.flows.recorder import DIRECTORY, Recorder
+from cni_calico.flows.records import BYTES
 from cni_calico.flows.serving import SOCKET
+from cni_calico.flows.sums import BUCKET_S
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from cni_calico.log import SILENT
 
@@ -161,3 +164,49 @@ def test_losses_are_told_for_what_is_shown(stepped: Callable[[], Stepped]) -> No
             assert len(said[:-1]) == min(last or 2, 2) and len(said[-1]["lost"]) == losses
     with node.connect(FlowQuery(since=NOW - 1000, until=NOW - 800)) as asking:
         assert [len(one["lost"]) for one in node.said(asking)] == [1]
+
+
+def test_sums_reach_beyond_the_ring(stepped: Callable[[], Stepped], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of an earlier recorder, and each connection is in one, wherever the ring begins."""
+    monkeypatch.setattr(sys.modules[__name__], "RING_BYTES", 4096 + 100 * BYTES)
+    node = stepped()
+    for i in range(15):
+        flows = ((True, key(1000 + 30 * i + j, 80 + j % 2), OUT) for j in range(30))
+        node.step(*flows, *((False, key(1000 + 30 * i + j, 80), IN) for j in (0, 2, 4)), after_s=180)
+        if i == 6:
+            now = node.now
+            node = stepped()
+            node.now = now
+
+    def asked(**given: Any) -> dict[tuple[str, int], int]:
+        documents = shown(node, FlowQuery(aggregate=True, **given))
+        return {(one["verdict"], one["destination"]["port"]): one["connections"] for one in documents}
+
+    assert len(shown(node, FlowQuery())) == 100
+    assert asked() == {("allowed", 80): 180, ("allowed", 81): 225, ("denied", 80): 45}
+    assert asked(conditions=(Condition("verdict", ("denied",)),)) == {("denied", 80): 45}
+    assert asked(conditions=(Condition("port", ("81",)),), until=NOW - 300) == {}
+    for since in range(int(NOW) // BUCKET_S * BUCKET_S, int(node.now), BUCKET_S):
+        assert sum(asked(since=since).values()) == sum(30 for i in range(1, 16) if NOW + 180 * i >= since), since
+    (one,) = shown(node, FlowQuery((Condition("verdict", ("denied",)),), aggregate=True))
+    assert one["packets"] == {"in": 45, "out": 0} and one["ended"] and one["decided"][-1]["endOfTier"]
+    with node.connect(FlowQuery(aggregate=True)) as asking:
+        said = node.said(asking)
+        assert [one["connections"] for one in said[:-1]] == [225, 180, 45] and said[-1]["end"]
+    status = node.recorder.status()
+    assert (
+        status["store_bytes"] > 0
+        and status["oldest_sums"] == (NOW + 180) // BUCKET_S * BUCKET_S
+        and not status["troubles"]
+    )
+
+
+def test_without_its_file_sums_are_those_of_the_ring(stepped: Callable[[], Stepped], tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY / "flows.db").mkdir()
+    (tmp_path / DIRECTORY / "flows.db.bad").mkdir()
+    (tmp_path / DIRECTORY / "flows.db.bad" / "full").touch()
+    node = stepped()
+    node.step((True, key(1000), OUT), (True, key(1001), OUT))
+    assert [one["connections"] for one in shown(node, FlowQuery(aggregate=True))] == [2]
+    (trouble,) = node.recorder.status()["troubles"]
+    assert "in memory" in trouble and "flows.db" in trouble

@@ -12,6 +12,7 @@ import pytest
 from cni_calico.ctl.command_line.arguments import parse_arguments
 from cni_calico.ctl.flows.show import (
     FlowPrinter,
+    describe_kept,
     describe_losses,
     explain_command,
     parse_query_arguments,
@@ -127,6 +128,17 @@ def test_losses_in_words() -> None:
     ends = {"from": 0, "to": 60, "source": "destroy", "why": "overrun", "count": None}
     first, second = describe_losses([away, ends])
     assert "there was no recorder" in first and "ends of connections were lost" in second
+
+
+def test_what_is_only_kept_added_up_is_named() -> None:
+    kept = {"flows": NOW.timestamp() - 3600, "sums": NOW.timestamp() - 7200}
+    said = describe_kept(query("--since", "100m"), kept)
+    assert said.startswith("connections before ") and said.endswith("--aggregate shows them")
+    for words in ((), ("--since", "30m"), ("--since", "100m", "--aggregate"), ("--last", "5")):
+        assert describe_kept(query(*words), kept) == ""
+    for there in ({}, {"flows": None, "sums": None}, {"flows": 5.0, "sums": None}, {"flows": 5.0, "sums": 6.0}):
+        assert describe_kept(query("--since", "1970-01-01T00:00:01Z"), there) == ""
+    assert describe_kept(query("--since", "100m"), {"flows": 5.0, "sums": 1.0}) == ""
 
 
 def test_without_a_recorder(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

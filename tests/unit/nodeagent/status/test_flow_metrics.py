@@ -1,0 +1,47 @@
+"""The metrics of the flow recorder: none without one, and each as it says."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from cni_calico.flows.serving import SOCKET
+from cni_calico.nodeagent.status.flow_metrics import collect_flows
+
+SAID: dict[str, Any] = {
+    **{"allowed": 7, "denied": 2, "live": 3, "unfollowed": 0, "unknown": 0, "malformed": 0, "slow": 1, "readers": 1},
+    **{"lost": {"nflog-allowed": 5}, "cpu_seconds": 1.5, "store_bytes": 4096, "uncounted": 4, "oldest_sums": None},
+}
+
+
+def collected(root: Path, said: dict[str, Any]) -> dict[str, float]:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(root / SOCKET))
+        listening.listen()
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as lines:
+                lines.readline()
+                connection.sendall(json.dumps(said).encode() + b"\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = [sample for family in collect_flows(str(root)) for sample in family.samples]
+        thread.join()
+    return {"".join((sample.name, *sample.labels.values())): sample.value for sample in found}
+
+
+def test_what_the_recorder_says(tmp_path: Path) -> None:
+    found = collected(tmp_path, {**SAID, "oldest": time.time() - 60})
+    assert found["calico_flows_connections_totaldenied"] == 2 and found["calico_flows_lost_totalnflog-allowed"] == 5
+    assert found["calico_flows_store_bytes"] == 4096 and found["calico_flows_uncounted_total"] == 4
+    assert found["calico_flows_ring_seconds"] >= 60 and found["calico_flows_sums_seconds"] == 0
+
+
+def test_without_a_recorder_there_are_none(tmp_path: Path) -> None:
+    assert not list(collect_flows(str(tmp_path)))
