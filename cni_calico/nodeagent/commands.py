@@ -53,15 +53,6 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
     return 0
 
 
-def record_flows(environ: Mapping[str, str]) -> int:
-    """-flow-recorder, until a signal. Raises CalicoError."""
-    from cni_calico.flows.recorder import run as run_recorder
-
-    stopping = Stopping()
-    stopping.on_signals(signal.SIGTERM, signal.SIGINT)
-    return run_recorder(environ, stopping.is_set, Log("info", context="flows: ", as_json=wants_json(environ)))
-
-
 def close_workloads(environ: Mapping[str, str]) -> int:
     """-boot-table. Raises KernelError."""
     log = Log("info", context="boot-table: ", as_json=wants_json(environ))

@@ -173,7 +173,7 @@ def _cni_server(chosen: set[str]) -> int:
 
 
 def _record_flows(chosen: set[str]) -> int:
-    from cni_calico.nodeagent.commands import record_flows
+    from cni_calico.nodeagent.recording.process import record_flows
 
     return record_flows(os.environ)
 
