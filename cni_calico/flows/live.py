@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from struct import Struct
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.packets import parts_of
@@ -102,7 +102,7 @@ class LiveFlows:
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
             if number in denied.numbers():
                 return attempt[0]  # tried again: what denied it has not been asked yet
-            began = began._replace(egress=denied.egress, host_in=denied.host_in)
+            began = began.but(egress=denied.egress, host_in=denied.host_in)
         self._attempts.pop(key, None)
         self.allowed += 1
         made = _with_decision(began, number, decider, now)
@@ -130,7 +130,7 @@ class LiveFlows:
         elif not record.denied:
             self.allowed, self.denied = self.allowed - 1, self.denied + 1
         packets = min(_MOST_COUNT, record.packets + 1)
-        record = record._replace(flags=record.flags | DENIED, denied_by=number, packets=packets, last=now)
+        record = record.but(flags=record.flags | DENIED, denied_by=number, packets=packets, last=now)
         if where is None:
             where = self._store.append(record)
         else:
@@ -188,7 +188,7 @@ class LiveFlows:
         egress, ingress = decided_in(connection.label)
         if (egress or ingress) and len(self._lasting) < self._most:
             began = int(connection.began * 1e6) or now
-            made = self._new(key, began)._replace(last=now, egress=egress, ingress=ingress)
+            made = self._new(key, began).but(last=now, egress=egress, ingress=ingress)
             self.allowed += 1
             self._lasting[key] = self._store.append(_counted(made, connection, now))
 
@@ -199,7 +199,7 @@ class LiveFlows:
             where = self._lasting.pop(key)
             record = self._store.read(where)
             if record is not None:
-                self._store.update(where, record._replace(flags=record.flags | ENDED | GONE))
+                self._store.update(where, record.but(flags=record.flags | ENDED | GONE))
         self._missing = (expected - gone) & self._lasting.keys()
 
 
@@ -215,31 +215,31 @@ def _key_of(record: FlowRecord) -> bytes:
 
 
 def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:
-    ingress = decider.ingress if decider is not None else bool(record.egress)
-    changed: dict[str, Any] = {"last": max(now, record.last)}
-    if ingress:
-        changed |= {"ingress": number, "host_in": record.ingress}
-    elif not record.egress:
-        changed["egress"] = number
-    else:
-        changed["host_out"] = number
-    return record._replace(**changed)
+    last = max(now, record.last)
+    if decider.ingress if decider is not None else record.egress:
+        return record.but(last=last, ingress=number, host_in=record.ingress)
+    if not record.egress:
+        return record.but(last=last, egress=number)
+    return record.but(last=last, host_out=number)
 
 
-def _counted(record: FlowRecord, seen: TrackedConnection, last: int) -> FlowRecord:
-    counts: dict[str, Any] = {}
-    if seen.packets is not None and seen.packets_back is not None:
-        counts = {
-            "packets": min(_MOST_COUNT, seen.packets),
-            "packets_back": min(_MOST_COUNT, seen.packets_back),
-            "size": seen.size or 0,
-            "size_back": seen.size_back or 0,
-            "flags": record.flags | COUNTED,
-        }
-    return record._replace(asked=seen.destination, asked_port=seen.port or record.dport, last=last, **counts)
+def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int = 0) -> FlowRecord:
+    """``flags``: to be added."""
+    asked, asked_port, flags = seen.destination, seen.port or record.dport, flags | record.flags
+    if seen.packets is None or seen.packets_back is None:
+        return record.but(asked=asked, asked_port=asked_port, last=last, flags=flags)
+    return record.but(
+        asked=asked,
+        asked_port=asked_port,
+        last=last,
+        flags=flags | COUNTED,
+        packets=min(_MOST_COUNT, seen.packets),
+        packets_back=min(_MOST_COUNT, seen.packets_back),
+        size=seen.size or 0,
+        size_back=seen.size_back or 0,
+    )
 
 
 def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:
     last = int(seen.ended * 1e6) if seen.ended else now
-    counted = _counted(record, seen, last)
-    return counted._replace(flags=counted.flags | ENDED, last=max(last, record.began))
+    return _counted(record, seen, max(last, record.began), ENDED)

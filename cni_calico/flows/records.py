@@ -7,7 +7,7 @@ checksum.
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 _BODY = Struct("=QQ16s16s16sHHHBB5I4Q2IQ")
@@ -54,6 +54,13 @@ class FlowRecord(NamedTuple):
     source_end: int
     destination_end: int
 
+    def but(self, **changes: Any) -> FlowRecord:
+        """With other values: ``_replace`` takes twice as long, and a connection needs it several times."""
+        fields: list[Any] = list(self)
+        for name, value in changes.items():
+            fields[_PLACES[name]] = value
+        return FlowRecord(*fields)
+
     @property
     def denied(self) -> bool:
         return bool(self.flags & DENIED)
@@ -61,6 +68,9 @@ class FlowRecord(NamedTuple):
     def numbers(self) -> tuple[int, ...]:
         """Of all that decided."""
         return tuple(filter(None, (self.egress, self.ingress, self.host_out, self.host_in, self.denied_by)))
+
+
+_PLACES = {name: place for place, name in enumerate(FlowRecord._fields)}
 
 
 def encode(record: FlowRecord, sequence: int) -> bytes:
@@ -77,7 +87,7 @@ def decode(data: bytes, sequence: int) -> FlowRecord | None:
         return None
     if not fields[_FLAGS] & SIX:
         fields[_ADDRESSES] = [address[:4] for address in fields[_ADDRESSES]]
-    return FlowRecord._make(fields)
+    return FlowRecord(*fields)
 
 
 def last_of(data: bytes, at: int) -> int:

@@ -22,6 +22,7 @@ BUCKET_US = BUCKET_S * 1_000_000
 MOST_ADDRESSES, MOST_SUMS = 1000, 10_000  # in a bucket
 NETWORK = 0xFFFFFFFF  # in the place of a name's number: the address is that of a network
 PREFIXES = {4: 24, 16: 48}
+_DECIDED = slice(10, 15)  # of a record
 
 
 class FlowKey(NamedTuple):
@@ -76,6 +77,18 @@ class SumCounts:
         self.size_back += times * record.size_back
         self.ended += times * bool(record.flags & ENDED)
         self.measured += times * bool(record.flags & COUNTED)
+
+    def change(self, before: FlowRecord, after: FlowRecord) -> None:
+        """Take one out and count the other."""
+        if after.last > self.last:
+            self.last = after.last
+        self.packets += after.packets - before.packets
+        self.size += after.size - before.size
+        self.packets_back += after.packets_back - before.packets_back
+        self.size_back += after.size_back - before.size_back
+        if after.flags != before.flags:
+            self.ended += bool(after.flags & ENDED) - bool(before.flags & ENDED)
+            self.measured += bool(after.flags & COUNTED) - bool(before.flags & COUNTED)
 
     def add(self, other: SumCounts) -> None:
         self.began, self.last = min(self.began, other.began), max(self.last, other.last)
@@ -173,12 +186,13 @@ class FlowSums:
         counts.count(record)
 
     def change(self, before: FlowRecord, after: FlowRecord) -> None:
-        bucket, key = before.began // BUCKET_US, key_of(before)
-        counts = self._counts(bucket, self._key_counted(bucket, key), before)
-        counts.count(before, -1)
-        if key == key_of(after) and before.began == after.began:
-            counts.count(after)
+        """``after`` has the same ends and ports."""
+        bucket = before.began // BUCKET_US
+        counts = self._counts(bucket, self._key_counted(bucket, key_of(before)), before)
+        if before[_DECIDED] == after[_DECIDED] and before.began == after.began:
+            counts.change(before, after)
         else:
+            counts.count(before, -1)
             self.add(after)
 
     def take(self, most: int) -> UnwrittenSums:
