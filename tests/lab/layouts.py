@@ -41,9 +41,13 @@ class Layout:
         volatile = ("/run/", "/var/run/", *([f"{self.emptied}/"] if self.emptied else ()))
         return [path for path in (self.kubelet, self.bin_dir, self.conf_dir) if not path.startswith(volatile)]
 
+    def emptied_runtime(self) -> str:
+        """The runtime's directory where it does not lie in /run, which a boot empties anyway."""
+        return "" if self.runtime.startswith(("/run/", "/var/run/")) else self.runtime
+
     def foreign(self) -> list[str]:
         """Directories that this machine has no reason to have."""
-        return [path for path in self.kept() if path.startswith(("/var/snap/", "/var/lib/k0s/"))]
+        return [path for path in (*self.kept(), self.runtime) if path.startswith(("/var/snap/", "/var/lib/k0s/"))]
 
     def fill(self, text: str) -> str:
         for name in ("runtime", "bin_dir", "conf_dir"):
@@ -65,3 +69,4 @@ MICROK8S = _of("MicroK8s", ships=_ALL)
 TALOS = _of("Talos", ships=("bridge", "host-local", "loopback", "portmap"), emptied="/etc/cni", loads_modules=False)
 K0S = _of("K0s")
 OPENSHIFT = _of("OpenShift", ships=_ALL)
+LAYOUTS = (KUBEADM, K3S, MICROK8S, TALOS, K0S, OPENSHIFT)

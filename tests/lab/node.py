@@ -32,7 +32,7 @@ DISK = (
 )
 # process 1 of a node. /sys has to show the node's own network, with the cgroups kept; /run is empty after a boot
 _INIT = """set -eu
-hostname "$1"; disk=$2; emptied=$3; shift 3
+hostname "$1"; disk=$2; emptied=$3 runtime=$4; shift 4
 mkdir -p "$disk/sys"
 mount --rbind /sys/fs/cgroup "$disk/sys"
 mount -t sysfs sysfs /sys
@@ -42,6 +42,7 @@ mount -t bpf bpf /sys/fs/bpf 2>/dev/null || true
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/netns
 if [ -n "$emptied" ]; then mount -t tmpfs -o mode=755,nosuid,nodev,noexec tmpfs "$emptied"; fi
+if [ -n "$runtime" ]; then mount -t tmpfs -o mode=755 tmpfs "$runtime"; fi
 for directory; do mkdir -p "$directory" "$disk$directory"; mount --bind "$disk$directory" "$directory"; done
 mount --make-rshared /
 echo 1 >/proc/sys/net/ipv4/ip_forward
@@ -197,6 +198,7 @@ class Node:
             self.name,
             self.directory,
             self.layout.emptied,
+            self.layout.emptied_runtime(),
             *self._kept_directories,
         )
         until(

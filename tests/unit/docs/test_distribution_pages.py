@@ -11,6 +11,7 @@ import pytest
 
 from build.distribution_pages import PAGES, read_distributions, render_all, render_page
 from cni_calico import __version__
+from tests.lab.layouts import LAYOUTS
 
 ROOT = Path(__file__).parents[3]
 ROWS = read_distributions()
@@ -93,12 +94,21 @@ def test_kubectl_is_told_of_what_the_cluster_was_made_with(title: str, path: str
 
 
 @by_title
+def test_the_layout_that_was_tested_is_its_own(row: dict[str, Any]) -> None:
+    """Or that of another distribution with the same directories."""
+    if not row.get("refused"):
+        [layout] = [each for each in LAYOUTS if each.name == row["layout"]]
+        tested = (layout.bin_dir, layout.conf_dir, layout.kubelet, layout.runtime)
+        assert tested == (row["binDir"], row["confDir"], row["kubelet"], row["runtime"])
+
+
+@by_title
 def test_a_page_ends_with_where_it_was_run(row: dict[str, Any]) -> None:
     last = render_page(row).splitlines()[-1]
     if row.get("refused"):
         assert last == "Not supported."
         return
-    assert last == f"Rendered and checked, not run on {row['title']}."
+    assert last == f"Layout tested, not run on {row['title']}."
     ran = render_page({**row, "run": {"version": "v1.2", "date": "2030-01-02"}}).splitlines()[-1]
     assert ran == f"Run on {row['title']} v1.2: 2030-01-02."
 

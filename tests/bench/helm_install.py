@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""How long `helm install` takes until everything is Ready: two nodes of the lab, which have the image already.
+
+    .venv/bin/python -m tests.bench.helm_install [rounds]
+
+Each round has a lab of its own, with the layout of kubeadm; the times are those since helm was called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tests.deadlines import until
+from tests.lab.chart import install_chart
+from tests.lab.images import make_busybox, make_product
+from tests.lab.lab import Lab, running_lab
+from tests.lab.layouts import KUBEADM
+from tests.lab.proxy import install_kube_proxy
+
+
+def all_ready(lab: Lab) -> bool:
+    """The agents of both nodes and the controllers."""
+    [agents], [controllers] = (lab.get(kind, "-n", "kube-system")["items"] for kind in ("daemonsets", "deployments"))
+    wanted: int = controllers["spec"]["replicas"]
+    return bool(agents["status"].get("numberReady") == 2 and controllers["status"].get("readyReplicas") == wanted)
+
+
+def one_round(images: list[Path], bundle: Path) -> str:
+    with running_lab(images=images, bundle=bundle) as lab:
+        install_kube_proxy(lab, "nftables")  # as kubeadm has it before
+        begun = time.monotonic()
+        install_chart(lab, KUBEADM)
+        returned = time.monotonic()
+        lab.await_ready_nodes()
+        nodes = time.monotonic()
+        until(lambda: all_ready(lab), "all pods Ready", timeout_s=240, pause_s=0.2)
+        pods = time.monotonic()
+    return f"helm {returned - begun:.1f} s, nodes {nodes - begun:.1f} s, all pods {pods - begun:.1f} s"
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    with tempfile.TemporaryDirectory() as made:
+        images = [make_busybox(Path(made)), make_product(Path(made))]
+        for number in range(1, rounds + 1):
+            print(
+                f"round {number}: {one_round(images, ROOT / 'dist' / 'bin')}; load {os.getloadavg()[0]:.1f}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
