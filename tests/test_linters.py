@@ -798,6 +798,7 @@ REFLECTION = {
     "ctl.command_line.arguments": "argparse's namespace",
     "ctl.command_line.completion": "shtab wants what completes an argument in an attribute of its own",
     "ctl.command_line.parsers": "argparse's function for translations is none of its public names",
+    "ctl.flows.page.judgement": "argparse's namespace",
     "ctl.main": "tables name the commands' functions, so that only one command's module is imported",
     "ctl.ipam.release": "ValueError has no strerror",
     "daemon.supervisor": "sys.frozen, of the frozen executable",

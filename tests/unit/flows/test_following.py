@@ -17,18 +17,18 @@ from tests.deadlines import soon
 
 
 @pytest.fixture
-def listening(tmp_path: Path) -> Iterator[socket.socket]:
+def silent_recorder(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(tmp_path / "s.sock"))
         made.listen()
         yield made
 
 
-def test_until_the_asker_has_gone(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_the_asker_has_gone(silent_recorder: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "PULSE_S", 0.01)
     asker, browser = socket.socketpair()
-    with asker, browser, FollowedFlows(listening.getsockname(), FlowQuery(last=3), soon()) as flows:
-        recorder, _ = listening.accept()
+    with asker, browser, FollowedFlows(silent_recorder.getsockname(), FlowQuery(last=3), soon()) as flows:
+        recorder, _ = silent_recorder.accept()
         with recorder:
             assert parse_query(recorder.recv(4096)) == FlowQuery(last=3, follow=True)
             told = flows.documents(asker)
@@ -50,10 +50,10 @@ def test_until_the_asker_has_gone(listening: socket.socket, monkeypatch: pytest.
         (b"", ""),
     ],
 )
-def test_what_the_recorder_says(listening: socket.socket, sends: bytes, raises: str) -> None:
+def test_what_the_recorder_says(silent_recorder: socket.socket, sends: bytes, raises: str) -> None:
     asker, browser = socket.socketpair()
-    with asker, browser, FollowedFlows(listening.getsockname(), FlowQuery(), soon()) as flows:
-        recorder, _ = listening.accept()
+    with asker, browser, FollowedFlows(silent_recorder.getsockname(), FlowQuery(), soon()) as flows:
+        recorder, _ = silent_recorder.accept()
         assert recorder.recv(4096)
         recorder.sendall(sends)
         recorder.close()
