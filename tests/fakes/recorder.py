@@ -96,19 +96,14 @@ class ScriptedRecorder:
             self.server.close()
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
-        left = request.last
-        if request.follow and left is None and request.since is None:
+        if request.follow and request.last is None and request.since is None:
             return
-        for document in reversed(self.flows):
-            if left == 0:
-                return
-            if meets(document, request.conditions):
-                left = None if left is None else left - 1
-                yield dict(document)
+        found = [document for document in self.flows if meets(document, request.conditions)]
+        yield from map(dict, found if request.last is None else found[max(0, len(found) - request.last) :])
 
     def status(self) -> dict[str, Any]:
         return {"lost": dict(self.lost), "pid": os.getpid()}
 
-    def ending(self, since: float | None) -> dict[str, Any]:
-        del since
+    def ending(self, since: float | None, until: float | None) -> dict[str, Any]:
+        del since, until
         return {"end": True, "node": "worker-1", "lost": list(self.losses)}
