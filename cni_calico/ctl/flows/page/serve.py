@@ -140,6 +140,10 @@ class FlowPage:
             told = follow_flows(self._path, words, since, connection, timeout_s=self._timeout_s, clock=time.monotonic)
             for event in told:
                 connection.sendall(_event(*event))
+        except OSError:
+            pass  # the reader has gone, or does not take what he asked for
+        except Exception as e:  # such as a flow without ends: the page is told, and asks again
+            connection.sendall(_event("gone", {"error": f"{type(e).__name__}: {e}"}))
         finally:
             self._streams.discard(connection)
 

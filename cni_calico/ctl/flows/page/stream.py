@@ -44,8 +44,9 @@ def parse_page_query(arguments: Namespace, since: float | None, now: datetime) -
 def follow_flows(
     path: str, words: str, since: float | None, asker: socket.socket, *, timeout_s: float, clock: Callable[[], float]
 ) -> Iterator[PageEvent]:
-    """(event, document): flow; lost (text); ready, when what came before has been told; wrong (error): the words are no
-    filter; gone (error): there is no recorder any more; pulse, when there is nothing. Ends once ``asker`` has gone.
+    """(event, document): flow; lost (text, and how many were missed by this page alone); ready, when what came before
+    has been told; wrong (error): the words are no filter; gone (error): there is no recorder any more; pulse, when
+    there is nothing. Ends once ``asker`` has gone.
     """
     try:
         before = parse_page_query(parse_filters(words), since, datetime.now(UTC))
@@ -87,7 +88,7 @@ def _told(
 
 def _event_of(document: dict[str, Any]) -> PageEvent:
     if "lost" in document:
-        return "lost", {"text": f"{document['lost']} flows are missing here: {shown(document.get('why'))}"}
+        return "lost", {"text": shown(document.get("why")), "missed": document["lost"]}
     return "flow", {**document, "explain": explain_command(document)}
 
 

@@ -5,14 +5,27 @@ Rule: what is missing is said, and a lost connection is made again, with the flo
 
 LIVE = r"""
 let words = data.filter, source = null, newest = 0, since = 0, seen = 0, failures = 0, lostAt = null, timer = 0;
-let waiting = [], flushDue = 0, paused = false, telling = false;  // telling: of what came before
+const PACE_MS = 100, SLOWEST_MS = 3000;
+let waiting = [], flushDue = 0, pace = PACE_MS, paused = false, telling = false;  // telling: of what came before
 
 function say(text) {
   const close = make("button", {type: "button", "aria-label": "Dismiss"}, "×");
-  const notice = make("div", {}, shown(text), close);
+  const notice = make("div", {}, make("span", {}, shown(text)), close);
   close.addEventListener("click", () => notice.remove());
   at("notices").prepend(notice);
   while (at("notices").childElementCount > 5) at("notices").lastElementChild.remove();
+  return notice;
+}
+
+let missed = 0, missedNotice = null;
+
+// many small losses are one notice
+function sayMissed(count, why) {
+  if (!missedNotice?.isConnected) missed = 0;
+  missed += count;
+  const text = `${number(missed)} flows are missing here: ${why} (until ${clock(new Date())})`;
+  if (missedNotice?.isConnected) missedNotice.firstElementChild.textContent = shown(text);
+  else missedNotice = say(text);
 }
 
 function setState(text, kind = "") {
@@ -27,7 +40,7 @@ function receive(flow) {
   if (time > newest) newest = time;
   waiting.push(flow);
   if (waiting.length > 2 * MOST) waiting = waiting.slice(-MOST);
-  flushDue ||= setTimeout(flush, 100);
+  flushDue ||= setTimeout(flush, pace);
 }
 
 function flush() {
@@ -36,8 +49,11 @@ function flush() {
     at("pause").textContent = `Go on (${waiting.length > MOST ? "over " + number(MOST) : number(waiting.length)} new)`;
     return;
   }
+  const begun = performance.now();
   add(waiting);
   waiting = [];
+  void rows.offsetHeight;  // so that the time of drawing is known: most of the time the page is there for its reader
+  pace = Math.min(SLOWEST_MS, Math.max(PACE_MS, 4 * (performance.now() - begun)));
   summarizeSoon();
 }
 
@@ -59,7 +75,7 @@ function connect() {
     if (source === opened) then(JSON.parse(event.data));
   });
   on("flow", receive);
-  on("lost", event => say(event.text));
+  on("lost", event => event.missed ? sayMissed(event.missed, event.text) : say(event.text));
   on("ready", event => {
     failures = 0;
     telling = false;

@@ -20,7 +20,7 @@ function summarize() {
 }
 
 function summarizeSoon() {
-  if (!summaryDue) summaryDue = setTimeout(() => { summaryDue = 0; summarize() }, 150);
+  if (!summaryDue) summaryDue = setTimeout(() => { summaryDue = 0; summarize() }, 1.5 * pace);
 }
 
 function drawBand(found) {
