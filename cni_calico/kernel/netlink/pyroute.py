@@ -1,4 +1,4 @@
-"""pyroute2's sockets, for what no CNI call waits for: tunnel devices and their entries, names of IP sets.
+"""pyroute2's sockets, for what no CNI call waits for: tunnel devices and their entries.
 
 Rule: every call ends with its deadline. The library's sockets have no time-outs of their own: they never block, and its
 event loop would wait for ever, so the loop is ours. After a call that has not ended in time its socket is closed,
@@ -20,12 +20,6 @@ def iproute() -> PyrouteSocket:
     from pyroute2 import AsyncIPRoute
 
     return PyrouteSocket(AsyncIPRoute)
-
-
-def ipset() -> PyrouteSocket:
-    from pyroute2 import AsyncIPSet
-
-    return PyrouteSocket(AsyncIPSet)
 
 
 class PyrouteSocket:
@@ -92,7 +86,7 @@ class PyrouteSocket:
         if self._socket is None:
             fresh = self._make()
             try:
-                await fresh.setup_endpoint()  # IP sets: asks for the version of the kernel's protocol
+                await fresh.setup_endpoint()
             except BaseException:
                 fresh.close()
                 raise

@@ -19,9 +19,11 @@ import pytest
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError
+from cni_calico.kernel.filter import ipsets
 from cni_calico.kernel.filter.ipsets import read_ipsets, remove_ipset
 from cni_calico.kernel.netlink import links
-from cni_calico.kernel.netlink.pyroute import iproute, ipset
+from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.kernel.netlink.pyroute import iproute
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel, read_tunnels, read_vteps, remove_tunnel
 from cni_calico.model.host import ForwardingEntry
@@ -40,7 +42,6 @@ CALLS: dict[str, Callable[[Deadline], object]] = {
     "remove a device": lambda deadline: remove_tunnel(NAME, deadline),
     "read its entries": lambda deadline: read_vteps([NAME], deadline),
     "change its entries": lambda deadline: apply_vteps(((), ()), ((ENTRY,), ()), deadline),
-    "remove a set": lambda deadline: remove_ipset("cali40s", deadline),
 }
 
 
@@ -94,18 +95,30 @@ def test_a_call_of_the_librarys_ends_in_time(silent_host: Namespace, what: str) 
     assert said.endswith(": the kernel did not answer in time") and sockets == 1
 
 
-def _names_of_sets() -> str:
-    with deaf_library(), ipset() as kernel:
-        try:
-            kernel.call("read IP sets", lambda sets: sets.list(), Deadline.after(0.2))
-        except DeadlineExceeded as e:
-            return str(e)
-    return ""
+class Deaf(Nfnetlink):
+    def __init__(self) -> None:
+        super().__init__()
+        deafen(self._socket)
 
 
-def test_reading_the_names_of_sets_ends_in_time(silent_host: Namespace) -> None:
-    assert silent_host.call(_names_of_sets) == "cannot read IP sets: the kernel did not answer in time"
+def _sets() -> list[str]:
+    heard, there, said = ipsets.Nfnetlink, ipsets._MODULE, []
+    ipsets.Nfnetlink, ipsets._MODULE = Deaf, "/"
+    try:
+        for ask in (read_ipsets, lambda deadline: remove_ipset("cali40s", deadline)):
+            with pytest.raises(DeadlineExceeded) as caught:
+                ask(Deadline.after(0.2))
+            said.append(str(caught.value))
+    finally:
+        ipsets.Nfnetlink, ipsets._MODULE = heard, there
+    return said
+
+
+def test_a_call_for_ip_sets_ends_in_time(silent_host: Namespace) -> None:
     assert silent_host.call(read_ipsets, soon()) == []
+    assert silent_host.call(_sets) == [
+        f"cannot {doing}: the kernel did not answer in time" for doing in ("read IP sets", "remove IP set cali40s")
+    ]
 
 
 def _asked_again() -> tuple[list[str], list[bool]]:
