@@ -156,7 +156,10 @@ class Masquerade:
         if nat.partial and by.has_rules(there := by.read(nat.family, deadline)):
             self._applied[nat.family], self._seen[nat.family] = key, there
             return  # what we cannot read may be the reason for the present rules
-        by.apply(nat, deadline)
+        if nat.sources:
+            by.apply(nat, deadline)
+        else:  # where there is nothing, nothing is changed
+            by.remove(nat.family, deadline)
         self._applied[nat.family] = key
         self._seen[nat.family] = by.read(nat.family, deadline)
         if same or nat.sources:
