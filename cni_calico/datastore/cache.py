@@ -22,6 +22,7 @@ from cni_calico.model.keys import Key
 from cni_calico.survived import tell_survived
 
 LIST_S = 30.0  # without any record of a list
+PUT_OFF_S = 1.0
 WATCH_S = 5.0  # how long one wait for events lasts; stop() does not wait for it to end
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
@@ -31,7 +32,8 @@ class Cache(Generic[CachedRecord]):
     """``told`` is called outside the lock, by the thread that made the change, except for what it is handed over.
 
     ``delay(stopped)`` is how many seconds to wait before the first list; with ``cached`` the server's own cache may
-    answer that list, and the watch then brings what it lacks. Safe with threads.
+    answer that list, and the watch then brings what it lacks. ``watch_after``: the first watch waits for it, at most
+    PUT_OFF_S, because it is worth less than what happens until then. Safe with threads.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class Cache(Generic[CachedRecord]):
         *,
         delay: Callable[[threading.Event], float] | None = None,
         cached: bool = False,
+        watch_after: threading.Event | None = None,
     ) -> None:
         self.listing = kept.listing
         self._kept, self._told = kept, told or Listeners()
         self._known = Remembered(kept, self._told)
         self._delay = delay
-        self._cached = cached
+        self._cached, self._watch_after = cached, watch_after
         self._store = store
         self._changed = threading.Condition()
         self._error: CalicoError | None = None
@@ -139,6 +142,9 @@ class Cache(Generic[CachedRecord]):
         while not self._stopped.wait(pause_s * self._random.uniform(0.5, 1.5)):  # not all nodes at once
             try:
                 self._list()
+                if self._watch_after is not None:
+                    self._watch_after.wait(PUT_OFF_S)
+                    self._watch_after = None
                 self._follow_watch()
             except CalicoError as e:  # also Compacted: until the next list it is unknown what was missed
                 tell_survived(e)

@@ -49,7 +49,15 @@ class LastGoodCaches:
     is one, even if nothing is in it.
     """
 
-    def __init__(self, store: Datastore, on_change: Callable[[], None], earlier: Earlier | None = None) -> None:
+    def __init__(
+        self,
+        store: Datastore,
+        on_change: Callable[[], None],
+        earlier: Earlier | None = None,
+        watch_after: threading.Event | None = None,
+    ) -> None:
+        """``watch_after``: as for Cache."""
+        self._watch_after = watch_after
         self.all: list[Cache[Any]] = []
         self._earlier = earlier or NoEarlier()
         self._parts: dict[Key, Any] = {}
@@ -99,6 +107,7 @@ class LastGoodCaches:
             Listeners(on_change=self._changed, corrupt=self._note, on_read=self._on_change),
             delay=delay,
             cached=True,
+            watch_after=self._watch_after,
         )
         self.all.append(cache)
         return cache

@@ -7,6 +7,7 @@ OTHERS_S have passed: what they read, and their share of the interpreter, would 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from cni_calico.nodeagent.view.snapshot import Snapshot
 
 OTHERS_S = 1.0
 _LOOK_S = 0.01
+# how long a thread keeps the interpreter if others want it: while lists are read, each change of threads only costs
+_READING_TURN_S, _USUAL_TURN_S = 0.03, sys.getswitchinterval()
 Use = Callable[[Snapshot, FelixSettings], None]
 
 
@@ -38,12 +41,15 @@ class Felix:
         self.failed = False
         self.threads: list[threading.Thread] = []
         self.context, self.node, self.environ = opened.context, opened.node, opened.environ
+        self._decided = threading.Event()
+        if "felix" in chosen:
+            self.context.decided = self._decided
         self.numbers = Numbers()
         self._use_others: Use | None = None
         self._newest: tuple[Snapshot, FelixSettings] | None = None
         self._handing = threading.Lock()
         early = parse_felix(opened.environ).settings
-        self.policy = PolicyEngine(self.context, self.node, lambda: self.plane.wake(), early)
+        self.policy = PolicyEngine(self.context, self.node, self._heard, early)
         self.plane = DataplaneLoop(
             self.context,
             self.node,
@@ -68,11 +74,19 @@ class Felix:
         self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
         if "felix" not in self.chosen:
             return
+        sys.setswitchinterval(_READING_TURN_S)
         self.thread("policy", lambda: self.policy.run(self.stopping))
         self.thread("felix", lambda: self.plane.run(self.stopping))
         end = time.monotonic() + OTHERS_S
-        while not self.policy.standing.decided and time.monotonic() < end and not self.stopping.wait(_LOOK_S):
+        while not self._decided.wait(_LOOK_S) and time.monotonic() < end and not self.stopping.is_set():
             continue
+
+    def _heard(self) -> None:
+        """The policy engine's status has changed."""
+        if self.policy.standing.decided and not self._decided.is_set():
+            sys.setswitchinterval(_USUAL_TURN_S)
+            self._decided.set()
+        self.plane.wake()
 
     def thread(self, name: str, work: Callable[[], object]) -> None:
         """Start a part; if it fails, all end."""

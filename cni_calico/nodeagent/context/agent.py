@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ class Context:
     is_kubernetes_datastore: bool = False
     troubles: dict[str, str] = field(default_factory=dict)
     config: DatastoreConfig | None = None  # how ``store`` was opened
+    decided: threading.Event | None = None  # set once it is decided what workloads may do; None: nobody decides it
 
     @property
     def followed(self) -> Datastore:

@@ -53,6 +53,7 @@ from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.nodeagent.view.sources import FelixSpec, Sources
 
 PASS_S = 60.0
+FIRST_PASS_S = 0.5  # so long it waits for the first decision about policies, which needs the interpreter
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
 # the pause as a multiple of the pass's duration: while dozens of pods come and go, they need the processors
 REST = 9
@@ -134,6 +135,7 @@ class DataplaneLoop:
             routed=self._makes_routes,
             partial_blocks=self._context.relayed is not None,
             last_valid=LastValid(self._context.files, self._log, settings.state_dir, VIEW_FILE),
+            watch_after=self._context.decided,
         )
         parts = data_plane(
             self._log,
@@ -152,6 +154,8 @@ class DataplaneLoop:
                 if self.tunnels is None and sources.begun:
                     self._look_for_tunnels(sources.snapshot())
                 if not stopping.is_set() and sources.settle() and (happened or self._schedule.is_due(time.monotonic())):
+                    if not self._schedule.has_begun and self._context.decided is not None:
+                        self._context.decided.wait(FIRST_PASS_S)
                     begun = time.monotonic()
                     self._pass(sources, applier)
                     stopping.wait(pause_after(time.monotonic() - begun))

@@ -127,6 +127,7 @@ class Sources:
     pools and the FelixConfigurations for this node and for all, whether this node makes routes to other nodes' blocks:
     only then every block has to be followed. ``partial_blocks``: the datastore's list of all blocks has only a part of
     each, and it has those of this node separately. ``last_valid`` remembers last readable versions between runs.
+    ``watch_after``: as for Cache.
     """
 
     def __init__(
@@ -140,13 +141,14 @@ class Sources:
         routed: Callable[[Sequence[IPPool], FelixSpec, FelixSpec], bool] = _always,
         partial_blocks: bool = False,
         last_valid: LastValid | None = None,
+        watch_after: threading.Event | None = None,
     ) -> None:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
         self._routed = routed
         self._last_valid = last_valid
         earlier: Earlier | None = None if last_valid is None else _OfView(last_valid)
-        self._kept = kept = LastGoodCaches(store, on_change, earlier)
+        self._kept = kept = LastGoodCaches(store, on_change, earlier, watch_after)
         brief = brief and not use_pod_cidr
         self._nodes = kept.follow(ResourceList("Node", brief=brief), _node, part=_node_part)
         self._own = kept.follow(ResourceList("Node", "", node), _node, part=_node_part) if brief else self._nodes

@@ -47,9 +47,11 @@ def number(versioned: Versioned) -> int:
 def make_cache() -> Iterator:
     caches = []
 
-    def make(store, *, keep_documents=True, same=None, delay=None, cached=False, **told) -> Cache[int]:
+    def make(
+        store, *, keep_documents=True, same=None, delay=None, cached=False, watch_after=None, **told
+    ) -> Cache[int]:
         kept = Kept(HandleList(), number, keep_documents, same)
-        caches.append(Cache(store, kept, Listeners(**told), delay=delay, cached=cached))
+        caches.append(Cache(store, kept, Listeners(**told), delay=delay, cached=cached, watch_after=watch_after))
         return caches[-1]
 
     yield make
@@ -333,6 +335,31 @@ class Hanging(MemoryStore):
         self.asked.release()
         assert self.go.wait(30)
         return super().list(*arguments, **options)
+
+
+def test_the_first_watch_can_be_put_off(make_cache, monkeypatch) -> None:
+    """What is written meanwhile comes with it; it is not put off for ever."""
+    monkeypatch.setattr(cache_module, "PUT_OFF_S", 3600.0)
+    store, after = MemoryStore(), threading.Event()
+    opened = threading.Event()
+    watch = store.watch
+
+    def watched(*arguments):
+        opened.set()
+        return watch(*arguments)
+
+    monkeypatch.setattr(store, "watch", watched)
+    cache = make_cache(store, watch_after=after)
+    cache.wait_synced(SOON)
+    store.commit([Write.put(ONE, {"n": 1})], SOON)
+    assert not opened.is_set() and cache.records() == {}
+    after.set()
+    assert cache.wait_until(lambda: cache.records() == {ONE: 1}, SOON) and opened.is_set()
+    monkeypatch.setattr(cache_module, "PUT_OFF_S", 0.01)
+    late = make_cache(store, watch_after=threading.Event())
+    late.wait_synced(SOON)
+    store.commit([Write.put(TWO, {"n": 2})], SOON)
+    assert late.wait_until(lambda: late.records() == {ONE: 1, TWO: 2}, SOON)
 
 
 def test_many_that_hang_are_waited_for_together(make_cache, monkeypatch):

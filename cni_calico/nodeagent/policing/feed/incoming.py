@@ -26,4 +26,6 @@ class Incoming:
 def begin_reading(context: Context, node: str, wake: Callable[[], None], limit_mib: int) -> Incoming:
     """``wake`` is called from other threads; ``limit_mib``: of memory, as far as that is known yet."""
     memory = MemoryGuard(MemoryLimits(limit_mib))
-    return Incoming(RecordFeed(context.followed, node, wake, context.followed_kubernetes, memory.judge), memory)
+    kubernetes = context.followed_kubernetes
+    feed = RecordFeed(context.followed, node, wake, kubernetes, memory.judge, context.decided)
+    return Incoming(feed, memory)

@@ -13,6 +13,7 @@ that only a pod's annotation names wait in ``Confirmation``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -55,7 +56,7 @@ class RecordFeed:
 
     ``kubernetes`` is the store of Kubernetes' own objects, None outside of Kubernetes; it may be ``store`` itself,
     which then also has Kubernetes' policies. ``judge(kind, spec)``: how many bytes a policy needs, about, and
-    whether its document may stay in memory until then.
+    whether its document may stay in memory until then. ``watch_after``: as for Cache.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class RecordFeed:
         wake: Callable[[], None],
         kubernetes: KubernetesStore | None = None,
         judge: PolicyJudge = lambda kind, spec: (0, True),
+        watch_after: threading.Event | None = None,
     ) -> None:
+        self._watch_after = watch_after
         self._wake, self._store, self._kubernetes = wake, store, kubernetes
         self._decoder, self._pending = RecordDecoder(node, judge), PendingChanges()
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
@@ -132,6 +135,7 @@ class RecordFeed:
             Kept(listing, self._decoder.decode, keep_documents=False),
             Listeners(lambda _: self._wake(), self._refuse, hand_over, gone, on_read=self._wake),
             cached=True,
+            watch_after=self._watch_after,
         )
 
     def read_again(self, key: ResourceKey) -> None:
