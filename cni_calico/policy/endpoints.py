@@ -76,6 +76,8 @@ class LocalEndpoints:
         before = self._records.pop(key, None)
         if record is not None and labelled_workload(record) is None:
             record = None
+        if before is None and record is None:
+            return
         stays = (
             before is not None and record is not None and self._interface(key, record) == self._interface(key, before)
         )

@@ -34,7 +34,7 @@ from cni_calico.policy.sources import (
     service_source,
 )
 from cni_calico.policy.steps import Steps, finish
-from cni_calico.policy.wanted import Action, WantedRule, WantedSide
+from cni_calico.policy.wanted import ANY_SIDE, Action, WantedRule, WantedSide
 
 Direction = Literal["ingress", "egress"]
 
@@ -72,7 +72,6 @@ _EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 _SELECTOR_FIELDS = frozenset(("selector", "notSelector", "namespaceSelector", "serviceAccounts"))
 _NOTHING: JSON = {}
-_ANYTHING = WantedSide()
 
 SetSources = dict[str, SetSource]  # by their ids
 
@@ -111,7 +110,7 @@ def _parsing_rule(
     sides: list[WantedSide] = []
     for peer, field in zip(peers, ("source", "destination"), strict=True):
         if not peer:
-            sides.append(_ANYTHING)
+            sides.append(ANY_SIDE)
             continue
         where, is_destination = f"{at}.{field}", field == "destination"
         sides.append((yield from _parsing_side(peer, where, namespace, protocol, is_destination, sources, lists)))

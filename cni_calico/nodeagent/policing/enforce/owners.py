@@ -28,6 +28,12 @@ class Owners:
 
     def put(self, key: ResourceKey, endpoint: WorkloadEndpoint | ClaimedEndpoint | Labelled | None) -> None:
         """A Labelled is an endpoint of another node; of a ClaimedEndpoint the confirmed addresses count."""
+        if isinstance(endpoint, Labelled) and key not in self._addresses and key not in self._local:
+            for address in endpoint.addresses:
+                self._held[address] += 1
+            if endpoint.addresses:
+                self._addresses[key] = endpoint.addresses
+            return  # as nearly all at the start
         before = self._addresses.pop(key, ())
         was_local = key in self._local
         after = _addresses(endpoint)

@@ -36,6 +36,7 @@ from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.policing.feed.shares import Shares, Taken
 from cni_calico.nodeagent.policing.feed.starting import NamesChains, describe_later, select_later
 from cni_calico.nodeagent.policing.feed.weights import weigh_change
+from cni_calico.policy.records import POLICY_KINDS
 from cni_calico.survived import tell_survived
 
 SLICE_S = 0.02
@@ -132,6 +133,9 @@ class Turns:
             return changes
         found: dict[ResourceKey, FedChange] = {}
         for key, change in changes.items():
+            if key.kind not in POLICY_KINDS:
+                found[key] = change
+                continue
             if key in self._later:
                 self._memory.stand_in(key)
                 found[key] = change

@@ -130,6 +130,10 @@ def _decided(policy: WantedPolicy, settings: FilterSettings) -> tuple[RuleAction
     return (SetMark(settings.host_mark), *((NoTrack(),) if policy.reach == "raw" else ()))
 
 
+def _comment(rule: WantedRule) -> str:
+    return quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
+
+
 def render_rules(
     policy: WantedPolicy,
     ingress: bool,
@@ -145,7 +149,7 @@ def render_rules(
         if rendered.matches:
             decider = partial(_decider, policy, ingress, index, rule)
             rate, actions = _log_rate(rule, settings), _actions(rule, policy, settings, drops, decider)
-            comment = quoted(" ".join(f"{key}={value}" for key, value in rule.annotations))[:COMMENT_CHARACTERS]
+            comment = _comment(rule) if rule.annotations else ""
             rules = [NftRule(match + rate, actions, comment) for match in rendered.matches]
             yield RenderedRules(rules, rendered.lists)
 

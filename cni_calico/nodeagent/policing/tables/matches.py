@@ -32,7 +32,7 @@ from cni_calico.netfilter.rules import (
 )
 from cni_calico.netfilter.tables import NftSet
 from cni_calico.nodeagent.policing.tables.naming import digest
-from cni_calico.policy.wanted import WantedRule, WantedSide
+from cni_calico.policy.wanted import ANY_SIDE, WantedRule, WantedSide
 
 Match = tuple[RuleTest, ...]
 NETWORKS = "/n"  # appended to a set's name: the name of the set of its networks
@@ -76,17 +76,22 @@ def render_match(rule: WantedRule, family: int, has_networks: HasNetworks, *, by
         return Rendered([])
     done = Rendered([])
     parts: list[list[Match]] = [_protocol(rule), _icmp(rule, family), _not_icmp(rule, family)]
+    both = ((rule.source, True), (rule.destination, False))
+    sides = [(side, is_source) for side, is_source in both if side is not ANY_SIDE]
     try:
-        for side, is_source in ((rule.source, True), (rule.destination, False)):
+        for side, is_source in sides:
             if by_iptables and _is_one_test(rule, side):
                 parts.append([_port_choice(side, is_source, done)])
-            else:
+            elif side.ports or side.port_sets:
                 parts.append(_ports(side, is_source, done))
-            parts.append(_not_ports(side, is_source, done))
-        for side, is_source in ((rule.source, True), (rule.destination, False)):
-            parts.append(_nets(side.nets, family, is_source, done, inside=True))
-            parts.append(_nets(side.not_nets, family, is_source, done, inside=False))
-        for side, is_source in ((rule.source, True), (rule.destination, False)):
+            if side.not_ports or side.not_port_sets:
+                parts.append(_not_ports(side, is_source, done))
+        for side, is_source in sides:
+            if side.nets:
+                parts.append(_nets(side.nets, family, is_source, done, inside=True))
+            if side.not_nets:
+                parts.append(_nets(side.not_nets, family, is_source, done, inside=False))
+        for side, is_source in sides:
             parts += _sets(side, is_source, has_networks)
     except _Nothing:
         return Rendered([])
@@ -210,7 +215,7 @@ def _ports(side: WantedSide, is_source: bool, done: Rendered) -> list[Match]:
     if side.ports:
         matches.append(_numbers(side.ports, is_source, done, inside=True))
     matches += [_in_port_set(name, is_source) for name in side.port_sets]
-    return matches or ALWAYS
+    return matches
 
 
 def _mixes(side: WantedSide) -> bool:
@@ -268,8 +273,6 @@ def collapsed(networks: Sequence[Network], family: int) -> tuple[Network, ...]:
 
 
 def _nets(networks: tuple[Network, ...], family: int, is_source: bool, done: Rendered, *, inside: bool) -> list[Match]:
-    if not networks:
-        return ALWAYS
     mine = collapsed(networks, family)
     if not mine:
         if inside:
