@@ -25,10 +25,12 @@ from cni_calico.model.documents.fields import (
 )
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import InvalidSelector, Selector
-from cni_calico.policy.ports import PortLists
+from cni_calico.policy.long_selectors import LONG
+from cni_calico.policy.ports import PortLists, PortRanges
 from cni_calico.policy.sources import (
     SetSource,
     peer_selecting,
+    peer_selector,
     port_source,
     selector_source,
     service_source,
@@ -233,6 +235,8 @@ def _parsing_side(
     sources: SetSources,
     lists: PortLists,
 ) -> Steps[WantedSide]:
+    if (common := _common_side(raw, at, namespace, protocol, sources, lists)) is not None:
+        return common
     _refuse_unknown(raw, _PEER_FIELDS, at)
     selected, excluded = yield from _parsing_selectors(raw, at, namespace)
     ranges, names = lists.parse(raw.get("ports"), f"{at}.ports", protocol)
@@ -261,6 +265,42 @@ def _parsing_side(
         service_sets=_ids(service_sets),
     )
     return side if side.set_ids() else _shared(side)
+
+
+def _common_side(
+    raw: JSON, at: str, namespace: str, protocol: int | None, sources: SetSources, lists: PortLists
+) -> WantedSide | None:
+    """A side that has only a selector, or only numbers of ports, as most have: one object for all that are equal. None
+    for any other, and for what cannot be understood.
+    """
+    if len(raw) != 1:
+        return None
+    ((field, value),) = raw.items()
+    if field == "ports" and value is not None:
+        ranges, names = lists.parse(value, f"{at}.ports", protocol)
+        return None if names else _side_of_ports(ranges)
+    if field != "selector" or not isinstance(value, str) or not 0 < len(value) < LONG:
+        return None
+    try:
+        side, source = _side_of_selector(value, namespace)
+    except InvalidSelector:
+        return None
+    sources[source.id] = source
+    return side
+
+
+@lru_cache(maxsize=4096)
+def _side_of_ports(ranges: PortRanges) -> WantedSide:
+    return WantedSide(ports=ranges)
+
+
+@lru_cache(maxsize=4096)
+def _side_of_selector(selector: str, namespace: str) -> tuple[WantedSide, SetSource]:
+    """Raises InvalidSelector."""
+    selected = peer_selector(selector, "", "", (), "", namespace)
+    assert selected is not None  # there is a selector
+    source = selector_source(selected)
+    return WantedSide(sets=(source.id,)), source
 
 
 def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:

@@ -200,13 +200,25 @@ def flag(name: str, attr: str) -> Field:
 
 def decode_fields(raw: JSON, table: Table, at: str) -> tuple[dict[str, Any], Unknown]:
     """The values of ``table`` by attribute name, and the fields it does not name. Raises Wrong."""
-    values, left = {}, dict(raw)
-    for field in table:
-        item = left.pop(field.name, None)
-        values[field.attr] = (
-            field.empty if item is None else field.parse(item, f"{at}.{field.name}" if at else field.name)
-        )
+    _, empty, by_name = _PREPARED.get(id(table)) or _prepare(table)
+    values, left = empty.copy(), {}
+    for name, item in raw.items():
+        field = by_name.get(name)
+        if field is None:
+            left[name] = item
+        elif item is not None:
+            values[field.attr] = field.parse(item, f"{at}.{name}" if at else name)
     return values, Unknown(left, raw)
+
+
+# by the identity of a table, which it keeps alive: its values if nothing is given, its fields by their JSON names
+_PREPARED: dict[int, tuple[Table, dict[str, Any], dict[str, Field]]] = {}
+
+
+def _prepare(table: Table) -> tuple[Table, dict[str, Any], dict[str, Field]]:
+    prepared = table, {field.attr: field.empty for field in table}, {field.name: field for field in table}
+    _PREPARED[id(table)] = prepared
+    return prepared
 
 
 def encode_fields(values: JSON, table: Table, extra: JSON) -> dict[str, Any]:

@@ -175,34 +175,35 @@ def measure(policies: int, repeat: int, contestants: dict[str, list[str]], kind:
 def print_phases(policies: int, repeat: int, tree: str, kind: str) -> None:
     with tempfile.NamedTemporaryFile(prefix="bench-starts", dir=MEMORY) as file:
         command = [sys.executable, "-I", "-S", str(TIMED), file.name, tree]
+        pipe, theirs = (spawn := get_context("spawn")).Pipe()
+        process = spawn.Process(target=serve, args=(theirs, policies, command, kind))
+        process.start()
+        theirs.close()
+        pipe.recv()
         for part in ("cold", "warm"):
             runs: list[dict[str, list[float]]] = []
-            pipe, theirs = (spawn := get_context("spawn")).Pipe()
-            process = spawn.Process(target=serve, args=(theirs, policies, command, kind))
-            process.start()
-            theirs.close()
-            pipe.recv()
             whole: list[float] = []
-            for _ in range(repeat + (part == "warm")):
-                pipe.send("cold" if part == "warm" and not whole else part)
-                figures = pipe.recv()
-                if f"{part} ms" not in figures:
-                    whole.append(0.0)
-                    continue
-                whole.append(figures[f"{part} ms"][0])
-                seen: dict[str, list[float]] = {}
-                for name, wall, ended, cpu in json.loads(Path(file.name).read_text()):
-                    one = seen.setdefault(name, [wall, ended, 0.0, 0.0])
-                    one[0], one[1] = min(one[0], wall), max(one[1], ended)
-                    one[2] += 1
-                    one[3] += cpu
-                runs.append(seen)
-            pipe.send(None)
-            process.join()
+            for _ in range(repeat):
+                pipe.send(part)
+                whole += pipe.recv()[f"{part} ms"]
+                runs.append(_summed(json.loads(Path(file.name).read_text())))
             print(f"{part}, {policies} policies: {statistics.median(whole):.0f} ms")
             for name in sorted({name for run in runs for name in run}, key=lambda name: _median(runs, name, 0)):
                 first, last, count, cpu = (_median(runs, name, which) for which in range(4))
-                print(f"  {name:32} {first:8.0f} {last:8.0f} {count:6.0f} x {cpu:8.1f} CPU ms")
+                print(f"  {name:32} {first:8.0f} {last:8.0f} {count:6.0f} x {cpu:8.1f} CPU ms", flush=True)
+        pipe.send(None)
+        process.join()
+
+
+def _summed(told: list[tuple[str, float, float, float]]) -> dict[str, list[float]]:
+    """By function: when it was first entered and last left, how often, its CPU."""
+    seen: dict[str, list[float]] = {}
+    for name, entered, left, cpu in told:
+        one = seen.setdefault(name, [entered, left, 0.0, 0.0])
+        one[0], one[1] = min(one[0], entered), max(one[1], left)
+        one[2] += 1
+        one[3] += cpu
+    return seen
 
 
 def _median(runs: list[dict[str, list[float]]], name: str, which: int) -> float:

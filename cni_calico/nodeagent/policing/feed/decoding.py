@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.datastore.interface import Versioned, pod_of
@@ -101,4 +101,6 @@ class RecordDecoder:
             return None
         with self._guard:
             labels = self._shared.setdefault(labelled.labels, labelled.labels)
-        return replace(labelled, labels=labels)
+        if labels is labelled.labels:
+            return labelled
+        return Labelled(labels, labelled.profiles, labelled.addresses, labelled.nets, labelled.ports)
