@@ -195,7 +195,18 @@ def test_tests_do_not_sleep() -> None:
 
 # all that a pure module may import that is not ours: it computes, and nothing else
 PURE_LIBRARIES = {
-    *("__future__", "_sha1", "base64", "binascii", "bisect", "codecs", "collections", "collections.abc", "dataclasses"),
+    *(
+        "__future__",
+        "_sha1",
+        "array",
+        "base64",
+        "binascii",
+        "bisect",
+        "codecs",
+        "collections",
+        "collections.abc",
+        "dataclasses",
+    ),
     *("datetime", "difflib", "enum", "errno", "fractions", "functools", "hashlib", "html", "ipaddress", "itertools"),
     *("json", "jsonpatch", "jsonpath", "math", "re", "shlex", "struct", "sys", "typing", "urllib.parse"),
     *("yaml", "zlib"),
@@ -587,6 +598,8 @@ OF_SEVERAL_MODULES = {
     "ctl/policy/test_path": "hosts against the naive path of a packet",
     "ctl/test_dropin": "what callers of upstream's program rely on",
     "ctl/test_pure": "the pure parts",
+    "policy/judge/test_bounds": "costly policies",
+    "policy/judge/test_oracle": "the judge against the decision of one packet",
     "policy/test_random_states": "the calculation against the naive evaluator",
     "datastore/etcd/test_parts": "the pure parts",
     "datastore/kubernetes/test_login_oracle": "login.py against another implementation",

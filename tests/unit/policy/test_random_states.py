@@ -12,59 +12,27 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.hosts.interfaces import select_interfaces
 from cni_calico.nodeagent.policing.tables.touched import FILTER
 from cni_calico.policy.explain import asked_host, decide, decide_host
 from cni_calico.policy.graph import Graph
-from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import PolicyReach, Wanted
+from cni_calico.policy.wanted import Wanted
 from tests.fakes.packet_path import Travelling, passes
 from tests.netns.host_path import HERE, HostPath, tracked
 from tests.netns.test_host_verdicts import POD, SETTINGS, path_of
 from tests.netns.test_verdicts import owners_of, strangers_among
-from tests.unit.policy.cluster import INVALID, NODE, PACKETS, UPLINK, as_packet, documents_for, graph_of, keys, put
+from tests.unit.policy.cluster import INVALID, NODE, PACKETS, UPLINK, as_packet, graph_of, put
+from tests.unit.policy.drawn import DIRECTIONS, KEYS, STAGES, Documents, draw_documents
 from tests.unit.policy.merging import with_changes
 from tests.unit.policy.naive import Naive
 
-Documents = dict[tuple[str, str, str], Any]
-KEYS = keys()
 OWN = {packet["source"] for packet in PACKETS if str(packet["source"]) in ("192.0.2.1", "fd00::2")}
 THERE = {UPLINK: frozenset(OWN), "cali1": frozenset(), "lo": frozenset()}
-STAGES: tuple[tuple[PolicyReach, Direction], ...] = (
-    ("own", "ingress"),
-    ("own", "egress"),
-    ("forward", "ingress"),
-    ("forward", "egress"),
-    ("beforeNat", "ingress"),
-    ("raw", "ingress"),
-    ("raw", "egress"),
-)
-DIRECTIONS: tuple[Direction, ...] = ("ingress", "egress")
 SECOND = "second"  # one more interface of the host, for what is forwarded from one to the other
 MARK, NAT = 0x000F0000, -100  # of others: it must not count; the priority of translation
 FRESH, SCRATCH = 200, 500  # each so-many-th state is drawn anew, is compared with one that is made from nothing
-
-
-def draw_documents(count: int) -> dict[tuple[str, str, str], list[Any]]:
-    """So many documents for each key, always the same."""
-    found: dict[tuple[str, str, str], list[Any]] = {}
-    for number, key in enumerate(KEYS):
-        limits = settings(
-            max_examples=count,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-
-        def keep(document: Any, drawn: list[Any]) -> None:
-            drawn.append(document)
-
-        limits(seed(number)(given(document=documents_for(key))(keep)))(drawn=found.setdefault(key, []))
-    return found
 
 
 class States:
