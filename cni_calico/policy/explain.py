@@ -11,9 +11,17 @@ from typing import Literal
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address
-from cni_calico.policy.ports import WITH_PORTS
-from cni_calico.policy.rules import ICMP, Direction
-from cni_calico.policy.wanted import Members, PolicyId, PolicyReach, Wanted, WantedRule, WantedSide, WantedTier
+from cni_calico.policy.ports import ICMP, WITH_PORTS
+from cni_calico.policy.wanted import (
+    Direction,
+    Members,
+    PolicyId,
+    PolicyReach,
+    Wanted,
+    WantedRule,
+    WantedSide,
+    WantedTier,
+)
 
 Verdict = Literal["Allow", "Deny"]
 

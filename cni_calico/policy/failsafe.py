@@ -13,7 +13,8 @@ from ipaddress import ip_network
 from cni_calico.model.resources import Network
 from cni_calico.policy.explain import Packet
 from cni_calico.policy.ports import WITH_PORTS
-from cni_calico.policy.rules import PROTOCOLS, Direction
+from cni_calico.policy.rules import PROTOCOLS
+from cni_calico.policy.wanted import Direction
 
 _PORT_MAX = 65535
 _TCP, _UDP = 6, 17

@@ -15,8 +15,7 @@ from cni_calico.model.resources import Address
 from cni_calico.policy.explain import Packet, asked_host, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES
-from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import PolicyReach, Wanted
+from cni_calico.policy.wanted import Direction, PolicyReach, Wanted
 
 TCP, UDP = 6, 17
 _NAMES = {TCP: "TCP", UDP: "UDP"}

@@ -14,6 +14,7 @@ from typing import Any
 from cni_calico.model.documents.fields import Wrong, parse_list, parse_text
 
 WITH_PORTS = (6, 17, 132)
+ICMP = {4: 1, 6: 58}
 PORT_MAX = 65535
 _PORT_RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 _PORT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import ip_network
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from cni_calico.model.documents.fields import (
     JSON,
@@ -26,7 +26,7 @@ from cni_calico.model.documents.fields import (
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import InvalidSelector, Selector
 from cni_calico.policy.long_selectors import LONG
-from cni_calico.policy.ports import PortLists, PortRanges
+from cni_calico.policy.ports import ICMP, PortLists, PortRanges
 from cni_calico.policy.sources import (
     SetSource,
     peer_selecting,
@@ -36,12 +36,9 @@ from cni_calico.policy.sources import (
     service_source,
 )
 from cni_calico.policy.steps import Steps, finish
-from cni_calico.policy.wanted import ANY_SIDE, Action, WantedRule, WantedSide
-
-Direction = Literal["ingress", "egress"]
+from cni_calico.policy.wanted import ANY_SIDE, Action, Direction, WantedRule, WantedSide
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132, "udplite": 136}
-ICMP = {4: 1, 6: 58}
 _ACTIONS = get_args(Action)
 _RULE_FIELDS = frozenset(
     (

@@ -30,6 +30,7 @@ PackedPort = tuple[bytes, int, int]  # (packed address, protocol number, port)
 
 Action = Literal["Allow", "Deny", "Pass", "Log"]
 EndAction = Literal["Deny", "Pass"]
+Direction = Literal["ingress", "egress"]
 # the traffic that a policy governs at host endpoints: the host's "own"; also "forward"ed traffic; packets "beforeNat"
 # (preDNAT) or "raw" (doNotTrack); policies of the last two kinds never apply to workloads
 PolicyReach = Literal["own", "forward", "beforeNat", "raw"]

@@ -43,8 +43,8 @@ from cni_calico.policy.explain import Decision, Packet, decide
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import POLICY_KINDS
-from cni_calico.policy.rules import Direction, parse_protocol
-from cni_calico.policy.wanted import PolicyId
+from cni_calico.policy.rules import parse_protocol
+from cni_calico.policy.wanted import Direction, PolicyId
 
 _UDP, _IPIP, _VXLAN_PORT = 17, 4, 4789
 _SAME_NAME, _SHORT_ID = 5, 12  # containers that a message names; digits of an ID that runtimes show

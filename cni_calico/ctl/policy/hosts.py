@@ -22,8 +22,7 @@ from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulat
 from cni_calico.policy.explain import Decision, Packet, asked_host, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
 from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
-from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import PolicyReach, Wanted
+from cni_calico.policy.wanted import Direction, PolicyReach, Wanted
 
 HOST_PREFIX = "hostendpoint:"  # a text that begins with this names a host endpoint instead of a workload
 _STAGE_TEXT = {"raw": "doNotTrack", "beforeNat": "preDNAT", "forward": "forwarded", "own": "the host itself"}

@@ -17,8 +17,7 @@ from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import asked_host
 from cni_calico.policy.hosts import HostRecord
-from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import PolicyReach, Wanted, WantedTier
+from cni_calico.policy.wanted import Direction, PolicyReach, Wanted, WantedTier
 
 
 def show(session: Session, arguments: Namespace) -> str:

@@ -17,9 +17,8 @@ from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.classes import AddressClass
 from cni_calico.policy.judge.fitting import FittingRules
 from cni_calico.policy.judge.spans import NO_SPANS, Span, Spans, difference, intersection, spans_of, union
-from cni_calico.policy.ports import PORT_MAX, WITH_PORTS
-from cni_calico.policy.rules import ICMP, Direction
-from cni_calico.policy.wanted import PolicyId, WantedRule, WantedSide, WantedTier
+from cni_calico.policy.ports import ICMP, PORT_MAX, WITH_PORTS
+from cni_calico.policy.wanted import Direction, PolicyId, WantedRule, WantedSide, WantedTier
 
 ALL_PORTS: Spans = ((0, PORT_MAX),)
 ALL_OF_ICMP: Spans = ((0, 255),)

@@ -24,9 +24,9 @@ from cni_calico.policy.judge.cells import (
 )
 from cni_calico.policy.judge.classes import REMEMBERED, AddressClass, AddressClasses
 from cni_calico.policy.judge.fitting import FittingRules
-from cni_calico.policy.ports import WITH_PORTS
-from cni_calico.policy.rules import ICMP, Direction
+from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import (
+    Direction,
     Packed,
     PolicyId,
     PolicyReach,

@@ -8,8 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import PolicyReach
+from cni_calico.policy.wanted import Direction, PolicyReach
 from tests.unit.policy.cluster import documents_for, keys
 
 Documents = dict[tuple[str, str, str], Any]

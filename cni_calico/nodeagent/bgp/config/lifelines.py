@@ -13,7 +13,7 @@ from cni_calico.nodeagent.bgp.config.peers import GLOBAL, MESH, Peer
 from cni_calico.nodeagent.bgp.config.sessions import is_near
 from cni_calico.nodeagent.bgp.config.snapshot import BgpSnapshot
 from cni_calico.policy.lifelines import TCP, UDP, Lifeline
-from cni_calico.policy.rules import Direction
+from cni_calico.policy.wanted import Direction
 
 BGP_PORT = 179
 BFD_PORT, BFD_ECHO_PORT, BFD_MULTIHOP_PORT = 3784, 3785, 4784  # RFC 5881, 4; RFC 5883, 5

@@ -12,8 +12,8 @@ from cni_calico.policy.explain import Packet, decide
 from cni_calico.policy.judge.cells import AskedEachTime, Cell
 from cni_calico.policy.judge.trace import Judge
 from cni_calico.policy.ports import PortRanges
-from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import (
+    Direction,
     Members,
     PolicyId,
     SetChange,

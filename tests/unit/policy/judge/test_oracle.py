@@ -14,8 +14,8 @@ from cni_calico.policy.explain import Decision, Packet, decide, decide_host
 from cni_calico.policy.judge.cells import MOST_WORK
 from cni_calico.policy.judge.trace import Judge
 from cni_calico.policy.ports import PortRanges
-from cni_calico.policy.rules import Direction
 from cni_calico.policy.wanted import (
+    Direction,
     Members,
     PolicyId,
     PolicyReach,

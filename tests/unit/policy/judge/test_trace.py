@@ -16,8 +16,7 @@ from cni_calico.policy.explain import Decision, Packet, decide, decide_host, mat
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.judge.cells import JudgedPacket, Passed
 from cni_calico.policy.judge.trace import Judge
-from cni_calico.policy.rules import Direction
-from cni_calico.policy.wanted import Wanted, WantedTier
+from cni_calico.policy.wanted import Direction, Wanted, WantedTier
 from tests.unit.policy.cluster import ADDRESSES, NODE, put
 from tests.unit.policy.drawn import DIRECTIONS, KEYS, STAGES, draw_documents
 from tests.unit.policy.merging import with_changes
