@@ -25,6 +25,7 @@ from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
+from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
 from cni_calico.flows.names import Deciders, EndName, Names
@@ -58,7 +59,9 @@ class Recorder:
         ring_bytes: int = RING_BYTES,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        agent_fd: int | None = None,
     ) -> None:
+        """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged."""
         self._now, self._next_touch = now, 0.0
         directory = f"{state_dir}/{DIRECTORY}"
         self._deciders, self._names = Deciders(directory), Names(directory, run_dir, now)
@@ -72,6 +75,7 @@ class Recorder:
             self._counted = _prepare_kernel(log)
             self._arrivals = opened.enter_context(closing(Arrivals(clock)))
             self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock)))
+            self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
             self._opened = opened.pop_all()
         self._note_absence()
@@ -86,6 +90,7 @@ class Recorder:
         """Wait a moment, serving readers; then take in what has arrived."""
         self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
         self._names.look()
+        self._judged.receive()
         new: dict[int, None] = {}
         for _ in range(_ROUNDS):
             if not self._take(new):
@@ -101,6 +106,7 @@ class Recorder:
             self._next_touch = now + _TOUCH_S
             self._ring.touch()
         self._note_losses()
+        self._judged.settle()
         self._tell_new(new)
 
     def _take(self, new: dict[int, None]) -> bool:
@@ -111,6 +117,7 @@ class Recorder:
         now = self._micros()
         for allowed, key, number in decisions:
             before = self._ring.next, self._live.denied
+            self._judged.check(key, number)
             where = self._live.decide(key, number, now, allowed=allowed)
             if where >= before[0] or self._live.denied > before[1]:
                 new[where] = None
@@ -225,6 +232,7 @@ class Recorder:
             "readers": len(self._server),
             "oldest": self._oldest(),
             "counted": self._counted,
+            **self._judged.status(),
             "cpu_seconds": round(usage.user + usage.system, 3),
             "store_bytes": self._aggregates.size,
             "oldest_sums": self._aggregates.oldest,
@@ -266,7 +274,7 @@ def run(environ: Mapping[str, str], stopping: Callable[[], bool], log: Log) -> i
     """Until ``stopping``; returns the exit status. Raises CalicoError."""
     os.nice(_NICE)
     try:
-        recorder = Recorder(directories.state_dir(environ), directories.run_dir(environ), log)
+        recorder = Recorder(directories.state_dir(environ), directories.run_dir(environ), log, agent_fd=agents_end())
     except OSError as e:
         raise KernelError(f"cannot record flows: {e}", errno=e.errno or 0) from e
     log.info("recording flows")

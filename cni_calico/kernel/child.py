@@ -1,6 +1,6 @@
 """Long-running child processes: started, watched and ended by their owner. Rule: only the owner decides; nothing is
-restarted here. A child has its own process group, none of the frozen bundle's environment and no input, and its output
-goes where the owner says. ``adopt`` takes over a process that outlived its owner.
+restarted here. A child has its own process group and none of the frozen bundle's environment; its output goes where the
+owner says, and so does its input, if it has one. ``adopt`` takes over a process that outlived its owner.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ class Child:
             self.pidfd = -1
 
     @classmethod
-    def start(cls, argv: Sequence[str], *, env: Mapping[str, str], output_fd: int) -> Child:
-        """Start ``argv[0]`` (a path) in the network namespace of the calling thread. Raises KernelError."""
+    def start(
+        cls, argv: Sequence[str], *, env: Mapping[str, str], output_fd: int, input_fd: int | None = None
+    ) -> Child:
+        """Start ``argv[0]`` (a path) in the network namespace of the calling thread. ``input_fd``: None for no input.
+        Raises KernelError.
+        """
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         child = None
         try:
             faults.before(START)
-            pid = spawn(argv, env, (null, output_fd, output_fd))
+            pid = spawn(argv, env, (null if input_fd is None else input_fd, output_fd, output_fd))
             child = cls(os.path.basename(argv[0]), pid, ours=True)
             faults.after(START)
         except (OSError, ValueError) as e:

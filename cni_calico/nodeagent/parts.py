@@ -34,6 +34,7 @@ from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
+from cni_calico.nodeagent.recording.rules import RulesTeller
 from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
@@ -78,6 +79,7 @@ class Parts:
             facts=self._agent.facts,
             tell_lifelines=self._policy.use_sessions,
         )
+        rules = RulesTeller(felix.policy.wake)
         self._recording = RecorderKeeper(
             self.node,
             settings.run_dir,
@@ -87,7 +89,9 @@ class Parts:
             lambda work: felix.thread("flows", work),
             self.stopping,
             partial(_note, self.context.troubles),
+            rules,
         )
+        felix.policy.rules.listener = rules
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()
 

@@ -121,7 +121,8 @@ def describe_recorder(said: Mapping[str, Any]) -> str:
     since = f", since {datetime.fromtimestamp(oldest).astimezone():%Y-%m-%d %H:%M:%S}" if oldest else ""
     lost = ", ".join(f"{count} {source}" for source, count in said["lost"].items() if count) or "nothing"
     troubles = "".join(f"; {text}" for text in said["troubles"])
-    return f"{said['allowed']} allowed and {said['denied']} denied recorded{since}, lost: {lost}{troubles}"
+    differ = f"; {said['disagreed']} WERE DECIDED OTHERWISE than by the rules in force" if said["disagreed"] else ""
+    return f"{said['allowed']} allowed and {said['denied']} denied recorded{since}, lost: {lost}{differ}{troubles}"
 
 
 def _toned(text: str, look: PlainLook) -> str:

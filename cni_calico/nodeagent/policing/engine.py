@@ -24,6 +24,7 @@ from cni_calico.nodeagent.policing.feed.incoming import Incoming, begin_reading
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop, filtering_of
 from cni_calico.nodeagent.policing.report.decision import DecisionFile
+from cni_calico.nodeagent.policing.report.in_force import RulesInForce
 from cni_calico.nodeagent.policing.tables.touched import NAME
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
@@ -85,6 +86,11 @@ class PolicyEngine:
                 self._asked = replace(self._asked, sessions=lifelines)
         if is_new:
             self.wake()
+
+    @property
+    def rules(self) -> RulesInForce:
+        """Which are in force, for whoever listens."""
+        return self._outcome.rules
 
     def stalled_s(self) -> float:
         """How long the thread has been doing the same thing; may be called from any thread. 0 before it has begun."""
@@ -172,7 +178,8 @@ class PolicyEngine:
         self, asked: AskedOfEngine, kernel: tuple[OpenFilter, Nfnetlink, FilterMonitor], stopping: threading.Event
     ) -> None:
         incoming = self._read()
-        loop = PolicyLoop(self._context, self._node, asked, kernel, incoming, self._tell, self.figures, self._keeps)
+        told = self._tell, self.figures, self._keeps, self._outcome.rules
+        loop = PolicyLoop(self._context, self._node, asked, kernel, incoming, *told)
         self._incoming = None
         try:
             while not stopping.is_set():
@@ -205,6 +212,7 @@ class _Outcome:
 
     def __init__(self, context: Context) -> None:
         run_dir, log = context.settings.run_dir, context.log
+        self.rules = RulesInForce()
         self._file = DecisionFile(run_dir, log)
         self._boot = BootTable(run_dir, log, context.troubles)
 

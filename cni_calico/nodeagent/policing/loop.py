@@ -30,6 +30,7 @@ from cni_calico.nodeagent.policing.feed.incoming import Incoming
 from cni_calico.nodeagent.policing.feed.shares import Taken
 from cni_calico.nodeagent.policing.feed.turns import Turns
 from cni_calico.nodeagent.policing.report.drops import DroppedPackets
+from cni_calico.nodeagent.policing.report.in_force import RulesInForce
 from cni_calico.nodeagent.policing.rounds import Rounds
 from cni_calico.nodeagent.policing.schedule import LOOK_S, RoundReason
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -72,9 +73,10 @@ class PolicyLoop:
         tell: Callable[[Standing], None],
         figures: PolicyFigures,
         keeps: bool | None = None,
+        rules: RulesInForce | None = None,
     ) -> None:
         """``incoming`` ends with the loop. ``keeps``: whether an earlier run's rules stay until everything has been
-        read; None: unknown.
+        read; None: unknown. ``rules`` is told which are in force.
         """
         self._filter, conntrack, self._monitor = kernel
         self._asked, self._log, self._figures = asked, context.log, figures
@@ -82,7 +84,7 @@ class PolicyLoop:
         watch_rules = monitor.watch_rules if self._filter.port else lambda: None
         can_record = partial(why_no_recording, plane, self._filter.kernel)
         side = KernelSide(self._filter, conntrack, watch_rules, monitor.watch_addresses, can_record)
-        self._rounds = rounds = Rounds(context, node, felix, side, tell, figures)
+        self._rounds = rounds = Rounds(context, node, felix, side, tell, figures, rules=rules)
         rounds.guard.keeps = keeps
         rounds.use_tunnels(asked.tunnels)
         rounds.use_sessions(asked.sessions)

@@ -30,6 +30,7 @@ from cni_calico.nodeagent.policing.feed.interfaces import Interfaces
 from cni_calico.nodeagent.policing.feed.parameters import parse_service_networks
 from cni_calico.nodeagent.policing.feed.spared import Spared
 from cni_calico.nodeagent.policing.gate import Gate, GateFacts, decide
+from cni_calico.nodeagent.policing.report.in_force import RulesInForce
 from cni_calico.nodeagent.policing.report.standing import RoundResult, StandingReport
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
 from cni_calico.nodeagent.policing.schedule import Pause, Schedule
@@ -63,6 +64,7 @@ class Rounds:
         tell: Callable[[Standing], None],
         figures: PolicyFigures | None = None,
         now: Callable[[], float] = time.monotonic,
+        rules: RulesInForce | None = None,
     ) -> None:
         dataplane = kernel.filtering.plane
         self._context, self._felix = context, felix
@@ -86,6 +88,8 @@ class Rounds:
         )
         self._hearing = Hearing(lambda: speak_to(context.store))
         self.schedule = Schedule(now)
+        self._report.rules = rules or self._report.rules
+        self._report.rules.begin()
         kept, listeners = LastValid(files, log, state_dir), (self._put_workload, self._report.lost.put)
         self.intake = Intake(node, graph, goal, kept, Spared(files, log, state_dir), listeners, now)
         self._state = EngineState.READING
@@ -146,6 +150,7 @@ class Rounds:
         needed = self.intake.facts.needs
         changes = self.intake.flush(self._interfaces.take_changed(), self._report.figures.calculation)
         self._goal.update(changes)
+        self._report.rules.note(changes)
         addresses = self._interfaces.addresses
         addresses.read_again(self._goal)
         kubelet = self._context.kubernetes is not None
@@ -276,6 +281,7 @@ class Rounds:
             self._report.figures.change.observe(waited_s)
         self.guard.with_policies()
         self._turn(outcome)
+        self._report.rules.applied(self.intake.wanted)
         self._hearing.keep(hosts=bool(goal.hosts.all), lost=self._departures.after_change())
         self._files.keep()
 
@@ -287,6 +293,7 @@ class Rounds:
         """
         was_there = self._enforcer.is_there
         self._turn(RoundOutcome.UNWANTED)
+        self._report.rules.lifted()
         self.schedule.compare_no_more()
         self.schedule.nothing_waits()
         self.guard.stand_or_leave(self._felix, self._rules.refresh_s(self._felix))

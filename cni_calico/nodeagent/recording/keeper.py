@@ -22,6 +22,7 @@ from cni_calico.log import Log
 from cni_calico.model.identity import container_name
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.recording import DISABLED
+from cni_calico.nodeagent.recording.rules import RulesTeller
 
 FLAG = "-flow-recorder"
 _NAMES, _PROCESS = "names of flows", "the flow recorder"
@@ -52,8 +53,12 @@ class RecorderKeeper:
         start_thread: Callable[[Callable[[], None]], object],
         stopping: threading.Event,
         tell: Callable[[str, str], object] = lambda part, why: None,
+        rules: RulesTeller | None = None,
     ) -> None:
-        """``tell`` is called with a part and what is wrong with it, "" for nothing."""
+        """``tell`` is called with a part and what is wrong with it, "" for nothing. ``rules`` tells the recorder which
+        are in force.
+        """
+        self._rules = rules or RulesTeller(lambda: None)
         self._node, self._path, self._log = node, f"{run_dir}/{ENDS}", log
         self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
         self._start_thread, self._stopping, self._tell_trouble = start_thread, stopping, tell
@@ -126,8 +131,11 @@ class RecorderKeeper:
     def _run_once(self, output_fd: int) -> bool:
         """Until it ends, or is not wanted any more; returns whether it ran for a while."""
         try:
-            child = Child.start([*self._command, FLAG], env=self._environ, output_fd=output_fd)
-        except KernelError as e:
+            with self._rules.attach() as theirs:
+                fds = {"output_fd": output_fd, "input_fd": theirs.fileno()}
+                child = Child.start([*self._command, FLAG], env=self._environ, **fds)
+        except (KernelError, OSError) as e:
+            self._rules.detach()
             self._log.error(str(e))
             return False
         self._log.info(f"started the flow recorder (process {child.pid})")
@@ -137,9 +145,11 @@ class RecorderKeeper:
                 ran_s += _LOOK_S
                 if ran_s == _RUNS_S:
                     self._note(_PROCESS, "")
+                self._rules.go_on()
                 if not self._is_wanted():
                     child.stop(_GRACE_S)
                     break
         finally:
             child.close()
+            self._rules.detach()
         return ran_s >= _STEADY_S

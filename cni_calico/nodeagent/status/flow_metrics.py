@@ -32,6 +32,9 @@ _COUNTERS = (
     ("calico_flows_unknown_rules", "Reports of rules that nobody knows.", "unknown"),
     ("calico_flows_malformed", "Messages that could not be understood.", "malformed"),
     ("calico_flows_slow_messages", "Reports that had to be taken apart.", "slow"),
+    ("calico_flows_disagree", "Reports that the rules in force do not explain: 0 is expected.", "disagreed"),
+    ("calico_flows_agree", "Reports of the kernel that the rules in force explain.", "agreed"),
+    ("calico_flows_unjudged", "Reports that were not compared with the rules in force.", "unjudged"),
     ("calico_flows_reader_cpu_seconds", "Processor time of the flow recorder.", "cpu_seconds"),
 )
 

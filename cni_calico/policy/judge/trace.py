@@ -99,15 +99,16 @@ class Judge:
             for at in [at for at in self._cells if at[0] in stale]:
                 self._spans -= self._cells.pop(at).size
 
-    def judge(self, key: ResourceKey, direction: Direction, packet: Packet) -> JudgedPacket:
-        """What happens to a packet to (ingress) or from (egress) a workload's endpoint, which must be known."""
-        return self._judge((self._class_of[key], direction, None), packet)
+    def of_workload(self, key: ResourceKey, direction: Direction) -> AskedGroup:
+        """Who decides about a workload's packets, which must be known: to it (ingress) or from it (egress)."""
+        return self._class_of[key], direction, None
 
-    def judge_host(self, key: ResourceKey, reach: PolicyReach, direction: Direction, packet: Packet) -> JudgedPacket:
-        """The same for a stage of a host endpoint; failsafe ports are not considered."""
-        return self._judge((self._host_class_of[key], direction, reach), packet)
+    def of_hosts(self, reach: PolicyReach, direction: Direction) -> set[AskedGroup]:
+        """The same for a stage of every host endpoint; failsafe ports are not considered."""
+        return {(name, direction, reach) for name in self._host_class_of.values()}
 
-    def _judge(self, group: AskedGroup, packet: Packet) -> JudgedPacket:
+    def judge(self, group: AskedGroup, packet: Packet) -> JudgedPacket:
+        """What happens to a packet."""
         first, second = packet.destination_port, packet.source_port
         if packet.protocol == ICMP[packet.source.version]:
             first, second = packet.icmp

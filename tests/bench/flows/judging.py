@@ -5,16 +5,21 @@
 The cluster of tests.bench.policy.cluster; every endpoint is of this node. A tenth as many different flows as there are
 flows, TCP to ports around those that are allowed; ingress. The first figure is of few flows, because it takes so long;
 the others are of all, what has to be made first included. "repeated" is what it costs once everything has been made.
-"diff" makes every cell of TCP: each source class to each class of destinations, all ports. Processor time.
+"diff" makes every cell of TCP: each source class to each class of destinations, all ports. "told" is what the recorder
+is told of these rules at its start, and what it needs for them, in a process of its own. Processor time.
 """
 
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
+import tempfile
 import time
 from ipaddress import IPv4Address
 
+from cni_calico.flows.judging.encoding import Messages, render_whole
+from cni_calico.flows.judging.known import KnownRules
 from cni_calico.kernel.memory import resident_bytes
 from cni_calico.policy.explain import Packet, decide
 from cni_calico.policy.graph import Graph
@@ -51,12 +56,12 @@ def main(policies: int, endpoints: int, count: int) -> None:
     judge = Judge(wanted)
     print(f"index      {(time.process_time() - begun) * 1e3:9.1f} ms, {resident_bytes() - before >> 10} KiB")
     begun = time.process_time()
-    judged = [judge.judge(keys[at], "ingress", packet) for at, packet in flows]
+    judged = [judge.judge(judge.of_workload(keys[at], "ingress"), packet) for at, packet in flows]
     spent = time.process_time() - begun
     print(f"cells      {spent / count * 1e6:9.1f} us a flow, with {len(judge)} cells made")
     begun = time.process_time()
     for at, packet in flows:
-        judge.judge(keys[at], "ingress", packet)
+        judge.judge(judge.of_workload(keys[at], "ingress"), packet)
     print(f"repeated   {(time.process_time() - begun) / count * 1e6:9.1f} us a flow")
     print(f"memory     {(resident_bytes() - before) / 1024 / len(judge):9.1f} KiB a cell, the index included")
     wrong = sum(found.decision != expected for found, expected in zip(judged, plain, strict=False))
@@ -78,12 +83,32 @@ def main(policies: int, endpoints: int, count: int) -> None:
     spent = time.process_time() - begun
     whole = len(classes) * len(ends)
     print(f"diff       {spent / made * 1e6:9.1f} us a cell, {whole} cells in {spent / made * whole:.1f} s")
+    with tempfile.NamedTemporaryFile() as told:
+        begun = time.process_time()
+        told.writelines(render_whole(wanted))
+        told.flush()
+        print(f"told       {(time.process_time() - begun) * 1e3:9.1f} ms for {told.tell() >> 10} KiB")
+        subprocess.run([sys.executable, "-m", "tests.bench.flows.judging", "hear", told.name], check=True)
     with open("/proc/loadavg") as file:
         print(f"load {file.read().split()[0]}")
 
 
+def hear(path: str) -> None:
+    before, begun = resident_bytes(), time.process_time()
+    known, messages = KnownRules(), Messages()
+    with open(path, "rb") as file:
+        while data := file.read(64 << 10):
+            messages.put(data)
+            while (message := messages.take()) is not None:
+                known.receive(*message, 0.0)
+    spent = time.process_time() - begun
+    print(f"heard      {spent * 1e3:9.1f} ms, {(resident_bytes() - before) / (1 << 20):.1f} MiB")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:2] == ["hear"]:
+        hear(sys.argv[2])
+    elif len(sys.argv) > 1:
         main(*map(int, sys.argv[1:4]))
     else:
         main(100, 1000, 20_000)

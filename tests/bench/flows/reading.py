@@ -1,13 +1,14 @@
 """What the recorder's processor does for each connection, and the memory that it needs.
 
-    .venv/bin/python -m tests.bench.flows.reading [THOUSANDS]
+    .venv/bin/python -m tests.bench.flows.reading [THOUSANDS [alone]]
 
 Thousands of connections begin, each let through on both sides of the host, and end; the recorder is in this process,
-and its processor time is counted apart from that of whoever sends.
+and its processor time is counted apart from that of whoever sends. It judges each decision, unless it is "alone".
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows.deciders import render_line
+from cni_calico.flows.judging.encoding import render_whole
 from cni_calico.flows.recorder import Recorder
 from cni_calico.kernel.memory import resident_bytes
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
@@ -28,7 +30,7 @@ from tests.netns.wire import entered, frame, open_wire
 from tests.unit.policy.cluster import graph_of
 
 
-def main(thousands: int) -> None:
+def main(thousands: int, *, judges: bool) -> None:
     incoming, source = SIDES["both sides"]
     packet = {"source": ip_address(source), "destination": ip_address("10.0.0.1"), "protocol": 17, "icmp": (0, 0)}
     numbers = RuleNumbers()
@@ -43,7 +45,11 @@ def main(thousands: int) -> None:
         Path(f"{root}/state/flows/numbers").write_text("".join(render_line(*one) for one in numbers.take_new()))
         wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
         with entered(wire.host):
-            recorder = Recorder(f"{root}/state", f"{root}/run", Log("error"))
+            ours, theirs = socket.socketpair()
+            fd = theirs.fileno() if judges else None
+            recorder = Recorder(f"{root}/state", f"{root}/run", Log("error"), agent_fd=fd)
+            for message in render_whole(graph.wanted()):
+                ours.sendall(message)
             netlink = Nfnetlink()
         spent = 0.0
 
@@ -66,6 +72,8 @@ def main(thousands: int) -> None:
             step()
         said = recorder.status()
         print(f"{spent / sent * 1e6:.1f} us of the processor for a connection; recorded {said['allowed']} of {sent}")
+        judged = said["agreed"], said["unjudged"], said["disagreed"]
+        print("judged {}, not judged {}, otherwise {}".format(*judged))
         print(f"lost {said['lost']}, taken apart {said['slow']}")
         print(f"resident {empty >> 20} MiB before, {resident_bytes() >> 20} MiB after")
         netlink.close()
@@ -75,4 +83,4 @@ def main(thousands: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, judges="alone" not in sys.argv)

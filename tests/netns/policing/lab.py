@@ -33,6 +33,7 @@ from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed import starting
+from cni_calico.nodeagent.policing.report.in_force import RulesListener
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
 from tests.conftest import ROOT
 from tests.deadlines import until
@@ -100,6 +101,10 @@ def socket_in(ns: Namespace, *arguments: int) -> socket.socket:
         os.close(here)
 
 
+# (wakes the engine, set when it is to end) -> who is told which rules are in force
+Beside = Callable[[Callable[[], None], threading.Event], RulesListener]
+
+
 class Lab:
     """One node. ``put`` and ``remove`` write to its datastore; ``start`` runs the engine in a process of its own.
 
@@ -124,6 +129,7 @@ class Lab:
         self.sure_ways: dict[str, tuple[Namespace, int]] = {}  # from where, and to which port, a packet always arrives
         self.tunnels: Tunnels | None = Tunnels()  # None: nothing has been read, so that the engine is not told
         self.open_context = context_of(root)
+        self.beside: Beside | None = None  # starts what else the agent runs, in the engine's process
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -208,7 +214,7 @@ class Lab:
             if self.group is not None:
                 (self.group / "cgroup.procs").write_text("0")
                 execute_engine(self.host, self.root, environ, self.limit_s)
-            run_engine(self.host, self.root, environ, self.open_context, self.tunnels, self.limit_s)
+            run_engine(self.host, self.root, environ, self.open_context, self.tunnels, self.limit_s, self.beside)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -325,6 +331,7 @@ def run_engine(
     open_context: Callable[[Log], Context],
     tunnels: Tunnels | None,
     limit_s: int,
+    beside: Beside | None = None,
 ) -> None:
     """Never returns."""
     code = 99
@@ -345,6 +352,8 @@ def run_engine(
 
         felix = parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}).settings
         engine = PolicyEngine(context, NODE, tell, felix)
+        if beside is not None:
+            engine.rules.listener = beside(engine.wake, stopping)
         if tunnels is not None:
             engine.use(felix, tunnels)
         install_from_environment(environ)

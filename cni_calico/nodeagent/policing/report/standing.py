@@ -18,6 +18,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.gate import Gate
 from cni_calico.nodeagent.policing.report.announce import describe_policing
 from cni_calico.nodeagent.policing.report.dispute_events import DisputeEvents
+from cni_calico.nodeagent.policing.report.in_force import RulesInForce
 from cni_calico.nodeagent.policing.report.lifelines import Lifelines, describe_idle, read_lifelines
 from cni_calico.nodeagent.policing.report.problems import (
     count_goal,
@@ -86,7 +87,8 @@ class StandingReport:
         self._said = Said(context.log)
         self._surroundings = Surroundings()
         self._disputes = DisputeEvents(context.kubernetes_store, context.log)
-        self._counted_at, self._count_next = -1, 0.0  # transactions when the kernel's content was last counted
+        self._counted = -1, 0.0  # transactions when the kernel's content was last counted, and when it is the next time
+        self.rules = RulesInForce()
 
     def notice(self, happened: Happened) -> None:
         """Note what the kernel reported."""
@@ -143,9 +145,10 @@ class StandingReport:
         figures = self.figures
         figures.records = result.records
         figures.selectors = result.facts.selectors
-        if figures.transactions == self._counted_at or self._now() < self._count_next:
+        transactions, due = self._counted
+        if figures.transactions == transactions or self._now() < due:
             return
-        self._counted_at, self._count_next = figures.transactions, self._now() + _COUNT_S
+        self._counted = figures.transactions, self._now() + _COUNT_S
         figures.in_kernel = result.count_kernel()
 
     def _troubles(self, result: RoundResult) -> Iterator[str]:

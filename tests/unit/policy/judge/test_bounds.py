@@ -42,7 +42,7 @@ def wanted_with(*rules: WantedRule, **sets: Members) -> Wanted:
 
 def same(judge: Judge, wanted: Wanted, packet: Packet) -> str:
     expected = decide(wanted, POD, INGRESS, packet)
-    assert judge.judge(POD, INGRESS, packet).decision == replace(expected, logged=())
+    assert judge.judge(judge.of_workload(POD, INGRESS), packet).decision == replace(expected, logged=())
     return expected.verdict
 
 
@@ -100,7 +100,7 @@ def test_cells_and_their_spans_are_bounded() -> None:
     assert len(few) == 100 and len(thin) == 10
     for judge in (few, thin):
         judge.change(WantedChanges(policies={POLICY: WantedPolicy(POLICY, "default", ingress=(), egress=None)}))
-        assert not len(judge) and judge.judge(POD, INGRESS, tcp(1, 80)).decision == replace(
+        assert not len(judge) and judge.judge(judge.of_workload(POD, INGRESS), tcp(1, 80)).decision == replace(
             decide(wanted, POD, INGRESS, tcp(1, 81)), logged=()
         )
 

@@ -113,10 +113,12 @@ def require_same(wanted: Wanted, asked: list[Packet], work: int) -> None:
     directions: tuple[Direction, ...] = ("ingress", "egress")
     for packet in asked:
         for direction in directions:
-            assert judge.judge(POD, direction, packet).decision == plain(decide(wanted, POD, direction, packet))
+            assert judge.judge(judge.of_workload(POD, direction), packet).decision == plain(
+                decide(wanted, POD, direction, packet)
+            )
             for reach in STAGES:
                 expected = decide_host(wanted, HOST, reach, direction, packet)
-                assert judge.judge_host(HOST, reach, direction, packet).decision == plain(expected)
+                assert judge.judge(*judge.of_hosts(reach, direction), packet).decision == plain(expected)
 
 
 given_any = given(worlds(), st.lists(packets(), min_size=10, max_size=20), st.sampled_from((MOST_WORK, 6)))

@@ -102,14 +102,15 @@ class Judging:
                 group = self.told.classes[self.told.endpoints[key].class_id]
                 for direction in DIRECTIONS:
                     tiers = group.ingress if direction == "ingress" else group.egress
-                    found = judge.judge(key, direction, packet)
+                    found = judge.judge(judge.of_workload(key, direction), packet)
                     self.require(found, decide(self.told, key, direction, packet), tiers, direction, packet)
             for key in self.some(self.told.hosts):
                 of_host = self.told.host_classes[self.told.hosts[key].class_id]
                 for reach, direction in STAGES:
                     expected = decide_host(self.told, key, reach, direction, packet)
                     tiers = of_host.tiers(reach, direction == "ingress")
-                    self.require(judge.judge_host(key, reach, direction, packet), expected, tiers, direction, packet)
+                    found = judge.judge((of_host.id, direction, reach), packet)
+                    self.require(found, expected, tiers, direction, packet)
 
     def some(self, there: Mapping[ResourceKey, Any]) -> list[ResourceKey]:
         keys = sorted(there, key=str)

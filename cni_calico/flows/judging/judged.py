@@ -1,0 +1,112 @@
+"""The recorder's door to judging: it hears from the agent which rules are in force, and judges by them.
+
+Rule: recording never waits for it. What the agent sends is taken in pieces; without the agent, or after a message that
+cannot be read, nothing is judged.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.flows.deciders import FIRST, Decider
+from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport
+from cni_calico.flows.judging.encoding import Messages
+from cni_calico.flows.judging.known import KnownRules
+from cni_calico.flows.packets import parts_of
+from cni_calico.log import Log
+from cni_calico.policy.explain import Decision
+
+_STDIN = 0
+_PIECE, _AT_ONCE = 64 << 10, 512 << 10
+_SAID_EVERY_S = 60.0
+
+
+def agents_end() -> int | None:
+    """The end of the agent's socket pair that was given to this process; None if something else has started it."""
+    try:
+        return _STDIN if stat.S_ISSOCK(os.fstat(_STDIN).st_mode) else None
+    except OSError:
+        return None
+
+
+class JudgedFlows:
+    """``decider_of``: what a number stands for; ``clock`` never steps."""
+
+    def __init__(
+        self, fd: int | None, decider_of: Callable[[int], Decider | None], log: Log, clock: Callable[[], float]
+    ) -> None:
+        self._fd, self._decider_of, self._log, self._clock = fd, decider_of, log, clock
+        self._messages, self._known = Messages(), KnownRules()
+        self._agreement = Agreement(self._known, clock)
+        self._said: float | None = None
+        if fd is not None:
+            os.set_blocking(fd, False)
+
+    def receive(self) -> None:
+        """Take in what the agent has sent."""
+        for _ in range(_AT_ONCE // _PIECE):
+            if self._fd is None:
+                return
+            try:
+                data = os.read(self._fd, _PIECE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._stop("the agent has ended")
+                return
+            self._messages.put(data)
+            try:
+                while (message := self._messages.take()) is not None:
+                    self._known.receive(*message, self._clock())
+            except ValueError as e:
+                self._stop(str(e))
+                return
+
+    def _stop(self, why: str) -> None:
+        self._fd = None  # it stays open: another file would become our standard input
+        self._known.ready = False
+        self._log.warning(f"flows are not judged any more: {why}")
+
+    def check(self, key: bytes, number: int) -> None:
+        """Compare what the kernel has reported with what the rules in force say."""
+        if number >= FIRST:
+            self._agreement.check(key, number, self._decider_of(number))
+
+    def settle(self) -> None:
+        """Say what differs, not too often."""
+        for difference in self._agreement.settle():
+            now = self._clock()
+            if self._said is None or now - self._said >= _SAID_EVERY_S:
+                self._said = now
+                self._log.error(_describe(difference))
+
+    def status(self) -> dict[str, Any]:
+        one = self._agreement
+        return {
+            "judges": self._known.ready,
+            "agreed": one.agreed,
+            "disagreed": one.disagreed,
+            "unjudged": one.skipped + one.unsettled,
+        }
+
+
+def _describe(difference: UnexplainedReport) -> str:
+    source, destination, protocol, sport, dport = parts_of(difference.key)
+    ends = f"{ip_address(source)} to {ip_address(destination)}, protocol {protocol}, {sport} to {dport}"
+    said, judged = difference.said, ", or ".join(_sentence(one.decision) for one in difference.judged)
+    told = f"{said.sentence()} ({said.action})"
+    return f"the packet filter decided otherwise than the rules in force: {ends}: {told}, and not {judged}"
+
+
+def _sentence(decision: Decision | None) -> str:
+    if decision is None:
+        return "nothing"
+    if decision.policy is None:
+        return f"the end of tier {decision.tier}" if decision.tier else "no policy or profile"
+    return f"{decision.policy} rule {decision.rule} ({decision.verdict})"

@@ -1,0 +1,82 @@
+"""PURE: the rules that the agent says are in force, and who has which address under them.
+
+Rule: between the first and the last piece of a change nothing is judged. Nothing is kept that judging does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cni_calico.flows.judging.encoding import BEGIN, DONE, STANDS_IN
+from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.judge.cells import AskedEachTime, Cell
+from cni_calico.policy.judge.trace import Judge
+from cni_calico.policy.wanted import Packed, PolicyReach, Wanted, WantedChanges, WantedPolicy
+
+_CELLS, _SPANS, _ADDRESSES, _WORK = 4_000, 40_000, 10_000, 20_000
+PolicyName = tuple[str, str, str]  # kind, namespace, name
+_STAGES: tuple[PolicyReach, ...] = ("own", "forward", "beforeNat", "raw")
+
+
+class KnownRules:
+    """``receive`` what the agent sends. ``version`` changes with each; ``changed``: when that was last, as ``now``."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.changed = float("-inf")
+        self.ready = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._judge = Judge(Wanted(), _CELLS, _SPANS, _ADDRESSES, _WORK)
+        self._addresses: dict[ResourceKey, tuple[Packed, ...]] = {}
+        self._at: dict[Packed, set[ResourceKey]] = {}
+        self._standing_in: set[PolicyName] = set()
+
+    def receive(self, kind: str, changes: WantedChanges, now: float) -> None:
+        """A message (``judging.encoding``)."""
+        self.version += 1
+        self.changed = now
+        self.ready = kind == DONE
+        if kind == BEGIN:
+            self._forget()
+        self._judge.change(changes)
+        for name, policy in changes.policies.items():
+            at = name.kind, name.namespace, name.name
+            (self._standing_in.add if _stands_in(policy) else self._standing_in.discard)(at)
+        for key, endpoint in changes.endpoints.items():
+            for address in self._addresses.pop(key, ()):
+                self._at[address].discard(key)
+                if not self._at[address]:
+                    del self._at[address]
+            if endpoint is not None:
+                self._addresses[key] = endpoint.addresses
+                for address in endpoint.addresses:
+                    self._at.setdefault(address, set()).add(key)
+
+    def cells(
+        self, source: Packed, destination: Packed, protocol: int, *, ingress: bool
+    ) -> Iterator[Cell | AskedEachTime]:
+        """What decides about packets between these addresses in that direction: of the workload whose address it is,
+        and of each stage of this host's endpoints, because it is not known which of them a packet passes.
+        """
+        yield from self.cells_of_workload(source, destination, protocol, ingress=ingress)
+        for reach in _STAGES:
+            for group in self._judge.of_hosts(reach, "ingress" if ingress else "egress"):
+                yield self._judge.cell(group, source, destination, protocol)
+
+    def cells_of_workload(
+        self, source: Packed, destination: Packed, protocol: int, *, ingress: bool
+    ) -> Iterator[Cell | AskedEachTime]:
+        """None if no workload of this node has the address; more than one if several say that it is theirs."""
+        for key in self._at.get(destination if ingress else source, ()):
+            group = self._judge.of_workload(key, "ingress" if ingress else "egress")
+            yield self._judge.cell(group, source, destination, protocol)
+
+    def stands_in(self, policy: PolicyName) -> bool:
+        """Whether it is not the record's own: it waits, and the kernel may have an earlier version."""
+        return policy in self._standing_in
+
+
+def _stands_in(policy: WantedPolicy | None) -> bool:
+    return policy is not None and any(key == STANDS_IN for rule in policy.rules() for key, _ in rule.annotations)

@@ -1,0 +1,159 @@
+"""Packets that the kernel has decided about, judged again by the recorder while policies change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from cni_calico.daemon.supervisor import own_command
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError
+from cni_calico.flows.client import ask
+from cni_calico.flows.query import FlowQuery
+from cni_calico.flows.serving import SOCKET
+from cni_calico.log import Log
+from cni_calico.nodeagent.policing.report.in_force import RulesListener
+from cni_calico.nodeagent.recording.keeper import RecorderKeeper
+from cni_calico.nodeagent.recording.rules import RulesTeller
+from tests.deadlines import until
+from tests.netns.policing.lab import NODE, Lab, lab
+
+pytestmark = [pytest.mark.netns]
+
+
+def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesListener]:
+    """The recorder's keeper in the engine's process, as in the agent."""
+
+    def start(wake: Callable[[], None], stopping: threading.Event) -> RulesListener:
+        rules = RulesTeller(wake)
+        log = Log("debug", str(root / "recorder.log"), stderr=False)
+        environ = {**os.environ, "CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")}
+
+        def start_thread(work: Callable[[], None]) -> None:
+            threading.Thread(target=work, daemon=True).start()
+
+        keeper = RecorderKeeper(
+            NODE, str(root / "run"), log, own_command(), environ, start_thread, stopping, rules=rules
+        )
+        keeper.use("Enabled", ())
+        return rules
+
+    return start
+
+
+class Judged:
+    def __init__(self, lab: Lab, root: Path) -> None:
+        self.lab, self.root, self.count = lab, root, 0
+
+    def says(self) -> dict[str, Any]:
+        try:
+            return next(ask(str(self.root / "run" / SOCKET), FlowQuery(status=True), Deadline.after(10)), {})
+        except CalicoError:
+            return {}
+
+    def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def reached() -> bool:
+            found.update(self.says())
+            return bool(found) and condition(found)
+
+        try:
+            until(reached, what)
+        except AssertionError as e:
+            raise AssertionError(f"{e}: {found}\n{(self.root / 'recorder.log').read_text()[-2000:]}") from None
+        return found
+
+    def send(self, *ports: int) -> None:
+        for port in ports:
+            for version in (4, 6):
+                self.count += 1
+                self.lab.passes("a", "b", port, version=version, sport=2000 + self.count)
+
+    @property
+    def log(self) -> str:
+        return (self.root / "recorder.log").read_text()
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Iterator[Judged]:
+    with lab(tmp_path) as made:
+        made.put_profile("kns.default")
+        made.add("a", "10.77.0.1", "fd00:77::1", app="a")
+        made.add("b", "10.77.0.2", "fd00:77::2", app="b")
+        made.beside = beside(tmp_path)
+        made.put("GlobalNetworkPolicy", "p", policy(80))
+        made.start(FELIX_FLOWS="Enabled")
+        made.until_in_force(policies=1, endpoints=2)
+        one = Judged(made, tmp_path)
+        one.until("the recorder knows the rules", lambda said: said.get("judges", False))
+        yield one
+
+
+def policy(port: int, **spec: Any) -> dict[str, Any]:
+    allow = {
+        "action": "Allow",
+        "protocol": "UDP",
+        "destination": {"ports": [port]},
+        "source": {"selector": "app == 'a'"},
+    }
+    return {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [allow], **spec}
+
+
+def test_what_the_kernel_decides_is_what_the_rules_say(seen: Judged) -> None:
+    """Policies, tiers, sets and profiles change under the packets; and the recorder is killed and begun anew."""
+    lab, random = seen.lab, Random(3)
+    lab.put("Tier", "first", {"order": 1})
+    for turn in range(12):
+        port = random.choice((80, 81, 82))
+        rules = policy(port)["ingress"]
+        passing = {"action": "Pass", "protocol": "UDP", "destination": {"ports": ["80:81"]}}
+        lab.put("GlobalNetworkPolicy", "p", policy(port, order=random.random()))
+        if turn % 3 == 0:
+            lab.put("GlobalNetworkPolicy", "first.q", policy(0, tier="first", ingress=[passing, *rules]))
+        elif turn % 3 == 1:
+            lab.remove("GlobalNetworkPolicy", "first.q")
+        lab.put_endpoint(lab.workloads["a"], app=random.choice(("a", "c")))
+        seen.send(80, 81, 82)
+    sent = 2 * seen.count  # reports: on the way out, and on the way in
+    said = seen.until("all are judged", lambda said: said["agreed"] + said["unjudged"] + said["disagreed"] >= sent)
+    assert said["disagreed"] == 0 and said["agreed"] > sent // 2, said
+    pid = int(seen.log.rpartition("(process ")[2].split(")")[0])
+    os.kill(pid, signal.SIGKILL)
+    said = seen.until("another one knows the rules", lambda said: said.get("judges", False) and not said["agreed"])
+    seen.send(80, 81, 82)
+    said = seen.until("they are judged", lambda said: said["agreed"] + said["unjudged"] >= 12)
+    assert (said["agreed"], said["disagreed"]) == (12, 0), said
+
+
+def test_a_report_that_the_rules_do_not_explain_is_found(capfd: pytest.CaptureFixture[str], seen: Judged) -> None:
+    """Here it is another table that reports, under the number of a rule of ours."""
+    lab = seen.lab
+    seen.send(80)
+    seen.until("they are judged", lambda said: said["agreed"] >= 4)
+    lines = map(json.loads, (seen.root / "state" / "flows" / "numbers").read_text().splitlines())
+    (number,) = (one["number"] for one in lines if one["name"] == "p" and one["index"] == 0)
+    rule = f'add rule ip other f udp dport 83 log prefix "{number:08x}" group 61790 snaplen 64'
+    lab.host.run("nft", f"add table ip other; add chain ip other f {{ type filter hook forward priority -9; }}; {rule}")
+
+    def is_found() -> bool:
+        seen.send(83)  # until the rules are old enough
+        return bool(seen.says().get("disagreed"))
+
+    until(is_found, "it differs", pause_s=0.2)
+    assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 83)
+    log: list[str] = []
+
+    def is_said() -> bool:
+        log.append(capfd.readouterr().err)
+        return "ingress: p rule 0 (Allow), and not the end of tier default" in "".join(log)
+
+    until(is_said, "the log says so")
