@@ -15,11 +15,12 @@ from errno import EFBIG
 
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
 from cni_calico.kernel.files import Files
-from cni_calico.regular import append_whole, make_directories, read_regular
+from cni_calico.regular import append_whole, make_directories, open_regular, read_regular
 
 ENDS, NAMES, NUMBERS = "flow-ends.json", "names", "numbers"
 _MOST_BYTES = NUMBERS_BYTES
 _KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
+_TAIL = 512  # bytes by which a file is known that is only longer: more than a line
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
 
@@ -82,6 +83,7 @@ class FollowedFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
+        self._end, self._tail = 0, b""  # of the lines that were read
 
     def changed(self) -> bool:
         try:
@@ -101,6 +103,21 @@ class FollowedFile:
         except OSError:
             return b""
 
+    def read_on(self) -> tuple[bytes, bool]:
+        """The lines that were not read yet, and whether they are all of another file; nothing if it cannot be read."""
+        try:
+            with open(open_regular(self.path, follow=False), "rb", buffering=0) as file:
+                known = self._end - len(self._tail)
+                is_another = not self._end or os.pread(file.fileno(), len(self._tail), known) != self._tail
+                begin = 0 if is_another else self._end
+                file.seek(begin)
+                data = file.read(_MOST_BYTES)
+        except OSError:
+            return b"", False
+        whole = data[: data.rfind(b"\n") + 1]
+        self._end, self._tail = begin + len(whole), (whole or self._tail)[-_TAIL:]
+        return whole, is_another
+
 
 class Deciders:
     """What numbers stand for, from the agent's file; one that is not known is looked up again if the file changed. Only
@@ -114,9 +131,10 @@ class Deciders:
     def get(self, number: int) -> Decider | None:
         found = self._known.get(number)
         if found is None and number >= FIRST and self._file.changed():
-            lines = self._file.read().decode("utf-8", "surrogateescape").splitlines()
-            if known := dict(one for one in map(parse_line, lines) if one is not None):
-                self._known = known
+            data, is_another = self._file.read_on()
+            lines = data.decode("utf-8", "surrogateescape").splitlines()
+            new = dict(one for one in map(parse_line, lines) if one is not None)
+            self._known = new if new and is_another else self._known | new
             found = self._known.get(number)
         return found
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cni_calico.flows import names as names_module
-from cni_calico.flows.deciders import Decider, render_line
+from cni_calico.flows.deciders import Decider, parse_line, render_line
 from cni_calico.flows.names import ENDS, NAMES, Deciders, EndName, Names, parse_ends, parse_name, render_ends
 from tests.full_disk import largest_file
 
@@ -78,6 +79,26 @@ def test_numbers_are_those_of_the_file_that_is_there_now(tmp_path: Path) -> None
     path.rmdir()
     path.write_text(render_line(301, decider) + render_line(303, decider))
     assert deciders.get(303) == decider and deciders.get(300) is None and deciders.get(301) == decider
+
+
+def test_only_what_the_agent_adds_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whole lines, whatever the agent is about to write, and from the beginning when it is another file."""
+    parsed: list[str] = []
+    monkeypatch.setattr(names_module, "parse_line", lambda line: parsed.append(line) or parse_line(line))
+    decider = Decider("NetworkPolicy", "a", "p", "default", True, 0, "Allow")
+    lines = [render_line(300 + i, replace(decider, index=i)) for i in range(4)]
+    deciders, path = Deciders(str(tmp_path)), tmp_path / "numbers"
+    path.write_text(lines[0] + lines[1][:-5])
+    assert deciders.get(301) is None and deciders.get(300) is not None and len(parsed) == 1
+    with path.open("a") as file:
+        file.write(lines[1][-5:] + lines[2])
+    assert deciders.get(301) is not None and deciders.get(302) is not None and len(parsed) == 3
+    assert deciders.get(303) is None and len(parsed) == 3
+    path.write_text(lines[2])  # shorter: from the beginning
+    assert deciders.get(303) is None and deciders.get(302) is not None and deciders.get(300) is None
+    (tmp_path / "new").write_text(lines[3] + lines[0] + lines[1])
+    (tmp_path / "new").rename(path)
+    assert deciders.get(300) is not None and deciders.get(303) is not None and deciders.get(302) is None
 
 
 def names_of(root: Path, *ends: EndName, at: int = NOW) -> tuple[Names, list[int]]:
