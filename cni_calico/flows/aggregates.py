@@ -95,13 +95,17 @@ class FlowAggregates:
         except sqlite3.Error as e:
             if not is_malformed(e):
                 raise
-            self._close()
-            os.replace(self.path, f"{self.path}.bad")
-            for suffix in ("-wal", "-shm"):
-                with suppress(FileNotFoundError):
-                    os.unlink(self.path + suffix)
-            self._log.warning(f"{self.path} is set aside as {self.path}.bad, and sums of flows begin anew: {e}")
+            self._set_aside(e)
             self._write(taken, now)
+
+    def _set_aside(self, why: sqlite3.Error) -> None:
+        """Raises OSError."""
+        self._close()
+        os.replace(self.path, f"{self.path}.bad")
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(self.path + suffix)
+        self._log.warning(f"{self.path} is set aside as {self.path}.bad, and sums of flows begin anew: {why}")
 
     def _write(self, taken: UnwrittenSums, now: int) -> None:
         oldest = (now - self._kept_s) // BUCKET_S
@@ -193,7 +197,10 @@ class FlowAggregates:
         try:
             return [] if self._database is None else ask(self._database)
         except sqlite3.Error as e:
-            self._tell(f"sums of flows cannot be read from {self.path}: {_why(e)}")
+            self._tell(f"sums of flows cannot be read from {self.path}: {e}")
+            if is_malformed(e):
+                with suppress(OSError):
+                    self._set_aside(e)
             return []
 
 

@@ -168,7 +168,11 @@ class SumsDatabase:
         return [int(bucket) for (bucket,) in self._connection.execute(asked, (begin, end))]
 
     def read(self, bucket: int) -> list[NamedSum]:
-        return [_parse(row) for row in self._connection.execute(_READ, (bucket,)).fetchall()]
+        """Raises OtherDatabase for what no recorder has written."""
+        try:
+            return [_parse(row) for row in self._connection.execute(_READ, (bucket,)).fetchall()]
+        except (TypeError, ValueError) as e:
+            raise OtherDatabase(f"it has a sum that cannot be one: {e}") from e
 
 
 def _require_ours(path: str) -> tuple[int, int]:
@@ -195,8 +199,11 @@ def _values(bucket: int, ends: Sequence[int], key: FlowKey, counts: SumCounts) -
 
 
 def _parse(row: tuple[Any, ...]) -> NamedSum:
+    if len(row[0]) not in (0, 4, 16) or len(row[0]) != len(row[1]):
+        raise ValueError(f"addresses of {len(row[0])} and {len(row[1])} bytes")
     source, destination = (EndName(*name) if name[0] else None for name in (row[9:12], row[12:15]))
     began, last, connections, *carried, ended, measured = map(int, row[15:])
     packets, size, packets_back, size_back = carried
     counts = SumCounts(began, last, connections, packets, size, packets_back, size_back, ended, measured)
-    return FlowKey._make((*row[:9], 0, 0)), source, destination, counts
+    key = FlowKey._make((bytes(row[0]), bytes(row[1]), *map(int, row[2:9]), 0, 0))
+    return key, source, destination, counts

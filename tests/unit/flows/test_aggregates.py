@@ -261,6 +261,24 @@ def test_a_file_that_is_damaged_while_it_is_used_is_set_aside(tmp_path: Path) ->
     assert Path(f"{aggregates.path}.bad").exists() and "set aside" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE end SET address = x'0a00'", "UPDATE end SET address = 7", "UPDATE flow SET packets = 'many'"],
+)
+def test_what_no_recorder_has_written_is_found_when_it_is_read(tmp_path: Path, change: str) -> None:
+    aggregates = opened(tmp_path)
+    aggregates.sums.add(flow(source=1))
+    aggregates.flush(NOW, force=True)
+    with sqlite3.connect(aggregates.path) as database:
+        database.execute(change)
+    database.close()
+    assert totals(aggregates) == {} and "cannot be read" in aggregates.trouble
+    assert Path(f"{aggregates.path}.bad").exists()
+    aggregates.sums.add(flow(source=2))
+    aggregates.flush(NOW, force=True)
+    assert totals(aggregates) == naive([flow(source=2)]) and not aggregates.trouble
+
+
 def test_a_file_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
     aggregates = opened(tmp_path)
     aggregates.sums.add(flow(source=1))
