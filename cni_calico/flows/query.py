@@ -22,6 +22,7 @@ PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
 FIELDS = ("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol", "policy", "tier")
 ALLOWED, DENIED = "allowed", "denied"
 MOST_LAST = 1_000_000
+_LATEST_S = 1e11  # some thousand years
 _FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status")
 
 
@@ -100,7 +101,7 @@ def _parse_time(found: Mapping[str, Any], name: str) -> float | None:
     value = found.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LATEST_S <= value <= _LATEST_S:
         raise QueryRefused(f"{name} must be seconds since 1970")
     return float(value)
 

@@ -14,7 +14,7 @@ import pytest
 from cni_calico.flows import recorder as module
 from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.losses import DENIED, RATE, Loss
-from cni_calico.flows.query import Condition, FlowQuery, render_query
+from cni_calico.flows.query import Condition, FlowQuery, parse_query, render_query
 from cni_calico.flows.recorder import DIRECTORY, Recorder
 from cni_calico.flows.records import BYTES
 from cni_calico.flows.serving import SOCKET
@@ -210,3 +210,13 @@ def test_without_its_file_sums_are_those_of_the_ring(stepped: Callable[[], Stepp
     assert [one["connections"] for one in shown(node, FlowQuery(aggregate=True))] == [2]
     (trouble,) = node.recorder.status()["troubles"]
     assert "in memory" in trouble and "flows.db" in trouble
+
+
+def test_a_question_about_any_time_is_answered(stepped: Callable[[], Stepped]) -> None:
+    node = stepped()
+    node.step((True, key(1000), OUT))
+    for since in (None, -1e11, 0.0, 1e11):
+        for until in (None, -1e11, 0.0, 1e11):
+            for aggregate in (False, True):
+                query = parse_query(render_query(FlowQuery(since=since, until=until, aggregate=aggregate)))
+                assert len(shown(node, query)) == (since != 1e11 and until in (None, 1e11))
