@@ -21,6 +21,7 @@ from cni_calico.flows.serving import SOCKET
 from cni_calico.flows.sums import BUCKET_S
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from cni_calico.log import SILENT
+from cni_calico.nodeagent.status import flow_metrics
 
 RING_BYTES = 1 << 20
 NOW = 2_000_000_000.0
@@ -220,3 +221,14 @@ def test_a_question_about_any_time_is_answered(stepped: Callable[[], Stepped]) -
             for aggregate in (False, True):
                 query = parse_query(render_query(FlowQuery(since=since, until=until, aggregate=aggregate)))
                 assert len(shown(node, query)) == (since != 1e11 and until in (None, 1e11))
+
+
+def test_the_status_has_what_metrics_are_made_of(
+    stepped: Callable[[], Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = stepped().recorder.status()
+    monkeypatch.setattr(flow_metrics, "ask_recorder", lambda run_dir: said)
+    assert {family.name for family in flow_metrics.collect_flows("")} >= {
+        "calico_flows_live",
+        "calico_flows_store_bytes",
+    }

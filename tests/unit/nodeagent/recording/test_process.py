@@ -11,6 +11,6 @@ def test_it_imports_nothing_of_the_agent_or_the_datastore() -> None:
     code = "import sys, cni_calico.nodeagent.recording.process; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "cni_calico.flows.recorder" in loaded
-    others = ("cni_calico.nodeagent.", "cni_calico.datastore", "cni_calico.ipam", "cni_calico.policy", "ssl", "grpc")
+    others = ("cni_calico.nodeagent.", "cni_calico.datastore", "cni_calico.ipam", "ssl", "grpc")
     allowed = "cni_calico.nodeagent.recording"
     assert [name for name in loaded if name.startswith(others) and not name.startswith(allowed)] == []
