@@ -176,6 +176,12 @@ def test_clicks_filter_and_open(opened: Browser) -> None:
     opened.press("Enter")
     opened.until("!document.getElementById('wrong').hidden")
     assert "--nonsense" in opened.evaluate("document.getElementById('wrong').textContent")
+    opened.press("x")
+    opened.until(f"{ROWS} === 5")
+    opened.press("/")
+    opened.type("--from '" + "\u00e4" * 1500 + "'")
+    opened.press("Enter")
+    assert "too long" in opened.evaluate("document.getElementById('wrong').textContent")
 
 
 def test_the_matrix(opened: Browser) -> None:

@@ -25,7 +25,7 @@ BODY = f"""<main>
 <span class="buttons"><button type="button" id="pause" aria-pressed="false">Pause</button>
 <button type="button" id="view" aria-pressed="false">Matrix</button>
 <button type="button" id="help" aria-label="Keys">?</button></span></header>
-<form id="filter" role="search"><input id="words" class="mono" autocomplete="off" spellcheck="false" maxlength="4000"
+<form id="filter" role="search"><input id="words" class="mono" autocomplete="off" spellcheck="false" maxlength="2000"
 aria-label="Filter" placeholder="--from shop/web --not --verdict allowed --port 5432">
 <button type="submit">Filter</button><button type="button" id="clear">Clear</button></form>
 <p id="wrong" class="bad" role="alert" hidden></p>

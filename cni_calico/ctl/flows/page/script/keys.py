@@ -4,13 +4,16 @@ Rule: whatever the mouse can do the keyboard can; a key that is typed into a fie
 """
 
 KEYS = r"""
+const LONGEST = 6000;  // of a filter in an address
+
 function apply(text) {
   at("words").value = words = text.trim();
   complain("");
   if (data.live) {
     reset();
     summarize();
-    connect();
+    if (encodeURIComponent(words).length < LONGEST) connect();
+    else complain("filter: it is too long");
     return;
   }
   let conditions = [];

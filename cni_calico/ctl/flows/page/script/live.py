@@ -130,7 +130,7 @@ async function refresh(entry) {
     const found = told.filter(event => event.startsWith("event: flow\n"))
       .map(event => JSON.parse(event.split("\ndata: ")[1]));
     const now = found.find(one => keyOf(one) === key);
-    if (now) redraw(entry, now);
+    if (now && JSON.stringify(now) !== JSON.stringify(entry.flow)) redraw(entry, now);
   } catch {  // what is shown is what was told
   }
 }
