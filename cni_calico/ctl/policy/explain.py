@@ -30,6 +30,7 @@ from cni_calico.ctl.policy.masquerading import masquerading
 from cni_calico.ctl.policy.published import SeenTranslation, look_here, parse_host_port, read_address
 from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.policy.seen import describe_seen
+from cni_calico.ctl.policy.steps import Step, describe_passes, steps_of
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -109,11 +110,14 @@ def explain(session: Session, arguments: Namespace) -> str:
     hosts = judge(graph.wanted(), path, packet, views, before_nat=outer)
     for cut in describe_cut_sessions(records, views, read_sessions(session, records.nodes, views)):
         arguments.warn(cut)
-    allowed = all(passes for *_, passes in judged) and all(host.passes for host in hosts)
+    allowed = all(passes for *_, passes, _ in judged) and all(host.passes for host in hosts)
     if arguments.output != TABLE:
         ends = [
-            {"workload": end.shown, "direction": direction, "allowed": passes, "why": [line.strip() for line in lines]}
-            for end, direction, lines, passes in judged
+            {
+                **{"workload": end.shown, "direction": direction, "allowed": passes},
+                **{"why": [line.strip() for line in lines], "steps": steps},
+            }
+            for end, direction, lines, passes, steps in judged
         ]
         found: dict[str, object] = {"from": str(packet.source), "to": str(packet.destination)}
         found |= {"connection": _shown(packet)}
@@ -124,7 +128,8 @@ def explain(session: Session, arguments: Namespace) -> str:
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
     if published is not None:
         lines[:0] = [f"Judged from {text}." for text in published.judged_from]
-    lines += [line for _, _, text, _ in judged for line in text]
+    for _, _, text, _, steps in judged:
+        lines += [*text[:1], *describe_passes(steps), *text[1:]]
     lines += [line for host in hosts for line in _host_lines(records, graph, host)]
     verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
     hint = "" if published is not None else _hint(source, destination, packet, hosts)
@@ -271,22 +276,23 @@ def _shown(packet: Packet) -> str:
 
 def _judged(
     records: PolicyRecords, graph: Graph, end: TrafficEnd, direction: Direction, packet: Packet, path: list[HostGate]
-) -> tuple[list[str], bool]:
-    """The lines about one end, and whether the packet passes it. ``path``: the stages of host endpoints that it passes;
-    they are judged all together.
+) -> tuple[list[str], bool, list[Step]]:
+    """The lines about one end, whether the packet passes it, and the tiers that it meets. ``path``: the stages of host
+    endpoints that it passes; they are judged all together.
     """
     title = f"{direction} of {end.shown}"
     if end.is_host:
         is_policed = any((gate.node, gate.direction) == (end.node, direction) for gate in path)
-        return [] if is_policed else [f"  {title}: not policed, it passes no host endpoint there"], True
+        return [] if is_policed else [f"  {title}: not policed, it passes no host endpoint there"], True, []
     if end.key is None:
-        return [f"  {title}: not policed, it is not a workload"], True
+        return [f"  {title}: not policed, it is not a workload"], True, []
     wanted = graph.wanted()
     if end.key not in wanted.endpoints:
-        return [f"  {title}: DENIED, it has no interface or no address"], False
+        return [f"  {title}: DENIED, it has no interface or no address"], False, []
     found = decide(wanted, end.key, direction, packet)
     reason = _reason(records, found) or _end_reason(records, graph, end)
-    return _verdict_lines(records, title, found, reason), found.verdict == "Allow"
+    steps = steps_of(wanted, end.key, direction, packet, found)
+    return _verdict_lines(records, title, found, reason), found.verdict == "Allow", steps
 
 
 def _verdict_lines(records: PolicyRecords, title: str, found: Decision, reason: str) -> list[str]:

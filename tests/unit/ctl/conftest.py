@@ -11,7 +11,7 @@ from cni_calico.ctl.main import run
 from cni_calico.datastore.interface import Write
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
-from cni_calico.model.keys import parse_path
+from cni_calico.model.keys import ResourceKey, etcd_path, parse_path
 
 VECTORS = pathlib.Path(__file__).parents[2] / "golden" / "vectors"
 
@@ -114,3 +114,9 @@ def resource(kind, name, spec=None, **metadata):
         "metadata": {"name": name} | metadata,
         "spec": spec or {},
     }
+
+
+def stored(kind, name, spec, **metadata):
+    """As a Calicoctl's ``write`` takes it."""
+    document = resource(kind, name, spec, uid="u", creationTimestamp="2026-11-20T12:06:00Z", **metadata)
+    return {etcd_path(ResourceKey(kind, name, metadata.get("namespace", ""))): document}

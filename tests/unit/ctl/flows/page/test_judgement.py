@@ -11,29 +11,21 @@ import pytest
 
 from cni_calico.ctl.command_line.arguments import parse_arguments
 from cni_calico.ctl.flows.page.judgement import judge_now
-from cni_calico.model.keys import ResourceKey, etcd_path
-from tests.unit.ctl.conftest import Calicoctl
+from tests.unit.ctl.conftest import Calicoctl, stored
 
 POLICY = {"selector": "all()", "types": ["Ingress"], "ingress": [{"action": "Allow", "protocol": "TCP"}]}
-
-
-def resource(kind: str, name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
-    metadata = {"name": name, "uid": "u", "creationTimestamp": "2026-11-20T12:06:00Z"}
-    metadata |= {"namespace": namespace} if namespace else {}
-    document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": spec}
-    return {etcd_path(ResourceKey(kind, name, namespace)): document}
 
 
 def pod(name: str, ip: str) -> dict[str, Any]:
     found = {"orchestrator": "k8s", "node": "n1", "endpoint": "eth0", "pod": name, "interfaceName": f"cali{name}"}
     found |= {"containerID": f"c-{name}", "ipNetworks": [f"{ip}/32"], "profiles": ["open"]}
-    return resource("WorkloadEndpoint", f"n1-k8s-{name}-eth0", "shop", found)
+    return stored("WorkloadEndpoint", f"n1-k8s-{name}-eth0", found, namespace="shop")
 
 
 @pytest.fixture
 def judging(calicoctl: Calicoctl) -> Namespace:
-    profile = resource("Profile", "open", "", {"egress": [{"action": "Allow"}]})
-    policy = resource("NetworkPolicy", "default.db", "shop", POLICY)
+    profile = stored("Profile", "open", {"egress": [{"action": "Allow"}]})
+    policy = stored("NetworkPolicy", "default.db", POLICY, namespace="shop")
     calicoctl.write(pod("web", "10.0.0.1") | pod("db", "10.0.0.2") | profile | policy)
     arguments = parse_arguments(["-c", str(calicoctl.config), "flows", "--web"])
     arguments.prog = "calicoctl"
