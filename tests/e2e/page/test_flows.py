@@ -135,7 +135,12 @@ def test_what_would_be_decided_now(flow_browser: Browser, scripted_recorder: Scr
         ["egress of shop/web: allowed by rule 1 of Profile open"],
         [f"ingress: DENIED {HOSTILE}", '{"action":"Deny"}'],
     ]
-    ends = [{"allowed": i == 0, "why": lines} for i, lines in enumerate(why)]
+    deny = {"tier": "default", "action": "Deny", "by": "the end of the tier"}
+    steps = [
+        [],
+        [{"tier": HOSTILE, "action": "Pass", "by": "rule 2 of x"}, deny, {"tier": "z", "action": "", "by": ""}],
+    ]
+    ends = [{"allowed": i == 0, "why": lines, "steps": steps[i]} for i, lines in enumerate(why)]
     found: dict[str, Any] = {"allowed": False, "ends": ends, "hosts": [], "warnings": ["a policy is not in force"]}
     asked: list[Mapping[str, str]] = []
 
@@ -150,7 +155,12 @@ def test_what_would_be_decided_now(flow_browser: Browser, scripted_recorder: Scr
         text = flow_browser.evaluate("document.querySelector('.now').innerText")
         for part in ("Now the connection is DENIED", "rule 1 of Profile open", "\\x202e", "a policy is not in force"):
             assert part in text
-        assert flow_browser.evaluate("document.querySelectorAll('.now li.deny, .now img').length") == 1
+        strip = "[...document.querySelectorAll('.now li')].map(one => [one.className, one.innerText])"
+        (_, passed), denied, skipped = flow_browser.evaluate(strip)
+        assert passed.startswith("tier <img src=x") and passed.endswith(" passes on\nrule 2 of x")
+        assert denied == ["deny", "tier default DENIES\nthe end of the tier"]
+        assert skipped == ["pass", "tier z is not asked"]
+        assert flow_browser.evaluate("document.querySelectorAll('.now img').length") == 0
         flow_browser.press("Escape", "g", "j", "j", "j", "Enter")
         flow_browser.click("tr.detail .judge")
         flow_browser.until("!!document.querySelector('.now .bad')")

@@ -58,7 +58,7 @@ bdi { unicode-bidi: isolate }
 .sides li.deny { border-left-color: var(--bad) }
 .sides li.pass { border-left-color: var(--soft) }
 .sides li b { display: block; font-size: 12.5px }
-.sides p { margin: 0 } .now { border-top: 1px solid var(--line); padding: 8px 0 }
+.sides p { margin: 0; overflow-wrap: anywhere } .now { border-top: 1px solid var(--line); padding: 8px 0 }
 .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); gap: 2px 26px; margin: 10px 0 }
 .facts div { display: flex; gap: 10px }
 .facts dt { color: var(--soft); min-width: 74px } .facts dd { margin: 0; overflow-wrap: anywhere }

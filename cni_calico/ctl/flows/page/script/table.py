@@ -79,10 +79,16 @@ function factsOf(flow) {
 function nowOf(now) {
   const texts = lines => lines.map(line => make("p", {class: line.startsWith("{") ? "mono" : ""}, shown(line)));
   if (now.error) return make("p", {class: "bad"}, shown(now.error));
-  const sides = [...now.ends, ...now.hosts].map(
-    one => make("li", {class: one.allowed ? "allow" : "deny"}, ...texts(one.why)));
+  const kinds = {Allow: "allow", Deny: "deny", Pass: "pass", "": "pass"};
+  const verbs = {Allow: "allows", Deny: "DENIES", Pass: "passes on", "": "is not asked"};
+  const stepsOf = one => (one.steps ?? []).map(step => make("li", {class: kinds[step.action] ?? "pass"},
+    make("b", {}, make("bdi", {}, shown(step.tier ? `tier ${step.tier}` : "profiles")), ` ${verbs[step.action] ?? ""}`),
+    step.action ? make("bdi", {}, shown(step.by)) : ""));
+  const sides = [...now.ends, ...now.hosts].map(one => make("div", {class: one.allowed ? "allowed" : "denied"},
+    ...texts(one.why), make("ol", {}, ...stepsOf(one))));
   return make("div", {}, make("h3", {}, `Now the connection is ${now.allowed ? "allowed" : "DENIED"}`),
-    make("ol", {}, ...sides), ...texts(now.warnings));
+    make("p", {class: "soft"}, "as the datastore says; rules are counted from 1 here"),
+    make("div", {class: "sides"}, ...sides), ...texts(now.warnings));
 }
 
 function detailOf({flow, now}) {
@@ -91,7 +97,7 @@ function detailOf({flow, now}) {
   if (data.live) command.append(make("button", {type: "button", class: "judge"}, "Explain now"));
   return make("tr", {class: "detail"}, make("td", {colspan: "6"},
     make("div", {class: "sides"}, sideOf(flow, "egress", flow.source), sideOf(flow, "ingress", flow.destination)),
-    factsOf(flow), command, ...(now ? [make("div", {class: "now sides"}, nowOf(now))] : [])));
+    factsOf(flow), command, ...(now ? [make("div", {class: "now"}, nowOf(now))] : [])));
 }
 
 function toggle(entry, open = !entry.detail) {
