@@ -96,9 +96,16 @@ class Browser:
             self.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def click(self, selector: str) -> None:
-        """The middle of the first one."""
+        """The middle of the first one, once it stays where it is."""
         box = f"document.querySelector({selector!r}).getBoundingClientRect()"
-        x, y = self.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
+        before: list[float] = []
+
+        def stays() -> bool:
+            was, before[:] = before[:], self.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
+            return was == before
+
+        until(stays, f"{selector} stays where it is", pause_s=0.05)
+        x, y = before
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

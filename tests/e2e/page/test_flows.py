@@ -76,6 +76,7 @@ def opened(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> Iterat
 def show(browser: Browser, address: str | Path, rows: int, *, scheme: str = "light", width: int = 1200) -> None:
     browser.open(address, scheme=scheme, width=width, height=900)
     browser.until(f"{ROWS} === {rows}")
+    browser.until("document.getElementById('newest').textContent !== ''")  # nothing moves any more
 
 
 def written(scripted_recorder: ScriptedRecorder, tmp_path: Path) -> Path:

@@ -29,6 +29,7 @@ section { padding: 14px 18px; margin-top: 14px }
 #band { display: block; width: 100%; height: 44px; margin-top: 6px }
 #band .allowed { fill: var(--soft); fill-opacity: .45 }
 #band .denied { fill: var(--bad) }
+#counts, .ends { min-height: 1.5em }
 .ends { justify-content: space-between; font-size: 12.5px }
 #list { padding: 0 }
 #list .scroll { max-height: max(320px, calc(100vh - 330px)); border-radius: 14px }
