@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cni_calico.daemon.said import Said
@@ -60,6 +60,15 @@ REST = 9
 GROWN_BYTES = 32 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class _EngineView:
+    """What the policy engine says now."""
+
+    standing: Callable[[], Standing]
+    stalled_s: Callable[[], float]
+    policies: Callable[[], int]
+
+
 class DataplaneLoop:
     """One data plane, in the network namespace of the thread that calls ``run``.
 
@@ -91,9 +100,7 @@ class DataplaneLoop:
         self._environ = environ
         self._on_snapshot = on_snapshot
         self._on_tunnels = on_tunnels
-        self._policing = policing
-        self._policing_stalled_s = policing_stalled_s
-        self._known_policies = policies
+        self._engine = _EngineView(policing, policing_stalled_s, policies)
         self._log: Log = context.log
         self._said = Said(self._log)
         self._schedule = PassSchedule()
@@ -142,8 +149,8 @@ class DataplaneLoop:
             self._context.files,
             f"{settings.state_dir}/mtu",
             time.monotonic,
-            lambda: self._policing().upstream_goes,
-            lambda: self._policing().lost,
+            lambda: self._engine.standing().upstream_goes,
+            lambda: self._engine.standing().lost,
         )
         applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
@@ -210,7 +217,7 @@ class DataplaneLoop:
             if snapshot.unproven or snapshot.unread_of("WorkloadEndpoint"):
                 self._desired = with_routes_in_doubt(self._desired, used, read_host_routes(deadline), felix)
             self._note_tunnels(snapshot, felix, self._desired, interfaces, deadline)
-            self._desired, waiting = self._held.select(self._desired, up, self.ports, self._policing(), begun)
+            self._desired, waiting = self._held.select(self._desired, up, self.ports, self._engine.standing(), begun)
             done = applier.apply(self._desired, felix, deadline, full=full)
             there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
@@ -270,10 +277,10 @@ class DataplaneLoop:
         self._said.say("unmet", tuple(f"this node is not ready: {text}" for text in done.unmet), "error")
         self._said.say("problems", self._desired.problems, "warning")
         policies: tuple[str, ...] = ()
-        standing = self._policing()
+        standing = self._engine.standing()
         # there may be a policy that the engine has not taken in yet: it says so itself within a round
         silent = standing.in_force or not standing.decided or standing.none_exist
-        count = 0 if silent else self._known_policies() + self._policies[0]
+        count = 0 if silent else self._engine.policies() + self._policies[0]
         if count:
             policies = (
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
@@ -295,7 +302,7 @@ class DataplaneLoop:
         self._said.say("datastore", (f"the datastore is out of sync: {error}",) if error else (), "warning")
         self.numbers.note_datastore(in_sync=sources.healthy, error=bool(error))
         self.numbers.routes = Counter(route.dst.version for route in self._desired.routes)
-        self.facts["policing"] = self._policing().fields()
+        self.facts["policing"] = self._engine.standing().fields()
         fields = {
             "node": self.node,
             "datastore": describe_config(self._context.config),
@@ -309,7 +316,7 @@ class DataplaneLoop:
             "devices": {name: str(device.address or "") for name, device in self._desired.devices.items()},
             "routes": len(self._desired.routes),
             "backend": self._context.settings.backend,
-            "policing_stalled_s": round(self._policing_stalled_s(), 1),
+            "policing_stalled_s": round(self._engine.stalled_s(), 1),
             "troubles": dict(self._context.troubles),
             **self.facts,
         }

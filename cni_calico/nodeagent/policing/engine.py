@@ -18,10 +18,9 @@ from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.boot import BootTable
-from cni_calico.nodeagent.policing.enforce.early import EarlyGuard
-from cni_calico.nodeagent.policing.enforce.filters import NFTABLES, DataPlane, NoPacketFilter, OpenFilter, look, opened
-from cni_calico.nodeagent.policing.feed.incoming import Incoming, begin_reading
-from cni_calico.nodeagent.policing.feed.records import RecordFeed
+from cni_calico.nodeagent.policing.enforce.early import EarlyGuard, FoundEarly
+from cni_calico.nodeagent.policing.enforce.filters import NoPacketFilter, OpenFilter, look, opened
+from cni_calico.nodeagent.policing.feed.incoming import RecordReading, begin_reading
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop, filtering_of
 from cni_calico.nodeagent.policing.report.decision import DecisionFile
 from cni_calico.nodeagent.policing.report.in_force import RulesInForce
@@ -55,11 +54,8 @@ class PolicyEngine:
         self._node = node
         self._on_change = on_change
         self._early = early
-        self._keeps: bool | None = None  # whether an earlier run's rules stay until everything has been read
-        self._found: tuple[object, DataPlane] | None = None  # the packet filter that the first look found, and for what
-        self._incoming: Incoming | None = None
-        self._feed: RecordFeed | None = None
-        self._counted = 0
+        limit_mib = early.policy_memory_mib if early is not None else 0
+        self._reading = RecordReading(lambda: begin_reading(context, node, self.wake, limit_mib))
         self._asked: AskedOfEngine | None = None
         self._sessions: tuple[Lifeline, ...] = ()
         self._guard = threading.Lock()  # two threads hand in
@@ -107,44 +103,34 @@ class PolicyEngine:
 
     def count_policies(self) -> int:
         """How many there are, enforced or not; from any thread."""
-        feed = self._feed
-        return 0 if feed is None else feed.count_policies()
+        return self._reading.count_policies()
 
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``."""
         expect_growth()
         self._tell_decision()
-        self._read()
+        self._reading.incoming()
         try:
-            self._wait_for_parameters(stopping)
-            self._enforce(stopping)
+            self._enforce(self._wait_for_parameters(stopping), stopping)
         finally:
             collect_as_usual()
-            if self._incoming is not None:
-                self._incoming.feed.stop()
+            self._reading.stop()
 
-    def _read(self) -> Incoming:
-        if self._incoming is None:
-            limit_mib = self._early.policy_memory_mib if self._early is not None else 0
-            self._incoming = begin_reading(self._context, self._node, self.wake, limit_mib)
-            self._feed = self._incoming.feed
-        return self._incoming
-
-    def _wait_for_parameters(self, stopping: threading.Event) -> None:
+    def _wait_for_parameters(self, stopping: threading.Event) -> FoundEarly:
+        found = FoundEarly()
         if self._early is not None:
             early = EarlyGuard(self._early, self._context.log, self._tell)
             early.wait(self._configured, stopping)
-            self._keeps = early.keeps
-            if early.plane is not None and early.plane.name == NFTABLES:
-                self._found = filtering_of(self._early), early.plane
+            found = early.found
         while not stopping.is_set() and not self._configured.wait(0.1):
             pass
+        return found
 
-    def _enforce(self, stopping: threading.Event) -> None:
+    def _enforce(self, found: FoundEarly, stopping: threading.Event) -> None:
         while not stopping.is_set():
             self._moved = time.monotonic()
             try:
-                self._open(stopping)
+                self._open(found, stopping)
             except CalicoError as e:
                 self._tell(
                     Standing(
@@ -156,31 +142,35 @@ class PolicyEngine:
                 )
                 self._context.log.error(self.standing.sentence)
                 stopping.wait(KERNEL_AGAIN_S)
+            found = replace(found, plane=None)  # by the next time the kernel may have another one
 
-    def _open(self, stopping: threading.Event) -> None:
+    def _open(self, found: FoundEarly, stopping: threading.Event) -> None:
         """Returns when the parameters ask for another packet filter, too. Raises CalicoError."""
         asked = self._asked
         assert asked is not None
-        found, self._found = self._found, None
-        plane = found[1] if found is not None and found[0] == asked.filtering else look(asked.felix)
+        same = self._early is not None and filtering_of(self._early) == asked.filtering
         with (
-            opened(plane, asked.felix) as filtering,
+            opened(found.plane if same and found.plane is not None else look(asked.felix), asked.felix) as filtering,
             Nfnetlink() as conntrack,
             FilterMonitor(NAME, filtering.port) as monitor,
         ):
             self._monitor = monitor
             try:
-                self._work(asked, (filtering, conntrack, monitor), stopping)
+                self._work(asked, (filtering, conntrack, monitor), found.keeps, stopping)
             finally:
                 self._monitor = None
 
     def _work(
-        self, asked: AskedOfEngine, kernel: tuple[OpenFilter, Nfnetlink, FilterMonitor], stopping: threading.Event
+        self,
+        asked: AskedOfEngine,
+        kernel: tuple[OpenFilter, Nfnetlink, FilterMonitor],
+        keeps: bool | None,
+        stopping: threading.Event,
     ) -> None:
-        incoming = self._read()
-        told = self._tell, self.figures, self._keeps, self._outcome.rules
-        loop = PolicyLoop(self._context, self._node, asked, kernel, incoming, *told)
-        self._incoming = None
+        """``keeps``: whether an earlier run's rules stay until everything has been read."""
+        told = self._tell, self.figures, keeps, self._outcome.rules
+        loop = PolicyLoop(self._context, self._node, asked, kernel, self._reading.incoming(), *told)
+        self._reading.hand_over()
         try:
             while not stopping.is_set():
                 self._moved = time.monotonic()
@@ -189,8 +179,7 @@ class PolicyEngine:
                     return
                 loop.step(newest)
                 self._tell_decision()
-                before, self._counted = self._counted, self.count_policies()
-                if before != self._counted:
+                if self._reading.counts_anew():
                     self._on_change()
         finally:
             loop.stop()

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -61,6 +62,10 @@ LIMIT_S = 300.0
 TIMED = Path(__file__).with_name("timed_agent.py")
 
 
+def _has_two(directory: Path) -> bool:
+    return len(list(directory.iterdir())) >= 2
+
+
 class Starts(Bench):
     """One contestant, whose agent starts again and again."""
 
@@ -91,7 +96,7 @@ class Starts(Bench):
             for file in status.iterdir():
                 file.unlink()
             before = self._generation()
-            self._begin("warm", lambda: len(list(status.iterdir())) >= 2)  # noqa: B023 (called before the next turn)
+            self._begin("warm", partial(_has_two, status))
             self.add(warm_changes=self._generation() - before)
 
     def _begin(self, name: str, is_done: Any) -> None:

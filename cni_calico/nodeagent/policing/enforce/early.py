@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from ipaddress import ip_network
 
 from cni_calico.deadline import Deadline
@@ -22,7 +23,7 @@ from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
-from cni_calico.nodeagent.policing.enforce.filters import DataPlane, look, opened
+from cni_calico.nodeagent.policing.enforce.filters import NFTABLES, DataPlane, look, opened
 from cni_calico.nodeagent.policing.enforce.guard import StandingGuard
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -44,6 +45,16 @@ def read_used_tunnels(felix: FelixSettings, deadline: Deadline) -> Tunnels:
     return Tunnels(frozenset(vxlan), IPIP in up, named | frozenset(felix.external_nodes))
 
 
+@dataclass(frozen=True, slots=True)
+class FoundEarly:
+    """``keeps``: whether an earlier run has left rules, which stay; None: unknown. ``plane``: nf_tables if that is what
+    the parameters of the environment choose here.
+    """
+
+    keeps: bool | None = None
+    plane: DataPlane | None = None
+
+
 class EarlyGuard:
     """For the engine's thread. ``felix``: the parameters as far as the environment has them."""
 
@@ -53,13 +64,13 @@ class EarlyGuard:
         self._tell = tell
         self._guard: StandingGuard | None = None
         self._goal: Goal | None = None
-        self.plane: DataPlane | None = None  # the packet filter that was found for these parameters
+        self._plane: DataPlane | None = None
         self._standing: Standing | None = None
 
     @property
-    def keeps(self) -> bool | None:
-        """Whether an earlier run has left rules, which stay; None: unknown."""
-        return None if self._guard is None else self._guard.keeps
+    def found(self) -> FoundEarly:
+        plane = self._plane if self._plane is not None and self._plane.name == NFTABLES else None
+        return FoundEarly(None if self._guard is None else self._guard.keeps, plane)
 
     def wait(self, known: threading.Event, stopping: threading.Event) -> None:
         """Guard until the parameters and tunnels are known, or ``stopping``."""
@@ -77,7 +88,7 @@ class EarlyGuard:
         try:
             tunnels = read_used_tunnels(self._felix, Deadline.after(_READ_S))
             if self._guard is None or self._goal is None:
-                plane = self.plane = look(self._felix)
+                plane = self._plane = look(self._felix)
                 filtering = stack.enter_context(opened(plane, self._felix))
                 self._goal = Goal(plane.settings(self._felix, ()))
                 self._guard = StandingGuard(Enforcer(filtering.kernel, self._goal, self._log), self._goal)

@@ -29,3 +29,41 @@ def begin_reading(context: Context, node: str, wake: Callable[[], None], limit_m
     kubernetes = context.followed_kubernetes
     feed = RecordFeed(context.followed, node, wake, kubernetes, memory.judge, context.decided)
     return Incoming(feed, memory)
+
+
+class RecordReading:
+    """Who has what is read: it waits for a loop, or a loop has taken it over. For the engine's thread, but for
+    ``count_policies``.
+    """
+
+    def __init__(self, begin: Callable[[], Incoming]) -> None:
+        self._begin = begin
+        self._waiting: Incoming | None = None
+        self._feed: RecordFeed | None = None
+        self._counted = 0
+
+    def incoming(self) -> Incoming:
+        """What waits; reading begins if nothing does."""
+        if self._waiting is None:
+            self._waiting = self._begin()
+            self._feed = self._waiting.feed
+        return self._waiting
+
+    def hand_over(self) -> None:
+        """What waited has a loop, which stops it."""
+        self._waiting = None
+
+    def count_policies(self) -> int:
+        """How many there are, without those that are Kubernetes' own."""
+        feed = self._feed
+        return 0 if feed is None else feed.count_policies()
+
+    def counts_anew(self) -> bool:
+        """Whether there are more or fewer policies than at the last call."""
+        before, self._counted = self._counted, self.count_policies()
+        return before != self._counted
+
+    def stop(self) -> None:
+        """What waits for a loop."""
+        if self._waiting is not None:
+            self._waiting.feed.stop()

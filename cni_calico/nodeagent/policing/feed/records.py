@@ -47,7 +47,7 @@ from cni_calico.policy.steps import Steps, finish
 KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
 _DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
 _ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
-_COUNTED = ("NetworkPolicy", "GlobalNetworkPolicy")
+_COUNTED = (ResourceList("NetworkPolicy"), ResourceList("GlobalNetworkPolicy"))
 _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
 
@@ -68,7 +68,6 @@ class RecordFeed:
         judge: PolicyJudge = lambda kind, spec: (0, True),
         watch_after: threading.Event | None = None,
     ) -> None:
-        self._watch_after = watch_after
         self._wake, self._store, self._kubernetes = wake, store, kubernetes
         self._decoder, self._pending = RecordDecoder(node, judge), PendingChanges()
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
@@ -78,11 +77,11 @@ class RecordFeed:
         listen(store, self._note)
         own = kubernetes is not None and kubernetes is store
         kinds = (*KINDS, *(_CONVERTED if own else ()))
-        self._caches = [self._follow(store, ResourceList(kind)) for kind in kinds]
+        listings = [*map(ResourceList, kinds), endpoints_of_node(node) if own else _ENDPOINTS]
+        self._caches = [self._follow(store, listing, watch_after=watch_after) for listing in listings]
         self._has_all = not own
         self._blocks: list[Cache[HeldInBlock]] = []
         self._own_prefix = endpoints_of_node(node).name_prefix
-        self._caches.append(self._follow(store, endpoints_of_node(node) if own else _ENDPOINTS))
         self._has_slices = False
         self._pending.put_unless_known(_DEFAULT_ALLOW, DEFAULT_ALLOW)  # it exists on every datastore
 
@@ -118,7 +117,12 @@ class RecordFeed:
         return key.name.startswith(own) and not key.name.startswith(f"{own}-")
 
     def _follow(
-        self, store: Datastore, listing: ListKey, *, leaves_out: Callable[[Key], bool] = lambda key: False
+        self,
+        store: Datastore,
+        listing: ListKey,
+        *,
+        leaves_out: Callable[[Key], bool] = lambda key: False,
+        watch_after: threading.Event | None = None,
     ) -> Cache[Fed]:
         """``leaves_out``: keys that another cache reports."""
 
@@ -135,7 +139,7 @@ class RecordFeed:
             Kept(listing, self._decoder.decode, keep_documents=False),
             Listeners(lambda _: self._wake(), self._refuse, hand_over, gone, on_read=self._wake),
             cached=True,
-            watch_after=self._watch_after,
+            watch_after=watch_after,
         )
 
     def read_again(self, key: ResourceKey) -> None:
@@ -233,7 +237,7 @@ class RecordFeed:
 
     def count_policies(self) -> int:
         """Without those that are Kubernetes' own. For any thread."""
-        return sum(cache.count for cache in self._caches if getattr(cache.listing, "kind", "") in _COUNTED)
+        return sum(cache.count for cache in self._caches if cache.listing in _COUNTED)
 
     @property
     def unread_kinds(self) -> frozenset[str]:
