@@ -30,7 +30,7 @@ from cni_calico.ctl.policy.masquerading import masquerading
 from cni_calico.ctl.policy.published import SeenTranslation, look_here, parse_host_port, read_address
 from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.policy.seen import describe_seen
-from cni_calico.ctl.policy.steps import Step, describe_passes, steps_of
+from cni_calico.ctl.policy.steps import TierStep, describe_passes, steps_of
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -276,7 +276,7 @@ def _shown(packet: Packet) -> str:
 
 def _judged(
     records: PolicyRecords, graph: Graph, end: TrafficEnd, direction: Direction, packet: Packet, path: list[HostGate]
-) -> tuple[list[str], bool, list[Step]]:
+) -> tuple[list[str], bool, list[TierStep]]:
     """The lines about one end, whether the packet passes it, and the tiers that it meets. ``path``: the stages of host
     endpoints that it passes; they are judged all together.
     """

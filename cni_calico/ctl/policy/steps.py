@@ -10,10 +10,10 @@ from cni_calico.policy.explain import Decision, Packet
 from cni_calico.policy.judge.trace import Judge
 from cni_calico.policy.wanted import Direction, PolicyId, Wanted
 
-Step = dict[str, str]
+TierStep = dict[str, str]
 
 
-def steps_of(wanted: Wanted, key: ResourceKey, direction: Direction, packet: Packet, found: Decision) -> list[Step]:
+def steps_of(wanted: Wanted, key: ResourceKey, direction: Direction, packet: Packet, found: Decision) -> list[TierStep]:
     """``tier``, "" for the profiles; ``action``: Pass, Allow, Deny, or "" for a tier that is not asked any more;
     ``by``, in words. ``key`` must be a workload of ``wanted``.
     """
@@ -27,12 +27,12 @@ def steps_of(wanted: Wanted, key: ResourceKey, direction: Direction, packet: Pac
     return [*steps, *({"tier": tier, "action": "", "by": "not asked"} for tier in rest)]
 
 
-def describe_passes(steps: list[Step]) -> list[str]:
+def describe_passes(steps: list[TierStep]) -> list[str]:
     """A line for each tier that handed the packet on."""
     return [f"    tier {one['tier']} passes it on: {one['by']}" for one in steps if one["action"] == "Pass"]
 
 
-def _step(tier: str, action: str, policy: PolicyId | None, rule: int | None) -> Step:
+def _step(tier: str, action: str, policy: PolicyId | None, rule: int | None) -> TierStep:
     by = "the end of the tier" if tier else "no policy and no profile allows it"
     if policy is not None and rule is not None:
         by = f"rule {rule + 1} of {policy}"
