@@ -2,7 +2,7 @@
 
 Rule: the result depends only on the present records, never on the order in which they came. Two exceptions: if a
 record is invalid, its last valid version stays in force, and ``problems`` says so; and while there is no memory for the
-members of what a namespace's policy selects, its rules before stay in force, or it denies what it governs (``short``).
+members of what a namespace's policy selects, its rules before stay in force, or it denies (shortage.py).
 
     Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
                                         ^                                              |
@@ -20,9 +20,9 @@ from typing import TypeVar
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.policy.budget import WAITS_FOR_MEMORY, count_rules, denied, is_waiting
+from cni_calico.policy.budget import WAITS_FOR_MEMORY, count_rules, denied
 from cni_calico.policy.endpoints import Dispute, PresentInterface
-from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget, WaitsForMemory
+from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget
 from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.nodes import SLICE, WORKLOADS, GraphNodes, GraphRecord
 from cni_calico.policy.records import (
@@ -32,11 +32,10 @@ from cni_calico.policy.records import (
     policy_id,
 )
 from cni_calico.policy.sets import AdmitsMembers, NoRoom
+from cni_calico.policy.shortage import Shortage
 from cni_calico.policy.sources import ServiceSource, SetSource
 from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
-
-PolicyReachKey = tuple[str, float, str, str, bool, bool]
 
 
 class Graph:
@@ -70,9 +69,7 @@ class Graph:
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
         self.budget: int | None = None  # rules of the packet filter that a policy may need; None: any number
         self.over_budget: dict[PolicyId, int] = {}  # what they may need, of those in force; they deny
-        # policies that wait for memory: the version, and how many members were too many
-        self.short: dict[PolicyId, tuple[WantedPolicy, int]] = {}
-        self._reach: dict[PolicyId, PolicyReachKey] = {}  # of namespaces' policies, as of the last flush
+        self._shortage = Shortage(self._sets)
         self.spared: dict[PolicyId, int] = {}  # policies above the budget that count all the same, up to this size
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -129,7 +126,7 @@ class Graph:
             missing,
             missing_host,
             self._sets.is_behind,
-            self._waiting(),
+            self._shortage.waiting(self._policies),
         )
         return Flushed(changes, self.facts)
 
@@ -146,9 +143,9 @@ class Graph:
         for name, wanted, sources in changed:
             before = self._policies.get(name)
             if wanted == before:
-                self.short.pop(name, None)
-            elif wanted is not None and not self._make_sets(name, wanted, sources):
-                if before is not None and self._reaches_as_before(name):
+                self._shortage.forget(name)
+            elif wanted is not None and not self._shortage.make_sets(name, wanted, sources):
+                if before is not None and self._shortage.reaches_as_before(self._active.policies.get(name)):
                     continue
                 wanted, sources = denied(wanted, WAITS_FOR_MEMORY), {}
             self._note_in_force(name, before, wanted)
@@ -159,11 +156,11 @@ class Graph:
                 self._sets.release(set_id)
             if wanted is None:
                 del self._policies[name]
-                self.short.pop(name, None)
+                self._shortage.forget(name)
             else:
                 self._policies[name] = wanted
                 self._held[name] = sources
-            self._note_reach(name, wanted)
+            self._shortage.note_reach(name, None if wanted is None else self._active.policies.get(name))
         self._nodes.changed_rules.clear()
         in_force.changed.clear()
         endpoints = _differing(moved | self._endpoints.changed, self._endpoints.render, self._wanted_endpoints)
@@ -173,61 +170,13 @@ class Graph:
         sets = self._sets.flush(most_removed)
         return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints, host_classes, hosts)
 
-    def _make_sets(self, name: PolicyId, wanted: WantedPolicy, sources: Mapping[str, SetSource]) -> bool:
-        """Whether the rules' sets have all their members, and are needed from now on; else the policy is ``short``."""
-        bounded, before = bool(name.namespace), self._sets.made
-        if bounded and sources and not self._may_try(name, wanted):
-            self.short.setdefault(name, (wanted, 0))
-            return False
-        needed: list[str] = []
-        try:
-            for source in sources.values():
-                self._sets.need(source)
-                needed.append(source.id)
-                self._sets.complete(source.id, bounded=bounded)
-        except NoRoom:
-            for set_id in needed:
-                self._sets.release(set_id)
-            self.short[name] = wanted, self._sets.made - before
-            return False
-        self.short.pop(name, None)
-        return True
-
-    def _may_try(self, name: PolicyId, wanted: WantedPolicy) -> bool:
-        """It needs more members than were too many."""
-        tried, count = self.short.get(name, (wanted, 0))
-        members = 2 * count if tried is wanted else 0
-        return not self._sets.is_blind(name.namespace) and (not members or self._sets.admits(members))
-
-    def reconsider(self) -> ResourceKey | None:
+    def reconsider(self, now: float) -> ResourceKey | None:
         """Of what waits for memory, what there may be memory for now, and is to be put again; what only waited for a
-        network set is judged anew at the next flush.
+        network set is judged anew at the next flush. ``now``: seconds of any clock.
         """
-        if (due := self._sets.next_waiting()) is not None:
-            return due
-        forget = self._sets.take_freed()
-        for name in sorted(self.short, key=lambda name: (self.short[name][1], str(name))):
-            wanted, count = self.short[name]
-            if forget:
-                count = min(count, 1)
-                self.short[name] = wanted, count
-            if self._may_try(name, wanted):
-                if count:
-                    return ResourceKey(name.kind, name.name, name.namespace)
-                self._nodes.changed_rules.add(name)
-        return None
-
-    def _reaches_as_before(self, name: PolicyId) -> bool:
-        """Whether it governs the same endpoints in the same place, so that its rules before may stay in force."""
-        policy = self._active.policies.get(name)
-        return policy is not None and self._reach.get(name) == _reach_of(policy)
-
-    def _note_reach(self, name: PolicyId, wanted: WantedPolicy | None) -> None:
-        policy = self._active.policies.get(name)
-        if wanted is None or policy is None or not name.namespace:
-            self._reach.pop(name, None)
-        else:
-            self._reach[name] = _reach_of(policy)
+        due, names = self._shortage.reconsider(now)
+        self._nodes.changed_rules.update(names)
+        return due
 
     def _note_in_force(self, name: PolicyId, before: WantedPolicy | None, wanted: WantedPolicy | None) -> None:
         self._warnings.pop(name, None)
@@ -249,14 +198,6 @@ class Graph:
                 self.over_budget[name] = count
                 return denied(policy.wanted), {}
         return policy.wanted, policy.sources
-
-    def _waiting(self) -> tuple[WaitsForMemory, ...]:
-        policies = (
-            WaitsForMemory(ResourceKey(name.kind, name.name, name.namespace), is_denied=is_waiting(there))
-            for name in self.short
-            if (there := self._policies.get(name)) is not None
-        )
-        return (*policies, *(WaitsForMemory(key, is_denied=False) for key in self._sets.waiting))
 
     def bound_members(self, admits: AdmitsMembers) -> None:
         """``admits``: whether there is memory for so many members of sets more than at the last flush."""
@@ -319,7 +260,7 @@ class Graph:
                 if not policy.id.namespace:
                     continue
                 self.let_go(policy.id)
-                self.short[policy.id] = policy.wanted, self._sets.made - before
+                self._shortage.note(policy.id, policy.wanted, self._sets.made - before)
                 return False
         return True
 
@@ -378,11 +319,6 @@ class Graph:
     def policy(self, name: PolicyId) -> PolicyRecord | None:
         """The last valid version of a policy, whether it is in force or not."""
         return self._active.policies.get(name)
-
-
-def _reach_of(policy: PolicyRecord) -> PolicyReachKey:
-    wanted = policy.wanted
-    return policy.selector.text, policy.order, wanted.tier, wanted.reach, wanted.ingress is None, wanted.egress is None
 
 
 Shown = TypeVar("Shown", WantedEndpoint, WantedHost)

@@ -4,8 +4,7 @@ Rule: several endpoints may have an address and networks may overlap, so members
 difference since the last flush. Nothing is computed for a set that no rule in force names.
 
 How many members there are is the product of two texts, of selectors and of what they select, so there may be no memory
-for them (``admits``): then a set is not made (NoRoom), and a namespace's network set waits, as it was or absent, and is
-not kept here.
+for them (``admits``): then a set is not made (NoRoom), and a namespace's network set waits, as it was or absent.
 """
 
 from __future__ import annotations

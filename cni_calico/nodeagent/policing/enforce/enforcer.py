@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import closing
-from errno import EFBIG, ENOENT, EOPNOTSUPP
+from collections.abc import Callable, Collection, Mapping, Sequence
+from errno import EFBIG, EOPNOTSUPP
 from itertools import groupby
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
-from cni_calico.kernel.filter.interface import PacketFilter, TableReader
+from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.log import Log
 from cni_calico.netfilter.difference import Phases, Touched, plan_tables, remade
 from cni_calico.netfilter.tables import (
@@ -35,6 +34,7 @@ from cni_calico.netfilter.tables import (
     object_of,
 )
 from cni_calico.nodeagent.policing.enforce.audit import Audit
+from cni_calico.nodeagent.policing.enforce.chain_names import has_other_names, read_chain_names
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.policing.enforce.recognition import as_large, as_recognised
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -205,7 +205,7 @@ class Enforcer:
         reader = self._kernel.reader
         try:
             if reader is not None:
-                return any(_has_others(reader, table, names, deadline) for table in TABLES)
+                return any(has_other_names(reader, table, names, deadline) for table in TABLES)
         except KernelError as e:
             if e.errno != EOPNOTSUPP:  # it may lack a family
                 raise
@@ -217,7 +217,7 @@ class Enforcer:
         reader = self._kernel.reader
         try:
             if reader is not None:
-                return frozenset().union(*(set(_chain_names(reader, table, deadline)) for table in FILTER.values()))
+                return frozenset().union(*(set(read_chain_names(reader, table, deadline)) for table in FILTER.values()))
         except KernelError as e:
             if e.errno != EOPNOTSUPP:
                 raise
@@ -389,22 +389,6 @@ class Enforcer:
 
 def _count_rules(tables: Mapping[TableId, NftTable]) -> int:
     return sum(len(chain.rules) for table in tables.values() for chain in table.chains.values())
-
-
-def _has_others(reader: TableReader, table: TableId, names: Collection[str], deadline: Deadline) -> bool:
-    with closing(_chain_names(reader, table, deadline)) as there:
-        return any(name not in names for name in there)
-
-
-def _chain_names(reader: TableReader, table: TableId, deadline: Deadline) -> Generator[str, None, None]:
-    try:
-        for part in reader.chains(table, deadline):
-            yield from (chain.name for chain in part)
-    except KernelError as e:
-        if e.errno != ENOENT:
-            raise
-    finally:
-        reader.reset()
 
 
 def _joined(parts: Sequence[Sequence[Operation]]) -> list[Operation]:

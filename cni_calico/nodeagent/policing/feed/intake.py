@@ -28,7 +28,6 @@ from cni_calico.policy.records import POLICY_KINDS, Labelled
 from cni_calico.policy.sets import AdmitsMembers
 from cni_calico.policy.wanted import Wanted, WantedChanges
 
-RECONSIDER_S = 5.0
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 RecordListener = Callable[[ResourceKey, GraphRecord | None], None]
 
@@ -59,7 +58,6 @@ class Intake:
         self._last_valid, self._spared = last_valid, spared
         self._listeners = listeners
         self._known: dict[str, set[ResourceKey]] = {kind: set() for kind in _COUNTED_KINDS}
-        self._reconsidered_at = float("-inf")
         self._taking_s: float | None = None  # how long it took to take in what is not calculated yet
 
     @property
@@ -81,10 +79,7 @@ class Intake:
 
     def reconsider(self) -> ResourceKey | None:
         """Judge anew what waits for memory, from time to time; returns a record that is to be read again."""
-        if not self.facts.waiting or self._now() - self._reconsidered_at < RECONSIDER_S:
-            return None
-        self._reconsidered_at = self._now()
-        return self._graph.reconsider()
+        return self._graph.reconsider(self._now())
 
     def count(self) -> dict[str, int]:
         """The records of each kind."""
