@@ -38,13 +38,14 @@ UNITS = "etc/systemd/system"
 
 
 def make_disk(work: Path, reboots: int) -> Path:
-    """What is new in the machine's root."""
+    """What is new in the machine's root. The container's unit is stopped before calico-node's, and counts."""
+    ends = "Conflicts=shutdown.target\nBefore=shutdown.target\n[Service]\n"
     stop = f"ExecStop=/bin/bash /srv/judge.sh down {FORBIDDEN}\n"
     files = {
         "srv/container": CONTAINER,
         "srv/policy.yaml": POLICY,
         "srv/judge.sh": (HERE / "judge.sh").read_text(),
-        f"{UNITS}/container.service": UNIT.replace("[Install]\n", f"{stop}[Install]\n"),
+        f"{UNITS}/container.service": UNIT.replace("[Service]\n", ends).replace("[Install]\n", f"{stop}[Install]\n"),
         f"{UNITS}/judge.service": JUDGE.format(reboots=reboots),
     }
     top = work / "files"
