@@ -116,6 +116,7 @@ rebuild() { # BUILDINFO
   [ -z "$wanted" ] || die "the build root has $wanted, which $1 does not list"
   case $version in *.dirty) dirty=(--dirty) ;; esac
   made=$work/made/$arch
+  echo "making $version for $arch of $commit"
   SOURCE_DATE_EPOCH=$epoch "$sources/build/release.sh" --arch "$arch" ${dirty[@]+"${dirty[@]}"} "$made" >"$work/log" 2>&1 || {
     tail -n 5 "$work/log" >&2
     die "cannot make $version for $arch again"

@@ -160,7 +160,7 @@ def test_the_first_difference_is_named(published_place: Place) -> None:
         listed.write(f"{'0' * 64}  more\n")
     status, said = published_place.again()
     assert status == 1
-    assert said.splitlines() == [
+    assert [line for line in said.splitlines() if not line.startswith("making ")] == [
         f"rebuild.sh: cni-calico-{VERSION}-images-amd64.tar differs: image 1 layer 1 > processor > line 1",
         f"rebuild.sh: cni-calico-{VERSION}-arm64.cdx.json: not made again",
         f"rebuild.sh: cni-calico-{VERSION}-images-arm64.tar differs: image 1 layer 1 > processor > line 1",
