@@ -56,12 +56,13 @@ class Lab:
     def await_ready_nodes(self) -> None:
         wanted = {node.name for node in self.nodes}
         until(
-            lambda: self._ready_nodes() >= wanted,
+            lambda: self.ready_nodes() >= wanted,
             f"{wanted} Ready; see {self.directory}/node*/kubelet.log",
             pause_s=0.1,
         )
 
-    def _ready_nodes(self) -> set[str]:
+    def ready_nodes(self) -> set[str]:
+        """Their names."""
         return {item["metadata"]["name"] for item in self.get("nodes")["items"] if _is(item, "Ready")}
 
     def calicoctl(self, *argv: str, check: bool = True) -> str:
