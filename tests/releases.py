@@ -57,8 +57,8 @@ def make_release(
     components = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": []}
     serial = f"urn:uuid:00000000-0000-4000-8000-00000000{ARCHITECTURES.index(architecture):04}"
     (out / f"{name}-{architecture}.cdx.json").write_text(json.dumps({**components, "serialNumber": serial}))
-    for program in (f"kubectl-calico_{version}_linux_{architecture}.tar.gz", f"calicoctl-{version}.pyz"):
-        (out / program).write_text(architecture if architecture in program else version)
+    (out / f"kubectl-calico_{version}_linux_{architecture}.tar.gz").write_text(architecture)
+    (out / f"calicoctl-{version}.pyz").write_text(version)
     shutil.rmtree(scratch)
     write_lists(out, architecture, {"Version": version})
     return out

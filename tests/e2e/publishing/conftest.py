@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.e2e.publishing.identity import Identity, vouching
 from tests.e2e.publishing.registry import KINDS, Registry, environment, running
 from tests.releases import VERSION, make_releases
 
@@ -61,6 +62,13 @@ def cosign_keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     for name in ("ours", "other"):
         cosign("generate-key-pair", "--output-key-prefix", directory / name)
     return Keys(directory / "ours.key", directory / "other.key")
+
+
+@pytest.fixture(scope="session")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identity]:
+    """What only a workflow has: services that vouch for it."""
+    with vouching(tmp_path_factory.mktemp("identity") / "with a space") as found:
+        yield found
 
 
 def make_signed(directory: Path, cosign_keys: Keys, version: str = VERSION, contents: str = "") -> Path:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import LAB_CACHE, ROOT
-from tests.e2e.publishing.identity import Identity, vouching
+from tests.e2e.publishing.identity import Identity
 from tests.e2e.publishing.registry import CACHES, Registry
 from tests.releases import VERSION, make_release
 from tests.workflows.runner import Runner, read_workflow
@@ -64,13 +64,6 @@ def build(directory: Path, line: str, environment: Mapping[str, str]) -> None:
     architecture, out = words[words.index("--arch") + 1], words[-1]
     sources = directory / words[0].removesuffix(".ci/debian")
     make_release(directory / out, architecture, parse_published((sources / PUBLISHED.relative_to(ROOT)).read_text()))
-
-
-@pytest.fixture
-def identity(tmp_path: Path) -> Iterator[Identity]:
-    """What only a workflow has: services that vouch for it."""
-    with vouching(tmp_path / "identity") as found:
-        yield found
 
 
 def test_from_a_tag_to_a_published_release(
