@@ -15,7 +15,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode, encode_node, encode_pool
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import AffinityList, BlockList, ResourceKey
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.view.known_nodes import parse_node_addresses
 from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
@@ -80,6 +80,29 @@ def test_endpoints_of_other_nodes_are_not_told(two_node_store):
             "10.65.1.6/32",
         }
     finally:
+        sources.stop()
+
+
+def test_what_tunnels_need_is_known_before_ipams_records(two_node_store, monkeypatch):
+    """Policy waits for that, and for no more."""
+    held, read = threading.Event(), two_node_store.list
+
+    def read_late(listing, *arguments, **options):
+        if isinstance(listing, BlockList | AffinityList):
+            held.wait()
+        return read(listing, *arguments, **options)
+
+    monkeypatch.setattr(two_node_store, "list", read_late)
+    sources = Sources(two_node_store, "n1", threading.Event().set)
+    try:
+        until(lambda: sources.begun, "Nodes and pools have been read")
+        assert not sources.settle()
+        seen = sources.snapshot()
+        assert set(seen.nodes) == {"n1", "n2"} and len(seen.pools) == 1 and seen.blocks == ()
+        held.set()
+        sources.wait_synced(Deadline.after(10))
+    finally:
+        held.set()
         sources.stop()
 
 
