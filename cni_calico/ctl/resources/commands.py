@@ -21,6 +21,7 @@ from cni_calico.ctl.input.manifests import (
 from cni_calico.ctl.input.patching import json_patch, merge_patch
 from cni_calico.ctl.input.targets import parse_target, parse_targets
 from cni_calico.ctl.output.render import (
+    columns_for,
     exported,
     is_table,
     list_of,
@@ -30,11 +31,12 @@ from cni_calico.ctl.output.render import (
     render_several,
     require_format,
 )
+from cni_calico.ctl.output.tables import PackedRows
 from cni_calico.ctl.output.values import is_jsonpath
 from cni_calico.ctl.resources import batch, operations
 from cni_calico.ctl.resources.size import describe_too_large
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
-from cni_calico.datastore.interface import Document
+from cni_calico.datastore.interface import Document, Reading, Versioned
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreForbidden, InvalidConfig
 from cni_calico.model.documents.fields import brief
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey, ResourceList
@@ -120,6 +122,8 @@ def _get_named(session: Session, arguments: Namespace, keys: list[ResourceKey]) 
 
 
 def _get_lists(session: Session, arguments: Namespace, kinds: Sequence[str]) -> str:
+    if len(kinds) == 1 and is_table(arguments.output) and _comes_in_order(session, kinds[0]):
+        return _get_long_table(session, arguments, kinds[0])
     bodies = [read_list(session, arguments, kind) for kind in kinds]
     for kind, body in zip(kinds, bodies, strict=True):
         if not body["items"]:
@@ -127,6 +131,42 @@ def _get_lists(session: Session, arguments: Namespace, kinds: Sequence[str]) -> 
     if len(bodies) > 1 and (arguments.output in ("yaml", "yml", "json") or is_jsonpath(arguments.output)):
         return render_many(list_of([item for body in bodies for item in body["items"]]), arguments.output)
     return "".join(_render_list(body, kind, arguments) for kind, body in zip(kinds, bodies, strict=True))
+
+
+def _comes_in_order(session: Session, kind: str) -> bool:
+    """Whether a list is read in the order in which it is shown, and shows only what is stored: etcd keeps its keys in
+    order.
+    """
+    return session.store.kind == "etcdv3" and kind not in operations.COMPLETED_KINDS
+
+
+def _get_long_table(session: Session, arguments: Namespace, kind: str) -> str:
+    """The table of a list of which only the cells that are shown are kept: documents of 100,000 endpoints take half a
+    gigabyte.
+    """
+    namespaced = bool(arguments.all_namespaces or arguments.namespace)
+    columns, rows = columns_for(kind, arguments.output, namespaced=namespaced), PackedRows()
+    seen, last = Versioned(ResourceKey(kind, ""), {}, 0), ""
+
+    def receive(item: Versioned) -> Versioned:
+        nonlocal last
+        assert isinstance(item.key, ResourceKey)
+        before, last = last, f"{item.key.namespace}/{item.key.name}"
+        if last <= before:  # it is read again from its beginning
+            rows.clear()
+        try:
+            document = operations.shown_document(item)
+        except CorruptRecord as e:
+            session.note_damaged(item.key, str(e))
+        else:
+            rows.add(columns.row(exported(document) if arguments.export else document))
+        return seen
+
+    session.store.list(list_key(kind, arguments), session.deadline, reading=Reading(receive))
+    if not rows:
+        arguments.note(_describe_nothing(kind, arguments))
+    text: str = arguments.look.columns(columns.headings, rows)
+    return text
 
 
 def _describe_nothing(kind: str, arguments: Namespace) -> str:

@@ -84,6 +84,9 @@ def is_storable(key: ResourceKey) -> bool:
     return key.name not in (".", "..") and not any(char in "/?#%" or char < " " for char in key.name + key.namespace)
 
 
+COMPLETED_KINDS = frozenset(("Profile", "Tier"))  # those of which a listing is more than what is stored, in its order
+
+
 def complete_listing(kind: str, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A listing as upstream shows it: with what every cluster has but does not store, and tiers by their order."""
     if kind == "Profile" and not any(d["metadata"]["name"] == DEFAULT_ALLOW.name for d in documents):
