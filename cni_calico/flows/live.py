@@ -75,7 +75,7 @@ class LiveFlows:
             if len(found) >= self._most:
                 break
             if not record.flags & (ENDED | DENIED):
-                found.setdefault(_key_of(record), number)
+                found.setdefault(record.key, number)
         self._lasting = dict(reversed(found.items()))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
@@ -207,11 +207,6 @@ def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:
     """The oldest come first."""
     for key in list(takewhile(lambda key: kept[key][1] < before, kept)):
         del kept[key]
-
-
-def _key_of(record: FlowRecord) -> bytes:
-    ports = record.sport.to_bytes(2, "big") + record.dport.to_bytes(2, "big")
-    return record.source + record.destination + bytes((record.protocol,)) + ports
 
 
 def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:

@@ -23,7 +23,7 @@ FIELDS = ("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol",
 ALLOWED, DENIED = "allowed", "denied"
 MOST_LAST = 1_000_000
 _LATEST_S = 1e11  # some thousand years
-_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status")
+_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps")
 
 
 class QueryRefused(Exception):
@@ -42,7 +42,7 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class FlowQuery:
     """``since``, ``until``: seconds since 1970. ``last``: the newest so many; None: all. ``status``: only how the
-    recorder is.
+    recorder is. ``steps``: also the tiers that passed on before somebody decided.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -52,11 +52,12 @@ class FlowQuery:
     follow: bool = False
     aggregate: bool = False
     status: bool = False
+    steps: bool = False
 
 
 def render_query(request: FlowQuery) -> bytes:
     conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
-    asked = request.last, request.since, request.until, request.follow, request.aggregate, request.status
+    asked = request.last, request.since, request.until, request.follow, request.aggregate, request.status, request.steps
     return json.dumps(dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))).encode() + b"\n"
 
 
@@ -82,7 +83,7 @@ def parse_query(line: bytes) -> FlowQuery:
         last,
         _parse_time(found, "since"),
         _parse_time(found, "until"),
-        *(_parse_flag(found, name) for name in ("follow", "aggregate", "status")),
+        *(_parse_flag(found, name) for name in ("follow", "aggregate", "status", "steps")),
     )
 
 
@@ -118,18 +119,20 @@ def _parse_flag(found: Mapping[str, Any], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Describer:
-    """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown."""
+    """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown. ``passed_by``: the tiers that
+    passed on before it decided, None if the rules in force do not say so any more.
+    """
 
     node: str
     decider_of: Callable[[int], Decider | None]
     name_of: Callable[[int], EndName | None]
+    passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None] = lambda record, decider: None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
-        allowed = [(number, self.decider_of(number)) for number in record.numbers() if number != record.denied_by]
-        decided = [_describe_decider(number, decider, denied=False) for number, decider in allowed]
+        decided = [self._decided(record, number) for number in record.numbers() if number != record.denied_by]
         if record.denied:
-            decided.append(_describe_decider(record.denied_by, self.decider_of(record.denied_by), denied=True))
+            decided.append(self._decided(record, record.denied_by))
         at_destination = any(one.get("direction") == "ingress" for one in decided)
         here, back = ("in", "out") if at_destination else ("out", "in")
         counted = bool(record.flags & COUNTED)
@@ -157,6 +160,12 @@ class Describer:
             "how": "kernel" if known else "unknown",
             **({"end": "unseen"} if record.flags & GONE else {}),
         }
+
+    def _decided(self, record: FlowRecord, number: int) -> dict[str, Any]:
+        decider = self.decider_of(number)
+        found = _describe_decider(number, decider, denied=record.denied and number == record.denied_by)
+        passed = None if decider is None else self.passed_by(record, decider)
+        return found if passed is None else {**found, "passed": passed}
 
     def _end(self, address: bytes, number: int, port: int | None) -> dict[str, Any]:
         name = self.name_of(number)

@@ -15,6 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -128,7 +129,7 @@ class Recorder:
     def _tell_new(self, new: Mapping[int, None]) -> None:
         if not new or not self._server.followed:
             return
-        describer = self._describer()
+        describer = self._describer(steps=True)
         for where in new:
             record = self._ring.read(where)
             if record is not None:
@@ -150,14 +151,15 @@ class Recorder:
 
     # -- what is served ---------------------------------------------------------------------------------------------
 
-    def _describer(self) -> Describer:
-        return Describer(self._names.node, self._deciders.get, self._names.get)
+    def _describer(self, *, steps: bool) -> Describer:
+        describer = Describer(self._names.node, self._deciders.get, self._names.get)
+        return replace(describer, passed_by=self._judged.passed_by) if steps else describer
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
         if request.follow and request.last is None and request.since is None:
             return
-        describer, ring = self._describer(), self._ring
+        describer, ring = self._describer(steps=request.steps), self._ring
         if request.aggregate and request.last is None:
             yield from self._totals(request, describer)
             return

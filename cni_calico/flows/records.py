@@ -65,6 +65,12 @@ class FlowRecord(NamedTuple):
     def denied(self) -> bool:
         return bool(self.flags & DENIED)
 
+    @property
+    def key(self) -> bytes:
+        """Of its connection (``flows.packets``)."""
+        ports = self.sport.to_bytes(2, "big") + self.dport.to_bytes(2, "big")
+        return self.source + self.destination + bytes((self.protocol,)) + ports
+
     def numbers(self) -> tuple[int, ...]:
         """Of all that decided."""
         return tuple(filter(None, (self.egress, self.ingress, self.host_out, self.host_in, self.denied_by)))

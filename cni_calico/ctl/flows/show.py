@@ -10,6 +10,7 @@ import json
 import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,7 +33,8 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Prints lines as they come. Raises RecorderSilent, QueryFailed, and CommandFailed with status 3 for
     --fail-if-denied.
     """
-    query = parse_query_arguments(arguments, datetime.now(UTC))
+    steps = arguments.verbose or arguments.output not in ("table", "compact", "wide")
+    query = replace(parse_query_arguments(arguments, datetime.now(UTC)), steps=steps)
     path = f"{directories.run_dir(environ)}/{SOCKET}"
     printed = FlowPrinter(arguments)
     for document in ask(path, query, Deadline.after(arguments.timeout)):
@@ -113,8 +115,11 @@ class FlowPrinter:
             self._arguments.say(_line(_HEADINGS))
         wide = self._format == "wide"
         self._arguments.say(_line(row_of(document, wide=wide)))
-        if self._arguments.verbose and document["verdict"] == DENIED:
-            self._arguments.say(f"  {explain_command(document)}\n")
+        if self._arguments.verbose:
+            for text in describe_steps(document):
+                self._arguments.say(f"  {text}\n")
+            if document["verdict"] == DENIED:
+                self._arguments.say(f"  {explain_command(document)}\n")
 
     @property
     def kept(self) -> Mapping[str, float | None]:
@@ -175,6 +180,16 @@ def _local_time(text: str) -> str:
         return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except ValueError:
         return text
+
+
+def describe_steps(document: Mapping[str, Any]) -> Iterator[str]:
+    """Who decided on each side, and who passed on before: a line each where the row does not say it."""
+    decided = document["decided"]
+    hidden = decided[:-1] if document["verdict"] == DENIED else []
+    for one in decided:
+        passed = [shown(step["said"]) for step in one.get("passed", ())]
+        if passed or one in hidden:
+            yield ", ".join([*passed, shown(one["said"])])
 
 
 def explain_command(document: Mapping[str, Any]) -> str:

@@ -13,12 +13,14 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.flows.deciders import FIRST, Decider
-from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport
+from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport, point_of, repeats
 from cni_calico.flows.judging.encoding import Messages
 from cni_calico.flows.judging.known import KnownRules
 from cni_calico.flows.packets import parts_of
+from cni_calico.flows.records import FlowRecord
 from cni_calico.log import Log
 from cni_calico.policy.explain import Decision
+from cni_calico.policy.judge.cells import Passed
 
 _STDIN = 0
 _PIECE, _AT_ONCE = 64 << 10, 512 << 10
@@ -86,6 +88,18 @@ class JudgedFlows:
                 self._said = now
                 self._log.error(_describe(difference))
 
+    def passed_by(self, record: FlowRecord, decider: Decider) -> list[dict[str, Any]] | None:
+        """The tiers that passed the packet on before that, by the rules in force; None if they do not decide so."""
+        if not self._known.ready:
+            return None
+        point = point_of(record.key)
+        ends = record.source, record.destination, record.protocol
+        for cell in self._known.cells(*ends, ingress=decider.ingress):
+            judged = cell.find(*point)
+            if repeats(decider, judged.decision):
+                return [_describe_step(step) for step in judged.passed]
+        return None
+
     def status(self) -> dict[str, Any]:
         one = self._agreement
         return {
@@ -94,6 +108,15 @@ class JudgedFlows:
             "disagreed": one.disagreed,
             "unjudged": one.skipped + one.unsettled,
         }
+
+
+def _describe_step(step: Passed) -> dict[str, Any]:
+    policy = step.policy
+    if policy is None:
+        return {"tier": step.tier, "endOfTier": True, "said": f"end of tier {step.tier} passes on"}
+    path = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+    named = {"kind": policy.kind, "namespace": policy.namespace, "name": policy.name, "rule": step.rule}
+    return {"tier": step.tier, **named, "said": f"{path} rule {step.rule} passes on"}
 
 
 def _describe(difference: UnexplainedReport) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cni_calico.ctl.main import run
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -35,6 +36,8 @@ def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesL
     def start(wake: Callable[[], None], stopping: threading.Event) -> RulesListener:
         rules = RulesTeller(wake)
         log = Log("debug", str(root / "recorder.log"), stderr=False)
+        with open(root / "said", "wb") as said:
+            os.dup2(said.fileno(), 2)  # where children of this process write
         environ = {**os.environ, "CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")}
 
         def start_thread(work: Callable[[], None]) -> None:
@@ -77,6 +80,10 @@ class Judged:
             for version in (4, 6):
                 self.count += 1
                 self.lab.passes("a", "b", port, version=version, sport=2000 + self.count)
+
+    @property
+    def said(self) -> str:
+        return (self.root / "said").read_text()
 
     @property
     def log(self) -> str:
@@ -134,7 +141,30 @@ def test_what_the_kernel_decides_is_what_the_rules_say(seen: Judged) -> None:
     assert (said["agreed"], said["disagreed"]) == (12, 0), said
 
 
-def test_a_report_that_the_rules_do_not_explain_is_found(capfd: pytest.CaptureFixture[str], seen: Judged) -> None:
+def test_what_passed_on_before_is_shown(seen: Judged, capsys: pytest.CaptureFixture[str]) -> None:
+    lab = seen.lab
+    lab.put("Tier", "first", {"order": 1})
+    passing = {"action": "Pass", "protocol": "UDP", "destination": {"ports": ["80:81"]}}
+    lab.put("GlobalNetworkPolicy", "first.q", policy(0, tier="first", ingress=[passing]))
+    lab.until_in_force(policies=2, endpoints=2)
+    environ = {"CALICO_RUN_DIR": str(seen.root / "run")}
+
+    def shown() -> str:
+        seen.send(80, 81)
+        assert run(["flows", "--verdict", "denied", "--last", "1", "-v"], environ) == 0
+        found = capsys.readouterr().out
+        return found if "passes on" in found else ""
+
+    lines = until(shown, "it is shown", pause_s=0.1).splitlines()
+    assert lines[1].endswith("ingress: end of tier default (policies: p)") and "DENIED" in lines[1]
+    assert lines[2] == "  egress: profile kns.default rule 0"
+    assert lines[3] == "  first.q rule 0 passes on, ingress: end of tier default (policies: p)"
+    assert run(["flows", "--verdict", "allowed", "--last", "1", "-o", "jsonl"], environ) == 0
+    out, into = json.loads(capsys.readouterr().out)["decided"]
+    assert out["passed"] == [] and [step["said"] for step in into["passed"]] == ["first.q rule 0 passes on"]
+
+
+def test_a_report_that_the_rules_do_not_explain_is_found(seen: Judged) -> None:
     """Here it is another table that reports, under the number of a rule of ours."""
     lab = seen.lab
     seen.send(80)
@@ -150,10 +180,4 @@ def test_a_report_that_the_rules_do_not_explain_is_found(capfd: pytest.CaptureFi
 
     until(is_found, "it differs", pause_s=0.2)
     assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 83)
-    log: list[str] = []
-
-    def is_said() -> bool:
-        log.append(capfd.readouterr().err)
-        return "ingress: p rule 0 (Allow), and not the end of tier default" in "".join(log)
-
-    until(is_said, "the log says so")
+    until(lambda: "ingress: p rule 0 (Allow), and not the end of tier default" in seen.said, "the log says so")

@@ -120,7 +120,7 @@ def test_filters(field: str, value: str, wanted: bool) -> None:
 _conditions = st.builds(Condition, st.sampled_from(FIELDS), st.lists(st.text()).map(tuple), st.booleans())
 _times = st.none() | st.floats(0, 1e10)
 _queries = st.builds(
-    FlowQuery, st.lists(_conditions).map(tuple), st.none() | st.integers(0, 99), _times, _times, *[st.booleans()] * 3
+    FlowQuery, st.lists(_conditions).map(tuple), st.none() | st.integers(0, 99), _times, _times, *[st.booleans()] * 4
 )
 
 

@@ -14,6 +14,7 @@ from cni_calico.ctl.flows.show import (
     FlowPrinter,
     describe_kept,
     describe_losses,
+    describe_steps,
     explain_command,
     parse_query_arguments,
     row_of,
@@ -114,13 +115,25 @@ def test_formats() -> None:
     lost = {"from": 0, "to": 1, "source": "nflog-denied", "why": "rate", "count": 3}
     documents = [DOCUMENT, {"lost": 2, "why": "this reader was too slow"}, {"end": True, "lost": [lost]}]
     lines, noted = printed("-v", documents=documents)
-    assert lines[0].startswith("TIME") and "DENIED" in lines[1] and "policy explain" in lines[2] and len(lines) == 3
+    assert lines[0].startswith("TIME") and "DENIED" in lines[1] and "policy explain" in lines[-1]
+    assert [line.strip() for line in lines[2:-1]] == [DOCUMENT["decided"][0]["said"]]
     assert noted[0] == "LOST EVENTS: 2: this reader was too slow" and noted[-1] == "1 flow"
     assert "3 reports of what was denied" in noted[1]
     assert [json.loads(text) for text in printed("-o", "jsonl", documents=documents)[0]] == [DOCUMENT]
     assert [json.loads(text) for text in printed("-o", "json", documents=documents)[0]] == [[DOCUMENT]]
     assert "verdict: denied" in printed("-o", "yaml", documents=documents)[0][0]
     assert printed("-f", "-o", "yaml", documents=documents)[0][0].startswith("---\n")
+
+
+def test_the_steps_of_both_sides() -> None:
+    """What the row does not say: who let a denied one out, and which tiers passed it on."""
+    out = {"direction": "egress", "action": "Allow", "said": "egress: profile kns.shop rule 0", "passed": []}
+    into = {"direction": "ingress", "action": "Deny", "said": "ingress: shop/db rule 1"}
+    step = {"tier": "first", "said": "q rule 0 passes\x1b on"}
+    denied = {**DOCUMENT, "decided": [out, {**into, "passed": [step]}]}
+    assert list(describe_steps(denied)) == [out["said"], "q rule 0 passes\\x1b on, ingress: shop/db rule 1"]
+    allowed = {**DOCUMENT, "verdict": "allowed", "decided": [{**out, "passed": [step]}, into]}
+    assert list(describe_steps(allowed)) == ["q rule 0 passes\\x1b on, egress: profile kns.shop rule 0"]
 
 
 def test_losses_in_words() -> None:

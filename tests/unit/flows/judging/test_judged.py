@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from cni_calico.flows.deciders import Decider
 from cni_calico.flows.judging.agreement import SETTLED_S
 from cni_calico.flows.judging.encoding import render_whole
 from cni_calico.flows.judging.judged import JudgedFlows
+from cni_calico.flows.records import FlowRecord
 from cni_calico.log import Log
-from tests.unit.flows.judging.test_agreement import ALLOW_80, RULE_0, key
-from tests.unit.policy.judge.test_bounds import wanted_with
+from cni_calico.policy.wanted import PolicyId, WantedPolicy, WantedRule, WantedTier
+from tests.unit.flows.judging.test_agreement import ALLOW_80, RULE_0, THE_END, key
+from tests.unit.policy.judge.test_bounds import HERE, THERE, ports, wanted_with
 
 NUMBERS: dict[int, Decider] = {300: RULE_0}
 
@@ -54,6 +57,26 @@ def test_it_judges_by_what_it_was_told(hearing: Hearing) -> None:
     (line,) = hearing.log.read_text().splitlines()  # one of the two, not both at once
     assert "10.9.0.1 to 10.0.0.1, protocol 6, 1 to 81" in line
     assert "ingress: p rule 0 (Allow), and not the end of tier default" in line
+
+
+def test_the_tiers_that_passed_on_before(hearing: Hearing) -> None:
+    """As the rules in force say it; nothing if they decide otherwise by now."""
+    wanted = wanted_with(ALLOW_80)
+    first = PolicyId("NetworkPolicy", "q", "shop")
+    passing = WantedPolicy(first, "first", (WantedRule("Pass", protocol=6, destination=ports((80, 80))),), None)
+    tiers = WantedTier("first", (first,), "Pass"), *wanted.classes["c"].ingress
+    group = replace(wanted.classes["c"], ingress=tiers)
+    wanted = replace(wanted, policies={**wanted.policies, first: passing}, classes={"c": group})
+    record = FlowRecord(0, 0, THERE.packed, HERE.packed, HERE.packed, 1, 80, 80, 6, *([0] * 12))
+    assert hearing.judged.passed_by(record, RULE_0) is None
+    hearing.hear(b"".join(render_whole(wanted)))
+    (step,) = hearing.judged.passed_by(record, RULE_0) or ()
+    named = {"kind": "NetworkPolicy", "namespace": "shop", "name": "q", "rule": 0}
+    assert step == {"tier": "first", **named, "said": "shop/q rule 0 passes on"}
+    assert hearing.judged.passed_by(record, THE_END) is None
+    record = record._replace(dport=81)
+    (step,) = hearing.judged.passed_by(record, THE_END) or ()
+    assert step == {"tier": "first", "endOfTier": True, "said": "end of tier first passes on"}
 
 
 @pytest.mark.parametrize("data", [b"\0\0\0\3abc", b"\0\0\0\7[1,2,3]", b""])
