@@ -56,8 +56,8 @@ class AddressClasses:
 
     def __init__(self, wanted: Wanted, remembered: int = REMEMBERED) -> None:
         self._most = remembered
-        self._sets_at = _Holders[Packed, str]()
-        self._ports_at = _Holders[Packed, SetPort]()
+        self._sets_at: _Holders[Packed, str] = _Holders()
+        self._ports_at: _Holders[Packed, SetPort] = _Holders()
         self._around = _HeldNetworks()
         self._nets_of: dict[PolicyId, frozenset[PackedNet]] = {}
         self._policies_with: dict[PackedNet, int] = {}
