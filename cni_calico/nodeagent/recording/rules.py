@@ -15,7 +15,7 @@ from threading import Lock
 from cni_calico.flows.judging.encoding import render_changes, render_nothing, render_whole
 from cni_calico.policy.wanted import Wanted, WantedChanges
 
-_WAITING = 1000  # changes; then everything is told anew
+_WAITING, _MEMBERS = 1000, 100_000  # changes, and members of sets in them; then everything is told anew
 _ROOM = 4 << 20
 _SO_SNDBUFFORCE = 32
 _AT_ONCE = 1000  # messages
@@ -32,6 +32,7 @@ class RulesTeller:
         self._ours: socket.socket | None = None
         self._knows_nothing = True
         self._queue: deque[Iterator[bytes]] = deque()
+        self._members = 0  # of changes since the queue was empty, which may still be kept by it
         self._sending = memoryview(b"")
 
     def listens(self) -> bool:
@@ -41,8 +42,10 @@ class RulesTeller:
         with self._lock:
             if self._ours is None:
                 return
-            if self._knows_nothing or changes is None or len(self._queue) + len(changes) > _WAITING:
-                self._knows_nothing = False
+            self._members = sum(map(_members_in, changes or ()), self._members if self._queue else 0)
+            count = len(self._queue) + len(changes or ())
+            if changes is None or self._knows_nothing or count > _WAITING or self._members > _MEMBERS:
+                self._knows_nothing, self._members = False, 0
                 self._queue.clear()
                 self._queue.append(render_whole(wanted()))
             else:
@@ -107,3 +110,10 @@ class RulesTeller:
             with self._lock:
                 if self._queue and self._queue[0] is first:
                     self._queue.popleft()
+
+
+def _members_in(changes: WantedChanges) -> int:
+    found = [*changes.sets_made.values()]
+    for change in changes.sets_changed.values():
+        found += change.added, change.removed
+    return sum(len(one.addresses) + len(one.nets) + len(one.ports) for one in found)

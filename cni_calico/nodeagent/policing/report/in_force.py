@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cni_calico.policy.wanted import Wanted, WantedChanges
 
-_MOST = 1000  # changes that wait because rounds fail; then everything is told anew
+_MOST = 100  # changes that wait because rounds fail; then everything is told anew
 
 
 class RulesListener(Protocol):

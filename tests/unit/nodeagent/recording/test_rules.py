@@ -11,7 +11,7 @@ import pytest
 from cni_calico.flows.judging.encoding import Messages
 from cni_calico.flows.judging.known import KnownRules
 from cni_calico.nodeagent.recording.rules import RulesTeller
-from cni_calico.policy.wanted import Members, Wanted, WantedChanges
+from cni_calico.policy.wanted import Members, SetChange, Wanted, WantedChanges
 from tests.unit.flows.judging.test_agreement import ALLOW_80
 from tests.unit.policy.judge.test_bounds import ports, tcp, wanted_with
 
@@ -128,3 +128,19 @@ def test_nobody_waits_for_a_recorder_that_is_stopped(telling: Told) -> None:
     telling.teller.tell(None, telling.whole)
     telling.hear()
     assert telling.known.ready and telling.allows(81) and telling.wholes == 3
+
+
+def test_large_changes_are_not_kept_for_long(telling: Told) -> None:
+    """Each keeps members that may be nobody's any more."""
+    telling.attach()
+    telling.teller.tell([], telling.whole)
+    large = Members(frozenset(i.to_bytes(4, "big") for i in range(30_000)))
+    change = WantedChanges(sets_changed={"s-large": SetChange(added=large)})
+    for _ in range(3):
+        telling.teller.tell([change], telling.whole)
+    assert telling.wholes == 1
+    telling.teller.tell([change], telling.whole)
+    assert telling.wholes == 2
+    telling.hear()
+    telling.teller.tell([change, change], telling.whole)  # what was sent is not kept
+    assert telling.wholes == 2
