@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(sys.executable).parent
 LONGEST_MODULE = 400
 CAPITALISED = re.compile(r"_?[A-Z]\w*[a-z]\w*|JSON")  # not a constant
-GENERATED = {"cni_calico/cnidataplane/dataplane_pb2.py", "cni_calico/datastore/etcd/etcd_pb2.py"}
+GENERATED = {
+    "cni_calico/cnidataplane/dataplane_pb2.py",
+    "cni_calico/datastore/etcd/etcd_pb2.py",
+    "cni_calico/flows/export/goldmane_pb2.py",
+}
 
 
 @cache
@@ -435,6 +439,7 @@ LAZY = {
     "kernel.named_netns": HEAVY,
     "kernel.netlink.pyroute": HEAVY,
     "model.validation.known_fields": HEAVY,
+    "flows.recorder": HEAVY,
     "nodeagent.bgp.bird.probes": PROBE,
     "nodeagent.commands": COMMAND,
     "nodeagent.context.open": BACKEND,

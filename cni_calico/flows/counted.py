@@ -5,17 +5,22 @@ Rule: what happens to a record between two settlements is counted once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cni_calico.flows.live import FlowStore
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.sums import FlowSums
 
 
 class CountedRecords:
-    """A FlowStore over another one."""
+    """A FlowStore over another one. ``also``: is told of each change too: the number, the record as it was, None for a
+    new one, and as it is.
+    """
 
     def __init__(self, store: FlowStore, sums: FlowSums) -> None:
         self._store, self._sums = store, sums
         self._read: tuple[int, FlowRecord | None] = 0, None
+        self.also: Callable[[int, FlowRecord | None, FlowRecord], object] | None = None
         self._changed: dict[int, tuple[FlowRecord | None, FlowRecord]] = {}  # as it was, None for a new one; as it is
 
     def append(self, record: FlowRecord) -> int:
@@ -44,4 +49,7 @@ class CountedRecords:
                 self._sums.add(now)
             else:
                 self._sums.change(before, now)
+        if self.also is not None:
+            for number, (before, now) in self._changed.items():
+                self.also(number, before, now)
         self._changed.clear()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni_calico import directories
 from cni_calico.errors import CalicoError, KernelError
@@ -26,6 +26,7 @@ from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
+from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
@@ -39,6 +40,9 @@ from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.kernel import sysctl
 from cni_calico.log import Log
+
+if TYPE_CHECKING:
+    from cni_calico.flows.export.exporter import Exporter
 
 DIRECTORY = "flows"
 RING_BYTES = 64 << 20
@@ -63,7 +67,9 @@ class Recorder:
         agent_fd: int | None = None,
     ) -> None:
         """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged."""
-        self._now, self._next_touch = now, 0.0
+        self._now, self._clock, self._next_touch = now, clock, 0.0
+        self._run_dir, self._log = run_dir, log
+        self._exporter: Exporter | None = None
         directory = f"{state_dir}/{DIRECTORY}"
         self._deciders, self._names = Deciders(directory), Names(directory, run_dir, now)
         self.losses = Losses(directory)
@@ -85,6 +91,8 @@ class Recorder:
     def close(self) -> None:
         self.losses.flush()
         self._records.settle()
+        if self._exporter is not None:
+            self._exporter.close()
         self._opened.close()
 
     def step(self) -> None:
@@ -106,6 +114,9 @@ class Recorder:
         if now >= self._next_touch:
             self._next_touch = now + _TOUCH_S
             self._ring.touch()
+            self._begin_export()
+        if self._exporter is not None:
+            self._go_on_exporting(self._exporter)
         self._note_losses()
         self._judged.settle()
         self._tell_new(new)
@@ -134,6 +145,22 @@ class Recorder:
             record = self._ring.read(where)
             if record is not None:
                 self._server.tell(describer.describe(record))
+
+    def _begin_export(self) -> None:
+        """If the agent says that flows are exported; gRPC is loaded only then."""
+        if self._exporter is not None or not os.path.exists(f"{self._run_dir}/{EXPORT}"):
+            return
+        from cni_calico.flows.export.exporter import Exporter
+
+        find = self._deciders.get, self._names.get, self._judged.passed_by
+        self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, self._log, self._now, self._clock)
+        self._records.also = self._exporter.note
+
+    def _go_on_exporting(self, exporter: Exporter) -> None:
+        exporter.look()
+        if not exporter.wanted:
+            self._records.also = self._exporter = None
+            exporter.close()
 
     def _micros(self) -> int:
         return int(self._now() * 1e6)
@@ -236,6 +263,7 @@ class Recorder:
             "counted": self._counted,
             **self._judged.status(),
             "cpu_seconds": round(usage.user + usage.system, 3),
+            **({} if self._exporter is None else {"export": self._exporter.status()}),
             "store_bytes": self._aggregates.size,
             "oldest_sums": self._aggregates.oldest,
             "uncounted": self._aggregates.lost,

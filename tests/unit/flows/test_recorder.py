@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cni_calico.flows import recorder as module
 from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.losses import DENIED, RATE, Loss
 from cni_calico.flows.query import Condition, FlowQuery, parse_query, render_query
-from cni_calico.flows.recorder import DIRECTORY, Recorder
+from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.flows.records import BYTES
 from cni_calico.flows.serving import SOCKET
 from cni_calico.flows.sums import BUCKET_S
-from cni_calico.kernel.netlink.ended import TrackedConnection
-from cni_calico.log import SILENT
 from cni_calico.nodeagent.status import flow_metrics
+from tests.fakes import stepped_recorder
+from tests.fakes.stepped_recorder import NOW, SteppedRecorder, arriving_instead_of_the_kernel
 
-RING_BYTES = 1 << 20
-NOW = 2_000_000_000.0
 OUT, IN = 1000, 1001
 DECIDERS = {
     OUT: Decider("Profile", "", "kns.shop", "", False, 0, "Allow"),
@@ -36,53 +32,7 @@ def key(sport: int, dport: int = 80, source: int = 1) -> bytes:
     return bytes((10, 0, 0, source, 10, 0, 0, 2, 6)) + sport.to_bytes(2, "big") + dport.to_bytes(2, "big")
 
 
-class Arriving:
-    """In place of the kernel's reports."""
-
-    overrun = strange = slow = 0
-
-    def __init__(self) -> None:
-        self.decisions: list[tuple[bool, bytes, int]] = []
-        self.ended: list[TrackedConnection] = []
-
-    def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
-        taken = self.decisions, self.ended
-        self.decisions, self.ended = [], []
-        return *taken, False
-
-    def lost(self) -> dict[str, int]:
-        return {}
-
-    def new_losses(self, now: float) -> Iterator[Any]:
-        return iter(())
-
-    def close(self) -> None:
-        pass
-
-
-class NoComparison:
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def go_on(self, *_: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Stepped:
-    """A recorder whose steps and time the test makes."""
-
-    def __init__(self, root: Path, arriving: Arriving) -> None:
-        self.root, self.arriving, self.now = root, arriving, NOW
-        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, lambda: self.now, lambda: self.now)
-
-    def step(self, *decisions: tuple[bool, bytes, int], after_s: float = 0.05) -> None:
-        self.now += after_s
-        self.arriving.decisions += decisions
-        self.recorder.step()
-
+class Stepped(SteppedRecorder):
     def connect(self, query: FlowQuery) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self.root / SOCKET))
@@ -104,10 +54,7 @@ class Stepped:
 @pytest.fixture
 def stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Stepped]]:
     """Starts a recorder, in the place of the one before."""
-    arriving, started = Arriving(), list[Stepped]()
-    monkeypatch.setattr(module, "Arrivals", lambda clock: arriving)
-    monkeypatch.setattr(module, "Comparison", NoComparison)
-    monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
+    arriving, started = arriving_instead_of_the_kernel(monkeypatch), list[Stepped]()
     (tmp_path / DIRECTORY).mkdir()
     (tmp_path / DIRECTORY / "numbers").write_text("".join(render_line(*one) for one in DECIDERS.items()))
 
@@ -169,7 +116,7 @@ def test_losses_are_told_for_what_is_shown(stepped: Callable[[], Stepped]) -> No
 
 def test_sums_reach_beyond_the_ring(stepped: Callable[[], Stepped], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of an earlier recorder, and each connection is in one, wherever the ring begins."""
-    monkeypatch.setattr(sys.modules[__name__], "RING_BYTES", 4096 + 100 * BYTES)
+    monkeypatch.setattr(stepped_recorder, "RING_BYTES", 4096 + 100 * BYTES)
     node = stepped()
     for i in range(15):
         flows = ((True, key(1000 + 30 * i + j, 80 + j % 2), OUT) for j in range(30))

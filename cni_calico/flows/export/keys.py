@@ -1,0 +1,198 @@
+"""PURE: what flows are counted by, as upstream's collector names it: both ends, the port, and the policy that decided.
+
+Rule: nothing is guessed. A side whose end is not a workload of this node has no key (upstream reports none of a host's
+own either), nor has a decision that no policy made. A hit of a kind that the collector does not know is left out, and
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from functools import lru_cache
+from ipaddress import IPv4Network, ip_address
+from typing import Any, NamedTuple
+
+from cni_calico.flows.deciders import END, FIRST, REFUSED, Decider
+from cni_calico.flows.names import EndName
+from cni_calico.flows.packets import ICMP, ICMPV6
+from cni_calico.flows.query import PROTOCOLS
+from cni_calico.flows.records import FlowRecord
+
+NONE = "-"
+PRIVATE, PUBLIC = "pvt", "pub"
+NO_MATCH = "__NO_MATCH__"
+_MOST_MADE = 20_000
+_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+
+
+class EndType(IntEnum):
+    WORKLOAD = 1
+    NETWORK = 4
+
+
+class ReportingSide(IntEnum):
+    SOURCE = 1
+    DESTINATION = 2
+
+
+class FlowAction(IntEnum):
+    ALLOW = 1
+    DENY = 2
+    PASS = 3
+
+
+class HitKind(IntEnum):
+    CALICO = 1
+    GLOBAL = 2
+    KUBERNETES = 6
+    PROFILE = 9
+    END_OF_TIER = 10
+    CLUSTER = 11
+
+
+KINDS = {
+    "NetworkPolicy": HitKind.CALICO,
+    "GlobalNetworkPolicy": HitKind.GLOBAL,
+    "KubernetesNetworkPolicy": HitKind.KUBERNETES,
+    "KubernetesClusterNetworkPolicy": HitKind.CLUSTER,
+    "Profile": HitKind.PROFILE,
+}
+
+
+class PolicyHit(NamedTuple):
+    """``rule``: from 0; -1: none of its rules."""
+
+    kind: HitKind
+    namespace: str
+    name: str
+    tier: str
+    action: FlowAction | None
+    rule: int
+    trigger: PolicyHit | None = None
+
+
+class FlowEnd(NamedTuple):
+    type: EndType
+    namespace: str
+    name: str
+
+
+class ExportKey(NamedTuple):
+    """``port`` is 0 for ICMP."""
+
+    source: FlowEnd
+    destination: FlowEnd
+    port: int
+    protocol: str
+    reporter: ReportingSide
+    action: FlowAction
+    hits: tuple[PolicyHit, ...]
+
+
+def hit_of(decider: Decider) -> PolicyHit | None:
+    """None for a policy of a kind that the collector does not know."""
+    action = FlowAction.ALLOW if decider.action == "Allow" else FlowAction.DENY
+    if decider.index == END and not decider.tier:
+        return PolicyHit(HitKind.PROFILE, "", NO_MATCH, "", action, 0)
+    kind = KINDS.get(decider.kind)
+    if kind is None:
+        return None
+    if decider.index == END:
+        last = PolicyHit(kind, decider.namespace, decider.name, decider.tier, None, 0)
+        return PolicyHit(HitKind.END_OF_TIER, "", "", decider.tier, action, -1, last)
+    index = -1 if decider.index == REFUSED else decider.index
+    return PolicyHit(kind, decider.namespace, decider.name, decider.tier, action, index)
+
+
+@lru_cache(maxsize=10_000)
+def network_of(address: bytes) -> FlowEnd:
+    """What an address is called that nobody here has."""
+    found = ip_address(address)
+    private = found.version == 4 and any(found in network for network in _PRIVATE)
+    return FlowEnd(EndType.NETWORK, NONE, PRIVATE if private else PUBLIC)
+
+
+def hits_of(decider: Decider, passed: Iterable[Mapping[str, Any]]) -> tuple[PolicyHit, ...]:
+    """Those that acted, in order; ``passed``: the steps before it, as documents have them. None at all if the policy
+    that decided is of a kind that the collector does not know.
+    """
+    last = hit_of(decider)
+    if last is None:
+        return ()
+    return (*filter(None, map(_pass_hit, passed)), last)
+
+
+def _pass_hit(step: Mapping[str, Any]) -> PolicyHit | None:
+    if step.get("endOfTier"):
+        return PolicyHit(HitKind.END_OF_TIER, "", "", step["tier"], FlowAction.PASS, -1)
+    kind = KINDS.get(step["kind"])
+    if kind is None:
+        return None
+    return PolicyHit(kind, step["namespace"], step["name"], step["tier"], FlowAction.PASS, step["rule"])
+
+
+class KeyMaker:
+    """``decider_of``, ``name_of``: what numbers stand for, None if unknown; ``shared``: what a workload's name is for
+    others. ``passed_by``: the steps that passed a connection on before that decided, None if nobody knows.
+    """
+
+    def __init__(
+        self,
+        decider_of: Callable[[int], Decider | None],
+        name_of: Callable[[int], EndName | None],
+        shared: Callable[[EndName], str],
+        passed_by: Callable[[FlowRecord, Decider], Iterable[Mapping[str, Any]] | None] = lambda record, decider: None,
+    ) -> None:
+        self._decider_of, self._name_of, self._shared = decider_of, name_of, shared
+        self._passed_by = passed_by
+        self._made: dict[tuple[object, ...], tuple[ExportKey, ...]] = {}
+
+    def forget(self) -> None:
+        """Names, or the rules in force, may be others now."""
+        self._made.clear()
+
+    def keys(self, record: FlowRecord) -> tuple[ExportKey, ...]:
+        """One for each side that decided here, the source's first."""
+        ends = record.source_end or record.source, record.destination_end or record.destination
+        asked = *ends, record.dport, record.protocol, record.egress, record.ingress, record.denied_by, record.denied
+        made = self._made.get(asked)
+        if made is None:
+            made = self._make(record)
+            if all(number < FIRST or self._decider_of(number) for number in record.numbers()):
+                if len(self._made) >= _MOST_MADE:
+                    self._made.clear()
+                self._made[asked] = made
+        return made
+
+    def _make(self, record: FlowRecord) -> tuple[ExportKey, ...]:
+        source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
+        denier = self._decider_of(record.denied_by) if record.denied else None
+        sides = []
+        if source is not None:
+            out = denier if denier is not None and not denier.ingress else self._allowing(record.egress)
+            if out is not None and not out.ingress:
+                sides.append((ReportingSide.SOURCE, out, out is denier))
+        if destination is not None and (not record.denied or denier is not None):
+            into = denier if denier is not None else self._allowing(record.ingress)
+            if into is not None and into.ingress:
+                sides.append((ReportingSide.DESTINATION, into, into is denier))
+        if not sides:
+            return ()
+        ends = self._end(source, record.source), self._end(destination, record.destination)
+        port = 0 if record.protocol in (ICMP, ICMPV6) else record.dport
+        protocol = PROTOCOLS.get(record.protocol, str(record.protocol))
+        made = []
+        for side, decider, denied in sides:
+            hits = hits_of(decider, self._passed_by(record, decider) or ())
+            action = FlowAction.DENY if denied else FlowAction.ALLOW
+            made.append(ExportKey(*ends, port, protocol, side, action, hits))
+        return tuple(made)
+
+    def _allowing(self, number: int) -> Decider | None:
+        return self._decider_of(number) if number else None
+
+    def _end(self, name: EndName | None, address: bytes) -> FlowEnd:
+        if name is None:
+            return network_of(address)
+        return FlowEnd(EndType.WORKLOAD, name.namespace or NONE, self._shared(name))

@@ -1,0 +1,74 @@
+"""A recorder whose steps and time a test makes, with decisions and ends that the test names instead of the kernel's.
+
+Rule: only the kernel's side is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.flows import recorder as module
+from cni_calico.flows.recorder import Recorder
+from cni_calico.kernel.netlink.ended import TrackedConnection
+from cni_calico.log import SILENT
+
+RING_BYTES = 1 << 20
+NOW = 2_000_000_000.0
+
+
+class Arriving:
+    """In place of the kernel's reports."""
+
+    overrun = strange = slow = 0
+
+    def __init__(self) -> None:
+        self.decisions: list[tuple[bool, bytes, int]] = []
+        self.ended: list[TrackedConnection] = []
+
+    def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
+        taken = self.decisions, self.ended
+        self.decisions, self.ended = [], []
+        return *taken, False
+
+    def lost(self) -> dict[str, int]:
+        return {}
+
+    def new_losses(self, now: float) -> Iterator[Any]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+class NoComparison:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def go_on(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
+    arriving = Arriving()
+    monkeypatch.setattr(module, "Arrivals", lambda clock: arriving)
+    monkeypatch.setattr(module, "Comparison", NoComparison)
+    monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
+    return arriving
+
+
+class SteppedRecorder:
+    def __init__(self, root: Path, arriving: Arriving) -> None:
+        self.root, self.arriving, self.now = root, arriving, NOW
+        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, lambda: self.now, lambda: self.now)
+
+    def step(self, *decisions: tuple[bool, bytes, int], after_s: float = 0.05) -> None:
+        self.now += after_s
+        self.arriving.decisions += decisions
+        self.recorder.step()
