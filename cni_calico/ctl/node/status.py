@@ -120,9 +120,19 @@ def describe_recorder(said: Mapping[str, Any]) -> str:
     oldest = said["oldest"]
     since = f", since {datetime.fromtimestamp(oldest).astimezone():%Y-%m-%d %H:%M:%S}" if oldest else ""
     lost = ", ".join(f"{count} {source}" for source, count in said["lost"].items() if count) or "nothing"
-    troubles = "".join(f"; {text}" for text in said["troubles"])
+    troubles = _describe_export(said.get("export") or {}) + "".join(f"; {text}" for text in said["troubles"])
     differ = f"; {said['disagreed']} WERE DECIDED OTHERWISE than by the rules in force" if said["disagreed"] else ""
     return f"{said['allowed']} allowed and {said['denied']} denied recorded{since}, lost: {lost}{differ}{troubles}"
+
+
+def _describe_export(said: Mapping[str, Any]) -> str:
+    if "received" not in said:
+        return ""
+    figures = f"{said['received']} acknowledged, {said['queue']} waiting, {said['lost']} lost"
+    plain = " (no TLS is set: unencrypted, not checked)" if said["plain"] else ""
+    waits = "" if said["connected"] or said["trouble"] else " (not connected yet)"
+    trouble = f"; {said['trouble']}" if said["trouble"] else ""
+    return f"; exported to {said['server']}{plain}{waits}: {figures}{trouble}"
 
 
 def _toned(text: str, look: PlainLook) -> str:

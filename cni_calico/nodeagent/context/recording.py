@@ -1,15 +1,76 @@
-"""PURE: the parameter Flows: what is recorded of connections, with the rule that decided.
+"""PURE: the parameter Flows: what is recorded of connections, with the rule that decided; and where that is exported.
 
 Rule: it is off unless somebody asks for it, and what is off costs no packet anything.
 """
 
 from __future__ import annotations
 
-from cni_calico.daemon.settings_table import choice
+from typing import Protocol
 
-DISABLED, DENIED = "Disabled", "Denied"
+from cni_calico.daemon.settings_table import Kind, choice, parse_seconds
+from cni_calico.model.access import parse_relay_address
+
+ENABLED, DISABLED, DENIED = "Enabled", "Disabled", "Denied"
+_LONGEST_S = 3600.0  # as far back as the collector goes
 FLOWS = (
-    choice("Enabled", DENIED, DISABLED),
+    choice(ENABLED, DENIED, DISABLED),
     DISABLED,
     "Not a parameter of upstream's. Record every new connection, or only denied ones, with the rule that decided.",
 )
+
+
+def _parse_server(text: str) -> str:
+    """The unchanged text; "" for none. Raises ValueError."""
+    if text.lower() == "none":
+        return ""
+    parse_relay_address(text)
+    if not text.rpartition("]")[2].rpartition(":")[1]:
+        raise ValueError(f"expected host:port, not {text!r}")
+    return text
+
+
+def _parse_interval(text: str) -> float:
+    seconds = parse_seconds(text)
+    if not 1 <= seconds <= _LONGEST_S:
+        raise ValueError(f"expected from 1 to {_LONGEST_S:g} seconds")
+    return seconds
+
+
+SERVER = (
+    Kind(_parse_server, "host:port"),
+    "",
+    "host:port of Goldmane, to which flows are exported, with TyphaCAFile, TyphaCertFile and TyphaKeyFile; records "
+    "flows unless Flows says which.",
+)
+FLUSH_INTERVAL = (
+    Kind(_parse_interval, "seconds, or a duration such as 1m30s, up to an hour"),
+    300.0,
+    "How often flows are exported: one update for equal ones.",
+)
+LOCAL_REPORTER = (
+    choice(ENABLED, DISABLED),
+    DISABLED,
+    "Export flows to calico-node -flows too, while it runs on this node; records flows unless Flows says which.",
+)
+
+
+class FlowSettings(Protocol):
+    """The parameters of flows."""
+
+    @property
+    def flows(self) -> str: ...
+
+    @property
+    def flow_logs_server(self) -> str: ...
+
+    @property
+    def flow_logs_local(self) -> str: ...
+
+
+def exports_flows(settings: FlowSettings) -> bool:
+    return bool(settings.flow_logs_server) or settings.flow_logs_local == ENABLED
+
+
+def recorded_flows(settings: FlowSettings) -> str:
+    """Of which flows there are records, as a value of Flows: what is exported is recorded."""
+    return ENABLED if settings.flows == DISABLED and exports_flows(settings) else settings.flows

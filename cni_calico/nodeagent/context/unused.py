@@ -5,10 +5,11 @@ Rule: one that is not here is unknown, and probably a typing error.
 
 from __future__ import annotations
 
-# Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, flow logs, OpenStack, ...
+# Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, OpenStack, ...
 _ELSEWHERE_NAMES = """
 awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane datastoretype debug
-endpointreporting etcd featuredetect featuregates felixhostname floatingips flowlogs genericxdp
+endpointreporting etcd featuredetect featuregates felixhostname floatingips flowlogscollectordebugtrace
+flowlogspolicyevaluationmode genericxdp
 gogcthreshold gomaxprocs gomemorylimit healthtimeout ignorelooserpf ipsets iptablesfilter
 iptableslockfile iptableslockprobe iptablesmangle iptablesmark iptablespostwrite ipv4elevated ipv4normal
 ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel ipiniptunneladdr istio kubenodeport livemigration

@@ -37,6 +37,10 @@ _COUNTERS = (
     ("calico_flows_unjudged", "Reports that were not compared with the rules in force.", "unjudged"),
     ("calico_flows_reader_cpu_seconds", "Processor time of the flow recorder.", "cpu_seconds"),
 )
+_EXPORTED = (
+    "Updates of flows that Goldmane has acknowledged, that were lost for want of room, and what has no update: "
+    "connections that no policy decided about, policies of a kind that Goldmane does not know."
+)
 
 
 def ask_recorder(run_dir: str) -> Mapping[str, Any] | None:
@@ -74,3 +78,19 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
         yield GaugeMetricFamily(name, text, value=max(0.0, now - said[what]) if said[what] else 0.0)
     for name, text, what in _COUNTERS:
         yield CounterMetricFamily(name, text, value=said[what])
+    yield from _collect_export(said.get("export") or {})
+
+
+def _collect_export(said: Mapping[str, Any]) -> Iterator[Any]:
+    """Nothing where no collector is set."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    if "received" not in said:
+        return
+    exported = CounterMetricFamily("calico_flows_export", _EXPORTED, labels=["result"])
+    for result in ("received", "lost", "undecided", "unknown_hits"):
+        exported.add_metric([result], said[result])
+    yield exported
+    yield GaugeMetricFamily("calico_flows_export_queue", "Updates that Goldmane has not acknowledged.", said["queue"])
+    text = "Whether there is a connection to Goldmane."
+    yield GaugeMetricFamily("calico_flows_export_connected", text, int(said["connected"]))

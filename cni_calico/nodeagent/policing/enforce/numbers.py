@@ -17,7 +17,7 @@ from cni_calico.flows.deciders import NUMBERS_BYTES, Decider, parse_line, render
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.context.recording import DENIED, DISABLED
+from cni_calico.nodeagent.context.recording import DENIED, DISABLED, recorded_flows
 from cni_calico.nodeagent.policing.enforce.filters import IPTABLES, DataPlane
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings, Networks
@@ -136,7 +136,7 @@ class PlaneRules:
         self.refresh_s = plane.refresh_s
 
     def settings(self, felix: FelixSettings, service_networks: Networks) -> FilterSettings:
-        recording = self.numbers.recording(felix.flows)
+        recording = self.numbers.recording(recorded_flows(felix))
         if recording is not None and self._plane.name == IPTABLES:
             recording = replace(recording, by_iptables=True)
         return self._plane.settings(felix, service_networks, recording)

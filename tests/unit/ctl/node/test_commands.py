@@ -9,7 +9,7 @@ import pytest
 
 from cni_calico import faults
 from cni_calico.ctl.main import run
-from cni_calico.ctl.node.status import render_agent, render_bird, render_family, render_span
+from cni_calico.ctl.node.status import describe_recorder, render_agent, render_bird, render_family, render_span
 from cni_calico.ctl.output.redaction import redact, secrets_in
 from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
 from cni_calico.nodeagent.status.file import write_status
@@ -94,6 +94,23 @@ def test_a_node_without_bgp_says_so():
 def test_an_agent_that_fell_silent_does_not_run():
     assert render_agent(FIELDS, 1000.0).startswith("Calico process is not running: the agent last gave a sign of life")
     assert "has not started" in render_agent({}, 1.0)
+
+
+def test_status_of_the_export_of_flows():
+    said = {"allowed": 7, "denied": 1, "oldest": None, "lost": {}, "disagreed": 0, "troubles": []}
+    begin = "7 allowed and 1 denied recorded, lost: nothing"
+    assert describe_recorder(said) == begin
+    assert describe_recorder({**said, "export": {"server": "", "local": True}}) == begin
+    export = {"server": "goldmane:7443", "plain": False, "connected": True, "trouble": "", "received": 9, "queue": 2}
+    figures = "9 acknowledged, 2 waiting, 0 lost"
+    for more, text in (
+        ({}, f"goldmane:7443: {figures}"),
+        ({"connected": False}, f"goldmane:7443 (not connected yet): {figures}"),
+        ({"plain": True}, f"goldmane:7443 (no TLS is set: unencrypted, not checked): {figures}"),
+        ({"connected": False, "trouble": "no key"}, f"goldmane:7443: {figures}; no key"),
+    ):
+        shown = describe_recorder({**said, "export": {**export, "lost": 0, **more}})
+        assert shown == f"{begin}; exported to {text}"
 
 
 def test_status_of_peers():

@@ -45,5 +45,28 @@ def test_what_the_recorder_says(tmp_path: Path) -> None:
     assert found["calico_flows_ring_seconds"] >= 60 and found["calico_flows_sums_seconds"] == 0
 
 
+def test_what_is_exported_with_a_collector_only(tmp_path: Path) -> None:
+    exported = {"server": "goldmane:7443", "local": False, "plain": False, "connected": True, "trouble": ""}
+    counts = {"received": 11, "lost": 1, "undecided": 2, "unknown_hits": 3, "queue": 4}
+    local_only = {"server": "", "local": True}
+    for name, said in (("with", exported | counts), ("local", local_only), ("without", None)):
+        root = tmp_path / name
+        root.mkdir()
+        found = collected(root, {**SAID, "disagreed": 0, "oldest": None, **({} if said is None else {"export": said})})
+        of_export = {name: value for name, value in found.items() if "export" in name}
+        assert of_export == (
+            {
+                "calico_flows_export_totalreceived": 11,
+                "calico_flows_export_totallost": 1,
+                "calico_flows_export_totalundecided": 2,
+                "calico_flows_export_totalunknown_hits": 3,
+                "calico_flows_export_queue": 4,
+                "calico_flows_export_connected": 1,
+            }
+            if name == "with"
+            else {}
+        )
+
+
 def test_without_a_recorder_there_are_none(tmp_path: Path) -> None:
     assert not list(collect_flows(str(tmp_path)))
