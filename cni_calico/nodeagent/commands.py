@@ -53,6 +53,15 @@ def prepare_host(environ: Mapping[str, str], *, best_effort: bool) -> int:
     return 0
 
 
+def show_flows(environ: Mapping[str, str], count: int, write: Callable[[str], object]) -> int:
+    """-flows, until a signal; negative: for ever. Raises CalicoError."""
+    from cni_calico.flows.export.listener import show_flows as show
+
+    stopping = Stopping()
+    stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+    return show(environ, count, stopping.is_set, write)
+
+
 def close_workloads(environ: Mapping[str, str]) -> int:
     """-boot-table. Raises KernelError."""
     log = Log("info", context="boot-table: ", as_json=wants_json(environ))

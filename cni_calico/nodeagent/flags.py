@@ -43,6 +43,7 @@ MODIFIERS = {
     "confd-keep-stage-file": "accepted, without effect",
 }
 VALUES = {
+    "flows": "show so many flows as they are exported, for ever if it is negative (FELIX_FLOWLOGSLOCALREPORTER)",
     "threshold-time": "with -bird-ready: how long after start-up every session must be up (30s)",
     "confd-confdir": "accepted, without effect: configuration files are in /etc/calico/confd/config",
 }

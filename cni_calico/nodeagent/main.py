@@ -38,6 +38,8 @@ def main() -> int:
         sys.stdout.write(f"v{__version__}{BUILD}\n")
         return 0
     if not chosen & {*COMMANDS, *SERVICES}:
+        if "flows" in values:
+            return _show_flows(values["flows"])
         sys.stderr.write(render_usage())
         return USAGE
     return _run(chosen)
@@ -63,6 +65,29 @@ def _probe(chosen: set[str], values: Mapping[str, str]) -> int:
     for fault in faults:
         sys.stderr.write(f"calico-node: {fault}\n")
     return 1 if faults else 0
+
+
+def _show_flows(text: str) -> int:
+    from cni_calico.errors import CalicoError
+    from cni_calico.nodeagent.commands import show_flows
+
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 9 and int(digits)):
+        sys.stderr.write(f"calico-node: -flows needs a number of flows, negative to go on for ever, not {text!r}\n")
+        return USAGE
+    try:
+        return show_flows(os.environ, int(text), _write_at_once)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is still to be written
+        return 0
+    except CalicoError as e:
+        sys.stderr.write(f"calico-node: {e}\n")
+        return 1
+
+
+def _write_at_once(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _run(chosen: set[str]) -> int:

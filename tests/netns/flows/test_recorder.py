@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,12 +24,16 @@ from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
+from cni_calico.flows.export.wanted import SOCKET as FLOWS_SOCKET
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
-from cni_calico.log import Log
+from cni_calico.log import SILENT, Log
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.recording.exporting import ExportTeller
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.policy.explain import Packet
 from tests.deadlines import until
@@ -64,15 +69,17 @@ class Recorded:
         for thread in self.threads:
             thread.join()
 
-    def record(self) -> None:
-        endpoints = [
+    def endpoints(self) -> list[WorkloadEndpoint]:
+        return [
             decode_endpoint(
                 ResourceKey("WorkloadEndpoint", f"{NODE}-k8s-{name}-eth0", "default"),
                 {"metadata": {"name": f"{NODE}-k8s-{name}-eth0", "namespace": "default"}, "spec": workload.document},
             )
             for name, workload in self.lab.workloads.items()
         ]
-        self.keeper.use("Enabled", endpoints)
+
+    def record(self) -> None:
+        self.keeper.use("Enabled", self.endpoints())
         until(lambda: (self.root / "run" / SOCKET).exists(), "the recorder listens")
 
     @property
@@ -166,6 +173,33 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
         assert [name for name, _ in (next(told), next(told), next(told))] == ["flow", "flow", "ready"]
         assert recorded.lab.passes("a", "b", 83, sport=1001) is False
         assert next(one for name, one in told if name == "flow")["destination"]["port"] == 83
+
+
+def test_what_is_recorded_is_exported_to_who_looks_on_the_node(recorded: Recorded) -> None:
+    """calico-node -flows gets what the recorder sums up each second: both sides of what b lets in, and of what not."""
+    parsed = parse_felix({"FELIX_FLOWLOGSLOCALREPORTER": "Enabled", "FELIX_FLOWLOGSFLUSHINTERVAL": "1"})
+    ExportTeller(str(recorded.root / "run"), SILENT).use(parsed.settings, recorded.endpoints())
+    shown = recorded.root / "shown"
+    with shown.open("w") as output:
+        looking = subprocess.Popen([*own_command(), "-flows", "3"], env=recorded.environ, stdout=output)
+        try:
+            until((recorded.root / "run" / FLOWS_SOCKET).exists, "it listens")
+            sports = iter(range(3000, 4000))
+
+            def pass_some() -> int | None:
+                for port in (80, 81):
+                    recorded.lab.passes("a", "b", port, sport=next(sports))
+                return looking.poll()
+
+            until(lambda: pass_some() is not None, "it has shown three", pause_s=0.3)
+            assert looking.wait() == 0
+        finally:
+            looking.kill()
+            looking.wait()
+    text = shown.read_text()
+    assert text.count("- Time=") == 3 and "Src={wep(default/a)} Dst={wep(default/b) Svc:-/-} Proto={udp(8" in text
+    assert re.search(r"Reporter=Src Action=Allow\n.*\n.*\n  Enforced:\n  - Profile kns.default rule 0 Allow\n", text)
+    assert not (recorded.root / "run" / FLOWS_SOCKET).exists()
 
 
 def test_a_stopped_and_a_killed_recorder_lose_nothing_that_they_do_not_tell(recorded: Recorded) -> None:

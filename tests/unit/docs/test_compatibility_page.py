@@ -139,7 +139,7 @@ def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
 
 def test_the_flags_of_calico_node() -> None:
     """Those that the page calls refused are unknown, all others are known."""
-    refused, others = {"-bpf", "-flows"}, {"-t", "-upgrade", "-version", "-status-file"}  # of other executables
+    refused, others = {"-bpf"}, {"-t", "-upgrade", "-version", "-status-file"}  # of other executables
     tables = (flags.SERVICES, flags.COMMANDS, flags.PROBES, flags.MODIFIERS, flags.VALUES)
     own = {f"-{flag}" for table in tables for flag in table} | {"-v"}
     assert set(upstream_names.FLAGS.split()) - own == refused | others

@@ -33,6 +33,8 @@ def test_no_flag_is_unknown_to_the_list():
         (["-felix=false"], set(), {}),
         (["-bird-ready", "-threshold-time=10s"], {"bird-ready"}, {"threshold-time": "10s"}),
         (["-bird-ready", "-threshold-time", "1m"], {"bird-ready"}, {"threshold-time": "1m"}),
+        (["-flows", "-1"], set(), {"flows": "-1"}),
+        (["--flows=5"], set(), {"flows": "5"}),
         (["-confd", "-confd-confdir=/etc/calico/confd"], {"confd"}, {"confd-confdir": "/etc/calico/confd"}),
         ([], set(), {}),
     ],

@@ -39,3 +39,20 @@ def test_a_status_that_cannot_be_removed_stops_nothing(
     monkeypatch.setattr(sys, "argv", ["calico-node", "run"])
     assert main() == 0
     assert "cannot remove the status of the agent that ran before: Is a directory" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0", "-", "many", "", "1.5", "٣"])
+def test_flows_needs_a_number(number: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["calico-node", f"-flows={number}"])
+    assert main() == 2
+    assert f"-flows needs a number of flows, negative to go on for ever, not {number!r}" in capfd.readouterr().err
+
+
+def test_flows_says_why_it_cannot_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "flows").write_text("not a directory")
+    monkeypatch.setenv("CALICO_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["calico-node", "-flows", "1"])
+    assert main() == 1
+    assert f"calico-node: cannot listen on {tmp_path}/flows/flows.sock: " in capfd.readouterr().err
