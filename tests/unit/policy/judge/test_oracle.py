@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.model.keys import ResourceKey
@@ -124,14 +124,14 @@ def require_same(wanted: Wanted, asked: list[Packet], work: int) -> None:
 given_any = given(worlds(), st.lists(packets(), min_size=10, max_size=20), st.sampled_from((MOST_WORK, 6)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given_any
 def test_any_wanted_state_and_packets(wanted: Wanted, asked: list[Packet], work: int) -> None:
     require_same(wanted, asked, work)
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000, suppress_health_check=list(HealthCheck))
 @given_any
 def test_many_wanted_states_and_packets(wanted: Wanted, asked: list[Packet], work: int) -> None:
     require_same(wanted, asked, work)
