@@ -89,9 +89,12 @@ def parsed(rules: list[Any]) -> PolicyRecord:
 
 
 def rendered(record: PolicyRecord, family: int, *, by_iptables: bool) -> tuple[tuple[NftRule, ...], dict[str, ListSet]]:
-    chain, lists = render_policy(
-        record.wanted, True, family, FilterSettings(by_iptables=by_iptables), lambda name: True
-    )
+    """As if every set that may have networks had some; those of services never do."""
+
+    def has_networks(name: str) -> bool:
+        return not name.startswith("s-service-")
+
+    chain, lists = render_policy(record.wanted, True, family, FilterSettings(by_iptables=by_iptables), has_networks)
     return chain.rules, lists
 
 
