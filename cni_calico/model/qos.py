@@ -75,5 +75,7 @@ def parse_qos(annotations: Mapping[str, str]) -> tuple[dict[str, int], tuple[str
         else:
             wanted = f"a quantity from {low} to {high}" if field in BOUNDS else "another annotation"
             shown_name, shown_text = name[:_SHOWN_MAX], str(text)[:_SHOWN_MAX]
+            if not shown_name.isprintable():  # no API server takes it, but etcd does
+                shown_name = repr(shown_name)
             ignored.append(f"annotation {shown_name}: expected {wanted}, got {shown_text!r}")
     return found, tuple(ignored)

@@ -196,6 +196,15 @@ def test_packet_rates_up_to_what_nftables_can_limit() -> None:
     assert not found and "from 1 to 1000000000" in ignored[0]
 
 
+def test_a_name_with_control_characters_stays_in_its_line() -> None:
+    """A record of etcd may have one."""
+    from cni_calico.model.qos import PREFIX as QOS
+    from cni_calico.model.qos import parse_qos
+
+    _, ignored = parse_qos({f"{QOS}egressPacketR\te\x1b[2J": "1"})
+    assert len(ignored) == 1 and ignored[0].isprintable() and "egressPacketR" in ignored[0]
+
+
 def test_quality_of_service_in_kubernetes_words() -> None:
     """As the bandwidth plugin reads it; upstream's own annotation of the same meaning wins."""
     from cni_calico.model.qos import parse_qos
