@@ -125,6 +125,7 @@ VALUES = {
     "--nodes": ["a,b"],
     "--image": ["x"],
     "--html": ["{unused}"],
+    "--web": ["18443"],
     "--network": ["{directory}"],
     "--plugins": ["{directory}"],
     **{option: ["x"] for option in ("--plugin", "--agent", "--controllers", "--calicoctl", "--passwords")},

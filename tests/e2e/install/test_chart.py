@@ -320,7 +320,7 @@ def test_the_api_server_before_there_is_a_service_network() -> None:
     [
         ({"apiServer": {"enabled": True}}, "calicoctl reads and writes the resources"),
         ({"tigeraOperator": {"version": "v1"}}, "docs/from-operator.md"),
-        ({"goldmane": {"enabled": False}}, "agents export flows to upstream's"),
+        ({"goldmane": {"enabled": False}}, "agents export flows"),
         ({"bpf": True}, "bpf"),
         ({"datastore": "etcd", "typha": {"enabled": True}}, "grpc-proxy"),
         ({"mtuu": 1}, "mtuu"),

@@ -218,7 +218,7 @@ def test_the_agents_view_of_kubernetes(kube: Cluster, kube_store: Datastore, on_
         assert [str(pool.cidr) for pool in first.pools] == ["10.65.0.0/16", "fd00:65::/112"]
         assert [(block.node, block.used) for block in first.blocks] == [("node1", 1)]
         assert first.felix_default is not None and first.felix_default["logSeverityScreen"] == "Info"
-        assert first.endpoints == () and first.problems == () and first.policies == 0
+        assert first.endpoints == () and first.problems == ()
         kube.create_pod(NAMESPACE, "web", "node1", annotations={"cni.projectcalico.org/podIP": "10.65.0.9/32"})
         until(lambda: sources.snapshot().endpoints, "the pod's endpoint", 30)
         (endpoint,) = sources.snapshot().endpoints

@@ -103,7 +103,7 @@ def test_tunnel_addresses_are_looked_at_when_what_they_depend_on_changes():
     vxlan = pool("10.65.0.0/16", "Always")
     assert follow_wakes(snapshot(vxlan))
     assert not follow_wakes(snapshot(vxlan))
-    assert not follow_wakes(snapshot(vxlan, endpoints=[workload("w", "calia", "10.65.1.5/32")], policies=1))
+    assert not follow_wakes(snapshot(vxlan, endpoints=[workload("w", "calia", "10.65.1.5/32")], problems=("one",)))
     assert follow_wakes(snapshot(vxlan, pool("10.66.0.0/16")))
     told = {**NODES, "n1": replace(NODES["n1"], ipv4_vxlan_tunnel=None)}
     assert follow_wakes(snapshot(vxlan, nodes=told))
