@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.nodeagent.policing.tables.parts import PART_RULES
 from tests.deadlines import until
 from tests.netns.policing.lab import Lab
 from tests.netns.policing.tenants import endpoint, large_policy, small_policy, terms_policy, two_pods, unrelated
 
 pytestmark = pytest.mark.netns
 TENANTS, RULES = 8, 3000
-HEAD, PARTS = "pi-np/t0/large", RULES * 8 // 500
+HEAD, PARTS = "pi-np/t0/large", RULES * 8 // PART_RULES
 
 
 def test_another_namespaces_policy_does_not_wait_for_large_ones(tmp_path: Path) -> None:

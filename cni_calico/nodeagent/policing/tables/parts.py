@@ -15,7 +15,10 @@ from cni_calico.netfilter.rules import RETURN, NftRule, jump
 from cni_calico.netfilter.tables import NftChain, NftTable
 from cni_calico.nodeagent.policing.tables.matches import ListSet
 
-PART_RULES = 500
+LARGE_RULES = 500  # of a chain that is made in parts
+PART_RULES = (
+    200  # a part is written at once: up to 0.1 s where the table has thousands of sets, which it searches by name
+)
 _BETWEEN = "//"  # no other name of ours contains it
 _DIGEST_BYTES = 10
 

@@ -67,7 +67,7 @@ class PolicyChains:
     def is_large(self, policy: WantedPolicy) -> bool:
         if self._settings().by_iptables or (not policy.tier and (has_return(policy))):
             return False
-        return len(policy.rules()) > parts.PART_RULES or count_rules(policy) > parts.PART_RULES
+        return len(policy.rules()) > parts.LARGE_RULES or count_rules(policy) > parts.LARGE_RULES
 
     # -- ahead --------------------------------------------------------------------------------------------------------
 

@@ -216,6 +216,7 @@ puts = st.one_of(
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_RULES", 2)
+    monkeypatch.setattr(parts, "LARGE_RULES", 2)
     monkeypatch.setattr(groups, "GROUPED_FROM", 2)
     monkeypatch.setattr(groups, "ABOUT", 2)
     monkeypatch.setattr(active, "MANY", 2)
@@ -367,6 +368,7 @@ def test_members_of_a_large_network_set_come_and_go_in_portions(monkeypatch: pyt
 
 def test_a_set_that_is_being_made_is_complete_before_any_rule_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_RULES", 4)
+    monkeypatch.setattr(parts, "LARGE_RULES", 4)
     monkeypatch.setattr(turns, "LONG", 8)
     monkeypatch.setattr(shares, "WEIGHT_S", 1e9)  # nobody pays for time
     world = started()
