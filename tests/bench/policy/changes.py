@@ -370,19 +370,26 @@ def agent_environment(root: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+def open_lab(name: str, stack: ExitStack) -> Lab:
+    """A host with an etcd, which this thread enters, and two pods: "probing" and "probed"."""
+    root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=name, dir=MEMORY)))
+    host = stack.enter_context(host_namespace())
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
+    stack.callback(netns.enter, here)
+    start_etcd(root / "etcd", stack)
+    lab = Lab(host, root, stack)
+    probing = lab.connect("probing", "caliprobing", "10.65.0.2")
+    lab.connect("probed", "caliprobed", PROBED)
+    probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
+    return lab
+
+
 @contextmanager
 def prepared(policies: int, command: list[str], hosts: bool) -> Iterator[Bench]:
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-policy", dir=MEMORY)))
-        host = stack.enter_context(host_namespace())
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
-        stack.callback(netns.enter, here)
-        start_etcd(root / "etcd", stack)
-        lab = Lab(host, root, stack)
-        probing = lab.connect("probing", "caliprobing", "10.65.0.2")
-        lab.connect("probed", "caliprobed", PROBED)
-        probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
+        lab = open_lab("bench-policy", stack)
+        host, probing = lab.host, lab.workloads["probing"]
         host.do("route", "add", JOINING, "dev", "caliprobing", "proto", "static")  # the agent takes boot for its own
         lab.workloads["second"] = type(probing)("second", probing.ns, probing.interface, (JOINING,))
         bench = Bench(lab, policies, command)

@@ -37,23 +37,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.interface import Datastore
 from cni_calico.deadline import Deadline
-from cni_calico.kernel import netns
 from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
 from tests.bench.policy.changes import (
     AGENT,
-    JOINING,
     MEMORY,
-    PROBED,
     SIZES,
     Agent,
     Bench,
     agent_environment,
     changed_policy,
-    start_etcd,
+    open_lab,
 )
-from tests.netns.namespaces import host_namespace
 from tests.netns.policing.lab import Lab
 
 CHANGED = ResourceKey("GlobalNetworkPolicy", "changed")
@@ -126,17 +122,7 @@ class Starts(Bench):
 def serve(turns: Connection, policies: int, command: list[str], kind: str) -> None:
     """A contestant's process: whatever it is told, until that is nothing."""
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-starts", dir=MEMORY)))
-        host = stack.enter_context(host_namespace())
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
-        stack.callback(netns.enter, here)
-        start_etcd(root / "etcd", stack)
-        lab = Lab(host, root, stack)
-        probing = lab.connect("probing", "caliprobing", "10.65.0.2")
-        lab.connect("probed", "caliprobed", PROBED)
-        probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
-        bench = Starts(lab, policies, command, kind)
+        bench = Starts(open_lab("bench-starts", stack), policies, command, kind)
         stack.callback(bench.store.close)
         bench.fill(hosts=False)
         bench.write(changed_policy("a1"))

@@ -60,8 +60,8 @@ class MadeAhead:
         added = [one for one in (*wanted.addresses, *wanted.nets) if one not in members]
         gone = list(members.difference(wanted.addresses, wanted.nets))
         matches = self._graph.count_matches(key, wanted)
-        if not self._graph.admits_members(len(added) * (1 + matches)):
-            return  # it will wait
+        if key.namespace and not self._graph.admits_members(len(added) * (1 + matches)):
+            return  # it will wait; what belongs to no namespace never does
         portion = max(1, PORTION // max(1, matches))
         while len(added) + len(gone) > portion:
             members.difference_update(gone[-portion:])
