@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-SHORT = ("--operations=60", "--workers=3")
+SHORT = ("--operations=60", "--workers=3", "--pace=0.3")
 LONG = ("--operations=600", "--workers=6")
 ALSO = ("--also=limits", "--also=host-end")
 ETCD, KUBERNETES = pytest.mark.etcd, pytest.mark.kubernetes
