@@ -1,81 +1,121 @@
 """PURE: quality-of-service annotations of a pod as the fields of an endpoint's ``qosControls``.
 
-Rule: a value is a Kubernetes quantity within the bounds of its field; any other value is left out and reported, as in
-upstream: a typing error in a limit must not leave a pod without network.
+Rule: a value is a Kubernetes quantity; one beyond the bounds of its field counts as the bound, as in upstream. What is
+no quantity, or is zero or less (upstream makes that the smallest limit there is, a pod at 1 kbit/s), is left out: a
+typing error in a limit must not leave a pod without network. Either is reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cni_calico.model.quantities import parse_quantity
+
 PREFIX = "qos.projectcalico.org/"
 # the bandwidth plugin's annotations; upstream's own annotation with the same meaning wins
 _OF_KUBERNETES = {
-    "kubernetes.io/ingress-bandwidth": "ingressBandwidth",
-    "kubernetes.io/egress-bandwidth": "egressBandwidth",
+    "ingressBandwidth": "kubernetes.io/ingress-bandwidth",
+    "egressBandwidth": "kubernetes.io/egress-bandwidth",
 }
-_SUFFIXES = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-}
-_RATE = (1000, 10**15)
-_BURST = (1000, 34359738360)
-_PACKETS = (1, 10**9)
-_CONNECTIONS = (1, 4294967295)
+_WAYS = ("ingress", "egress")
 _SHOWN_MAX = 120
-_SIZE = (1, 100 * 10**6)
-# field -> bounds; each exists for ingress and egress
+# field -> bounds; each exists for ingress and egress. Bits per second, bits, bits per second, bytes; packets per second
+# (upstream's most is 10,000, iptables' finest), packets, connections
 _FIELDS = {
-    "Bandwidth": _RATE,
-    "Burst": _BURST,
-    "Peakrate": _RATE,
-    "Minburst": _SIZE,
-    "PacketRate": _PACKETS,
-    "PacketBurst": _PACKETS,
-    "MaxConnections": _CONNECTIONS,
+    "Bandwidth": (1000, 10**15),
+    "Burst": (1000, 34359738360),
+    "Peakrate": (1010, 1010 * 10**12),
+    "Minburst": (1000, 100 * 10**6),
+    "PacketRate": (1, 10**9),
+    "PacketBurst": (1, 10**9),
+    "MaxConnections": (1, 4294967295),
 }
-BOUNDS = {f"{way}{name}": bounds for way in ("ingress", "egress") for name, bounds in _FIELDS.items()} | {
-    "dscp": (0, 63)
-}
-
-
-def parse_quantity(text: str) -> int:
-    """A Kubernetes quantity that is a whole number ("10M", "1Gi", "500"). Raises ValueError."""
-    digits = text.rstrip("kKMGTPi")
-    suffix = text[len(digits) :]
-    if suffix not in _SUFFIXES or not (digits.isascii() and digits.isdecimal()) or len(digits) > 18:
-        raise ValueError(f"{text!r} is not a quantity")
-    return int(digits) * _SUFFIXES[suffix]
+# field -> the one without which it says nothing
+_NEEDS = {"Burst": "Bandwidth", "Peakrate": "Bandwidth", "Minburst": "Peakrate", "PacketBurst": "PacketRate"}
+_QUANTITIES = {f"{way}{name}": bounds for way in _WAYS for name, bounds in _FIELDS.items()}
+DSCP = "dscp"
+DSCP_MAX = 63
+BOUNDS = _QUANTITIES | {DSCP: (0, DSCP_MAX)}
+# RFC 2474, 2597 and 3246
+_DSCP_NAMES = (
+    {"DF": 0, "EF": 46}
+    | {f"CS{i}": 8 * i for i in range(7)}
+    | {f"AF{i}{j}": 8 * i + 2 * j for i in range(1, 5) for j in range(1, 4)}
+)
 
 
 def parse_qos(annotations: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """(fields of qosControls, annotations left out with the reasons)."""
+    """(fields of qosControls, what was not taken as it is written, a sentence each)."""
+    own = {name[len(PREFIX) :]: text for name, text in annotations.items() if name.startswith(PREFIX)}
+    kubernetes = {field: name for field, name in _OF_KUBERNETES.items() if name in annotations}
+    if not own and not kubernetes:
+        return {}, ()
     found: dict[str, int] = {}
-    ignored = []
-    for name, text in sorted(annotations.items()):
-        field = name[len(PREFIX) :] if name.startswith(PREFIX) else _OF_KUBERNETES.get(name, "")
-        if not field or (name in _OF_KUBERNETES and f"{PREFIX}{field}" in annotations):
-            continue
-        low, high = BOUNDS.get(field, (1, 0))
-        try:
-            value = parse_quantity(text)
-        except (ValueError, AttributeError):
-            value = -1
-        if low <= value <= high:
-            found[field] = value
+    said = [
+        f"annotation {_shown(PREFIX + field)} is not one that pods have; it is left out"
+        for field in sorted(own.keys() - BOUNDS.keys())
+    ]
+    for field, (low, high) in _QUANTITIES.items():
+        names = (f"{PREFIX}{field}" if field in own else "", kubernetes.get(field, ""))
+        for name in filter(None, names):
+            value, why = _read(annotations[name], low, high)
+            said += [f"annotation {name}: {why}"] if why else []
+            if value is not None:
+                found[field] = value
+                break
+    if DSCP in own:
+        value = _read_dscp(own[DSCP])
+        if value is None:
+            said.append(
+                f"annotation {PREFIX}{DSCP}: expected a number from 0 to {DSCP_MAX} or a name such as EF, CS1 or AF41, "
+                f"got {_shown(own[DSCP])!r}; it is left out"
+            )
         else:
-            wanted = f"a quantity from {low} to {high}" if field in BOUNDS else "another annotation"
-            shown_name, shown_text = name[:_SHOWN_MAX], str(text)[:_SHOWN_MAX]
-            if not shown_name.isprintable():  # no API server takes it, but etcd does
-                shown_name = repr(shown_name)
-            ignored.append(f"annotation {shown_name}: expected {wanted}, got {shown_text!r}")
-    return found, tuple(ignored)
+            found[DSCP] = value
+    return found, (*said, *_drop_useless(found))
+
+
+def _drop_useless(found: dict[str, int]) -> list[str]:
+    """Take out of ``found`` what has no effect beside the others, and say so."""
+    said = []
+    for way in _WAYS:
+        for name, needed in _NEEDS.items():
+            field, other = f"{way}{name}", f"{way}{needed}"
+            if field not in found:
+                continue
+            if other not in found:
+                said.append(f"annotation {PREFIX}{field} says nothing without {other}; it is left out")
+            elif name == "Peakrate" and found[field] <= found[other]:
+                said.append(f"annotation {PREFIX}{field} is not above {other}; it is left out")
+            else:
+                continue
+            del found[field]
+    return said
+
+
+def _read(text: object, low: int, high: int) -> tuple[int | None, str]:
+    """(the value within the bounds or None, what there is to say)."""
+    try:
+        value = parse_quantity(text) if isinstance(text, str) else 0
+    except ValueError:
+        value = 0
+    if value <= 0:
+        return None, f"expected a quantity from {low} to {high}, got {_shown(text)!r}; it is left out"
+    if low <= value <= high:
+        return value, ""
+    bound = low if value < low else high
+    return bound, f"{_shown(text)} is {'less' if value < low else 'more'} than {bound}; it counts as {bound}"
+
+
+def _read_dscp(text: object) -> int | None:
+    if not isinstance(text, str):
+        return None
+    if text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= DSCP_MAX:
+        return int(text)
+    return _DSCP_NAMES.get(text.upper())
+
+
+def _shown(text: object) -> str:
+    """Shortened, and in one line: no API server takes a name that is not printable, but etcd does."""
+    shown = str(text)[:_SHOWN_MAX]
+    return shown if shown.isprintable() else repr(shown)

@@ -68,7 +68,7 @@ def _read_facts(task: Task, attachment: Attachment, stored: Versioned | None) ->
     namespace = read_namespace(task)
     request = parse_pod_annotations(pod, namespace, task.conf)
     for text in request.ignored:
-        task.log.warning(f"{text}; it is left out")
+        task.log.warning(text)
     endpoint = plan_pod_endpoint(pod, attachment)
     metadata = pod.get("metadata") or {}
     annotations = {str(name): str(value) for name, value in (metadata.get("annotations") or {}).items()}

@@ -193,9 +193,11 @@ def test_quality_of_service_is_accepted_and_stored(any_kube_node: KubeNode, make
     """Every name; what means nothing is left out and told, as upstream does: the pod gets its network."""
     assert set(BOUNDS) == QOS_NAMES
     good = dict.fromkeys(QOS_NAMES, "20k") | {"ingressBandwidth": "1M", "egressMinburst": "2Ki", "dscp": "46"}
-    bad = dict.fromkeys(QOS_NAMES, "a few") | {"ingressBandwidth": "1", "egressPacketRate": "2G", "dscp": "99"}
-    bad |= {"egressBurst": "-5k", "ingressBurst": "1.5M", "ingressColour": "1000"}
+    good |= {"egressPeakrate": "30.5k", "ingressPeakrate": "1.5M"}
+    bad = dict.fromkeys(QOS_NAMES, "a few") | {"ingressBandwidth": "0", "egressPacketRate": "1K", "dscp": "99"}
+    bad |= {"egressBurst": "-5k", "ingressBurst": "1_000", "ingressColour": "1000"}
     wanted = dict.fromkeys(QOS_NAMES, 20000) | {"ingressBandwidth": 1000000, "egressMinburst": 2048, "dscp": 46}
+    wanted |= {"egressPeakrate": 30500, "ingressPeakrate": 1500000}
     for name, asked, container in (("good", good, C1), ("bad", bad, C2)):
         annotated = {QOS + key: value for key, value in asked.items()}
         any_kube_node.kube.create_pod(any_kube_node.namespace, name, any_kube_node.nodename, annotations=annotated)
@@ -208,8 +210,11 @@ def test_quality_of_service_is_accepted_and_stored(any_kube_node: KubeNode, make
     log = (any_kube_node.root / "cni.log").read_text()
     assert log.count(f"annotation {QOS}") == len(bad)
     for name, value in bad.items():
-        expected = "another annotation" if name == "ingressColour" else "a quantity from {} to {}".format(*BOUNDS[name])
-        assert f"annotation {QOS}{name}: expected {expected}, got {value!r}" in log
+        if name == "ingressColour":
+            assert f"annotation {QOS}{name} is not one that pods have" in log
+            continue
+        expected = "a number from 0 to 63" if name == "dscp" else "a quantity from {} to {}".format(*BOUNDS[name])
+        assert f"annotation {QOS}{name}: expected {expected}" in log and f"got {value!r}; it is left out" in log
     for name, container in (("good", C1), ("bad", C2)):
         assert any_kube_node.pod_call("DEL", name, container).ok
     assert any_kube_node.leftovers() == {}
