@@ -96,7 +96,7 @@ def bench_change() -> None:
 
 
 def bench_look() -> None:
-    """The look for sessions that have ended, once a second: processor time of the agent and of BIRD."""
+    """The look for sessions that have ended: processor time of the agent and of BIRD."""
     print("\npeers  agent ms  BIRD ms")
     for count in (11, 201):
         with tempfile.TemporaryDirectory() as name, make_lab(Path(name)) as lab:

@@ -15,6 +15,8 @@ from cni_calico.nodeagent.bgp.bird.status import ESTABLISHED, Line
 KEPT = 3
 NO_REASON = "BIRD gave no reason"
 UNSEEN = "it was up again before it was seen"
+REFUSED = "Socket: Connection refused"  # no session that was up ends so: BIRD has tried to connect again since
+FORGOTTEN = "BIRD has forgotten why, because it has been refused a new connection since"
 _FIELDS = 5  # name, protocol, table, state, since; what follows is the session's state and BIRD's reason
 
 
@@ -55,7 +57,7 @@ class SessionEnds:
                 continue
             if now.established and now.since == before.since:
                 continue
-            reason = UNSEEN if now.established else now.reason or NO_REASON
+            reason = UNSEEN if now.established else FORGOTTEN if now.reason == REFUSED else now.reason or NO_REASON
             kept[name] = [*kept.get(name, ()), {"time": now.since, "reason": reason}][-KEPT:]
         self._last = sessions
         changed, self.ends = kept != self.ends, kept

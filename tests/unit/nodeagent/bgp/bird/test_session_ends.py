@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.nodeagent.bgp.bird.session_ends import (
+    FORGOTTEN,
     KEPT,
     NO_REASON,
     UNSEEN,
@@ -42,6 +43,8 @@ def test_what_bird_says() -> None:
         ([DOWN], []),  # it has never been up since we look
         ([UP, DOWN, DOWN], [DOWN.reason]),
         ([UP, SessionState(False, "t2"), UP], [NO_REASON]),
+        ([UP, SessionState(False, "t2", "Socket: Connection refused"), DOWN], [FORGOTTEN]),
+        ([UP, DOWN, SessionState(False, "t2", "Socket: Connection refused")], [DOWN.reason]),
         ([UP, SessionState(True, "t2")], [UNSEEN]),
         ([DOWN, SessionState(False, "t3", "other"), UP], []),
     ],
