@@ -7,7 +7,7 @@ on a copy and is kept only as a whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from errno import EBUSY, EEXIST, EINVAL, ELOOP, EMLINK, ENOENT, EOPNOTSUPP
 from typing import TypeVar
@@ -110,6 +110,10 @@ class FakePacketFilter:
         deadline.require("read a table")
         found = self.tables.get(table)
         return None if found is None else _copied(found)
+
+    def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+        deadline.require("count rules")
+        return {}
 
     def generation(self, deadline: Deadline) -> int:
         deadline.require("read the generation")

@@ -5,7 +5,7 @@ Rule: there are two, nf_tables/ and legacy/; nothing here says which, or how eit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from cni_calico.deadline import Deadline
@@ -57,6 +57,11 @@ class PacketFilter(Protocol):
 
         ``likes``: what may be there: rules can only be recognised. A chain that is as none of them has it holds rules
         that equal none of ours.
+        """
+
+    def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+        """How many rules each of these chains has in the kernel where ``read_table`` had one chain for all that it did
+        not recognise; without those that it does return. Raises KernelError, DeadlineExceeded.
         """
 
     def generation(self, deadline: Deadline) -> int:

@@ -245,10 +245,10 @@ class Rounds:
         more_rules = sum(self.intake.facts.over.denied.values())
         if stand_ins and not (self._felix.policy_memory_mib or read_limited_groups()):
             more_rules += _KEPT_RULES
-        self._enforcer.look(Deadline.after(APPLY_S), more_rules, stand_ins)
+        found = self._enforcer.look(Deadline.after(APPLY_S), more_rules, stand_ins, self.intake.chains_over_budget())
         self._rules.numbers.go_past(lambda: numbers_in(self._enforcer.held.values()))
         self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
-        return self.intake.spare(self._enforcer.held) and self.calculate()
+        return self.intake.spare(found) and self.calculate()
 
     def _stand_ins(self) -> set[PolicyId]:
         return {name for name, policy in self._goal.policies.items() if is_waiting(policy)}

@@ -35,6 +35,18 @@ def put_large(made: Lab, others: int) -> None:
     made.put("GlobalNetworkPolicy", "large", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": rules})
 
 
+def empty(made: Lab, mode: str) -> None:
+    """As a reboot does."""
+    if mode == "Auto":
+        made.host.run("nft", "flush", "ruleset")
+        return
+    for program in ("iptables-legacy", "ip6tables-legacy"):
+        for table in ("raw", "mangle", "filter"):
+            made.host.run(program, "-t", table, "-F")
+            made.host.run(program, "-t", table, "-X")
+    made.host.run("ipset", "destroy")
+
+
 def start(made: Lab, budget: int) -> None:
     made.start(FELIX_POLICYRULEBUDGET=str(budget))
     made.until_in_force(endpoints=3)
@@ -61,7 +73,9 @@ def test_it_denies_and_is_named(pods: Lab, mode: str) -> None:
     until(lambda: pods.standing()["counts"]["over_budget"] == 0, "it counts again")
 
 
-def test_one_that_was_in_force_stays_over_restarts_and_a_reboot(pods: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["Auto", "Disabled"])
+def test_one_that_was_in_force_stays_over_restarts_and_a_reboot(pods: Lab, mode: str, tmp_path: Path) -> None:
+    pods.always = {"FELIX_NFTABLESMODE": mode}
     pods.remove("NetworkPolicy", "small", "default")
     file = tmp_path / "state" / FILE
     start(pods, 65536)
@@ -69,7 +83,7 @@ def test_one_that_was_in_force_stays_over_restarts_and_a_reboot(pods: Lab, tmp_p
     for reboot in (False, True, False):
         pods.stop()
         if reboot:
-            pods.host.run("nft", "flush", "ruleset")
+            empty(pods, mode)
         start(pods, 3)
         assert pods.passes("a", "b", 80)
         assert any(f"{NAME} is above the budget of 3 rules" in text for text in pods.standing()["warnings"])

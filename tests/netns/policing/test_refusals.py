@@ -6,7 +6,7 @@ nowhere, a key that is too long, networks that overlap, a loop), as an older ker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,9 @@ class Door:
 
     def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
         return self.kernel.read_table(table, deadline, likes)
+
+    def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+        return self.kernel.count_unrecognised(table, chains, deadline)
 
     def generation(self, deadline: Deadline) -> int:
         return self.kernel.generation(deadline)

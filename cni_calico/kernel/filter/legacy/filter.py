@@ -14,7 +14,7 @@ transactions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from errno import EOPNOTSUPP
 
 from cni_calico.deadline import Deadline
@@ -25,7 +25,7 @@ from cni_calico.kernel.filter.legacy.layout import Compiler
 from cni_calico.kernel.filter.legacy.matches import FAMILY, Marks
 from cni_calico.kernel.filter.legacy.names import chain_name
 from cni_calico.kernel.filter.legacy.placement import TABLES
-from cni_calico.kernel.filter.legacy.script import InKernel, parse_saved
+from cni_calico.kernel.filter.legacy.script import InKernel, count_rules, parse_saved
 from cni_calico.kernel.filter.legacy.sets import IpSet, SetLine, parse_sets
 from cni_calico.netfilter.tables import (
     UNRECOGNISED,
@@ -155,6 +155,10 @@ class LegacyFilter:
         is_policed = any(not _POLICED.isdisjoint(chains) for chains in held.chains.values())
         name = UNRECOGNISED if is_policed else UNRECOGNISED_STANDING
         return NftTable(table.family, table.name, {name: NftChain(name)})
+
+    def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+        found = count_rules(programs.read_tables(FAMILY[table.family], deadline), set(map(chain_name, chains)))
+        return {name: found[chain_name(name)] for name in chains}
 
     def _read(self, family: int, deadline: Deadline) -> tuple[InKernel, dict[str, IpSet]]:
         held = parse_saved(programs.read_tables(family, deadline))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from cni_calico.kernel.filter.legacy.names import CHAINS
@@ -19,6 +19,9 @@ _TAG = re.compile(r'--comment "?(cali:[0-9a-f]+)"?(?: |$)')
 _LEADS = re.compile(rf'-[jg] "?{re.escape(CHAINS)}')
 _COUNTED = re.compile(rf"^\[(\d+):\d+\] -A {re.escape(CHAINS)}(.*) -j DROP$", re.MULTILINE)
 _QUOTED = re.compile(r'--comment "((?:[^"\\]|\\.)*)"')
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_TARGET = re.compile(r" -([jg]) (\S+)")
+_BESIDES = ("NFLOG", "MARK")  # what stands beside the rule with the verdict
 _BUILT_IN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 
 Tags = tuple[str, ...]
@@ -86,6 +89,27 @@ def parse_dropped(saved: str) -> Counter[str]:
         for comment in _QUOTED.findall(rule[2]) if rule[1] != "0" else ():
             found[re.sub(r"\\(.)", r"\1", comment)] += int(rule[1])
     return found
+
+
+def count_rules(saved: str, names: Collection[str]) -> Counter[str]:
+    """How many rules these chains of ours have. ``saved``: the output of iptables-save for all tables.
+
+    Several rules of iptables that were one of ours count once: those that jump to others of our chains, and what stands
+    beside the rule with the verdict, do not count.
+    """
+    counts: dict[str, Counter[str]] = {}
+    mine = counts.setdefault("", Counter())
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            mine = counts.setdefault(line, Counter())
+        elif line.startswith(f"-A {CHAINS}") and (chain := line.split()[1]) in names:
+            found = _TARGET.search(_TEXTS.sub("", line))
+            if found and found[2] not in _BESIDES and not (found[1] == "j" and found[2].startswith(CHAINS)):
+                mine[chain] += 1
+    largest = Counter[str]()
+    for one in counts.values():
+        largest |= one  # a chain is the same in each table
+    return largest
 
 
 def in_kernel(layout: Layout) -> InKernel:

@@ -6,7 +6,7 @@ needs is in the user data of our objects; that of others' is never looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from errno import EAFNOSUPPORT, EINVAL, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT
 
 from cni_calico.deadline import Deadline
@@ -75,6 +75,10 @@ class NfTables:
 
     def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
         return read_bounded(table, deadline, likes)
+
+    def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
+        """``read_table`` returns every chain."""
+        return {}
 
 
 def why_no_nf_tables(wanted: Sequence[Operation], deadline: Deadline) -> str:

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EFBIG, EOPNOTSUPP
-from itertools import groupby
+from itertools import chain, groupby
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
@@ -34,7 +34,7 @@ from cni_calico.netfilter.tables import (
     object_of,
 )
 from cni_calico.nodeagent.policing.enforce.audit import Audit
-from cni_calico.nodeagent.policing.enforce.chain_names import has_other_names, read_chain_names
+from cni_calico.nodeagent.policing.enforce.chain_names import count_rules_in, has_other_names, read_chain_names
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.policing.enforce.recognition import as_large, as_recognised
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -151,12 +151,18 @@ class Enforcer:
             self.doubt(self._changed_by or "somebody")
         return found
 
-    def look(self, deadline: Deadline, more_rules: int, stand_ins: Collection[PolicyId] = ()) -> None:
-        """Read for the first time what an earlier run left. As ``read``. ``stand_ins``: as for ``keep``."""
+    def look(
+        self, deadline: Deadline, more_rules: int, stand_ins: Collection[PolicyId] = (), chains: Collection[str] = ()
+    ) -> Mapping[TableId, Mapping[str, int]]:
+        """Read for the first time what an earlier run left. As ``read``. ``stand_ins``: as for ``keep``. Returns how
+        many rules each of ``chains`` has that is there.
+        """
         self.read(deadline, more_rules)
+        found = {table: count_rules_in(self._kernel, there, chains, deadline) for table, there in self.held.items()}
         self.goal.tables.kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
         self.goal.assume_passing(self.goal.tables.kept.marking)
         self.looked, self.was_policed = True, self.is_there
+        return found
 
     def rewriting_s(self) -> float:
         """How long ``bring_about`` may take besides, because it may have to write everything anew."""
@@ -364,9 +370,8 @@ class Enforcer:
             if len(parts) == 1:
                 return [(parts[0][-1], str(e))]
             half = len(parts) // 2
-            return [
-                one for some in (parts[:half], parts[half:]) for one in self._apply_in_parts(_joined(some), deadline)
-            ]
+            halves = (list(chain.from_iterable(some)) for some in (parts[:half], parts[half:]))
+            return [one for some in halves for one in self._apply_in_parts(some, deadline)]
         return []
 
     def let_go(self) -> None:
@@ -389,7 +394,3 @@ class Enforcer:
 
 def _count_rules(tables: Mapping[TableId, NftTable]) -> int:
     return sum(len(chain.rules) for table in tables.values() for chain in table.chains.values())
-
-
-def _joined(parts: Sequence[Sequence[Operation]]) -> list[Operation]:
-    return [operation for part in parts for operation in part]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.resources import Resource
-from cni_calico.netfilter.tables import NftTable, TableId
+from cni_calico.netfilter.tables import TableId
 from cni_calico.nodeagent.policing.feed.ahead import MOST_REMOVED, MadeAhead
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal, Undecoded, Unread
 from cni_calico.nodeagent.policing.feed.parameters import parse_service_networks
-from cni_calico.nodeagent.policing.feed.spared import Spared
+from cni_calico.nodeagent.policing.feed.spared import Spared, chains_over_budget
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.status.policing import Durations
@@ -158,9 +158,15 @@ class Intake:
         versions = self.facts.last_valid
         self._last_valid.keep(versions, versions.get)
 
-    def spare(self, held: Mapping[TableId, NftTable]) -> bool:
-        """The tables are as they were found: spare what was in force before. Returns whether to flush again."""
-        return self._spared.begin(self._graph, held)
+    def chains_over_budget(self) -> frozenset[str]:
+        """Of the policies that deny because of the budget, those that they would have."""
+        return chains_over_budget(self._graph)
+
+    def spare(self, found: Mapping[TableId, Mapping[str, int]]) -> bool:
+        """Spare what was in force before. ``found``: how many rules those chains had before any change, in each table.
+        Returns whether to flush again.
+        """
+        return self._spared.begin(self._graph, found)
 
     def keep_spared(self) -> None:
         """A reboot finds what is spared."""

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
-from cni_calico.netfilter.tables import NftTable, TableId
+from cni_calico.netfilter.tables import TableId
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
-from cni_calico.nodeagent.policing.tables.parts import count_rules_of
 from cni_calico.nodeagent.policing.tables.touched import FILTER
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.wanted import PolicyId
@@ -30,13 +29,15 @@ class Spared:
         self._directory, self._path = state_dir, f"{state_dir}/{FILE}"
         self._written: dict[PolicyId, int] | None = None  # what the file has; None: not known
 
-    def begin(self, graph: Graph, held: Mapping[TableId, NftTable]) -> bool:
-        """``held``: the tables as they were found. Returns whether the graph has to be calculated anew."""
+    def begin(self, graph: Graph, there: Mapping[TableId, Mapping[str, int]]) -> bool:
+        """``there``: how many rules the chains over budget had when the tables were read first. Returns whether the
+        graph has to be calculated anew.
+        """
         self._written = self._read()
         before = self._written or {}
         counts = graph.over_budget
         found = {name: count for name, count in counts.items() if count <= before.get(name, 0)}
-        found |= {name: count for name, count in counts.items() if name not in found and _is_there(graph, name, held)}
+        found |= {name: count for name, count in counts.items() if name not in found and _is_there(graph, name, there)}
         graph.spare(found)
         return bool(found)
 
@@ -68,13 +69,18 @@ class Spared:
             return None
 
 
-def _is_there(graph: Graph, name: PolicyId, held: Mapping[TableId, NftTable]) -> bool:
+def chains_over_budget(graph: Graph) -> frozenset[str]:
+    """Those that the policies which deny because of the budget would have."""
+    return frozenset(policy_chain(name, ingress) for name in graph.over_budget for ingress in (True, False))
+
+
+def _is_there(graph: Graph, name: PolicyId, there: Mapping[TableId, Mapping[str, int]]) -> bool:
     record = graph.policy(name)
     for family, table in FILTER.items():
-        if record is None or table not in held:
+        if record is None or table not in there:
             continue
         for ingress, rules in ((True, record.wanted.ingress), (False, record.wanted.egress)):
             its = sum(family in rule.families for rule in rules or ())
-            if 1 < its <= count_rules_of(held[table], policy_chain(name, ingress)):
+            if 1 < its <= there[table].get(policy_chain(name, ingress), 0):
                 return True
     return False

@@ -15,9 +15,11 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.hosts.interfaces import InterfaceAddresses
+from cni_calico.nodeagent.policing.tables.naming import policy_chains
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER
+from cni_calico.policy.budget import denied
 from cni_calico.policy.wanted import Wanted
 from tests.deadlines import soon
 from tests.fakes.legacy import FakeLegacy, Tables
@@ -89,6 +91,26 @@ def test_a_restart(kernel: FakeLegacy, seed: int, monkeypatch: pytest.MonkeyPatc
     removing = [i for i, script in enumerate(kernel.scripts) if "\n-X " in script or script.startswith("destroy")]
     switching = [i for i, script in enumerate(kernel.scripts) if "-A cali-p-from-workloads" in script]
     assert not removing or not switching or min(removing) >= max(switching)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_rules_of_policies_are_counted_without_recognising_them(kernel: FakeLegacy, seed: int) -> None:
+    """Each of a policy's rules counts; a policy that denies has one."""
+    wanted = random_wanted(random.Random(seed))
+    denying = {name for i, name in enumerate(sorted(wanted.policies, key=str)) if i % 2}
+    policies = {name: denied(one, "too large") if name in denying else one for name, one in wanted.policies.items()}
+    goal = goal_of(replace(wanted, policies=policies), SETTINGS)
+    enforcer_of(goal).bring_about(soon())
+    chains = {chain: name for name in policies for chain in policy_chains(name)}
+    for table in FILTER.values():
+        filtering = LegacyFilter(MARKS, 5)
+        there = filtering.read_table(table, soon())
+        assert there is not None and chains.keys().isdisjoint(there.chains), "nothing is recognised"
+        found = filtering.count_unrecognised(table, chains, soon())
+        for chain, name in chains.items():
+            rules = goal.tables.of[table].chains[chain].rules if chain in goal.tables.of[table].chains else ()
+            assert (found[chain] == len(rules) <= 1) if name in denying else found[chain] >= len(rules)
+    assert denying and max(found.values()) > 1
 
 
 def tamper_rule(kernel: FakeLegacy) -> None:

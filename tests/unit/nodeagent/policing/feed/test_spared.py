@@ -10,9 +10,8 @@ import pytest
 
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
-from cni_calico.netfilter.rules import DROP, NftRule
-from cni_calico.netfilter.tables import NftChain, NftTable, TableId
-from cni_calico.nodeagent.policing.feed.spared import FILE, Spared
+from cni_calico.netfilter.tables import TableId
+from cni_calico.nodeagent.policing.feed.spared import FILE, Spared, chains_over_budget
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -23,8 +22,10 @@ from tests.unit.policy.cluster import graph_of
 from tests.unit.policy.test_scenarios import ONE, policy
 
 
-def begin(spared: Spared, graph: Graph, goal: Goal, held: Mapping[TableId, NftTable] = MappingProxyType({})) -> None:
-    if spared.begin(graph, held):
+def begin(
+    spared: Spared, graph: Graph, goal: Goal, there: Mapping[TableId, Mapping[str, int]] = MappingProxyType({})
+) -> None:
+    if spared.begin(graph, there):
         goal.update(graph.flush().changes)
 
 
@@ -36,10 +37,9 @@ def test_the_kernel_has_its_rules(tmp_path: Path, there: int, is_spared: bool) -
     (name,) = (one for one in graph.wanted().policies if one.kind != "Profile")
     graph.set_budget(5)
     graph.flush()
-    goal, held = Goal(FilterSettings()), NftTable("ip", "calico-policy")
-    chain = NftChain(policy_chain(name, True), (NftRule((), (DROP,)),) * there)
-    held.chains[chain.name] = chain
-    begin(Spared(Files(), Log("none", stderr=False), str(tmp_path)), graph, goal, {FILTER[4]: held})
+    (chain,) = chains_over_budget(graph) & {policy_chain(name, True)}
+    goal = Goal(FilterSettings())
+    begin(Spared(Files(), Log("none", stderr=False), str(tmp_path)), graph, goal, {FILTER[4]: {chain: there}})
     assert (graph.spared == {name: 31}) == is_spared and bool(graph.over_budget) != is_spared
     assert (name in goal.policies) == is_spared
 
