@@ -93,3 +93,27 @@ class TunnelDevice:
     mac: str = ""
     learning: bool = False
     up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """A limit of bandwidth (tbf). ``rate`` and ``peak`` in bytes per second (``peak`` 0: none), ``limit`` of the queue
+    in bytes; ``buffer`` and ``mtu``, which the kernel keeps as times at the rate and the peak rate, in ticks of 64 ns.
+    """
+
+    rate: int
+    limit: int
+    buffer: int
+    peak: int = 0
+    mtu: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkShaping:
+    """What shapes an interface. ``root``: its tbf or None; ``ingress``: "ingress", "clsact" or "": what holds filters
+    of what comes in; ``redirects``: the names of the interfaces to which u32 filters there send packets ("": none).
+    """
+
+    root: TokenBucket | None = None
+    ingress: str = ""
+    redirects: tuple[str, ...] = ()

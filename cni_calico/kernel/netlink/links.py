@@ -65,6 +65,13 @@ def create_veth(
     return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"create interface {name} (peer {peer})", LINK_CREATE)
 
 
+def create_ifb(name: str, mtu: int) -> Request:
+    """A device through which what comes in from another one can be queued; up at once."""
+    body = _link(flags=IFF_UP, change=IFF_UP) + text(IFLA_IFNAME, name) + u32(IFLA_MTU, mtu)
+    body += nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, "ifb"))
+    return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"create interface {name}", LINK_CREATE)
+
+
 def get_link(which: str | int) -> Request:
     """Get a link by name or index; the answer is ENODEV if there is none."""
     skip = u32(IFLA_EXT_MASK, SKIP_STATISTICS)

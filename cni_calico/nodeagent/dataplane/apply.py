@@ -15,6 +15,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.parts.after_policies import AfterPolicies
+from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
@@ -47,6 +48,7 @@ def data_plane(
         TunnelDevices(),
         TunnelNeighbours(),
         Routes(now),
+        Bandwidth(),
         AfterPolicies(takeover, upstream_goes),
         AfterPolicies(Masquerade(log), lambda: takeover.done or not has_upstream_table()),
         Forwarding(),

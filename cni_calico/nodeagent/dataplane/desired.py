@@ -17,6 +17,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
 from cni_calico.nodeagent.dataplane import routes as desired_routes
+from cni_calico.nodeagent.dataplane.bandwidth import NO_LIMITS, DesiredBandwidth, desired_bandwidth
 from cni_calico.nodeagent.dataplane.switching import select_staying
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.network.plan import Sysctl
@@ -62,6 +63,7 @@ class Desired:
     problems: tuple[str, ...] = ()
     lacking: dict[str, str] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
+    bandwidth: DesiredBandwidth = NO_LIMITS
 
 
 def desired_state(
@@ -78,7 +80,8 @@ def desired_state(
     present = desired_endpoints.select_present(snapshot.endpoints, interfaces)
     routes = desired_endpoints.desired_endpoint_routes(present, felix)
     settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
-    problems = list(snapshot.problems)
+    bandwidth, said = desired_bandwidth(present, interfaces)
+    problems = [*snapshot.problems, *said]
     devices: dict[str, TunnelDevice] = {}
     lacking: dict[str, str] = {}
     neighbours: set[NeighbourEntry] = set()
@@ -111,6 +114,7 @@ def desired_state(
         additive=snapshot.incomplete,
         problems=tuple(problems),
         lacking=lacking,
+        bandwidth=bandwidth,
     )
 
 

@@ -1,0 +1,123 @@
+"""Limits of bandwidth on interfaces: read, set, removed.
+
+Rule: what an interface sends is limited by a tbf as its root; what comes in from it is sent through an interface of
+kind ifb, which has such a tbf. A limit is changed in place, so that no packet of a flow is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from errno import EEXIST, EINVAL, ENODEV, ENOENT
+from typing import Self
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink import qdiscs
+from cni_calico.kernel.netlink.links import create_ifb, decode_link, delete_link, get_link, list_links, set_link
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.kernel.netlink.wire import Request
+from cni_calico.model.host import LinkShaping, TokenBucket
+
+
+class Shaper:
+    """One look at the interfaces of this network namespace, and changes of them. For one thread."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        """Raises KernelError."""
+        self._rtnl = Rtnl()
+        self._deadline = deadline
+        try:
+            links = [decode_link(payload) for payload in self._rtnl.dump(list_links(), deadline)]
+        except BaseException:
+            self._rtnl.close()
+            raise
+        self._index = {link.name: link.ifindex for link in links}
+        self._ready = {(link.name, link.mtu) for link in links if link.up}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rtnl.close()
+
+    def read(self, filtered: Collection[str]) -> dict[str, LinkShaping]:
+        """What shapes each interface that has a qdisc; redirects are read of those named. Raises KernelError."""
+        names = {index: name for name, index in self._index.items()}
+        roots: dict[str, TokenBucket] = {}
+        ingress: dict[str, str] = {}
+        for payload in self._rtnl.dump(qdiscs.list_qdiscs(), self._deadline):
+            qdisc = qdiscs.decode_qdisc(payload)
+            name = names.get(qdisc.ifindex, "")
+            if qdisc.parent == qdiscs.ROOT and qdisc.bucket is not None:
+                roots[name] = qdisc.bucket
+            elif qdisc.parent == qdiscs.INGRESS:
+                ingress[name] = qdisc.kind
+        found = {}
+        for name in roots.keys() | ingress.keys():
+            redirects = self._redirects(name) if name in filtered and ingress.get(name) == "ingress" else ()
+            to = tuple(names.get(redirect.to, "") for redirect in redirects)
+            found[name] = LinkShaping(roots.get(name), ingress.get(name, ""), to)
+        return found
+
+    def has(self, name: str) -> bool:
+        return name in self._index
+
+    def is_ready(self, name: str, mtu: int) -> bool:
+        """Whether it is there and up, with this MTU."""
+        return (name, mtu) in self._ready
+
+    def limit(self, name: str, bucket: TokenBucket) -> None:
+        """Raises KernelError."""
+        self._run(qdiscs.set_bucket(self._find(name), name, bucket))
+
+    def unlimit(self, name: str) -> None:
+        """Raises KernelError."""
+        self._run(qdiscs.delete_qdisc(self._find(name), name, qdiscs.ROOT), tolerated=(ENOENT, EINVAL))
+
+    def make_device(self, name: str, mtu: int) -> None:
+        """Make the interface of kind ifb, or give it this MTU. Raises KernelError."""
+        if name in self._index:
+            self._run(set_link(self._index[name], name, mtu=mtu, up=True))
+        else:
+            self._run(create_ifb(name, mtu))
+            self._index[name] = decode_link(self._rtnl.one(get_link(name), self._deadline)).ifindex
+
+    def remove_device(self, name: str) -> None:
+        """Raises KernelError."""
+        if name in self._index:
+            self._run(delete_link(self._index.pop(name), name), tolerated=(ENODEV,))
+
+    def redirect(self, name: str, device: str) -> list[str]:
+        """Send everything that comes in from the interface through ``device``, and nothing elsewhere. Returns the names
+        of interfaces to which filters of others had sent it. Raises KernelError.
+        """
+        index, to = self._find(name), self._find(device)
+        self._run(qdiscs.add_ingress(index, name), tolerated=(EEXIST,))
+        there = self._redirects(name)
+        if all(redirect.to != to for redirect in there):
+            self._run(qdiscs.add_redirect(index, name, to))
+        names = {index: name for name, index in self._index.items()}
+        others = [redirect for redirect in there if redirect.to != to]
+        for redirect in others:
+            self._run(qdiscs.delete_redirect(index, name, redirect), tolerated=(ENOENT,))
+        return [names[redirect.to] for redirect in others if redirect.to in names]
+
+    def stop_redirecting(self, name: str) -> None:
+        """Raises KernelError."""
+        self._run(qdiscs.delete_qdisc(self._find(name), name, qdiscs.INGRESS), tolerated=(ENOENT, EINVAL))
+
+    def _redirects(self, name: str) -> list[qdiscs.Redirect]:
+        found = map(
+            qdiscs.decode_redirect, self._rtnl.dump(qdiscs.list_filters(self._find(name), name), self._deadline)
+        )
+        return [redirect for redirect in found if redirect is not None]
+
+    def _find(self, name: str) -> int:
+        if name not in self._index:
+            raise KernelError(f"cannot limit the bandwidth of {name}: it is gone", errno=ENODEV)
+        return self._index[name]
+
+    def _run(self, request: Request, tolerated: Collection[int] = ()) -> None:
+        error = self._rtnl.submit((request,), self._deadline)[0].error
+        if error is not None and error.errno not in tolerated:
+            raise error

@@ -1,0 +1,101 @@
+"""Limits of the bandwidth of workloads, in the kernel.
+
+Rule: an interface with a limit gets ours, whoever else shaped it; one without is left to others, except for what this
+agent set itself, and devices with our names, of which none stays that no limit wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.shaping import Shaper
+from cni_calico.model.host import LinkShaping
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.bandwidth import (
+    DEVICE_PREFIX,
+    NO_LIMITS,
+    DesiredBandwidth,
+    Shaping,
+    device_name,
+)
+from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.passes import Pass
+
+_OTHERS_DEVICES = (DEVICE_PREFIX, "bwp")  # the bandwidth plugin's
+_UNSHAPED = LinkShaping()
+
+
+class Bandwidth:
+    name = "bandwidth"
+
+    def __init__(self) -> None:
+        self._settled = NO_LIMITS
+        self._limited: set[str] = set()  # interfaces that have a limit from this agent
+
+    def wants(self, changed: Collection[str]) -> bool:
+        return False  # who shapes a workload's interface by hand is corrected by the next full pass
+
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+        asked = desired.bandwidth
+        if asked == self._settled and (not full or asked == NO_LIMITS):
+            return
+        self._settled = NO_LIMITS
+        failures = len(done.failed)
+        with Shaper(deadline) as shaper:
+            held = shaper.read([name for name, shaping in asked.wanted.items() if shaping.egress])
+            for name, shaping in asked.wanted.items():
+                try:
+                    self._bring(shaper, name, shaping, held, done)
+                except KernelError as e:
+                    done.failed.append(str(e))
+            if not desired.additive:
+                self._remove(shaper, asked, done)
+        if len(done.failed) == failures:
+            self._settled = asked
+
+    def _bring(self, shaper: Shaper, name: str, shaping: Shaping, held: dict[str, LinkShaping], done: Pass) -> None:
+        there = held.get(name, _UNSHAPED)
+        if shaping.ingress is not None:
+            if there.root != shaping.ingress:
+                shaper.limit(name, shaping.ingress)
+                done.changed.append(f"limited what {name} receives to {8 * shaping.ingress.rate} bit/s")
+            self._limited.add(name)
+        if shaping.egress is None:
+            return
+        device = device_name(name)
+        if there.ingress == "clsact":
+            raise KernelError(f"cannot limit what {name} sends: it has a clsact qdisc; remove it (tc qdisc del)")
+        if not shaper.is_ready(device, shaping.mtu):
+            shaper.make_device(device, shaping.mtu)
+        if held.get(device, _UNSHAPED).root != shaping.egress:
+            shaper.limit(device, shaping.egress)
+            done.changed.append(f"limited what {name} sends to {8 * shaping.egress.rate} bit/s")
+        if there.redirects != (device,):
+            for other in shaper.redirect(name, device):
+                if other.startswith(_OTHERS_DEVICES):
+                    shaper.remove_device(other)
+
+    def _remove(self, shaper: Shaper, asked: DesiredBandwidth, done: Pass) -> None:
+        for name in sorted(self._limited):
+            shaping = asked.wanted.get(name)
+            if shaping is not None and shaping.ingress is not None:
+                continue
+            try:
+                if shaper.has(name):
+                    shaper.unlimit(name)
+                    done.changed.append(f"no longer limit what {name} receives")
+                self._limited.discard(name)
+            except KernelError as e:
+                done.failed.append(str(e))
+        owners = {device_name(name): name for name in asked.workloads} if asked.strays else {}
+        for device in sorted(asked.strays):
+            name = owners.get(device, "")
+            try:
+                if shaper.has(name):  # first: what is redirected to a device that is gone is dropped
+                    shaper.stop_redirecting(name)
+                shaper.remove_device(device)
+                done.changed.append(f"no longer limit what {name} sends" if name else f"removed {device}")
+            except KernelError as e:
+                done.failed.append(str(e))

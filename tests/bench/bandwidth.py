@@ -1,0 +1,163 @@
+"""What limits of bandwidth do and cost: the rate that is reached, how soon a change is in force, a full comparison.
+
+    python tests/bench/bandwidth.py          needs root; prints three tables
+
+A flow of TCP runs for some three seconds each way, between the host and a pod in a namespace. The burst passes at full
+speed first, and is left out of the rate.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.shaping import Shaper
+from cni_calico.model.host import HostInterface
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.dataplane.bandwidth import desired_bandwidth
+from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
+from cni_calico.nodeagent.dataplane.passes import Pass
+from tests.deadlines import until
+from tests.netns.agent.test_bandwidth import POD, ask, until_limited
+from tests.netns.agents import Store, running
+from tests.netns.namespaces import Namespace, namespace
+from tests.unit.nodeagent.fabric import NODES
+
+RATES = (1_000_000, 20_000_000, 100_000_000, 1_000_000_000)
+PORT, SECONDS, PODS = 5001, 3, 250
+
+
+def serve(size: int, left_out: int, receives: bool) -> float:
+    """In the pod: takes a connection, and receives or sends ``size`` bytes."""
+    with socket.create_server(("10.65.1.5", PORT)) as server:
+        connection, _ = server.accept()
+        with connection:
+            if receives:
+                return received_rate(connection, size, left_out)
+            connection.sendall(bytes(size))
+            return 0.0
+
+
+def connect(size: int, left_out: int, receives: bool) -> float:
+    """On the host."""
+    found: list[socket.socket] = []
+
+    def connected() -> bool:
+        try:
+            found.append(socket.create_connection(("10.65.1.5", PORT), 60))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    until(connected, "the pod's server", 30)
+    with found[0] as connection:
+        if receives:
+            return received_rate(connection, size, left_out)
+        connection.sendall(bytes(size))
+        return 0.0
+
+
+def received_rate(connection: socket.socket, size: int, left_out: int) -> float:
+    """Bits per second of what came after the first ``left_out`` bytes."""
+    got, counted_from, begun = 0, 0, 0.0
+    while got < size:
+        got += len(connection.recv(1 << 16))
+        if got >= left_out and not begun:
+            counted_from, begun = got, time.monotonic()
+    return 8 * (got - counted_from) / (time.monotonic() - begun)
+
+
+def measure(host: Namespace, pod: Namespace, rate: int, *, into_pod: bool) -> float:
+    left_out = 2 * max(rate // 80, 4 * 1450) + (1 << 17)
+    size = left_out + rate * SECONDS // 8
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(pod.call(serve, size, left_out, into_pod)))
+    thread.start()
+    here = float(host.call(connect, size, left_out, not into_pod))
+    thread.join(60)
+    return max(here, *found)
+
+
+def lab(root: Path) -> tuple[Any, Any, Store]:
+    store = Store(root / "store.db")
+    store.put(NODES["n1"], POD)
+    return namespace("host"), namespace("pod"), store
+
+
+def bench_flows(host: Namespace, pod: Namespace, store: Store) -> None:
+    print("limit Mbit/s   received, of it   sent, of it")
+    for rate in RATES:
+        ask(store, ingressBandwidth=rate, egressBandwidth=rate)
+        until_limited(host, rate, rate)
+        into, out = measure(host, pod, rate, into_pod=True), measure(host, pod, rate, into_pod=False)
+        print(f"{rate / 1e6:12.0f}   {into / rate:15.3f}   {out / rate:11.3f}")
+
+
+def bench_change(host: Namespace, store: Store) -> None:
+    taken = []
+    for i in range(21):
+        rate = 50_000_000 + i * 8000
+        begun = time.monotonic()
+        ask(store, ingressBandwidth=rate, egressBandwidth=rate)
+        host.call(_until_rate, rate // 8)
+        taken.append((time.monotonic() - begun) * 1000)
+    print(f"a changed limit in force: median {statistics.median(taken):.0f} ms, worst {max(taken):.0f} ms")
+
+
+def _until_rate(rate: int) -> None:
+    def limited() -> bool:
+        with Shaper(Deadline.after(5)) as shaper:
+            root = shaper.read(())["calia"].root
+            return root is not None and root.rate == rate
+
+    until(limited, "the kernel has the limit", 30, pause_s=0.002)
+
+
+def bench_comparison(host: Namespace) -> None:
+    batch = [f"link add cali{i} mtu 1450 type veth peer name peer{i}" for i in range(PODS)]
+    host.do_all(*batch)
+    print(f"{PODS} pods with both limits: {host.call(_compare)}")
+
+
+def _compare() -> str:
+    names = [f"cali{i}" for i in range(PODS)]
+    controls = {"ingressBandwidth": 10**7, "egressBandwidth": 10**7}
+    present = {name: replace(POD, interface_name=name, qos_controls=controls) for name in names}
+    interfaces = [HostInterface(i + 9, name, True, 1450, kind="veth") for i, name in enumerate(names)]
+    felix, part = parse_felix({}).settings, Bandwidth()
+    desired = Desired(bandwidth=desired_bandwidth(present, interfaces)[0])
+    taken = []
+    for _ in range(6):
+        done, begun = Pass(), time.process_time()
+        part.apply(desired, felix, Deadline.after(60), done, True)
+        taken.append((time.process_time() - begun) * 1000)
+        assert not done.failed, done.failed
+    return f"made in {taken[0]:.0f} ms, a full comparison {statistics.median(taken[1:]):.0f} ms of the processor"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        made, other, store = lab(Path(root))
+        with made as host, other as pod:
+            host.do("link", "add", "calia", "mtu", "1450", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
+            host.do_all("addr add 10.65.1.254/32 dev calia", "link set calia up")
+            pod.do_all("link set eth0 up", "addr add 10.65.1.5/32 dev eth0", "route add 10.65.1.254 dev eth0")
+            with running(host, store, "n1", Path(root) / "n1"):
+                bench_flows(host, pod, store)
+                bench_change(host, store)
+            bench_comparison(host)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Limits of a workload's bandwidth, as the agent brings them into the kernel, beside others who shape its interface."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.nodeagent.dataplane.bandwidth import device_name
+from tests.deadlines import until
+from tests.netns.agents import Running, Store, key_of, running
+from tests.netns.namespaces import Namespace, namespace
+from tests.unit.nodeagent.fabric import NODES, workload
+
+pytestmark = pytest.mark.netns
+
+POD = workload("w", "calia", "10.65.1.5/32")
+DEVICE = device_name("calia")
+MBIT = 10**6
+
+
+@pytest.fixture
+def limited_pod(host_n1: Namespace) -> Iterator[Namespace]:
+    """A pod with its address behind the interface calia of the host, which stands for the CNI plugin's."""
+    with namespace("pod") as ns:
+        host_n1.do("link", "del", "calia")
+        host_n1.do("link", "add", "calia", "mtu", "1450", "type", "veth", "peer", "name", "eth0", "netns", ns.name)
+        host_n1.do("addr", "add", "10.65.1.254/32", "dev", "calia")
+        host_n1.do("link", "set", "calia", "up")
+        ns.do_all("link set eth0 up", "addr add 10.65.1.5/32 dev eth0", "route add 10.65.1.254 dev eth0")
+        yield ns
+
+
+@pytest.fixture
+def limits(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store.db")
+    store.put(NODES["n1"], POD)
+    return store
+
+
+def ask(store: Store, **controls: int) -> None:
+    store.put(replace(POD, qos_controls=controls or None))
+
+
+def tc(ns: Namespace, command: str) -> str:
+    return ns.run("tc", *command.split()).stdout
+
+
+def qdiscs(ns: Namespace, device: str) -> list[dict[str, Any]]:
+    shown = ns.run("tc", "-j", "-s", "qdisc", "show", "dev", device, check=False).stdout
+    return json.loads(shown) if shown.strip() else []
+
+
+def tbf(ns: Namespace, device: str) -> dict[str, Any]:
+    """What a device's tbf is told, {} without one."""
+    return next((q["options"] for q in qdiscs(ns, device) if q["kind"] == "tbf"), {})
+
+
+def rates(ns: Namespace) -> tuple[int, int]:
+    """(what the pod receives, what it sends) in bits per second, 0: without a limit."""
+    return 8 * tbf(ns, "calia").get("rate", 0), 8 * tbf(ns, DEVICE).get("rate", 0)
+
+
+def redirects(ns: Namespace) -> int:
+    """How many filters there are on what comes in from the pod."""
+    if not any(q["kind"] == "ingress" for q in qdiscs(ns, "calia")):
+        return 0
+    return tc(ns, "filter show dev calia parent ffff:").count("Redirect to device")
+
+
+def until_limited(ns: Namespace, received: int, sent: int) -> None:
+    until(lambda: rates(ns) == (received, sent), f"limits of {received} and {sent} bit/s", 30)
+
+
+def _serve(size: int) -> int:
+    """In a pod: takes a connection, sends ``size`` bytes, and returns how many it received."""
+    with socket.create_server(("10.65.1.5", 5001)) as server:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(bytes(size))
+            connection.shutdown(socket.SHUT_WR)
+            return sum(map(len, iter(lambda: connection.recv(65536), b"")))
+
+
+def _exchange(size: int) -> int:
+    """On the host: how many bytes come from the pod, to which ``size`` are sent."""
+
+    def connect() -> socket.socket | None:
+        try:
+            return socket.create_connection(("10.65.1.5", 5001), 60)
+        except ConnectionRefusedError:
+            return None
+
+    found: list[socket.socket] = []
+    until(lambda: found.extend(filter(None, [connect()])) or bool(found), "the pod's server", 30)
+    with found[0] as connection:
+        connection.sendall(bytes(size))
+        connection.shutdown(socket.SHUT_WR)
+        return sum(map(len, iter(lambda: connection.recv(65536), b"")))
+
+
+def exchange(host: Namespace, pod: Namespace, size: int) -> tuple[int, int]:
+    """What the pod and the host received of ``size`` bytes each way, of one connection."""
+    received: list[int] = []
+    thread = threading.Thread(target=lambda: received.append(pod.call(_serve, size)))
+    thread.start()
+    there = host.call(_exchange, size)
+    thread.join(60)
+    return received[0], there
+
+
+def sent_bytes(ns: Namespace, device: str) -> int:
+    return sum(q["bytes"] for q in qdiscs(ns, device) if q["kind"] == "tbf")
+
+
+def test_limits_come_change_and_go(host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path) -> None:
+    """All traffic goes through them, and a change is made in place: what has been counted goes on."""
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        assert rates(host_n1) == (0, 0) and host_n1.link(DEVICE) is None
+        ask(limits, ingressBandwidth=50 * MBIT, egressBandwidth=80 * MBIT)
+        until_limited(host_n1, 50 * MBIT, 80 * MBIT)
+        until(lambda: redirects(host_n1) == 1, "what the pod sends goes through its device", 30)
+        assert exchange(host_n1, limited_pod, 300_000) == (300_000, 300_000)
+        into, out, device = sent_bytes(host_n1, "calia"), sent_bytes(host_n1, DEVICE), host_n1.link(DEVICE)
+        assert into > 300_000 and out > 300_000 and device is not None
+        ask(limits, ingressBandwidth=200 * MBIT, egressBandwidth=100 * MBIT, egressPeakrate=150 * MBIT)
+        until_limited(host_n1, 200 * MBIT, 100 * MBIT)
+        assert "peakrate 150Mbit" in tc(host_n1, f"qdisc show dev {DEVICE}")
+        assert exchange(host_n1, limited_pod, 300_000) == (300_000, 300_000)
+        assert sent_bytes(host_n1, "calia") > into + 300_000 and sent_bytes(host_n1, DEVICE) > out + 300_000
+        after = host_n1.link(DEVICE)
+        assert after is not None and after["ifindex"] == device["ifindex"] and after["mtu"] == 1450
+        ask(limits, egressBandwidth=100 * MBIT)
+        until_limited(host_n1, 0, 100 * MBIT)
+        ask(limits)
+        until(lambda: host_n1.link(DEVICE) is None, "the device is gone", 30)
+        assert [q["kind"] for q in qdiscs(host_n1, "calia")] == ["noqueue"]
+        assert exchange(host_n1, limited_pod, 300_000) == (300_000, 300_000)
+
+
+def test_another_agent_changes_nothing(
+    host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path
+) -> None:
+    """And repairs what somebody changed meanwhile; of a pod that is gone nothing stays."""
+    ask(limits, ingressBandwidth=50 * MBIT, egressBandwidth=10**15)
+    first = Running(host_n1, limits, "n1", tmp_path / "n1").start().until_synced()
+    until_limited(host_n1, 50 * MBIT, 10**15)
+    exchange(host_n1, limited_pod, 100_000)
+    first.stop()
+    device, counted = host_n1.link(DEVICE), (sent_bytes(host_n1, "calia"), sent_bytes(host_n1, DEVICE))
+    with running(host_n1, limits, "n1", tmp_path / "n1") as second:
+        assert host_n1.link(DEVICE) == device and redirects(host_n1) == 1
+        assert sent_bytes(host_n1, "calia") >= counted[0] > 0 and sent_bytes(host_n1, DEVICE) >= counted[1] > 0
+        assert "limited what" not in second.log().partition("limited what calia sends")[2]
+        second.stop()
+    tc(host_n1, "qdisc del dev calia root")
+    host_n1.do("link", "set", DEVICE, "down")
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        until_limited(host_n1, 50 * MBIT, 10**15)
+        assert exchange(host_n1, limited_pod, 100_000) == (100_000, 100_000)
+    host_n1.do("link", "del", "calia")
+    limits.remove(key_of(POD))
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        until(lambda: host_n1.link(DEVICE) is None, "the device of a pod that is gone", 30)
+
+
+def test_beside_others_who_shape(host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path) -> None:
+    """Without a limit of ours theirs stays. With one, ours takes its place, without a moment between the two."""
+    host_n1.do("link", "add", "bwp0123456789a", "type", "ifb")
+    host_n1.do("link", "set", "bwp0123456789a", "up")
+    tc(host_n1, "qdisc add dev calia root handle 1: tbf rate 9mbit burst 20000 latency 25ms")
+    tc(host_n1, "qdisc add dev calia handle ffff: ingress")
+    match = "filter add dev calia parent ffff: protocol all prio 1 u32 match u32 0 0 flowid 1:1"
+    tc(host_n1, f"{match} action mirred egress redirect dev bwp0123456789a")
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        assert rates(host_n1) == (9 * MBIT, 0) and host_n1.link("bwp0123456789a") is not None
+        ask(limits, ingressBandwidth=50 * MBIT, egressBandwidth=60 * MBIT)
+        until_limited(host_n1, 50 * MBIT, 60 * MBIT)
+        until(lambda: host_n1.link("bwp0123456789a") is None and redirects(host_n1) == 1, "only our redirect", 30)
+        assert exchange(host_n1, limited_pod, 100_000) == (100_000, 100_000)
+
+
+def test_clsact_is_somebody_elses(host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path) -> None:
+    """The kernel has room for one of the two: what the pod receives is limited, and the status says what is not."""
+    tc(host_n1, "qdisc add dev calia clsact")
+    ask(limits, ingressBandwidth=50 * MBIT, egressBandwidth=60 * MBIT)
+    with running(host_n1, limits, "n1", tmp_path / "n1") as agent:
+        until_limited(host_n1, 50 * MBIT, 0)
+        until(lambda: "cannot limit what calia sends: it has a clsact qdisc" in agent.log(), "its reason", 30)
+        tc(host_n1, "qdisc del dev calia clsact")
+        ask(limits, ingressBandwidth=51 * MBIT, egressBandwidth=60 * MBIT)
+        until_limited(host_n1, 51 * MBIT, 60 * MBIT)
+
+
+FAILURES = "netlink.link-create:after:1:fail,netlink.qdisc-set:after:1:fail,netlink.filter-add:before:1:fail"
+REMOVALS = "netlink.qdisc-delete:before:1:fail,netlink.filter-delete:before:1:fail,netlink.link-delete:before:1:fail"
+
+
+def test_what_fails_is_done_again(host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path) -> None:
+    ask(limits, ingressBandwidth=50 * MBIT, egressBandwidth=60 * MBIT)
+    trace = tmp_path / "trace"
+    environ = {"CALICO_FAULT": f"{FAILURES},{REMOVALS}", "CALICO_FAULT_TRACE": str(trace)}
+    tc(host_n1, "qdisc add dev calia handle ffff: ingress")
+    match = "filter add dev calia parent ffff: protocol all prio 7 u32 match u32 0 0 flowid 1:1"
+    tc(host_n1, f"{match} action mirred egress redirect dev eth0")
+    with running(host_n1, limits, "n1", tmp_path / "n1", **environ) as agent:
+        until_limited(host_n1, 50 * MBIT, 60 * MBIT)
+        until(lambda: agent.status().get("failed") == [] and redirects(host_n1) == 1, "nothing fails any more", 30)
+        ask(limits)
+        until(lambda: host_n1.link(DEVICE) is None and rates(host_n1) == (0, 0), "no limit is left", 30)
+    reached = trace.read_text()
+    assert all(f"{plan.rpartition(':1:')[0]}\n" in reached for plan in f"{FAILURES},{REMOVALS}".split(","))
