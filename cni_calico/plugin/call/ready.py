@@ -21,8 +21,9 @@ def require_ready(datastore: CallDatastore, deadline: Deadline) -> None:
     if not require_not_locked(datastore, deadline) and datastore.config.type != "local":
         raise NotReady(
             "Calico is currently not ready to process requests: ClusterInformation 'default' does not exist",
-            details="calico-node makes it when it starts; if the datastore was wiped on purpose, start calico-node or "
-            "run 'calicoctl apply' with a ClusterInformation 'default' that has datastoreReady: true",
+            details="while Calico is being installed that is as it should be: calico-node makes it in its first "
+            "seconds, and the runtime tries again; if it lasts, see that calico-node runs, and that this configuration "
+            "names its datastore",
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from cni_calico.model.documents.fields import JSON, Wrong, parse_bool, parse_network, parse_object, parse_text
 from cni_calico.model.resources import Network, Resource
+from cni_calico.model.validation.report import SWITCH
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.values import (
     U16,
@@ -58,6 +59,7 @@ class BgpConfiguration:
     service_cluster_cidrs: tuple[Network, ...] = ()
     service_external_cidrs: tuple[Network, ...] = ()
     service_load_balancer_cidrs: tuple[Network, ...] = ()
+    aggregates_load_balancers: bool = True
     ignored_interfaces: tuple[str, ...] = ()
     normal_priority_v4: int = NORMAL_PRIORITY
     normal_priority_v6: int = NORMAL_PRIORITY
@@ -107,6 +109,8 @@ def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Bgp
         service_cluster_cidrs=reader.read_each("serviceClusterIPs", parse_cidr_of),
         service_external_cidrs=reader.read_each("serviceExternalIPs", parse_cidr_of),
         service_load_balancer_cidrs=reader.read_each("serviceLoadBalancerIPs", parse_cidr_of),
+        aggregates_load_balancers=reader.read("serviceLoadBalancerAggregation", parse_choice(*SWITCH), "")
+        != "Disabled",
         ignored_interfaces=reader.read_each("ignoredInterfaces", parse_interface_pattern),
         normal_priority_v4=reader.read("ipv4NormalRoutePriority", priority, NORMAL_PRIORITY),
         normal_priority_v6=reader.read("ipv6NormalRoutePriority", priority, NORMAL_PRIORITY),

@@ -1,7 +1,8 @@
 """PURE: Kubernetes services: which of their addresses this node announces.
 
 Rule: every node announces the ranges as a whole. Single addresses are announced only by a node with a reason: a ready
-local endpoint (externalTrafficPolicy Local), or a range of exactly that address (policy Cluster). A node labelled
+local endpoint (externalTrafficPolicy Local), or a range of exactly that address (policy Cluster). Without aggregation
+load balancers' ranges are not announced, and every address in them counts as such a range. A node labelled
 ``node.kubernetes.io/exclude-from-external-load-balancers`` announces nothing, but still keeps the ranges out of its
 kernel, because they are kube-proxy's.
 """
@@ -143,8 +144,10 @@ def _singles_of(service: Service, configuration: BgpConfiguration, node: str) ->
     balancer = [ip for ip in service.load_balancer_ips if _inside(ip, configuration.service_load_balancer_cidrs)]
     if not service.local:
         lone = {ip_address(n.network_address) for n in configuration.service_external_cidrs if _is_single(n)}
-        lone_balancer = {n.network_address for n in configuration.service_load_balancer_cidrs if _is_single(n)}
-        return [ip for ip in external if ip in lone] + [ip for ip in balancer if ip in lone_balancer]
+        if configuration.aggregates_load_balancers:
+            lone_balancer = {n.network_address for n in configuration.service_load_balancer_cidrs if _is_single(n)}
+            balancer = [ip for ip in balancer if ip in lone_balancer]
+        return [ip for ip in external if ip in lone] + balancer
     families = {endpoint.address.version for endpoint in service.endpoints if endpoint.node == node}
     cluster = service.cluster_ips if configuration.service_cluster_cidrs else ()
     return [ip for ip in (*cluster, *external, *balancer) if ip.version in families]
@@ -164,8 +167,9 @@ def select_service_routes(
     ranges = tuple(n for n in dict.fromkeys((*cluster_cidrs, *others)) if n.version == version)
     if excluded:
         return ServiceRoutes(ranges)
+    whole = others if configuration.aggregates_load_balancers else configuration.service_external_cidrs
     announced = [n for n in cluster_cidrs if n.version == version]
-    announced += [n for n in others if n.version == version and not _is_single(n)]
+    announced += [n for n in whole if n.version == version and not _is_single(n)]
     for service in services:
         singles = _singles_of(service, configuration, node)
         announced += [_host(ip) for ip in singles if ip.version == version]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration
+from cni_calico.model.resources import Metadata, Resource
+from cni_calico.nodeagent.bgp.config.configuration import BgpConfiguration, parse_configuration
 from cni_calico.nodeagent.bgp.config.services import Service, ServiceEndpoint, parse_service, select_service_routes
 
 CLUSTER, EXTERNAL, BALANCER = ip_network("10.96.0.0/24"), ip_network("198.51.100.0/30"), ip_network("192.0.2.4/32")
@@ -60,6 +63,33 @@ def test_announced(service: Service) -> None:
     excluded = select_service_routes([service], CONFIGURATION, (CLUSTER,), node="a", excluded=True, version=4)
     assert excluded.announced == ()
     assert excluded.ranges == routes.ranges == (CLUSTER, *CONFIGURATION.service_external_cidrs, BALANCER)
+
+
+@pytest.mark.parametrize(("text", "aggregates"), [(None, True), ("Enabled", True), ("Disabled", False)])
+def test_aggregation_is_no_unknown_field(text: str | None, aggregates: bool) -> None:
+    """API servers fill it in: nothing is said of it on a fresh cluster."""
+    spec = {"logSeverityScreen": "Info", "serviceLoadBalancerAggregation": text}
+    configuration, problems = parse_configuration(Resource("BGPConfiguration", Metadata("default"), spec))
+    assert configuration.aggregates_load_balancers is aggregates and problems == ()
+
+
+RANGE = ip_network("192.0.2.4/31")
+
+
+@given(services)
+def test_announced_without_aggregation(service: Service) -> None:
+    """Of a load balancers' range only the addresses that are in use, by the nodes that would announce such a range."""
+    wide = replace(CONFIGURATION, service_load_balancer_cidrs=(RANGE,), aggregates_load_balancers=False)
+    routes = select_service_routes([service], wide, (CLUSTER,), node="a", excluded=False, version=4)
+    assert routes.ranges == (CLUSTER, *CONFIGURATION.service_external_cidrs, RANGE)
+    here = any(e.node == "a" and e.address.version == 4 for e in service.endpoints)
+    used = {f"{ip}/32" for ip in service.load_balancer_ips if ip.version == 4 and ip in RANGE}
+    expected_of_others = expected(replace(service, load_balancer_ips=()))
+    singles = used if here or not service.local else set()
+    assert {str(n) for n in routes.announced} == expected_of_others | singles
+    aggregated = replace(wide, aggregates_load_balancers=True)
+    routes = select_service_routes([service], aggregated, (CLUSTER,), node="a", excluded=False, version=4)
+    assert str(RANGE) in {str(n) for n in routes.announced}
 
 
 def test_bad_addresses_are_named_and_left_out() -> None:
