@@ -1,4 +1,7 @@
-"""Who a container is, read from the database of a real podman 4: made, renamed, in a pod, with labels of all kinds."""
+"""Who a container is, read from the database of a real podman: made, renamed, in a pod, with labels of all kinds.
+
+This machine's podman 4, and podman 5 in a root of Debian 13; tests/golden/podman is from one like it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from cni_calico.errors import CalicoError
 from cni_calico.plugin.identity.bolt import BoltFile
-from tests.conftest import ROOT
+from tests.conftest import LAB_CACHE, ROOT
 
 pytestmark = pytest.mark.netns
 
@@ -107,3 +110,55 @@ def test_a_damaged_database_gives_an_error_or_what_is_there(
             assert str(e).startswith("cannot read the database: ")
         else:
             assert found is None or isinstance(found, bytes)
+
+
+READ_5 = """
+import json, os, sys
+from dataclasses import asdict
+from cni_calico.kernel.files import Files
+from cni_calico.plugin.identity.stores import read_identity
+root, *containers = sys.argv[1:]
+files = Files(os.open(root, os.O_PATH))
+for container in containers:
+    found = read_identity(container, files, 1.0)
+    print(json.dumps([found.identity and asdict(found.identity), found.troubles]))
+"""
+# podman in the root of its Debian, with what it writes in memory; ours beside it, on the host
+MADE_5 = r"""
+set -eu
+mount --make-rprivate /
+mount --bind "$ROOT" "$ROOT"
+mount -t proc proc "$ROOT/proc"; mount -t sysfs sysfs "$ROOT/sys"; mount -t cgroup2 cgroup2 "$ROOT/sys/fs/cgroup"
+mount --rbind /dev "$ROOT/dev"
+for d in var/lib/containers run tmp; do mkdir -p "$ROOT/$d"; mount -t tmpfs none "$ROOT/$d"; done
+mkdir -p "$ROOT/run/lock" "$ROOT/run/image/bin"
+cp /bin/busybox "$ROOT/run/image/bin/"
+made=$(chroot "$ROOT" sh -eu -c '
+podman --version >&2
+tar -C /run/image -c . | podman import - box >/dev/null 2>&1
+web=$(podman create --name web --label role=db --label "odd key=a b/c" box true)
+other=$(podman create --name other box true)
+podman pod create --name mypod --infra-image localhost/box --infra-command true >/dev/null
+till=$(podman create --pod mypod --name till box true)
+podman rename other renamed
+echo "$web $other $till"')
+"$PYTHON" -c "$READ_5" "$ROOT" $made "$(printf '%064d' 0)"
+chroot "$ROOT" podman rm web >/dev/null
+"$PYTHON" -c "$READ_5" "$ROOT" ${made%% *}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_podman_5_knows() -> None:
+    subprocess.run([ROOT / "tests/setup/fresh-roots.sh", "trixie-podman"], check=True)
+    root = str(LAB_CACHE / "fresh-trixie-podman")
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": sys.executable, "READ_5": READ_5, "ROOT": root}
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", MADE_5]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "podman version 5" in done.stderr, done.stderr + done.stdout
+    (web, none), (other, _), (till, _), unknown, gone = (json.loads(line) for line in done.stdout.splitlines())
+    assert none == [] and unknown == gone == [None, []]
+    image, labels = "localhost/box:latest", {"role": "db", "odd key": "a b/c"}
+    assert web == {"name": "web", "image": image, "pod": "", "labels": labels}
+    assert (other["name"], till["name"], till["pod"]) == ("renamed", "till", "mypod")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Roots of fresh hosts, for the tests of install.sh: Debian 11, 12 and 13 with systemd, curl and openssl, and the packages
-# that ours depend on in apt's cache, so that they can be installed without a network. Debian 12 has podman, too.
+# that ours depend on in apt's cache, so that they can be installed without a network. Debian 12 has podman, too; the
+# suite trixie-podman is Debian 13 with podman 5.
 #
 #   tests/setup/fresh-roots.sh [--check] [SUITE...]      --check: only say (by exit status) whether they are there
 #
@@ -36,15 +37,15 @@ for suite in "${missing[@]}"; do
   trap 'rm -rf "$scratch"' EXIT
   echo "making a fresh host with Debian's $suite"
   packages=("${HOST[@]}")
-  case $suite in
+  case $suite in # before "-" it is Debian's name
     bullseye) packages+=(nftables iptables) ;; # the tarball brings no packages
-    bookworm) packages+=(podman crun netavark busybox-static) ;;
+    bookworm | *-podman) packages+=(podman crun netavark busybox-static) ;;
   esac
   # shellcheck disable=SC2016 # for the shell in the root
   if ! unshare --mount mmdebstrap --mode=root --variant=minbase --include="$(IFS=,; echo "${packages[*]}")" \
     --aptopt='Acquire::Languages "none"' --skip=cleanup/apt --skip=cleanup/tmp --format=directory \
     --customize-hook='chroot "$1" apt-get -q -y -o APT::Install-Recommends=false --download-only install '"${DEPENDENCIES[*]}" \
-    "$suite" "$scratch/tree" - <<<"deb [signed-by=$KEYRING] $mirror $suite main" >"$scratch/log" 2>&1; then
+    "${suite%-*}" "$scratch/tree" - <<<"deb [signed-by=$KEYRING] $mirror ${suite%-*} main" >"$scratch/log" 2>&1; then
     tail -n 5 "$scratch/log" >&2
     exit 1
   fi

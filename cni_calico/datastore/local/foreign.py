@@ -11,6 +11,7 @@ import sqlite3
 from typing import Any
 
 from cni_calico.datastore.local.file import translated
+from cni_calico.errors import DatastoreDamaged
 from cni_calico.regular import open_regular
 
 
@@ -25,6 +26,8 @@ def read_foreign_rows(path: str, query: str, parameters: tuple[str, ...], patien
             connection.close()
     except sqlite3.Error as e:
         raise translated(e, f"read {path}") from e
+    except UnicodeDecodeError as e:
+        raise DatastoreDamaged(f"cannot read {path}: a name in its schema is not UTF-8") from e
 
 
 def _quoted(path: str) -> str:

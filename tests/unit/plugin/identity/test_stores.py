@@ -1,5 +1,7 @@
-"""Who a container is in podman 5's SQLite: read while podman writes, locked, damaged, absent; and in what containerd
-2.2.9 and nerdctl 1.7.7 have left (tests/golden/containerd: two containers, "web" with the label role=front).
+"""Who a container is in podman 5's SQLite: read while podman writes, locked, damaged, absent; in what podman 5.4.2 of
+Debian 13 has left (tests/golden/podman: "web" with labels, "other" that is called "renamed" now, the pod "mypod" with
+"till"; tests/netns/test_podman_store.py makes another); and in what containerd 2.2.9 and nerdctl 1.7.7 have left
+(tests/golden/containerd: two containers, "web" with the label role=front).
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from cni_calico.kernel.files import Files
 from cni_calico.model.identity import ContainerIdentity
@@ -20,6 +25,7 @@ from cni_calico.plugin.identity.places import CONTAINERD_BOLT, PODMAN_SQLITE, ST
 from cni_calico.plugin.identity.stores import read_identity
 
 GOLDEN = Path(__file__).parents[3] / "golden"
+BOX = "localhost/box:latest"
 WEB, INFRA, POD = "ab" * 32, "cd" * 32, "ef" * 32
 # what podman 5 makes: its libpod/sqlite_state_internal.go, without the tables that nobody reads here
 SCHEMA = """
@@ -83,6 +89,71 @@ def test_a_configuration_that_is_none(podman5: tuple[Files, sqlite3.Connection],
     podman.execute("UPDATE ContainerConfig SET JSON = ?", (config,))
     found = read_identity(WEB, files, 1.0)
     assert found.identity is None and "cannot read podman's database" in found.troubles[0]
+
+
+REAL_WEB = "41b56cb34c3fb0efa6807d3be258cf07671e7811b6d311e1e0821a9d8bf91fd0"
+REAL = {
+    REAL_WEB: ContainerIdentity(
+        "web", BOX, "", {"role": "db", "com.docker.compose.project": "shop", "odd key": "a b/c"}
+    ),
+    "a67f24a33df199fc7f9543b7716e69ee46c66a96ca56d75ef06473f232c440d2": ContainerIdentity("renamed", BOX, "", {}),
+    "3ff4e75131c9ec486cca16eb5a4734d9b8773641cb27c8b9b91f28cd14329d94": ContainerIdentity(
+        "88b1c3f6a0d9-infra", BOX, "mypod", {}
+    ),
+    "0ffa87a795d9d2eab51f7fd48d4245d929a7bc5aee7c275b678432a4af1b8f6a": ContainerIdentity(
+        "till", BOX, "mypod", {"l": "1"}
+    ),
+}
+
+
+@pytest.fixture
+def podmans(tmp_path: Path) -> Iterator[tuple[Files, Path]]:
+    """A host with the database that a real podman has left, and the file."""
+    path = tmp_path / PODMAN_SQLITE.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.decompress((GOLDEN / "podman" / "db.sql.gz").read_bytes()))
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        yield Files(root), path
+    finally:
+        os.close(root)
+
+
+def test_what_a_real_podman_5_has_left(podmans: tuple[Files, Path]) -> None:
+    found = {container: read_identity(container, podmans[0], 1.0) for container in REAL}
+    assert {container: answer.identity for container, answer in found.items()} == REAL
+    assert not any(answer.troubles for answer in found.values())
+    assert read_identity(WEB, podmans[0], 1.0).identity is None
+
+
+def test_the_schema_of_these_tests_is_podmans(podmans: tuple[Files, Path]) -> None:
+    with closing(sqlite3.connect(podmans[1])) as real, closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(SCHEMA)
+        for table in ("PodConfig", "ContainerConfig"):
+            columns = f"PRAGMA table_info({table})"
+            assert ours.execute(columns).fetchall() == real.execute(columns).fetchall()
+
+
+def test_a_text_that_is_none(podmans: tuple[Files, Path]) -> None:
+    whole = podmans[1].read_bytes()
+    podmans[1].write_bytes(whole.replace(b"web", b"w\x80b"))
+    found = read_identity(REAL_WEB, podmans[0], 1.0)
+    assert found.identity is None and "cannot read" in found.troubles[0] and PODMAN_SQLITE in found.troubles[0]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([(89461, b"\x80")], 0)  # in the schema: SQLite's own message is no UTF-8
+@given(st.lists(st.tuples(st.integers(0, 172_000), st.binary(min_size=1, max_size=8)), max_size=8), st.integers(0, 2))
+def test_a_damaged_real_one_gives_a_trouble_or_what_is_there(
+    podmans: tuple[Files, Path], damages: list[tuple[int, bytes]], cut: int
+) -> None:
+    """Never an exception, and never a container's identity for another's."""
+    spoilt = bytearray(gzip.decompress((GOLDEN / "podman" / "db.sql.gz").read_bytes()))
+    for at, what in damages:
+        spoilt[at : at + len(what)] = what
+    podmans[1].write_bytes(bytes(spoilt[: len(spoilt) >> cut]))
+    found = read_identity(REAL_WEB, podmans[0], 1.0)
+    assert found.identity is None or found.identity.name != "renamed"
 
 
 @pytest.mark.parametrize("place", STORES)
