@@ -299,7 +299,6 @@ class Rounds:
         self.guard.stand_or_leave(self._felix, self._rules.refresh_s(self._felix))
         if gate.ready and was_there and not self._enforcer.is_there:
             self._enforcer.was_policed = False
-            self._context.log.warning(f"policies are not enforced any more: {gate.why}")
         if gate.ready:
             self._hearing.keep(hosts=False)
             self._departures.forget()

@@ -39,9 +39,9 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel import named_netns, netns
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.names import CHECK_PREFIX
 from cni_calico.nodeagent.status import file as agent_status
 
-PREFIX = "calico-check-"
 _DIRECTORIES = ("CALICO_RUN_DIR", "CALICO_STATE_DIR")
 _REMOVAL_S = 30.0
 _SERVER, _CLIENT = "server", "client"
@@ -72,7 +72,7 @@ class HostCheck:
         self.network = network
         self.environ = {name: environ[name] for name in _DIRECTORIES if environ.get(name)}
         self.note = note
-        self.host = f"{PREFIX}{os.uname().nodename.lower()}-"
+        self.host = f"{CHECK_PREFIX}{os.uname().nodename.lower()}-"
         self.token = f"{os.getpid()}-{os.urandom(2).hex()}"
 
     def run(self) -> Iterator[Trial]:
@@ -100,7 +100,7 @@ class HostCheck:
             yield Trial("DNS", SKIPPED, _NO_CLUSTER)
 
     def _name(self, role: str) -> str:
-        return f"{PREFIX}{self.token}-{role}"
+        return f"{CHECK_PREFIX}{self.token}-{role}"
 
     def _container_of(self, name: str) -> Attached:
         return Attached(self.network, name, named_netns.path_of(name), self.environ)
@@ -194,8 +194,8 @@ class HostCheck:
     # -- what killed checks left --------------------------------------------------------------------------------------
 
     def _remove_forgotten(self) -> None:
-        for name in named_netns.list_named(PREFIX):
-            if _is_forgotten(name.removeprefix(PREFIX)):
+        for name in named_netns.list_named(CHECK_PREFIX):
+            if _is_forgotten(name.removeprefix(CHECK_PREFIX)):
                 self._detach(self._container_of(name))
         for item in self.session.store.list(ResourceList("GlobalNetworkPolicy"), self.session.deadline).items:
             assert isinstance(item.key, ResourceKey)

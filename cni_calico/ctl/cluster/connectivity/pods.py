@@ -30,9 +30,9 @@ from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.model.names import CHECK_PREFIX
 from cni_calico.model.timestamps import parse_rfc3339
 
-PREFIX = "calico-check-"
 _NAMESPACES = "/api/v1/namespaces"
 _REMOVAL_S = 60.0
 _LOOK_S = 0.5
@@ -54,7 +54,7 @@ class PodCheck:
     def __init__(self, api: KubernetesAPI, deadline: Deadline, token: str, note: Callable[[str], None]) -> None:
         self.api = api
         self.deadline = deadline
-        self.namespace = PREFIX + token
+        self.namespace = CHECK_PREFIX + token
         self.note = note
 
     def run(self, wanted: list[str], image: str) -> Iterator[Trial]:

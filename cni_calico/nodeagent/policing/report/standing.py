@@ -13,6 +13,7 @@ from cni_calico.daemon.said import Said
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.names import CHECK_PREFIX
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.gate import Gate
@@ -87,6 +88,7 @@ class StandingReport:
         self._said = Said(context.log)
         self._surroundings = Surroundings()
         self._disputes = DisputeEvents(context.kubernetes_store, context.log)
+        self._checks_only = False  # what was in force last was of a check of the cluster, which ends by itself
         self._counted = -1, 0.0  # transactions when the kernel's content was last counted, and when it is the next time
         self.rules = RulesInForce()
 
@@ -114,6 +116,8 @@ class StandingReport:
     def tell(self, result: RoundResult) -> None:
         """A round has ended."""
         gate, facts, in_force = result.gate, result.facts, result.in_force
+        if in_force and result.policies:
+            self._checks_only = all(key.name.startswith(CHECK_PREFIX) for key in result.policies)
         self._count(result)
         troubles, lacking = tuple(self._troubles(result)), describe_lacking(result.goal)
         standing = replace(
@@ -165,5 +169,5 @@ class StandingReport:
         failing = (standing.failing,) if standing.failing else ()
         self._said.say("standing", sorted({*standing.problems, *standing.warnings, *failing}))
         if (standing.in_force, standing.why_not) != (self.standing.in_force, self.standing.why_not):
-            is_usual = standing.in_force or (standing.none_exist and not self.standing.in_force)
+            is_usual = standing.in_force or (standing.none_exist and (self._checks_only or not self.standing.in_force))
             self._log.write("info" if is_usual else "warning", standing.sentence)

@@ -120,6 +120,21 @@ def test_a_host_without_a_policy_alarms_nobody(tmp_path: Path) -> None:
     assert re.search(rf"\[WARNING\]\[\d+\] {said}\n", log.read_text())
 
 
+@pytest.mark.parametrize(("name", "alarms"), [("calico-check-n1-1-a", False), ("calico-checked", True)])
+def test_the_end_of_a_check_of_the_cluster_alarms_nobody(tmp_path: Path, name: str, alarms: bool) -> None:
+    """It makes a policy and removes it, on every host that is set up."""
+    log, policy = tmp_path / "log", ResourceKey("GlobalNetworkPolicy", name)
+    host = Host(tmp_path)
+    host.kernel.broken = False
+    rounds = host.rounds(log=Log("info", str(log), stderr=False))
+    for record, is_policed in ((_policy("all()"), True), (None, False)):
+        rounds.receive({policy: record})
+        rounds.once()
+        assert host.told[-1].in_force is is_policed
+    assert ("[WARNING]" in log.read_text()) is alarms
+    assert log.read_text().count("there is no policy\n") == 1
+
+
 def test_policies_that_are_switched_off_are_told(tmp_path: Path) -> None:
     told = Host(tmp_path, enforcement="Disabled")
     rounds = told.rounds()
