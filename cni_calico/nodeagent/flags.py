@@ -33,6 +33,7 @@ COMMANDS = {
 PROBES = {
     "felix-live": "exit status 0 while the agent is alive",
     "felix-ready": "exit status 0 if the agent has applied everything",
+    "felix-started": "exit status 0 once the agent is ready, or has been alive for half a minute",
     "bird-live": "exit status 0 while BIRD answers",
     "bird-ready": "exit status 0 if BIRD's sessions are up",
     "bird6-live": "the same as -bird-live: one BIRD serves both families",

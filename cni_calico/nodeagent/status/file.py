@@ -24,10 +24,13 @@ CONFD_NAME = "confd-status.json"
 CONFD_TOPICS = ("bgp", "bgp_problems", "bgp_unmet", "bgp_ends", "bird")
 HEARTBEAT_S = 5.0
 STALE_S = 60.0  # a full resync of a large node, on a busy host
+STARTING_S = 30.0  # what a start that nothing hinders ends within
 POLICING_STALE_S = 120.0  # twice as long as the policy engine waits for the kernel
 LOCKED = "locked"  # the writer holds a lock on the file as long as it lives; agents before that did not say so
 ENDED = "writer_ended"  # added to what was read
-_written: dict[str, HeldFile] = {}  # by this process, by path
+# by this process, by path: the file, and when it was first written
+_written: dict[str, HeldFile] = {}
+_begun: dict[str, float] = {}
 
 
 def since_boot() -> float:
@@ -54,8 +57,10 @@ def forget_confd_status(run_dir: str) -> None:
 
 
 def _write(target: str, fields: Mapping[str, Any]) -> None:
-    data = json.dumps({**fields, "pid": os.getpid(), "updated": since_boot(), LOCKED: True}).encode()
-    _written.setdefault(target, HeldFile(target)).write(data)
+    now = since_boot()
+    file = _written.setdefault(target, HeldFile(target))
+    begun = _begun.setdefault(target, now)
+    file.write(json.dumps({**fields, "pid": os.getpid(), "begun": begun, "updated": now, LOCKED: True}).encode())
 
 
 def forget_status(run_dir: str) -> None:
@@ -64,6 +69,7 @@ def forget_status(run_dir: str) -> None:
 
 
 def _forget(target: str) -> None:
+    _begun.pop(target, None)
     _written.pop(target, HeldFile(target)).remove()
 
 
@@ -154,6 +160,14 @@ def why_not_ready(fields: Mapping[str, Any], now: float) -> str:
     if fields.get("datastore_error"):
         return f"the datastore is out of sync: {fields['datastore_error']}"
     return "; ".join(unmet_needs(fields))
+
+
+def why_not_started(fields: Mapping[str, Any], now: float) -> str:
+    """Why a start goes on, "" once it has ended: the agent is ready, or has lived for STARTING_S and waits for what may
+    never come.
+    """
+    starting = now - _number(fields.get("begun")) < STARTING_S
+    return why_not_ready(fields, now) if starting else why_not_live(fields, now)
 
 
 def unmet_needs(fields: Mapping[str, Any]) -> list[str]:

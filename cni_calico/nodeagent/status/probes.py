@@ -25,6 +25,8 @@ def run_probes(
         faults.append(_felix_live(run_dir))
     if "felix-ready" in names:
         faults.append(_felix_ready(run_dir))
+    if "felix-started" in names:
+        faults.append(_felix_started(run_dir))
     # the manifests' probes name BIRD whatever the backend is; a container's probe has its environment
     backend = environ.get("CALICO_NETWORKING_BACKEND", "").strip()
     networking = environ.get("CALICO_NETWORKING", "").strip()
@@ -51,6 +53,14 @@ def _felix_ready(run_dir: str) -> str:
     fields = status.read_status(run_dir)
     why = status.why_not_ready(fields, status.since_boot()) or why_cni_missing(fields, run_dir)
     return f"felix is not ready: {why}" if why else ""
+
+
+def _felix_started(run_dir: str) -> str:
+    from cni_calico.nodeagent.status import file as status
+
+    fields = status.read_status(run_dir)
+    why = status.why_not_started(fields, status.since_boot())
+    return f"felix has not started: {why}" if why else ""
 
 
 def why_cni_missing(fields: Mapping[str, Any], run_dir: str) -> str:

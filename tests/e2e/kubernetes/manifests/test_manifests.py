@@ -120,6 +120,7 @@ def test_the_controllers_run_where_and_as_they_must(name: str) -> None:
     assert pod["securityContext"]["runAsUser"] == 999 and container["securityContext"]["readOnlyRootFilesystem"]
     assert container["readinessProbe"]["exec"]["command"] == ["/usr/bin/check-status", "-r"]
     assert container["livenessProbe"]["exec"]["command"] == ["/usr/bin/check-status", "-l"]
+    assert container["startupProbe"]["exec"]["command"] == ["/usr/bin/check-status", "-r"]
     [enabled] = [one["value"] for one in container["env"] if one["name"] == "ENABLED_CONTROLLERS"]
     copying = "policy,namespace,serviceaccount,workloadendpoint,"
     assert enabled == (copying if of_etcd else "") + "node,loadbalancer"
@@ -146,6 +147,7 @@ def assert_node_pod(pod: dict[str, Any], *, of_etcd: bool) -> None:
     assert of_etcd or before["upgrade-ipam"]["command"] == ["/opt/cni/bin/calico-ipam", "-upgrade"]
     program = "/opt/cni/bin/calico-node"
     assert agent["command"] == [program, "run"]
+    assert agent["startupProbe"]["exec"]["command"] == [program, "-felix-started"]
     assert agent["livenessProbe"]["exec"]["command"] == [program, "-felix-live", "-bird-live"]
     assert agent["readinessProbe"]["exec"]["command"] == [program, "-felix-ready", "-bird-ready"]
     assert agent["lifecycle"]["preStop"]["exec"]["command"] == [program, "-shutdown"]
