@@ -422,6 +422,7 @@ LAZY = {
     "ctl.input.nearest": HEAVY,
     "ctl.input.patching": HEAVY,
     "ctl.ipam.lost": BACKEND,
+    "ctl.flows.places": HEAVY,
     "ctl.kube_proxy": HEAVY,
     "ctl.opening": COMMAND,
     "ctl.output.columns": COMMAND,

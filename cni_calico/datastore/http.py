@@ -24,6 +24,7 @@ HEAD_LIMIT = 64 * 1024
 BODY_LIMIT = 512 * 1024 * 1024
 _CHUNK = 64 * 1024
 _DIGITS_MAX = 16
+_SWITCHING = 101
 
 
 class HTTPFailure(OSError):
@@ -134,7 +135,7 @@ class Connection:
             raise Lost(f"connection lost while sending: {e.strerror or e}") from e
 
     def read_head(self, deadline: Deadline) -> tuple[int, dict[str, str]]:
-        """Status and headers of the next final answer. Raises Lost."""
+        """Status and headers of the next final answer, which 101 is: no HTTP comes after it. Raises Lost."""
         while True:
             while b"\r\n\r\n" not in self._buffer:
                 if len(self._buffer) > HEAD_LIMIT:
@@ -142,7 +143,7 @@ class Connection:
                 self._fill(deadline)
             head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
             status, headers = parse_head(head)
-            if status >= 200:
+            if status >= 200 or status == _SWITCHING:
                 self.gzipped = headers.get("content-encoding", "").lower() == "gzip"
                 return status, headers
 

@@ -48,7 +48,7 @@ def ask(path: str, query: FlowQuery, deadline: Deadline, *, whole: bool = False)
             document: dict[str, Any] = {}
             with connection.makefile("rb") as lines:
                 while line := lines.readline(_LINE):
-                    if document := _parse(line):
+                    if document := parse_answer(line):
                         yield document
                     if whole and deadline.remaining_s() <= 0:
                         raise RecorderSlow(f"cannot read flows from {path}: the recorder looks for longer than that")
@@ -60,7 +60,8 @@ def ask(path: str, query: FlowQuery, deadline: Deadline, *, whole: bool = False)
         raise RecorderSilent(f"cannot read flows from {path}: the recorder ended before its answer did")
 
 
-def _parse(line: bytes) -> dict[str, Any]:
+def parse_answer(line: bytes) -> dict[str, Any]:
+    """A document of an answer. Raises RecorderSilent, QueryFailed."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.flows.deciders import END, REASONS, REFUSED, Decider
+from cni_calico.flows.given_names import GivenName, parse_given
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
@@ -23,7 +24,7 @@ FIELDS = ("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol",
 ALLOWED, DENIED = "allowed", "denied"
 MOST_LAST = 1_000_000
 _LATEST_S = 1e11  # some thousand years
-_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps")
+_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps", "names")
 
 
 class QueryRefused(Exception):
@@ -42,7 +43,7 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class FlowQuery:
     """``since``, ``until``: seconds since 1970. ``last``: the newest so many; None: all. ``status``: only how the
-    recorder is. ``steps``: also the tiers that passed on before somebody decided.
+    recorder is. ``steps``: also the tiers that passed on before somebody decided. ``names``: of other nodes' ends.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -53,11 +54,13 @@ class FlowQuery:
     aggregate: bool = False
     status: bool = False
     steps: bool = False
+    names: tuple[GivenName, ...] = ()
 
 
 def render_query(request: FlowQuery) -> bytes:
     conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
-    asked = request.last, request.since, request.until, request.follow, request.aggregate, request.status, request.steps
+    flags = request.follow, request.aggregate, request.status, request.steps
+    asked = request.last, request.since, request.until, *flags, request.names
     return json.dumps(dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))).encode() + b"\n"
 
 
@@ -83,7 +86,11 @@ def parse_query(line: bytes) -> FlowQuery:
         last,
         _parse_time(found, "since"),
         _parse_time(found, "until"),
-        *(_parse_flag(found, name) for name in ("follow", "aggregate", "status", "steps")),
+        _parse_flag(found, "follow"),
+        _parse_flag(found, "aggregate"),
+        _parse_flag(found, "status"),
+        _parse_flag(found, "steps"),
+        _parse_names(found.get("names", [])),
     )
 
 
@@ -107,6 +114,13 @@ def _parse_time(found: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
+def _parse_names(found: Any) -> tuple[GivenName, ...]:
+    try:
+        return parse_given(found)
+    except ValueError as e:
+        raise QueryRefused(str(e)) from e
+
+
 def _parse_flag(found: Mapping[str, Any], name: str) -> bool:
     value = found.get(name, False)
     if not isinstance(value, bool):
@@ -120,13 +134,15 @@ def _parse_flag(found: Mapping[str, Any], name: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Describer:
     """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown. ``passed_by``: the tiers that
-    passed on before it decided, None if the rules in force do not say so any more.
+    passed on before it decided, None if the rules in force do not say so any more. ``given``: the name of an end that
+    has none here, of an address and a time (microseconds since 1970); None: nobody gives names.
     """
 
     node: str
     decider_of: Callable[[int], Decider | None]
     name_of: Callable[[int], EndName | None]
     passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None] = lambda record, decider: None
+    given: Callable[[bytes, int], GivenName | None] | None = None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
@@ -146,9 +162,9 @@ class Describer:
             "verdict": DENIED if record.denied else ALLOWED,
             "reporter": "dst" if at_destination else "src",
             "connections": 1,
-            "source": self._end(record.source, record.source_end, _source_port(record)),
+            "source": self._end(record, record.source, record.source_end, _source_port(record)),
             "destination": {
-                **self._end(record.destination, record.destination_end, _port(record)),
+                **self._end(record, record.destination, record.destination_end, _port(record)),
                 "asked": _asked(record),
             },
             "protocol": PROTOCOLS.get(record.protocol, str(record.protocol)),
@@ -167,8 +183,10 @@ class Describer:
         passed = None if decider is None else self.passed_by(record, decider)
         return found if passed is None else {**found, "passed": passed}
 
-    def _end(self, address: bytes, number: int, port: int | None) -> dict[str, Any]:
-        name = self.name_of(number)
+    def _end(self, record: FlowRecord, address: bytes, number: int, port: int | None) -> dict[str, Any]:
+        name: EndName | GivenName | None = self.name_of(number)
+        if name is None and self.given is not None:
+            name = self.given(address, record.began)
         named = {"kind": name.kind, "namespace": name.namespace, "name": name.name} if name else {"kind": "address"}
         return {**named, "ip": str(ip_address(address)), **({} if port is None else {"port": port})}
 
@@ -231,11 +249,11 @@ def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
         case "verdict":
             return str(document["verdict"]) == value
         case "from":
-            return _is_end(ends[0], value)
+            return is_end(ends[0], value)
         case "to":
-            return _is_end(ends[1], value)
+            return is_end(ends[1], value)
         case "pod":
-            return any(_is_end(end, value) for end in ends)
+            return any(is_end(end, value) for end in ends)
         case "namespace":
             return any(end.get("namespace") == value for end in ends)
         case "ip":
@@ -250,7 +268,7 @@ def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
             return any(one.get("tier") == value for one in document["decided"])
 
 
-def _is_end(end: Mapping[str, Any], value: str) -> bool:
+def is_end(end: Mapping[str, Any], value: str) -> bool:
     """``value``: an address, "namespace/", or the beginning of a name, with or without its namespace."""
     if end["ip"] == value:
         return True

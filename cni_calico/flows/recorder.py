@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
@@ -27,6 +27,7 @@ from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.export.wanted import EXPORT
+from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
@@ -178,15 +179,16 @@ class Recorder:
 
     # -- what is served ---------------------------------------------------------------------------------------------
 
-    def _describer(self, *, steps: bool) -> Describer:
-        describer = Describer(self._names.node, self._deciders.get, self._names.get)
+    def _describer(self, *, steps: bool, names: Sequence[GivenName] = ()) -> Describer:
+        given = GivenNames(names).get if names else None
+        describer = Describer(self._names.node, self._deciders.get, self._names.get, given=given)
         return replace(describer, passed_by=self._judged.passed_by) if steps else describer
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
         if request.follow and request.last is None and request.since is None:
             return
-        describer, ring = self._describer(steps=request.steps), self._ring
+        describer, ring = self._describer(steps=request.steps, names=request.names), self._ring
         if request.aggregate and request.last is None:
             yield from self._totals(request, describer)
             return
@@ -223,9 +225,8 @@ class Recorder:
             end = complete if until is None else min(complete, int(max(0.0, until) // BUCKET_S) + 1)
             for part in self._aggregates.read(first, end):
                 names: list[EndName | None] = []
-                selection = Selection(
-                    request.conditions, Describer(describer.node, describer.decider_of, names.__getitem__)
-                )
+                there = Describer(describer.node, describer.decider_of, names.__getitem__, given=describer.given)
+                selection = Selection(request.conditions, there)
                 for key, source, destination, counts in part:
                     names += (source, destination)
                     known = key._replace(source_end=len(names) - 2, destination_end=len(names) - 1)

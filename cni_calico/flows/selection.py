@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from cni_calico.flows.deciders import END, Decider
+from cni_calico.flows.given_names import GivenName
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer
 from cni_calico.flows.records import FlowRecord
 
+AnyName = EndName | GivenName
 Test = Callable[[FlowRecord], bool]
 _PROTOCOL_NUMBERS = {name: number for number, name in PROTOCOLS.items()}
 _DIGITS = 5
@@ -52,8 +54,11 @@ class Selection:
                 source, destination = self._end(value, source=True), self._end(value, source=False)
                 return lambda record: source(record) or destination(record)
             case "namespace":
-                there = _AskedOnce(lambda number: self._namespace(number) == value)
-                return lambda record: there[record.source_end] or there[record.destination_end]
+                there = self._named(lambda end: end is not None and end.namespace == value)
+                return lambda record: (
+                    there(record.source_end, record.source, record.began)
+                    or there(record.destination_end, record.destination, record.began)
+                )
             case "ip":
                 packed = _packed(value)
                 return lambda record: packed in (record.source, record.destination)
@@ -68,14 +73,21 @@ class Selection:
 
     def _end(self, value: str, *, source: bool) -> Test:
         packed = _packed(value)
-        named = _AskedOnce(lambda number: _is_named(self._describer.name_of(number), value))
+        named = self._named(lambda end: _is_named(end, value))
         if source:
-            return lambda record: record.source == packed or named[record.source_end]
-        return lambda record: record.destination == packed or named[record.destination_end]
+            return lambda record: record.source == packed or named(record.source_end, record.source, record.began)
+        return lambda record: (
+            record.destination == packed or named(record.destination_end, record.destination, record.began)
+        )
 
-    def _namespace(self, number: int) -> str | None:
-        name = self._describer.name_of(number)
-        return None if name is None else name.namespace
+    def _named(self, fits: Callable[[AnyName | None], bool]) -> Callable[[int, bytes, int], bool]:
+        """Of a number, or if that is no name's, of an address and when the connection began."""
+        name_of, given = self._describer.name_of, self._describer.given
+        known = _AskedOnce(lambda number: fits(name_of(number)))
+        if given is None:
+            return lambda number, address, began: known[number]
+        nameless = _AskedOnce(lambda number: name_of(number) is None)
+        return lambda number, address, began: fits(given(address, began)) if nameless[number] else known[number]
 
     def _decider(self, name: str, value: str) -> Test:
         known = _AskedOnce(lambda number: _decides(self._describer.decider_of(number), name, value))
@@ -115,7 +127,7 @@ def _number(value: str) -> int:
     return int(value) if len(value) <= _DIGITS and value.isdecimal() and str(int(value)) == value else -1
 
 
-def _is_named(end: EndName | None, value: str) -> bool:
+def _is_named(end: AnyName | None, value: str) -> bool:
     namespace, slash, name = value.rpartition("/")
     return end is not None and (not slash or end.namespace == namespace) and end.name.startswith(name)
 

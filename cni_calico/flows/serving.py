@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol
 
+from cni_calico.flows.given_names import GivenNames
 from cni_calico.flows.query import Aggregates, FlowQuery, QueryRefused, meets, parse_query
 from cni_calico.regular import make_directories
 
@@ -41,6 +42,7 @@ class Reader:
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
         self.request: FlowQuery | None = None
+        self.given = GivenNames(())
         self.making: Iterator[dict[str, Any]] | None = None
         self.out = bytearray()
         self.got = b""
@@ -107,9 +109,13 @@ class FlowServer:
 
     def tell(self, document: dict[str, Any]) -> None:
         """To those who follow."""
+        told = document
         for reader in self._readers:
             request = reader.request
-            if request is None or not request.follow or not meets(document, request.conditions):
+            if request is None or not request.follow:
+                continue
+            document = reader.given.name(told) if reader.given else told
+            if not meets(document, request.conditions):
                 continue
             if len(reader.out) > _ROOM:
                 reader.missed += 1
@@ -162,6 +168,7 @@ class FlowServer:
             reader.say(self._source.status())
             reader.ending = True
         else:
+            reader.given = GivenNames(request.names)
             reader.making, reader.since = self._answer(reader, request), request.since
 
     def _answer(self, reader: Reader, request: FlowQuery) -> Iterator[dict[str, Any]]:

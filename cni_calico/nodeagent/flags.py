@@ -20,6 +20,7 @@ COMMANDS = {
     "node-services": "the same as -run without -startup",
     "cni-server": "serve the CNI plugin's calls",
     "flow-recorder": "record flows, as the agent's child (FELIX_FLOWS)",
+    "flows-pipe": "answer a question about recorded flows, for calicoctl flows from elsewhere",
     "startup": "set this node up",
     "init": "prepare the host",
     "boot-table": "close workloads' interfaces until the agent has decided what may pass",

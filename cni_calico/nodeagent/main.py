@@ -143,6 +143,7 @@ def _commands() -> Mapping[str, Callable[[set[str]], int]]:
         "show-status": _show_status,
         "cni-server": _cni_server,
         "flow-recorder": _record_flows,
+        "flows-pipe": _pipe_flows,
         "run": _supervise,
         "node-services": _supervise,
     }
@@ -201,6 +202,15 @@ def _record_flows(chosen: set[str]) -> int:
     from cni_calico.nodeagent.recording.process import record_flows
 
     return record_flows(os.environ)
+
+
+def _pipe_flows(chosen: set[str]) -> int:
+    from cni_calico.flows.pipe import pipe_flows
+
+    try:
+        return pipe_flows(directories.run_dir(os.environ), sys.stdin.fileno(), sys.stdout.fileno())
+    except BrokenPipeError:
+        return 0  # nobody reads what is still to be written
 
 
 def _supervise(chosen: set[str]) -> int:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cni_calico.flows.given_names import GivenNames
 from cni_calico.flows.query import FlowQuery, meets
 from cni_calico.flows.serving import SOCKET, FlowServer
 
@@ -98,7 +99,9 @@ class ScriptedRecorder:
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         if request.follow and request.last is None and request.since is None:
             return
-        found = [document for document in self.flows if meets(document, request.conditions)]
+        given = GivenNames(request.names)
+        named = [given.name(document) if given else document for document in self.flows]
+        found = [document for document in named if meets(document, request.conditions)]
         yield from map(dict, found if request.last is None else found[max(0, len(found) - request.last) :])
 
     def status(self) -> dict[str, Any]:

@@ -44,6 +44,10 @@ def add_flows(commands: Commands, common: CommandParser) -> None:
     """Add the command."""
     flows = commands.add("flows", common)
     _add_filters(flows)
+    flows.add_argument("--host", action="store_true", help="of this host only, even if there is a cluster")
+    flows.add_argument(
+        "--node", action="append", default=[], dest="nodes", metavar="NODE", help="of that node of the cluster only"
+    )
     flows.add_argument("-f", "--follow", action="store_true", help="then print new ones, until interrupted")
     flows.add_argument("--aggregate", action="store_true", help="add up flows with the same ends, port and rules")
     flows.add_argument("--fail-if-denied", action="store_true", help="exit with 3 if a flow that is shown was denied")

@@ -1,4 +1,4 @@
-"""``calicoctl flows``: connections of this host, each with the rule that decided about it.
+"""``calicoctl flows``: connections, each with the rule that decided about it.
 
 Rule: a flow is shown as it was recorded, and what was not recorded is said at the end. Texts from records are escaped
 for terminals.
@@ -14,15 +14,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cni_calico import directories
+from cni_calico.ctl.flows.places import open_place
 from cni_calico.ctl.output.texts import render_json, render_yaml
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.daemon.settings_table import parse_duration_s
-from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
-from cni_calico.flows.client import ask
 from cni_calico.flows.query import DENIED, Condition, FlowQuery
-from cni_calico.flows.serving import SOCKET
 
 _DEFAULT_LAST, DENIED_STATUS = 20, 3
 _WIDTHS = (23, 26, 26, 10, 7)
@@ -35,9 +32,8 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """
     steps = arguments.verbose or arguments.output not in ("table", "compact", "wide")
     query = replace(parse_query_arguments(arguments, datetime.now(UTC)), steps=steps)
-    path = f"{directories.run_dir(environ)}/{SOCKET}"
     printed = FlowPrinter(arguments)
-    for document in ask(path, query, Deadline.after(arguments.timeout)):
+    for document in open_place(arguments, environ).ask(query, arguments.timeout):
         printed.take(document)
     text = printed.rest()
     if older := describe_kept(query, printed.kept):
@@ -95,6 +91,9 @@ class FlowPrinter:
         if document.get("end"):
             self._ending = document
             return
+        if "note" in document:
+            self._arguments.warn(shown(document["note"]))
+            return
         if "lost" in document:
             self._arguments.warn(f"LOST EVENTS: {document['lost']}: {shown(document.get('why'))}")
             return
@@ -129,7 +128,7 @@ class FlowPrinter:
 
     def rest(self) -> str:
         """What is left to be printed at the end; losses go to standard error."""
-        for text in describe_losses(self._ending.get("lost", ())):
+        for text in (*describe_losses(self._ending.get("lost", ())), *describe_unanswered(self._ending)):
             self._arguments.note(text)
         if self._format == "json" and not self._arguments.follow:
             return render_json(self._kept)
@@ -164,8 +163,13 @@ def row_of(document: Mapping[str, Any], *, wide: bool = False) -> tuple[str, ...
         _shown_end(document["destination"], wide=wide),
         shown(document["protocol"]) + (f"/{where}" if where is not None else ""),
         "DENIED" if document["verdict"] == DENIED else "allowed",
-        count + ", ".join(by),
+        count + ", ".join(by) + (_shown_nodes(document) if wide else ""),
     )
+
+
+def _shown_nodes(document: Mapping[str, Any]) -> str:
+    """Who has recorded it, where that is not this host alone."""
+    return f" ({shown(', '.join(document['nodes']))})" if "nodes" in document else ""
 
 
 def _shown_end(end: Mapping[str, Any], *, wide: bool) -> str:
@@ -220,12 +224,19 @@ def describe_losses(lost: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """What was not recorded, in sentences."""
     what = {"nflog-allowed": "reports of what was let through", "nflog-denied": "reports of what was denied"}
     for one in lost:
+        where = f"node {shown(one['node'])}: " if one.get("node") else ""
         begin, end = (datetime.fromtimestamp(one[name]).strftime("%Y-%m-%d %H:%M:%S") for name in ("from", "to"))
         if one["why"] == "recorder":
-            yield f"not recorded: from {begin} to {end} there was no recorder"
+            yield f"{where}not recorded: from {begin} to {end} there was no recorder"
         elif one["count"] is None:
-            yield f"ends of connections were lost about {end}: some flows end later than they did"
+            yield f"{where}ends of connections were lost about {end}: some flows end later than they did"
         else:
             name = what.get(one["source"], shown(one["source"]))
             when = f"at {end}" if begin == end else f"between {begin} and {end}"
-            yield f"not recorded: {one['count']} {name} {when} ({shown(one['why'])})"
+            yield f"{where}not recorded: {one['count']} {name} {when} ({shown(one['why'])})"
+
+
+def describe_unanswered(ending: Mapping[str, Any]) -> Iterator[str]:
+    """The nodes whose flows are missing."""
+    for node, why in (ending.get("unanswered") or {}).items():
+        yield f"node {shown(node)} did not answer: {shown(why)}"

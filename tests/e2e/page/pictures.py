@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico.ctl.flows.page.serve import FlowPage
+from cni_calico.ctl.flows.places import HostFlows
 from tests.e2e.page.browser import running_browser
 from tests.fakes.recorder import ScriptedRecorder, address, end_of_tier, flow, nothing_stored, pod, rule
 
@@ -85,7 +86,7 @@ def main(directory: Path) -> None:
         recorder = ScriptedRecorder(work)
         recorder.flows = list(flows())
         try:
-            with running_browser(Path(work)) as browser, FlowPage(recorder.path, "", nothing_stored) as page:
+            with running_browser(Path(work)) as browser, FlowPage(HostFlows(recorder.path), "", nothing_stored) as page:
                 for name, scheme, keys in (("table", "light", ("j", "Enter")), ("matrix", "dark", ("m",))):
                     browser.open(page.access.address, scheme=scheme, **SIZE)
                     browser.until(f"document.querySelectorAll('tr.flow').length === {len(recorder.flows)}")

@@ -11,6 +11,7 @@ import pytest
 
 from cni_calico.ctl.command_line.flow_arguments import parse_filters
 from cni_calico.ctl.flows.page.serve import FlowPage
+from cni_calico.ctl.flows.places import HostFlows
 from cni_calico.ctl.flows.show import parse_query_arguments
 from cni_calico.ctl.main import run
 from cni_calico.flows.query import meets
@@ -67,7 +68,7 @@ def scripted_recorder(tmp_path: Path) -> Iterator[ScriptedRecorder]:
 
 @pytest.fixture
 def opened(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> Iterator[Browser]:
-    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
+    with FlowPage(HostFlows(scripted_recorder.path), "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address, len(scripted_recorder.flows))
         yield flow_browser
         assert flow_browser.of("Runtime.exceptionThrown") == []
@@ -149,7 +150,7 @@ def test_what_would_be_decided_now(flow_browser: Browser, scripted_recorder: Scr
         asked.append(query)
         return found if query["to"] == "shop/db-0" else nothing_stored(query)
 
-    with FlowPage(scripted_recorder.path, "", judge, timeout_s=30) as page:
+    with FlowPage(HostFlows(scripted_recorder.path), "", judge, timeout_s=30) as page:
         show(flow_browser, page.access.address, 5)
         flow_browser.press("G", "e")
         flow_browser.until("!!document.querySelector('.now')")
@@ -236,7 +237,7 @@ def test_it_can_be_read(
 
 def test_more_flows_than_the_page_keeps(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
     scripted_recorder.flows = [numbered(number) for number in range(2500)]
-    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
+    with FlowPage(HostFlows(scripted_recorder.path), "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address, 2000)
         top = "document.querySelector('tr.flow').innerText"
         assert "00:41:39.000" in flow_browser.evaluate(top)
@@ -253,7 +254,7 @@ def test_more_flows_than_the_page_keeps(flow_browser: Browser, scripted_recorder
 
 def test_it_connects_again(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
     notices = "document.getElementById('notices').innerText"
-    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
+    with FlowPage(HostFlows(scripted_recorder.path), "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address, 5)
         flow_browser.until(f"{STATE} === 'live'")
         scripted_recorder.close()
@@ -266,7 +267,7 @@ def test_it_connects_again(flow_browser: Browser, scripted_recorder: ScriptedRec
         assert "Connected again at" in flow_browser.evaluate(notices)
         port = page.access.port
     flow_browser.until(f"{notices}.includes('calicoctl does not answer')")
-    with FlowPage(scripted_recorder.path, "", nothing_stored, port=port, timeout_s=30):
+    with FlowPage(HostFlows(scripted_recorder.path), "", nothing_stored, port=port, timeout_s=30):
         flow_browser.until(f"{notices}.includes('calicoctl was started again')")
         assert flow_browser.evaluate(STATE) == "not connected" and flow_browser.evaluate(ROWS) == 6
 
@@ -276,7 +277,7 @@ def test_hostile_names(flow_browser: Browser, scripted_recorder: ScriptedRecorde
     named = pod(HOSTILE, HOSTILE, "10.65.0.66")
     decided = {**rule("egress", HOSTILE, HOSTILE, 0), "tier": HOSTILE}
     scripted_recorder.flows = [flow(named, {**named, "port": 80}, decided, node=HOSTILE, protocol=HOSTILE)]
-    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
+    with FlowPage(HostFlows(scripted_recorder.path), "", nothing_stored, timeout_s=30) as page:
         show(flow_browser, page.access.address if live else written(scripted_recorder, tmp_path), 1)
         flow_browser.press("j", "Enter", "m", "m")
         assert flow_browser.evaluate("[...document.querySelectorAll('img, script')].map(one => one.type)") == [
@@ -342,7 +343,7 @@ def test_a_file_understands_the_same_filters(
 
 
 def test_who_has_no_token_sees_nothing(flow_browser: Browser, scripted_recorder: ScriptedRecorder) -> None:
-    with FlowPage(scripted_recorder.path, "", nothing_stored, timeout_s=30) as page:
+    with FlowPage(HostFlows(scripted_recorder.path), "", nothing_stored, timeout_s=30) as page:
         address, text = page.access.address, "document.body.innerText"
         for wrong, says in (
             (address.partition("?")[0], "open the address that calicoctl printed"),

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.flows.page.stream import follow_flows
+from cni_calico.ctl.flows.places import HostFlows
 from cni_calico.ctl.main import run
 from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.daemon.supervisor import own_command
@@ -169,7 +170,7 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
     ours, theirs = socket.socketpair()
     with ours, theirs:  # what the page of flows is told
         path = str(recorded.root / "run" / SOCKET)
-        told = follow_flows(path, "--port 83 --port 81", None, theirs, timeout_s=30, clock=time.monotonic)
+        told = follow_flows(HostFlows(path), "--port 83 --port 81", None, theirs, timeout_s=30, clock=time.monotonic)
         assert [name for name, _ in (next(told), next(told), next(told))] == ["flow", "flow", "ready"]
         assert recorded.lab.passes("a", "b", 83, sport=1001) is False
         assert next(one for name, one in told if name == "flow")["destination"]["port"] == 83

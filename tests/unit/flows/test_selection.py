@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.flows.deciders import END, REFUSED, Decider
+from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.names import EndName
 from cni_calico.flows.query import FIELDS, Condition, Describer, meets
 from cni_calico.flows.records import DENIED, SIX, FlowRecord
@@ -26,7 +28,9 @@ DECIDERS = {
     303: Decider("Profile", "", "kns.shop", "", False, 0, "Allow"),
     304: Decider("NetworkPolicy", "shop", "web", "default", True, REFUSED, "Deny"),
 }
+GIVEN = GivenNames([GivenName("10.0.0.1", "pod", "shop", "web-9", 0.0), GivenName("fd00::", "pod", "other", "db", 5.0)])
 DESCRIBER = Describer("n", DECIDERS.get, NAMES.get)
+DESCRIBERS = DESCRIBER, replace(DESCRIBER, given=GIVEN.get)
 V4, V6 = (bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))), (b"\xfd" + bytes(15), bytes(15) + b"\1")
 VALUES = {
     "verdict": ("allowed", "denied", "other"),
@@ -52,7 +56,8 @@ def _records(draw: st.DrawFn) -> FlowRecord:
     denied = draw(number.filter(bool)) if flags & DENIED else 0
     ends = [draw(st.sampled_from((0, 1, 2, 3, 4, 9))) for _ in range(2)]
     where = source, destination, destination, *ports, ports[1], protocol, flags
-    return FlowRecord(1, 1, *where, *decided, denied, 1, 1, 1, 1, *ends)
+    began = draw(st.sampled_from((1, 9_000_000)))
+    return FlowRecord(began, began, *where, *decided, denied, 1, 1, 1, 1, *ends)
 
 
 @st.composite
@@ -62,9 +67,11 @@ def _conditions(draw: st.DrawFn) -> Condition:
     return Condition(name, tuple(draw(st.lists(value, max_size=2))), draw(st.booleans()))
 
 
-@given(st.lists(_records(), min_size=1, max_size=4), st.lists(_conditions(), max_size=3))
+@given(st.lists(_records(), min_size=1, max_size=4), st.lists(_conditions(), max_size=3), st.sampled_from(DESCRIBERS))
 @settings(max_examples=400, deadline=None)
-def test_a_record_is_selected_as_its_document_is(records: list[FlowRecord], conditions: list[Condition]) -> None:
-    selection = Selection(conditions, DESCRIBER)
-    documents: list[dict[str, Any]] = [DESCRIBER.describe(one) for one in records]
+def test_a_record_is_selected_as_its_document_is(
+    records: list[FlowRecord], conditions: list[Condition], describer: Describer
+) -> None:
+    selection = Selection(conditions, describer)
+    documents: list[dict[str, Any]] = [describer.describe(one) for one in records]
     assert [selection.has(one) for one in records] == [meets(one, conditions) for one in documents]

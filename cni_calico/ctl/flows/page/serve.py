@@ -18,18 +18,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cni_calico import directories
 from cni_calico.ctl.command_line.flow_arguments import page_words
 from cni_calico.ctl.flows.page.access import Access, PageRefused, PageRequest, parse_request
 from cni_calico.ctl.flows.page.document import content_policy, render_page
 from cni_calico.ctl.flows.page.judgement import judge_now
 from cni_calico.ctl.flows.page.stream import follow_flows, parse_page_query
+from cni_calico.ctl.flows.places import FlowPlace, open_place
 from cni_calico.daemon.http_server import TEXT, RequestServer
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.flows.client import ask
-from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 
 STREAMS = 4  # pages that are told what is new
 _OTHERS, _PATIENCE_S = 4, 10.0
@@ -47,15 +43,15 @@ class PageTaken(CalicoError):
 
 def serve(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Until interrupted. Raises InvalidConfig, RecorderSilent, QueryFailed, PageTaken."""
-    path = f"{directories.run_dir(environ)}/{SOCKET}"
     parse_page_query(arguments, None, datetime.now(UTC))
-    list(ask(path, FlowQuery(status=True), Deadline.after(arguments.timeout)))  # is there a recorder, and may we ask
+    place = open_place(arguments, environ)
+    place.lost_so_far(arguments.timeout)  # is there a recorder, and may we ask
     words = page_words(arguments)
 
     def judge(asked: Mapping[str, str]) -> dict[str, Any]:
         return judge_now(arguments, environ, asked)
 
-    with FlowPage(path, words, judge, port=arguments.web, timeout_s=arguments.timeout) as page:
+    with FlowPage(place, words, judge, port=arguments.web, timeout_s=arguments.timeout) as page:
         arguments.say(f"{page.access.address}\n")
         arguments.note("Open this address in a browser on this host; the page ends with this command (Ctrl-C).")
         threading.Event().wait()
@@ -69,7 +65,7 @@ class FlowPage:
 
     def __init__(
         self,
-        path: str,
+        place: FlowPlace,
         words: str,
         judge: Callable[[Mapping[str, str]], Mapping[str, Any]],
         *,
@@ -77,7 +73,7 @@ class FlowPage:
         timeout_s: float = 60.0,
     ) -> None:
         """Raises PageTaken."""
-        self._path, self._words, self._judge, self._timeout_s = path, words, judge, timeout_s
+        self._place, self._words, self._judge, self._timeout_s = place, words, judge, timeout_s
         self._lock, self._judging = threading.Lock(), threading.Lock()
         self._streams: set[socket.socket] = set()
         try:
@@ -137,7 +133,7 @@ class FlowPage:
             return
         try:
             words = request.query.get("filter", "")
-            told = follow_flows(self._path, words, since, connection, timeout_s=self._timeout_s, clock=time.monotonic)
+            told = follow_flows(self._place, words, since, connection, timeout_s=self._timeout_s, clock=time.monotonic)
             for event in told:
                 connection.sendall(_event(*event))
         except OSError:

@@ -16,15 +16,18 @@ from typing import Any
 
 from cni_calico.ctl.command_line.flow_arguments import parse_filters
 from cni_calico.ctl.flows.page.script.whole import MOST
-from cni_calico.ctl.flows.show import describe_losses, explain_command, parse_query_arguments, shown
-from cni_calico.deadline import Deadline
+from cni_calico.ctl.flows.places import FlowPlace
+from cni_calico.ctl.flows.show import (
+    describe_losses,
+    describe_unanswered,
+    explain_command,
+    parse_query_arguments,
+    shown,
+)
 from cni_calico.errors import CalicoError, InvalidConfig
-from cni_calico.flows.client import ask
-from cni_calico.flows.following import FollowedFlows
 from cni_calico.flows.query import FlowQuery
 
 PageEvent = tuple[str, dict[str, Any]]
-_LOSSES_S = 10.0
 _WHAT = {
     "nflog-allowed": "reports of what was let through",
     "nflog-denied": "reports of what was denied",
@@ -42,7 +45,13 @@ def parse_page_query(arguments: Namespace, since: float | None, now: datetime) -
 
 
 def follow_flows(
-    path: str, words: str, since: float | None, asker: socket.socket, *, timeout_s: float, clock: Callable[[], float]
+    place: FlowPlace,
+    words: str,
+    since: float | None,
+    asker: socket.socket,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float],
 ) -> Iterator[PageEvent]:
     """(event, document): flow; lost (text, and how many were missed by this page alone); ready, when what came before
     has been told; wrong (error): the words are no filter; gone (error): there is no recorder any more; pulse, when
@@ -54,47 +63,45 @@ def follow_flows(
         yield "wrong", {"error": str(e)}
         return
     try:
-        yield from _told(path, before, asker, timeout_s, clock)
+        yield from _told(place, before, asker, timeout_s, clock)
     except CalicoError as e:
         yield "gone", {"error": str(e)}
 
 
 def _told(
-    path: str, before: FlowQuery, asker: socket.socket, timeout_s: float, clock: Callable[[], float]
+    place: FlowPlace, before: FlowQuery, asker: socket.socket, timeout_s: float, clock: Callable[[], float]
 ) -> Iterator[PageEvent]:
     with ExitStack() as opened:
         new = None
         if before.until is None:
-            new = opened.enter_context(FollowedFlows(path, FlowQuery(before.conditions), Deadline.after(timeout_s)))
-        lost = _lost_so_far(path, timeout_s)
-        for document in ask(path, before, Deadline.after(timeout_s)):
+            new = opened.enter_context(place.follow(FlowQuery(before.conditions), timeout_s))
+        lost = place.lost_so_far(timeout_s)
+        for document in place.ask(before, timeout_s):
             if document.get("end"):
-                yield from (("lost", {"text": text}) for text in describe_losses(document["lost"]))
+                said = (*describe_losses(document["lost"]), *describe_unanswered(document))
+                yield from (("lost", {"text": text}) for text in said)
                 yield "ready", {"node": document["node"], "goes_on": new is not None}
             else:
                 yield _event_of(document)
         if new is None:
             return
-        due = clock() + _LOSSES_S
+        due = clock() + place.losses_s
         for document in new.documents(asker):
             yield _event_of(document) if document else ("pulse", {})
             if clock() >= due:
-                due, known = clock() + _LOSSES_S, lost
-                lost = _lost_so_far(path, timeout_s)
+                due, known = clock() + place.losses_s, lost
+                lost = place.lost_so_far(timeout_s)
                 more = {source: count - known.get(source, 0) for source, count in lost.items()}
                 yield from (("lost", {"text": _describe_loss(*one)}) for one in more.items() if one[1] > 0)
         yield "gone", {"error": "the recorder has ended, or this page did not take what it was told"}
 
 
 def _event_of(document: dict[str, Any]) -> PageEvent:
+    if "note" in document:
+        return "lost", {"text": shown(document["note"])}
     if "lost" in document:
         return "lost", {"text": shown(document.get("why")), "missed": document["lost"]}
     return "flow", {**document, "explain": explain_command(document)}
-
-
-def _lost_so_far(path: str, timeout_s: float) -> dict[str, int]:
-    (status,) = ask(path, FlowQuery(status=True), Deadline.after(timeout_s))
-    return dict(status["lost"])
 
 
 def _describe_loss(source: str, count: int) -> str:

@@ -12,18 +12,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cni_calico import directories
 from cni_calico.ctl.command_line.flow_arguments import FIELDS_OF_OPTIONS, page_words
 from cni_calico.ctl.flows.page.document import MARK, render_page
 from cni_calico.ctl.flows.page.script.whole import MOST
-from cni_calico.ctl.flows.show import DENIED_STATUS, describe_losses, explain_command, parse_query_arguments
+from cni_calico.ctl.flows.places import open_place
+from cni_calico.ctl.flows.show import (
+    DENIED_STATUS,
+    describe_losses,
+    describe_unanswered,
+    explain_command,
+    parse_query_arguments,
+)
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.session import CommandFailed
-from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.flows.client import ask
 from cni_calico.flows.query import DENIED
-from cni_calico.flows.serving import SOCKET
 from cni_calico.regular import require_regular
 
 _BEGIN = 64  # bytes in which the mark is
@@ -39,9 +42,9 @@ def write(arguments: Namespace, environ: Mapping[str, str]) -> str:
     query = query if query.aggregate else replace(query, last=most + (arguments.last is None or arguments.last > MOST))
     _require_ours(arguments.html)
     flows, said = list[dict[str, Any]](), list[str]()
-    for document in ask(f"{directories.run_dir(environ)}/{SOCKET}", query, Deadline.after(arguments.timeout)):
+    for document in open_place(arguments, environ).ask(query, arguments.timeout):
         if document.get("end"):
-            said += describe_losses(document["lost"])
+            said += (*describe_losses(document["lost"]), *describe_unanswered(document))
         elif "lost" in document:
             said.append(f"{document['lost']} flows are missing here: {document.get('why')}")
         else:

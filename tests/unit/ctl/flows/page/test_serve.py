@@ -18,8 +18,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from cni_calico.ctl.flows.page import serve, stream
+from cni_calico.ctl.flows.page import serve
 from cni_calico.ctl.flows.page.serve import STREAMS, FlowPage, PageTaken
+from cni_calico.ctl.flows.places import HostFlows
 from cni_calico.flows import serving
 from tests.deadlines import until
 from tests.fakes.recorder import ScriptedRecorder, flow, nothing_stored, pod, rule
@@ -33,7 +34,7 @@ def numbered(number: int, **other: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def flow_page(recorder: ScriptedRecorder) -> Iterator[FlowPage]:
-    with FlowPage(recorder.path, "--port 5432", nothing_stored, timeout_s=30) as made:
+    with FlowPage(HostFlows(recorder.path), "--port 5432", nothing_stored, timeout_s=30) as made:
         yield made
 
 
@@ -133,7 +134,7 @@ def test_a_flow_that_is_none(recorder: ScriptedRecorder, flow_page: FlowPage) ->
 def test_losses_while_it_goes_on(
     recorder: ScriptedRecorder, flow_page: FlowPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_LOSSES_S", 0.0)
+    monkeypatch.setattr(HostFlows, "losses_s", 0.0)
     with streamed(flow_page) as told:
         assert next(told)[0] == "ready"
         recorder.lost["nflog-denied"] = 7
@@ -204,7 +205,7 @@ def test_what_would_be_decided_now(recorder: ScriptedRecorder) -> None:
             raise ValueError("no")
         return {"allowed": True}
 
-    with FlowPage(recorder.path, "", judge, timeout_s=30) as page:
+    with FlowPage(HostFlows(recorder.path), "", judge, timeout_s=30) as page:
         cookie = f"calico-flows={page.access.token}"
         with asked(page, f"{page.access.path}decision?from=shop%2Fweb&port=1", Cookie=cookie) as answer:
             assert (answer.status, json.load(answer)) == (200, {"allowed": True})
@@ -236,5 +237,5 @@ def test_a_port_that_is_taken(recorder: ScriptedRecorder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PageTaken, match=rf"cannot serve the page at 127\.0\.0\.1:{port}: .*in use"):
-            FlowPage(recorder.path, "", nothing_stored, port=port)
+            FlowPage(HostFlows(recorder.path), "", nothing_stored, port=port)
     assert serve.PageTaken.hint

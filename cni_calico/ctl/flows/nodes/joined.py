@@ -1,0 +1,178 @@
+"""PURE: what several nodes say about flows, as one answer: the two sides of a connection are one flow.
+
+Rule: a node speaks for itself only, and what it says is believed only if it has the form of a flow. Two records are of
+one connection if they have the same ends and ports, one is the source's and allowed, the other is the destination's,
+and they begin at about the same time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.flows.query import ALLOWED, DENIED
+
+APART_S = 5.0  # the clocks of two nodes, and the time on the way
+_SIDES, _REPORTERS = ("source", "destination"), ("src", "dst")
+_ENDS_TEXTS = ("kind", "namespace", "name")
+FlowPath = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class ToldFlow:
+    """``document`` as text: there are many. ``start``: seconds since 1970. ``whole``: no other node has seen it, or has
+    decided about it.
+    """
+
+    node: str
+    start: float
+    path: FlowPath
+    reporter: str
+    verdict: str
+    whole: bool
+    document: bytes
+
+
+def parse_told(node: str, document: dict[str, Any]) -> ToldFlow:
+    """A flow as ``node`` tells it. Raises ValueError for what is none."""
+    try:
+        start = datetime.fromisoformat(document["start"]).timestamp()
+        datetime.fromisoformat(document["last"])
+        ends = [_require_end(document[side]) for side in _SIDES]
+        fits = document["reporter"] in _REPORTERS and document["verdict"] in (ALLOWED, DENIED)
+        fits = fits and type(document["connections"]) is int and isinstance(document["protocol"], str)
+        fits = fits and all(isinstance(one["said"], str) for one in document["decided"])
+        icmp = document.get("icmp")
+        path = *ends[0], *ends[1], document["protocol"], icmp and (icmp["type"], icmp["code"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+        raise ValueError(f"what it says is no flow: {e}") from e
+    if not fits:
+        raise ValueError("what it says is no flow")
+    document |= {"node": node, "nodes": [node]}
+    reporter, verdict = document["reporter"], document["verdict"]
+    whole = {one.get("direction") for one in document["decided"]} >= {"egress", "ingress"}
+    whole = whole or (reporter == "src" and verdict == DENIED)
+    return ToldFlow(node, start, path, reporter, verdict, whole, json.dumps(document).encode())
+
+
+def _require_end(end: Mapping[str, Any]) -> tuple[str, int | None]:
+    port = end.get("port")
+    if port is not None and type(port) is not int:
+        raise ValueError("a port is no number")
+    if "name" in end and not all(isinstance(end[text], str) for text in _ENDS_TEXTS):
+        raise ValueError("a name is no text")
+    return str(ip_address(end["ip"])), port
+
+
+# -- single connections -----------------------------------------------------------------------------------------------
+
+
+def join(told: Iterable[ToldFlow]) -> Iterator[dict[str, Any]]:
+    """The oldest first."""
+    listed = sorted(told, key=lambda one: one.start)
+    partners = _partners(listed)
+    for place, one in enumerate(listed):
+        other = partners.get(place)
+        if other is None:
+            yield json.loads(one.document)
+        elif other > place:
+            yield join_sides(one, listed[other])
+
+
+def _partners(listed: Sequence[ToldFlow]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    waiting: dict[FlowPath, list[int]] = {}
+    for place, one in enumerate(listed):
+        others = [at for at in waiting.get(one.path, ()) if one.start - listed[at].start <= APART_S]
+        partner = next((at for at in others if are_sides(one, listed[at])), None)
+        if partner is None:
+            waiting[one.path] = [*others, place]
+        else:
+            found[place], found[partner] = partner, place
+            waiting[one.path] = [at for at in others if at != partner]
+    return found
+
+
+def are_sides(one: ToldFlow, other: ToldFlow) -> bool:
+    """Whether the records, of the same path, are of one connection."""
+    source = one if one.reporter == "src" else other
+    near = abs(one.start - other.start) <= APART_S
+    return near and one.node != other.node and one.reporter != other.reporter and source.verdict == ALLOWED
+
+
+def join_sides(one: ToldFlow, other: ToldFlow) -> dict[str, Any]:
+    source, destination = (one, other) if one.reporter == "src" else (other, one)
+    return _joined(json.loads(source.document), json.loads(destination.document))
+
+
+def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
+    """``source``, ``destination``: whose record it is. Packets are those of the destination, if it has counted them."""
+    ends = {side: _better(source[side], destination[side]) for side in _SIDES}
+    asked = destination["destination"].get("asked") or source["destination"].get("asked")
+    found = {
+        **destination,
+        "start": min(source["start"], destination["start"]),
+        "last": max(source["last"], destination["last"]),
+        "nodes": [source["node"], destination["node"]],
+        "source": ends["source"],
+        "destination": {**ends["destination"], "asked": asked},
+        "decided": [*source["decided"], *destination["decided"]],
+        "how": "kernel" if source.get("how") == destination.get("how") == "kernel" else "unknown",
+    }
+    for name in ("packets", "bytes"):
+        if destination.get(name) is None and source.get(name) is not None:
+            found[name] = {"in": source[name].get("out"), "out": source[name].get("in")}
+    return found
+
+
+def _better(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return one if "name" in one or "name" not in other else other
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def join_sums(told: Iterable[ToldFlow]) -> list[dict[str, Any]]:
+    """Most connections first. Where the sums of one side cannot be told apart by those of the other, both stand."""
+    documents = _named_by_others([json.loads(one.document) for one in told])
+    groups: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    found = list[dict[str, Any]]()
+    for one in documents:
+        if one["reporter"] == "src" and one["verdict"] == DENIED:
+            found.append(one)  # nobody else has seen it
+            continue
+        ends = [_known_as(one[side]) for side in _SIDES]
+        path = json.dumps([*ends, one["destination"].get("port"), one["protocol"], one.get("icmp")])
+        groups.setdefault(path, ([], []))[one["reporter"] == "dst"].append(one)
+    for sources, destinations in groups.values():
+        nodes = {one["node"] for one in sources}, {one["node"] for one in destinations}
+        if min(len(sources), len(destinations)) != 1 or nodes[0] & nodes[1]:
+            found += [*sources, *destinations]
+            continue
+        counted = sources if len(sources) > 1 else destinations
+        for source in sources:
+            for destination in destinations:
+                side = source if counted is sources else destination
+                found.append({**_joined(source, destination), "connections": side["connections"]})
+    return sorted(found, key=lambda one: -one["connections"])
+
+
+def _known_as(end: Mapping[str, Any]) -> list[str]:
+    return [end["kind"], end["namespace"], end["name"]] if "name" in end else [end["ip"]]
+
+
+def _named_by_others(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An address without a name has the one that another node knows for it, if that is always the same."""
+    names: dict[str, set[tuple[str, ...]]] = {}
+    ends = [one[side] for one in documents for side in _SIDES]
+    for end in ends:
+        if "name" in end:
+            names.setdefault(end["ip"], set()).add(tuple(end[text] for text in _ENDS_TEXTS))
+    for end in ends:
+        if "name" not in end and len(known := names.get(end["ip"], ())) == 1:
+            end |= dict(zip(_ENDS_TEXTS, *known, strict=True))
+    return documents
