@@ -141,14 +141,23 @@ class Deciders:
 
 class Names:
     """``number_of(address)``: of the name that it has now; what a crash or a full disk took from the file is never
-    another name's. ``trouble``: why names are not kept. ``clock``: seconds since 1970.
+    another name's. ``trouble``: why names are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an
+    address that is no end's here.
     """
 
-    def __init__(self, state_dir: str, run_dir: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        state_dir: str,
+        run_dir: str,
+        clock: Callable[[], float] = time.time,
+        elsewhere: Callable[[bytes], EndName | None] = lambda address: None,
+    ) -> None:
         self.path, self.trouble = f"{state_dir}/{NAMES}", ""
         self._ends = FollowedFile(f"{run_dir}/{ENDS}")
         self.node = ""
+        self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
+        self._were: dict[bytes, None] = {}  # addresses that ends here had
         self._numbers: dict[EndName, int] = {}
         self._names: dict[int, EndName] = {}
         self._unwritten: list[int] = []
@@ -162,12 +171,15 @@ class Names:
         if self._ends.changed():
             try:
                 self.node, self._now = parse_ends(self._ends.read())
+                self._were |= dict.fromkeys(self._now)
+                while len(self._were) > _MOST:
+                    del self._were[next(iter(self._were))]
             except ValueError:
                 pass  # it is replaced as a whole; the next one can be read
             self._write()
 
     def number_of(self, address: bytes) -> int:
-        name = self._now.get(address)
+        name = self._now.get(address) or self._elsewhere(address)
         if name is None:
             return 0
         number = self._numbers.get(name)
@@ -178,6 +190,10 @@ class Names:
             self._unwritten.append(number)
             self._write()
         return number
+
+    def is_here(self, address: bytes) -> bool:
+        """Whether it is, or was, one of this node's ends."""
+        return address in self._now or address in self._were
 
     def get(self, number: int) -> EndName | None:
         return self._names.get(number)

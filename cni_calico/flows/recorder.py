@@ -26,6 +26,7 @@ from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
+from cni_calico.flows.elsewhere import EndsElsewhere
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
@@ -72,7 +73,10 @@ class Recorder:
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
         directory = f"{state_dir}/{DIRECTORY}"
-        self._deciders, self._names = Deciders(directory), Names(directory, run_dir, now)
+        self._elsewhere = EndsElsewhere(run_dir)
+        self._elsewhere.look()
+        self._deciders = Deciders(directory)
+        self._names = Names(directory, run_dir, now, self._elsewhere.get)
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
@@ -100,6 +104,7 @@ class Recorder:
         """Wait a moment, serving readers; then take in what has arrived."""
         self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
         self._names.look()
+        self._elsewhere.look()
         self._judged.receive()
         new: dict[int, None] = {}
         for _ in range(_ROUNDS):
@@ -153,7 +158,7 @@ class Recorder:
             return
         from cni_calico.flows.export.exporter import Exporter
 
-        find = self._deciders.get, self._names.get, self._judged.passed_by
+        find = self._deciders.get, self._names.get, self._judged.passed_by, self._names.is_here, self._elsewhere.find
         self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, self._log, self._now, self._clock)
         self._records.also = self._exporter.note
 

@@ -26,7 +26,7 @@ from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.kubernetes import ApiNode
-from cni_calico.nodeagent.context.recording import recorded_flows
+from cni_calico.nodeagent.context.recording import names_all, recorded_flows
 from cni_calico.nodeagent.felix import Felix
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
@@ -34,6 +34,7 @@ from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
+from cni_calico.nodeagent.recording.elsewhere import ElsewhereTeller
 from cni_calico.nodeagent.recording.exporting import ExportTeller
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.recording.rules import RulesTeller
@@ -95,6 +96,8 @@ class Parts:
         )
         felix.policy.rules.listener = rules
         self._exporting = ExportTeller(settings.run_dir, self._log, partial(_note, self.context.troubles))
+        troubles = partial(_note, self.context.troubles)
+        self._elsewhere = ElsewhereTeller(self.context.followed, self.node, settings.run_dir, self._log, troubles)
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()
 
@@ -163,6 +166,7 @@ class Parts:
         self._metrics.snapshot = snapshot
         self._recording.use(recorded_flows(felix), snapshot.endpoints)
         self._exporting.use(felix, snapshot.endpoints)
+        self._elsewhere.use(wanted=names_all(felix))
         if self._host_status is not None:
             self._host_status.use(felix)
         if self._service_sources is not None:

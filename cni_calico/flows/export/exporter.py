@@ -30,7 +30,8 @@ _ENDS_S = 1.0  # less than the recorder is given to end
 
 class Exporter:
     """``note`` each change of a record, ``look`` often; ``wanted``: whether there is a collector. ``oldest``: the
-    number of the oldest record that may still be there. ``now``: seconds since 1970; ``clock`` never steps.
+    number of the oldest record that may still be there. ``is_here``: whether an address is one of this node's ends;
+    ``elsewhere``: what another node's end is called. ``now``: seconds since 1970; ``clock`` never steps.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Exporter:
         decider_of: Callable[[int], Decider | None],
         name_of: Callable[[int], EndName | None],
         passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None],
+        is_here: Callable[[bytes], bool],
+        elsewhere: Callable[[EndPath], ExportedEnd | None],
         log: Log,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -51,7 +54,8 @@ class Exporter:
         self._ends: dict[EndPath, ExportedEnd] = {}
         self._gone: dict[EndPath, ExportedEnd] = {}
         self._target = Target("")
-        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by)
+        self._elsewhere = elsewhere
+        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here)
         self._sums = IntervalSums(self._keys.keys, self._labels)
         self._server: CollectorClient | None = None
         self._local: CollectorClient | None = None
@@ -154,7 +158,7 @@ class Exporter:
         if name is None:
             return None
         path = name.namespace, name.name
-        return self._ends.get(path) or self._gone.get(path)
+        return self._ends.get(path) or self._elsewhere(path) or self._gone.get(path)
 
     def _shared(self, name: EndName) -> str:
         found = self._find(name)

@@ -134,7 +134,8 @@ def _pass_hit(step: Mapping[str, Any]) -> PolicyHit | None:
 
 class KeyMaker:
     """``decider_of``, ``name_of``: what numbers stand for, None if unknown; ``shared``: what a workload's name is for
-    others. ``passed_by``: the steps that passed a connection on before that decided, None if nobody knows.
+    others. ``passed_by``: the steps that passed a connection on before that decided, None if nobody knows. ``is_here``:
+    whether the address of an end that has a name is one of this node's; others' sides are told by their own nodes.
     """
 
     def __init__(
@@ -143,8 +144,9 @@ class KeyMaker:
         name_of: Callable[[int], EndName | None],
         shared: Callable[[EndName], str],
         passed_by: Callable[[FlowRecord, Decider], Iterable[Mapping[str, Any]] | None] = lambda record, decider: None,
+        is_here: Callable[[bytes], bool] = lambda address: True,
     ) -> None:
-        self._decider_of, self._name_of, self._shared = decider_of, name_of, shared
+        self._decider_of, self._name_of, self._shared, self._is_here = decider_of, name_of, shared, is_here
         self._passed_by = passed_by
         self._made: dict[tuple[object, ...], tuple[ExportKey, ...]] = {}
 
@@ -155,7 +157,9 @@ class KeyMaker:
     def keys(self, record: FlowRecord) -> tuple[ExportKey, ...]:
         """One for each side that decided here, the source's first."""
         ends = record.source_end or record.source, record.destination_end or record.destination
-        asked = *ends, record.dport, record.protocol, record.egress, record.ingress, record.denied_by, record.denied
+        here = self._is_here(record.source), self._is_here(record.destination)
+        decided = record.egress, record.ingress, record.denied_by, record.denied
+        asked = *ends, *here, record.dport, record.protocol, *decided
         made = self._made.get(asked)
         if made is None:
             made = self._make(record)
@@ -169,11 +173,12 @@ class KeyMaker:
         source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
         denier = self._decider_of(record.denied_by) if record.denied else None
         sides = []
-        if source is not None:
+        if source is not None and self._is_here(record.source):
             out = denier if denier is not None and not denier.ingress else self._allowing(record.egress)
             if out is not None and not out.ingress:
                 sides.append((ReportingSide.SOURCE, out, out is denier))
-        if destination is not None and (not record.denied or denier is not None):
+        here = destination is not None and self._is_here(record.destination)
+        if here and (not record.denied or denier is not None):
             into = denier if denier is not None else self._allowing(record.ingress)
             if into is not None and into.ingress:
                 sides.append((ReportingSide.DESTINATION, into, into is denier))

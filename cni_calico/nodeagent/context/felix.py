@@ -31,7 +31,7 @@ from cni_calico.directories import RUN_DIR
 from cni_calico.model.access import parse_relay_address
 from cni_calico.nodeagent.context.host_protection import EXCLUDED, FAILSAFE, failsafe_text, select_readable
 from cni_calico.nodeagent.context.legacy import ACCESS
-from cni_calico.nodeagent.context.recording import FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, SERVER
+from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, SERVER
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
 from cni_calico.nodeagent.context.unused import ELSEWHERE, NOT_ENFORCED
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
@@ -163,6 +163,7 @@ class FelixSettings:
         "Not a parameter of upstream's. Disabled: nothing guards tunnels, source addresses and 127/8 without policies.",
     )
     flows: str = setting("Flows", *FLOWS)
+    flow_names: str = setting("FlowsNames", *FLOW_NAMES)
     flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)
     flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
     flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)

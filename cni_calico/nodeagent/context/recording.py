@@ -53,6 +53,14 @@ LOCAL_REPORTER = (
     "Export flows to calico-node -flows too, while it runs on this node; records flows unless Flows says which.",
 )
 
+ALL, LOCAL, AUTO = "All", "Local", "Auto"
+FLOW_NAMES = (
+    choice(ALL, LOCAL, AUTO),
+    AUTO,
+    "Not a parameter of upstream's. Whose names flows have: of all nodes' workloads, which the agent then follows, or "
+    "of this node's only; Auto: of all nodes' if flows are exported to Goldmane.",
+)
+
 
 class FlowSettings(Protocol):
     """The parameters of flows."""
@@ -66,6 +74,9 @@ class FlowSettings(Protocol):
     @property
     def flow_logs_local(self) -> str: ...
 
+    @property
+    def flow_names(self) -> str: ...
+
 
 def exports_flows(settings: FlowSettings) -> bool:
     return bool(settings.flow_logs_server) or settings.flow_logs_local == ENABLED
@@ -74,3 +85,10 @@ def exports_flows(settings: FlowSettings) -> bool:
 def recorded_flows(settings: FlowSettings) -> str:
     """Of which flows there are records, as a value of Flows: what is exported is recorded."""
     return ENABLED if settings.flows == DISABLED and exports_flows(settings) else settings.flows
+
+
+def names_all(settings: FlowSettings) -> bool:
+    """Whether flows are recorded with the names of other nodes' workloads."""
+    if recorded_flows(settings) == DISABLED:
+        return False
+    return settings.flow_names == ALL or (settings.flow_names == AUTO and bool(settings.flow_logs_server))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cni_calico.flows.deciders import Decider, render_line
+from cni_calico.flows.elsewhere import ELSEWHERE, EndElsewhere, render_end
 from cni_calico.flows.export.listener import FlowListener
 from cni_calico.flows.export.messages import decode_update
 from cni_calico.flows.export.wanted import EXPORT, SOCKET, ExportedEnd, Target, render_export
@@ -92,6 +93,20 @@ def test_an_interval_has_an_update_for_each_side(exporting: Exporting, collector
     assert (source.packets_out, source.bytes_in) == (4, 900) == (destination.packets_in, destination.bytes_out)
     assert denied.Key.action == 2 and denied.packets_in == 1
     assert exporting.said()["plain"] and exporting.said()["connected"] and not exporting.said()["queue"]
+
+
+def test_another_nodes_pod_has_its_name(exporting: Exporting, collector: FakeCollector) -> None:
+    address, there = bytes((10, 65, 1, 1)), EndName("pod", "shop", "cart-5c-9")
+    end = EndElsewhere(there, "cart-5c-*", {"app": "cart"}, (address,))
+    (exporting.root / ELSEWHERE).write_bytes(render_end("shop/n2-cart", end))
+    exporting.tell(Target(f"127.0.0.1:{collector.port}", interval_s=15))
+    exporting.step(after_s=0)
+    exporting.step((True, address + DB + key(1)[8:], IN))
+    exporting.step(after_s=15)
+    stepping(exporting, lambda: exporting.said()["received"] == 1, "it is acknowledged")
+    (update,) = map(decode_update, collector.updates)
+    assert (update.Key.source_name, update.Key.source_namespace, update.Key.source_type) == ("cart-5c-*", "shop", 1)
+    assert list(update.source_labels) == ["app=cart"] and update.Key.reporter == 2
 
 
 def test_a_collector_that_cannot_be_reached_stops_nothing(exporting: Exporting) -> None:

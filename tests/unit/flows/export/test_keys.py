@@ -71,6 +71,14 @@ def test_what_is_denied_on_the_way_out_reaches_nobody() -> None:
     assert source.hits == (PolicyHit(HitKind.GLOBAL, "", "no-egress", "security", FlowAction.DENY, 1),)
 
 
+def test_another_nodes_side_is_told_by_that_node() -> None:
+    """Where its workloads have names they are named, and the host may have decided about them in passing."""
+    maker = KeyMaker(DECIDERS.get, NAMES.get, lambda name: SHARED.get(name.name, name.name), is_here=WEB.__eq__)
+    [source] = maker.keys(record())
+    assert (source.reporter, source.destination) == (ReportingSide.SOURCE, DB_END)
+    assert maker.keys(record(flags=DENIED, egress=0, ingress=0, denied_by=IN_DENIED)) == ()
+
+
 def test_other_ends_are_private_or_public() -> None:
     [source] = keys(ingress=0, destination=ELSEWHERE, destination_end=0)
     assert source.destination == FlowEnd(EndType.NETWORK, "-", "pub")
