@@ -1,14 +1,14 @@
 """The kinds of Calico's custom resources: names, columns of ``kubectl get``, defaults, and where a status is apart.
 
-Rule: one table for both API groups that have these kinds; what differs between them is said in the row. So far
-``crd.projectcalico.org/v1`` is printed, by render.py. Names, columns and defaults are upstream's (v3.32).
+Rule: one table for both API groups that have these kinds; what differs between them is said in the row. Names,
+columns and defaults are upstream's (v3.32).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ from manifests import schemas
 from manifests.schemas import ANY_OBJECT, Schema
 
 GROUP, VERSION = "crd.projectcalico.org", "v1"
-NATIVE_GROUP = "projectcalico.org"  # of the same kinds in the cluster's own API, where a few more have a status
+NATIVE_GROUP, NATIVE_VERSION = "projectcalico.org", "v3"  # of the same kinds as users write them
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -32,7 +32,8 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One custom resource definition. ``defaults``: path within ``spec`` -> the value that the API server fills in;
-    ``status_in``: the groups in which the status is a subresource.
+    ``status_in``: the groups in which the status is a subresource; ``native``: the fields that have another value in
+    ``projectcalico.org``; ``selectable``: the fields by which its objects can be selected there.
     """
 
     kind: str
@@ -43,6 +44,8 @@ class Kind:
     defaults: Mapping[str, Any] = field(default_factory=lambda: _NONE)
     status_in: tuple[str, ...] = ()
     namespaced: bool = False
+    native: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    selectable: tuple[str, ...] = ()
 
 
 AGE = Column("AGE", ".metadata.creationTimestamp", "date")
@@ -50,6 +53,7 @@ _TIER, _ORDER = Column("TIER", ".spec.tier"), Column("ORDER", ".spec.order", "nu
 _NODE, _CIDR = Column("NODE", ".spec.node"), Column("CIDR", ".spec.cidr")
 _IN_A_TIER = {"tier": "default"}
 _STAGED = {"stagedAction": "Set"}
+_BY_TIER = (".spec.tier",)
 
 KINDS = (
     Kind(
@@ -79,6 +83,7 @@ KINDS = (
         schemas.AFFINITY,
         ("affinity", "affinities"),
         (_CIDR, _NODE, Column("TYPE", ".spec.type")),
+        native={"spec": schemas.NATIVE_AFFINITY, "defaults": {"deleted": False}},
     ),
     Kind(
         "CalicoNodeStatus",
@@ -105,6 +110,7 @@ KINDS = (
         ("gnp", "cgnp"),
         (_TIER, _ORDER, AGE),
         _IN_A_TIER,
+        selectable=_BY_TIER,
     ),
     Kind("GlobalNetworkSet", "globalnetworksets", schemas.NETWORK_SET, ("gns",), (AGE,)),
     Kind(
@@ -123,6 +129,7 @@ KINDS = (
             Column("AFFINITY", ".spec.affinity"),
             Column("CLAIMTIME", ".spec.affinityClaimTime", "date"),
         ),
+        native={"spec": schemas.NATIVE_BLOCK},
     ),
     Kind(
         "IPAMConfig",
@@ -133,6 +140,13 @@ KINDS = (
             Column("MAXBLOCKSPERHOST", ".spec.maxBlocksPerHost", "integer"),
             Column("AUTOALLOCATEBLOCKS", ".spec.autoAllocateBlocks", "boolean"),
         ),
+        native={
+            "kind": "IPAMConfiguration",
+            "plural": "ipamconfigurations",
+            "short": ("ipamconfig", "ipamconfigs"),
+            "spec": schemas.NATIVE_IPAM_CONFIG,
+            "defaults": {"autoAllocateBlocks": True, "strictAffinity": False, "maxBlocksPerHost": 0},
+        },
     ),
     Kind("IPAMHandle", "ipamhandles", schemas.HANDLE, columns=(Column("ID", ".spec.handleID"),)),
     Kind(
@@ -171,6 +185,7 @@ KINDS = (
         (_TIER, _ORDER),
         _IN_A_TIER,
         namespaced=True,
+        selectable=_BY_TIER,
     ),
     Kind("NetworkSet", "networksets", schemas.NETWORK_SET, namespaced=True),
     Kind(
@@ -180,6 +195,7 @@ KINDS = (
         ("sgnp",),
         (_TIER, _ORDER),
         _STAGED | _IN_A_TIER,
+        selectable=_BY_TIER,
     ),
     Kind(
         "StagedKubernetesNetworkPolicy",
@@ -196,6 +212,7 @@ KINDS = (
         ("scnp", "snp"),
         (_TIER, _ORDER),
         _STAGED | _IN_A_TIER,
+        selectable=_BY_TIER,
         namespaced=True,
     ),
     Kind(
@@ -224,9 +241,26 @@ def _with_defaults(spec: Schema, defaults: Mapping[str, Any]) -> Schema:
     return filled
 
 
+def native(kind: Kind) -> Kind:
+    """The kind as it is in ``projectcalico.org``."""
+    return replace(kind, native=_NONE, **kind.native)
+
+
 def definition(kind: Kind) -> Schema:
     """The CustomResourceDefinition in ``crd.projectcalico.org``."""
-    schema = {
+    return _definition(kind, GROUP, VERSION, required=())
+
+
+def native_definition(kind: Kind) -> Schema:
+    """The CustomResourceDefinition in ``projectcalico.org``."""
+    made = _definition(native(kind), NATIVE_GROUP, NATIVE_VERSION, required=("metadata", "spec"))
+    if kind.selectable:
+        made["spec"]["versions"][0]["selectableFields"] = [{"jsonPath": path} for path in kind.selectable]
+    return made
+
+
+def _definition(kind: Kind, group: str, version: str, *, required: tuple[str, ...]) -> Schema:
+    schema: Schema = {
         "type": "object",
         "properties": {
             "apiVersion": {"type": "string"},
@@ -236,14 +270,16 @@ def definition(kind: Kind) -> Schema:
             "status": ANY_OBJECT,
         },
     }
-    version: Schema = {"name": VERSION, "served": True, "storage": True}
+    if required:
+        schema["required"] = list(required)
+    served: Schema = {"name": version, "served": True, "storage": True}
     if kind.columns:
-        version["additionalPrinterColumns"] = [
+        served["additionalPrinterColumns"] = [
             {"name": column.name, "type": column.type, "jsonPath": column.path} for column in kind.columns
         ]
-    version["schema"] = {"openAPIV3Schema": schema}
-    if GROUP in kind.status_in:
-        version["subresources"] = {"status": {}}
+    served["schema"] = {"openAPIV3Schema": schema}
+    if group in kind.status_in:
+        served["subresources"] = {"status": {}}
     names = {
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",
@@ -253,11 +289,11 @@ def definition(kind: Kind) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{group}"},
         "spec": {
-            "group": GROUP,
+            "group": group,
             "names": {**names, "shortNames": list(kind.short)} if kind.short else names,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "versions": [version],
+            "versions": [served],
         },
     }

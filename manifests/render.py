@@ -8,6 +8,7 @@ only: WHICH", is only for that datastore.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -16,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cni_calico import __version__
 from manifests.charts import render_chart
-from manifests.kinds import KINDS, definition
+from manifests.kinds import KINDS, definition, native_definition
+from manifests.schemas import Schema
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,6 +30,7 @@ resources:
   - {resource}
 """
 _HEAD = "# Calico's custom resource definitions; made from manifests/kinds.py by manifests/render.py.\n"
+_NATIVE_HEAD = _HEAD + "# Of projectcalico.org/v3. A cluster has these or those of crds.yaml, never both.\n"
 
 
 class _Plain(yaml.SafeDumper):
@@ -37,9 +40,9 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def render_definitions() -> str:
-    texts = [yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=120) for kind in KINDS]
-    return _HEAD + "".join(f"---\n{text}" for text in texts)
+def render_definitions(head: str, definitions: Iterable[Schema]) -> str:
+    texts = [yaml.dump(each, Dumper=_Plain, sort_keys=False, width=120) for each in definitions]
+    return head + "".join(f"---\n{text}" for text in texts)
 
 
 def select_lines(source: str, which: str) -> str:
@@ -63,11 +66,12 @@ def select_lines(source: str, which: str) -> str:
 def render_all() -> dict[str, str]:
     """File name -> content."""
     source = (HERE / "source" / "calico.yaml").read_text().replace("@VERSION@", f"v{__version__}")
-    definitions = render_definitions()
+    definitions = render_definitions(_HEAD, map(definition, KINDS))
     etcd = select_lines(source, "etcd")
     relays = (HERE / "source" / "calico-typha.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     files = {
         "crds.yaml": definitions,
+        "crds-v3.yaml": render_definitions(_NATIVE_HEAD, map(native_definition, KINDS)),
         "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
         "calico-etcd.yaml": etcd,
         # a base of kustomize reads no file outside of its directory

@@ -158,6 +158,21 @@ IPAM_CONFIG = fields(
     autoAllocateBlocks=flag(),
     maxBlocksPerHost=number(0, 2147483647),
 )
+# in the group projectcalico.org
+NATIVE_BLOCK = {
+    **BLOCK,
+    "required": ["allocations", "attributes", "cidr", "strictAffinity", "unallocated"],
+    "properties": {
+        **BLOCK["properties"],
+        "affinity": nullable(text(longest=512, pattern=r"^(host|virtual):[a-zA-Z0-9.\-_]+$")),
+    },
+}
+NATIVE_AFFINITY = {**AFFINITY, "properties": {**AFFINITY["properties"], "deleted": flag()}}
+NATIVE_IPAM_CONFIG = {
+    **IPAM_CONFIG,
+    "required": ["autoAllocateBlocks", "strictAffinity"],
+    "properties": {**IPAM_CONFIG["properties"], "maxBlocksPerHost": number(0, 1000000)},
+}
 CLUSTER = fields(clusterGUID=text(), clusterType=text(), calicoVersion=text(), datastoreReady=flag(), variant=text())
 
 # -- BGP --------------------------------------------------------------------------------------------------------------
