@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cni_calico.directories import STATE_DIR
+from cni_calico.errors import InvalidConfig
 
 # what to do about a file of etcd's that cannot be read
 CERTIFICATE_FILES = (
@@ -21,13 +22,14 @@ PREFIXED = (
     *("K8S_KEY_FILE", "K8S_CERT_FILE", "K8S_CA_FILE", "K8S_CURRENT_CONTEXT"),
 )
 API_GROUP = "crd.projectcalico.org/v1"
+NATIVE_GROUP = "projectcalico.org/v3"  # the resources as users write them, stored as they are
 CRD_ROOT = f"/apis/{API_GROUP}"
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesAccess:
     """A Kubernetes API server. Inline values win over ``kubeconfig``; if all are empty, the pod's service account is
-    used.
+    used. ``api_group`` is API_GROUP, NATIVE_GROUP, or "": the one that the cluster serves.
     """
 
     kubeconfig: str = ""
@@ -42,6 +44,22 @@ class KubernetesAccess:
     burst: int = 0
     https_proxy: str = field(default="", repr=False)  # it may contain a password
     no_proxy: str = ""
+    api_group: str = ""
+
+
+def parse_api_group(text: str, where: str) -> str:
+    """The group that a text names, "" if it is empty; ``where`` says where the text stands.
+
+    Raises InvalidConfig for any other text, for which upstream takes API_GROUP.
+    """
+    wanted = text.strip().lower()
+    if wanted in ("", API_GROUP, NATIVE_GROUP):
+        return wanted
+    raise InvalidConfig(
+        f"cannot use {where}={text!r}: expected {API_GROUP} or {NATIVE_GROUP}",
+        details="'kubectl get crd ippools.crd.projectcalico.org ippools.projectcalico.org' shows which of them this "
+        "cluster has; without a value the cluster is asked",
+    )
 
 
 RELAY_PORT = 5473

@@ -28,6 +28,7 @@ from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import Collection, select_collections
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import AffinityList, BlockList, ListKey, ResourceList
+from cni_calico.model.kubernetes.groups import CUSTOM
 from tests.bench import api_simulation as simulation
 from tests.e2e.kubernetes.cluster import Cluster, running_cluster
 
@@ -49,7 +50,7 @@ class Agents:
         context = ssl.create_default_context(cafile=kube.ca)
         for _ in range(count):
             for listing in listings:
-                [collection] = select_collections(listing)
+                [collection] = select_collections(CUSTOM, listing)
                 self._open(kube, context, collection, version)
 
     def _open(self, kube: Cluster, context: ssl.SSLContext, collection: Collection, version: str) -> None:

@@ -21,10 +21,11 @@ from cni_calico.datastore.interface import Datastore, Document
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP, KubernetesAccess
 from cni_calico.model.keys import BlockKey, HandleKey, Key, ResourceKey
 from tests.conftest import LAB_CACHE
 from tests.contract import etcd_process
+from tests.e2e.kubernetes.cluster import native_cluster, shared_cluster
 from tests.fakes.memory_store import MemoryStore
 
 
@@ -125,6 +126,8 @@ class Kubernetes(Backend):
     """One real API server for the whole run, emptied for every test; documents' metadata is the server's own."""
 
     name = "kubernetes"
+    group = API_GROUP
+    start = staticmethod(shared_cluster)
     history = False
     verbatim = False
     exact_deletes = False
@@ -133,24 +136,30 @@ class Kubernetes(Backend):
     )
 
     def __init__(self) -> None:
-        from tests.e2e.kubernetes.cluster import shared_cluster
-
         super().__init__()
-        self._cluster = shared_cluster()
+        self._cluster = self.start()
         self._cluster.ensure_namespace("space")
 
     @contextmanager
     def fresh(self) -> Iterator[Space]:
-        address = f"kubernetes:{self._cluster.url} {self._cluster.ca}"
+        address = f"kubernetes:{self._cluster.url} {self._cluster.ca} {self.group}"
         with ExitStack() as undo:
-            self._cluster.empty()
+            self._cluster.empty(f"/apis/{self.group}")
             space = Space(open_address(address), address)
             undo.callback(space.first.close)
             undo.callback(lambda: [store.close() for store in space.opened])
             yield space
 
 
-BACKENDS: dict[str, type[Backend]] = {made.name: made for made in (Memory, Local, Etcd, Kubernetes)}
+class Native(Kubernetes):
+    """The same with the records in the other API group, at a server of its own."""
+
+    name = "native"
+    group = NATIVE_GROUP
+    start = staticmethod(native_cluster)
+
+
+BACKENDS: dict[str, type[Backend]] = {made.name: made for made in (Memory, Local, Etcd, Kubernetes, Native)}
 
 
 def open_address(address: str) -> Datastore:
@@ -161,8 +170,10 @@ def open_address(address: str) -> Datastore:
     if kind == "etcd":
         return EtcdStore(EtcdConfig(endpoints=(rest,)))
     if kind == "kubernetes":
-        url, ca = rest.split(" ")
-        return KubernetesStore(KubernetesAccess(api_root=url, token="admin-token", certificate_authority=ca))
+        url, ca, group = rest.split(" ")
+        return KubernetesStore(
+            KubernetesAccess(api_root=url, token="admin-token", certificate_authority=ca, api_group=group)
+        )
     raise ValueError(address)
 
 

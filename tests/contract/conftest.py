@@ -12,8 +12,12 @@ from cni_calico.datastore.interface import Datastore
 from tests.contract.backends import BACKENDS, Backend, Space
 from tests.contract.calicoctl.files import HEAD, config_of
 
+# tests/e2e/kubernetes/store/test_native.py has in short what the slow one has
+SLOW = {"native"}
+PARAMS = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in sorted(BACKENDS)]
 
-@pytest.fixture(scope="session", params=sorted(BACKENDS))
+
+@pytest.fixture(scope="session", params=PARAMS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     if BACKENDS[request.param].missing:
         pytest.skip(BACKENDS[request.param].missing)

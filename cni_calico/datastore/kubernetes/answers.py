@@ -5,7 +5,7 @@ own sentence, which names user, verb and resource.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,15 @@ def missing_type(path: str, doing: str) -> DatastoreUnsupported:
     return DatastoreUnsupported(
         f"cannot {doing}: the API server does not know {path.partition('?')[0]}",
         details="are Calico's custom resource definitions installed? The manifests have them (crds.yaml)",
+    )
+
+
+def not_served(what: str, group: str, others: Sequence[str]) -> DatastoreUnsupported:
+    """``group``: the one that a configuration names; ``others``: those that the cluster serves."""
+    served = f"it serves {' and '.join(others)}" if others else "it has none of Calico's custom resource definitions"
+    return DatastoreUnsupported(
+        f"{what}: {group} is not served by this cluster",
+        details=f"{served}; what names the group is calico_api_group, CALICO_API_GROUP or calicoAPIGroup",
     )
 
 

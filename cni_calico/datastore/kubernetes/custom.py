@@ -1,4 +1,4 @@
-"""Records that are custom resources of ``crd.projectcalico.org``: one object each, compare-and-swap by resourceVersion.
+"""Records that are custom resources of one of Calico's groups: one object each, compare-and-swap by resourceVersion.
 
 Rule: a block, affinity or handle is first marked ``deleted`` and then deleted, both only if unchanged (UID and
 resourceVersion). A marked object counts as gone: every reader treats it as absent and finishes its deletion. So no call
@@ -28,7 +28,9 @@ from cni_calico.errors import (
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import HandleKey, Key, ResourceKey
-from cni_calico.model.kubernetes.custom import object_of, read_object
+from cni_calico.model.kubernetes.groups import ApiGroup
+
+Later = Callable[[Callable[[], object]], object]
 
 _ATTEMPTS = 5
 FINISHED_PER_LIST = 50
@@ -44,42 +46,32 @@ def is_marked(obj: JSON) -> bool:
     return (obj.get("spec") or {}).get("deleted") in (True, "true")
 
 
-def versioned(key: Key, obj: JSON) -> Versioned:
-    """The record in a custom resource. Raises CorruptRecord, also if it is another record stored under this name."""
-    found, document = read_object(obj)
-    if found != key and not isinstance(key, ResourceKey):
-        raise corrupt_record(key, f"the object of its name is {describe(found)}")
-    return Versioned(key, document, render_revision(obj, ""), str(obj["metadata"].get("uid") or ""))
-
-
-def _present(key: Key, obj: JSON | None) -> Versioned | None:
-    return None if obj is None else versioned(key, obj)
-
-
 class CustomRecords:
-    """The part of a KubernetesStore that keeps custom resources."""
+    """The part of a KubernetesStore that keeps custom resources, those of ``group``; ``later`` finishes the deletion of
+    handles.
+    """
 
-    def __init__(self, api: KubernetesAPI) -> None:
+    def __init__(self, api: KubernetesAPI, group: ApiGroup, later: Later | None = None) -> None:
+        self.group = group
         self._api = api
-        self.later: Callable[[Callable[[], object]], object] | None = None
+        self._later = later
 
     def read(self, key: Key, deadline: Deadline) -> Versioned | None:
-        obj = self._read_object(key, deadline, f"read {describe(key)}")
-        return None if obj is None else versioned(key, obj)
+        return self._present(key, self._read_object(key, deadline, f"read {describe(key)}"))
 
     def create(self, key: Key, value: Document, deadline: Deadline) -> Versioned:
         """Raises CommitConflict, DatastoreError."""
-        doing, path = f"create {describe(key)}", collection_path(key)
+        doing, path = f"create {describe(key)}", collection_path(self.group, key)
         for _ in range(_ATTEMPTS):
-            wanted = object_of(key, value)
+            wanted = self.group.object_of(key, value)
             reply = self._api.send(ApiRequest("POST", path, doing, body=wanted, expect=(404, 409)), deadline)
             if reply.status < 400:
-                return versioned(key, self._set_status(key, wanted, reply.document, deadline, doing))
+                return self._versioned(key, self._set_status(key, wanted, reply.document, deadline, doing))
             if reply.status == 404:
                 raise _no_parent(reply, path, doing)
             current = self._read_object(key, deadline, doing)
             if current is not None:
-                raise self._contradiction(reply, key, versioned(key, current), doing)
+                raise self._contradiction(reply, key, self._versioned(key, current), doing)
         raise TryAgain(f"cannot {doing}: it is created and deleted again and again")
 
     def update(self, key: Key, value: Document, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned:
@@ -94,12 +86,12 @@ class CustomRecords:
             stored = self._read_object(key, deadline, doing)
             if stored is None:
                 raise conflict(key, None)
-            if stored["metadata"].get("resourceVersion") != known["resourceVersion"]:
-                raise conflict(key, versioned(key, stored))
+            if any(stored["metadata"].get(name) != value for name, value in known.items()):
+                raise conflict(key, self._versioned(key, stored))
             old = stored
-        wanted = object_of(key, value, old)
+        wanted = self.group.object_of(key, value, old)
         written = self._replace(key, wanted, deadline, doing)
-        return versioned(key, self._set_status(key, wanted, written, deadline, doing))
+        return self._versioned(key, self._set_status(key, wanted, written, deadline, doing))
 
     def delete(
         self, key: Key, revision: Revision | None, uid: str, was: Document | None, deadline: Deadline
@@ -111,18 +103,18 @@ class CustomRecords:
             reply = self._delete(key, uid, version, deadline, doing)
             if reply.status >= 400:
                 current = self._read_object(key, deadline, doing)
-                raise self._contradiction(reply, key, _present(key, current), doing)
+                raise self._contradiction(reply, key, self._present(key, current), doing)
             return version
         if not was:
             stored = self._read_object(key, deadline, doing)
             if stored is None or stored["metadata"].get("resourceVersion") != version:
-                raise conflict(key, _present(key, stored))
-            was = versioned(key, stored).value
+                raise conflict(key, self._present(key, stored))
+            was = self._versioned(key, stored).value
         known = {"resourceVersion": version, "uid": uid} if uid else {"resourceVersion": version}
-        marked = object_of(key, {**was, "deleted": True}, {"metadata": known})
+        marked = self.group.object_of(key, {**was, "deleted": True}, {"metadata": known})
         obj = self._replace(key, marked, deadline, doing)
-        if self.later is not None and isinstance(key, HandleKey):
-            self.later(lambda: self.finish(key, obj, Deadline.after(LATER_S)))
+        if self._later is not None and isinstance(key, HandleKey):
+            self._later(lambda: self.finish(key, obj, Deadline.after(LATER_S)))
         else:
             self.finish(key, obj, deadline)
         return render_revision(obj, "")
@@ -142,22 +134,32 @@ class CustomRecords:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
+    def _versioned(self, key: Key, obj: JSON) -> Versioned:
+        """The record in an object. Raises CorruptRecord, also if it is another record stored under this name."""
+        found, document = self.group.read_object(obj)
+        if found != key and not isinstance(key, ResourceKey):
+            raise corrupt_record(key, f"the object of its name is {describe(found)}")
+        return Versioned(key, document, render_revision(obj, ""), str(obj["metadata"].get("uid") or ""))
+
+    def _present(self, key: Key, obj: JSON | None) -> Versioned | None:
+        return None if obj is None else self._versioned(key, obj)
+
     def _read_object(self, key: Key, deadline: Deadline, doing: str) -> Mapping[str, Any] | None:
-        obj = self._api.get(object_path(key), deadline, doing)
+        obj = self._api.get(object_path(self.group, key), deadline, doing)
         if obj is not None and is_marked(obj):
             self.finish(key, obj, deadline)
             return None
         return obj
 
     def _replace(self, key: Key, obj: JSON, deadline: Deadline, doing: str, subresource: str = "") -> Mapping[str, Any]:
-        path = object_path(key) + subresource
+        path = object_path(self.group, key) + subresource
         reply = self._api.send(ApiRequest("PUT", path, doing, body=obj, expect=(404, 409)), deadline)
         if reply.status == 404:
             require_known_type(reply, path, doing)
             raise self._contradiction(reply, key, None, doing)
         if reply.status == 409:
             current = self._read_object(key, deadline, doing)
-            raise self._contradiction(reply, key, _present(key, current), doing)
+            raise self._contradiction(reply, key, self._present(key, current), doing)
         return reply.document
 
     def _set_status(
@@ -171,7 +173,8 @@ class CustomRecords:
     def _delete(self, key: Key, uid: str, version: str, deadline: Deadline, doing: str) -> ApiReply:
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        return self._api.send(ApiRequest("DELETE", object_path(key), doing, body=body, expect=(404, 409)), deadline)
+        path = object_path(self.group, key)
+        return self._api.send(ApiRequest("DELETE", path, doing, body=body, expect=(404, 409)), deadline)
 
     def _contradiction(self, reply: ApiReply, key: Key, current: Versioned | None, doing: str) -> DatastoreError:
         """The error for a failed comparison: after a repeated request the stored record may be our own write."""

@@ -28,7 +28,7 @@ def guess_key(obj: JSON, plural: str) -> Key:
             pass
     if plural == "ipamhandles":
         return HandleKey(name)
-    if plural == "ipamconfigs":
+    if plural in ("ipamconfigs", "ipamconfigurations"):
         return IPAMConfigKey()
     if plural == "ipamblocks" and (cidr := parse_cidr_name(name)) is not None:
         return BlockKey(cidr)

@@ -1,8 +1,8 @@
 """Where Calico's records are in the Kubernetes API: paths of objects, collections of listings. No effects.
 
-Rule: custom resources (model/kubernetes/custom.py) hold most records; Nodes, Pods, Namespaces and ServiceAccounts hold
-those that Kubernetes already has. Profiles are derived from the last two: EverythingList leaves them out, because they
-are not stored.
+Rule: custom resources of one of two groups (model/kubernetes/groups.py) hold most records; Nodes, Pods, Namespaces and
+ServiceAccounts hold those that Kubernetes already has. Profiles are derived from the last two: EverythingList leaves
+them out, because they are not stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from cni_calico.datastore.interface import PodDocument
 from cni_calico.datastore.kubernetes.revision import no_state, node_state, pod_state
 from cni_calico.errors import DatastoreUnsupported
-from cni_calico.model.access import CRD_ROOT
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import (
@@ -37,6 +36,7 @@ from cni_calico.model.keys import (
 from cni_calico.model.kubernetes import custom as crd
 from cni_calico.model.kubernetes import nodes as crd_nodes
 from cni_calico.model.kubernetes import pods as crd_pods
+from cni_calico.model.kubernetes.groups import ApiGroup
 from cni_calico.model.names import DEFAULT_PREFIX, parse_endpoint_name
 
 DecodedObject = tuple[Key, dict[str, Any]] | None
@@ -59,7 +59,6 @@ KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
 _BRIEF = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 _DERIVED = ("Node", "WorkloadEndpoint", "Profile", *KUBERNETES_KINDS)
 AFFINITY_TYPE, HOSTNAME_HASH = "projectcalico.org/affinity-type", "projectcalico.org/hostname-hash"
-_IPAM_PLURALS = ("ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +106,19 @@ def _percent(character: str) -> str:
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 
-def object_path(key: Key) -> str:
+def object_path(group: ApiGroup, key: Key) -> str:
     """The path of a custom resource."""
-    place = crd.place_of(key)
-    return f"{_crd_collection(place.plural, place.namespace)}/{quote(place.name)}"
+    return f"{collection_path(group, key)}/{quote(group.place_of(key).name)}"
 
 
-def collection_path(key: Key) -> str:
+def collection_path(group: ApiGroup, key: Key) -> str:
     """The path that creates a custom resource."""
-    place = crd.place_of(key)
-    return _crd_collection(place.plural, place.namespace)
+    place = group.place_of(key)
+    return _custom_path(group, place.plural, place.namespace)
 
 
-def _crd_collection(plural: str, namespace: str) -> str:
-    return f"{CRD_ROOT}/namespaces/{quote(namespace)}/{plural}" if namespace else f"{CRD_ROOT}/{plural}"
+def _custom_path(group: ApiGroup, plural: str, namespace: str) -> str:
+    return f"{group.root}/namespaces/{quote(namespace)}/{plural}" if namespace else f"{group.root}/{plural}"
 
 
 def pod_path(namespace: str, name: str) -> str:
@@ -175,23 +173,31 @@ def pod_of(key: ResourceKey) -> tuple[str, str]:
 # -- listings ---------------------------------------------------------------------------------------------------------
 
 
-def select_collections(listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[Collection, ...]:
+def select_collections(group: ApiGroup, listing: ListKey, prefix: str = DEFAULT_PREFIX) -> tuple[Collection, ...]:
     """The collections that hold a listing's records (and perhaps others: filter with ``covers``)."""
+    blocks, affinities, handles, configurations = group.address_plurals
     if isinstance(listing, BlockList):
-        return (_custom("ipamblocks", query=_block_query(listing)),)
+        return (_custom(group, blocks, query=_block_query(listing)),)
     if isinstance(listing, AffinityList):
-        return (_custom("blockaffinities", query=_affinity_query(listing)),)
+        return (_custom(group, affinities, query=_affinity_query(listing)),)
     if isinstance(listing, HandleList):
-        return (_custom("ipamhandles"),)
+        return (_custom(group, handles),)
     if isinstance(listing, IPAMConfigList):
-        return (_custom("ipamconfigs"),)
+        return (_custom(group, configurations),)
     if isinstance(listing, EverythingList):
-        return _everything(prefix)
-    return _resources(listing, prefix)
+        return _everything(group, prefix)
+    return _resources(group, listing, prefix)
 
 
-def _custom(plural: str, namespace: str = "", *, query: str = "", optional: bool = False) -> Collection:
-    return Collection(_crd_collection(plural, namespace), crd.read_object, no_state, query, optional)
+def is_of_custom(listing: ListKey) -> bool:
+    """Whether custom resources hold a listing's records, or some of them."""
+    return not isinstance(listing, ResourceList) or listing.kind not in _DERIVED
+
+
+def _custom(
+    group: ApiGroup, plural: str, namespace: str = "", *, query: str = "", optional: bool = False
+) -> Collection:
+    return Collection(_custom_path(group, plural, namespace), group.read_object, no_state, query, optional)
 
 
 def _block_query(listing: BlockList) -> str:
@@ -211,12 +217,12 @@ def _affinity_query(listing: AffinityList) -> str:
     return "labelSelector=" + quote(",".join(f"{name}={value}" for name, value in labels.items()))
 
 
-def unlabelled_affinities() -> Collection:
+def unlabelled_affinities(group: ApiGroup) -> Collection:
     """The affinities without labels, which older versions wrote and no listing of one node finds."""
-    return _custom("blockaffinities", query="labelSelector=" + quote(f"!{HOSTNAME_HASH}"))
+    return _custom(group, "blockaffinities", query="labelSelector=" + quote(f"!{HOSTNAME_HASH}"))
 
 
-def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
+def _resources(group: ApiGroup, listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
     if listing.kind == "WorkloadEndpoint":
         return (_pods(listing, prefix),)
     if listing.kind == "Node":
@@ -236,7 +242,7 @@ def _resources(listing: ResourceList, prefix: str) -> tuple[Collection, ...]:
         }
         one = both.get(listing.name_prefix[:4])
         return tuple(both.values()) if one is None else (one,)
-    return (_custom(PLURALS[listing.kind], listing.namespace),)
+    return (_custom(group, PLURALS[listing.kind], listing.namespace),)
 
 
 def _pods(listing: ResourceList, prefix: str) -> Collection:
@@ -290,11 +296,12 @@ def _node_of_prefix(text: str) -> str:
     return node.replace("\0", "-") if dash else ""
 
 
-def _everything(prefix: str) -> tuple[Collection, ...]:
+def _everything(group: ApiGroup, prefix: str) -> tuple[Collection, ...]:
+    """Clusters may lack types that are new, but not all: a group that is not served is no empty datastore."""
     kinds = {**CLUSTER_KINDS, **NAMESPACED_KINDS}
-    plurals = [*_IPAM_PLURALS, *(plural for kind, plural in kinds.items() if kind not in _DERIVED)]
+    plurals = [*group.address_plurals, *(plural for kind, plural in kinds.items() if kind not in _DERIVED)]
     return (
-        *(_custom(plural, optional=True) for plural in plurals),
-        *_resources(ResourceList("Node"), prefix),
-        *_resources(ResourceList("WorkloadEndpoint"), prefix),
+        *(_custom(group, plural, optional=plural != PLURALS["ClusterInformation"]) for plural in plurals),
+        *_resources(group, ResourceList("Node"), prefix),
+        *_resources(group, ResourceList("WorkloadEndpoint"), prefix),
     )

@@ -23,11 +23,14 @@ from cni_calico.datastore.interface import (
 )
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.borrowed import NodeRecords, PodRecords, ProfileRecords
-from cni_calico.datastore.kubernetes.custom import CustomRecords, conflict
+from cni_calico.datastore.kubernetes.custom import CustomRecords, Later, conflict
+from cni_calico.datastore.kubernetes.group import GroupChoice
 from cni_calico.datastore.kubernetes.layout import (
     KUBERNETES_KINDS,
     NAMESPACE,
+    Collection,
     is_custom,
+    is_of_custom,
     pod_of_prefix,
     select_collections,
     unlabelled_affinities,
@@ -41,9 +44,11 @@ from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import EverythingList, Key, ListKey, ResourceKey, ResourceList, etcd_path
+from cni_calico.model.kubernetes.groups import CUSTOM, ApiGroup
 from cni_calico.model.names import DEFAULT_PREFIX
 
 _ATTEMPTS = 10
+_CLUSTER = ResourceKey("ClusterInformation", "default")
 
 
 def _ignore(key: Key, why: str) -> None:
@@ -71,7 +76,8 @@ class KubernetesStore:
         self.api = KubernetesAPI(access, read=read)
         self.corrupt = corrupt
         self._prefix = veth_prefix
-        self._custom = CustomRecords(self.api)
+        self.group = GroupChoice(self.api)
+        self._later: Later | None = None
         self._pods = PodRecords(self.api, veth_prefix)
         self._nodes = NodeRecords(self.api)
         self._profiles = ProfileRecords(self.api)
@@ -87,15 +93,21 @@ class KubernetesStore:
     def close(self) -> None:
         self.api.close()
 
-    def finish_by(self, later: Callable[[Callable[[], object]], object]) -> None:
+    def finish_by(self, later: Later) -> None:
         """Have ``later`` finish the deletion of handles that are marked as deleted, which count as gone already."""
-        self._custom.later = later
+        self._later = later
+
+    def _records(self, group: ApiGroup) -> CustomRecords:
+        return CustomRecords(self.api, group, self._later)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, key: Key, deadline: Deadline) -> Versioned | None:
         if is_custom(key):
-            return self._custom.read(key, deadline)
+            found = self.group.carry_out(lambda group: self._records(group).read(key, deadline), deadline)
+            if found is None and key == _CLUSTER:
+                self.group.require_records(deadline)
+            return found
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
             return self._pods.read(key, deadline)
@@ -117,23 +129,36 @@ class KubernetesStore:
         if single is not None:
             found = self._pods.read(single, deadline)
             return Listing([], "") if found is None else Listing([found], found.revision)
-        parts, standing = [], []
-        for collection in select_collections(listing, self._prefix):
-            pages = Pages(self.api, self._custom, collection, listing, reading, self.corrupt)
-            standing.append(pages.read(resource_version(revision), deadline))
-            parts.append(pages)
-        return listing_of(parts, standing, reading)
+
+        def read(group: ApiGroup) -> Listing:
+            parts, standing = [], []
+            for collection in select_collections(group, listing, self._prefix):
+                pages = Pages(self.api, self._records(group), collection, listing, reading, self.corrupt)
+                standing.append(pages.read(resource_version(revision), deadline))
+                parts.append(pages)
+            return listing_of(parts, standing, reading)
+
+        return self.group.carry_out(read, deadline) if is_of_custom(listing) else read(CUSTOM)
 
     def unlabelled_affinities(self, deadline: Deadline) -> Sequence[Versioned]:
         """Block affinities without the labels by which listings select: older versions wrote them without."""
-        pages = Pages(self.api, self._custom, unlabelled_affinities(), EverythingList(), WHOLE, self.corrupt)
-        pages.read("", deadline)
-        return pages.items
+
+        def read(group: ApiGroup) -> Sequence[Versioned]:
+            collection = unlabelled_affinities(group)
+            pages = Pages(self.api, self._records(group), collection, EverythingList(), WHOLE, self.corrupt)
+            pages.read("", deadline)
+            return pages.items
+
+        return self.group.carry_out(read, deadline)
 
     def watch(self, listing: ListKey, revision: Revision) -> KubernetesWatch:
         from cni_calico.datastore.kubernetes.watch import KubernetesWatch
 
-        return KubernetesWatch(self.api, listing, select_collections(listing, self._prefix), revision, self.corrupt)
+        return KubernetesWatch(self.api, listing, self.collections_of(listing), revision, self.corrupt)
+
+    def collections_of(self, listing: ListKey) -> Sequence[Collection]:
+        """Where a listing's records are, for a watch: it begins where a list has ended, so the group is known."""
+        return select_collections(self.group.known or CUSTOM, listing, self._prefix)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -166,7 +191,7 @@ class KubernetesStore:
 
     def _create(self, key: Key, value: Document, deadline: Deadline) -> Versioned:
         if is_custom(key):
-            return self._custom.create(key, value, deadline)
+            return self.group.carry_out(lambda group: self._records(group).create(key, value, deadline), deadline)
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
             return self._pods.create(key, value, deadline)
@@ -176,7 +201,9 @@ class KubernetesStore:
 
     def _update(self, key: Key, value: Document, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned:
         if is_custom(key):
-            return self._custom.update(key, value, revision, uid, deadline)
+            return self.group.carry_out(
+                lambda group: self._records(group).update(key, value, revision, uid, deadline), deadline
+            )
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
             return self._pods.update(key, value, revision, uid, deadline)
@@ -188,7 +215,12 @@ class KubernetesStore:
         """The ``stored`` of the result has the pod without its endpoint; for other kinds it is empty."""
         key = write.key
         if is_custom(key):
-            return Committed(self._custom.delete(key, write.revision, write.uid, write.was, deadline))
+            return Committed(
+                self.group.carry_out(
+                    lambda group: self._records(group).delete(key, write.revision, write.uid, write.was, deadline),
+                    deadline,
+                )
+            )
         assert isinstance(key, ResourceKey)
         if key.kind == "WorkloadEndpoint":
             cleared = self._pods.delete(key, write.revision, write.uid, deadline)

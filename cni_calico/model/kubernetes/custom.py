@@ -32,8 +32,11 @@ METADATA = "projectcalico.org/metadata"
 NAME_MAX = 252
 _HASH_LENGTH = 11
 # what the API server maintains about an object: never in a document, kept from the stored object on update
-_SERVERS = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
-_KEPT_FROM_OLD = (*_SERVERS, "finalizers", "ownerReferences", "deletionTimestamp", "deletionGracePeriodSeconds")
+SERVERS = (
+    *("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
+)
+_KEPT_FROM_OLD = (*SERVERS, "finalizers", "ownerReferences")
 # upstream's order inside the annotation
 _NOTE_ORDER = ("name", "creationTimestamp", "deletionTimestamp", "labels", "annotations", "ownerReferences")
 _POLICIES = frozenset(("NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"))
@@ -130,11 +133,9 @@ def read_object(obj: JSON) -> tuple[Key, dict[str, Any]]:
     """The key and the document in a custom resource. Raises CorruptRecord, which names the object."""
     try:
         kind = parse_text(obj.get("kind"), "kind")
-        if kind in _IPAM_KINDS:
-            return _read_ipam(kind, parse_object(obj.get("spec"), "spec"))
-        if kind not in PLURALS:
-            raise Wrong("kind", "a kind of Calico's", kind)
-        return _read_resource(kind, obj)
+        if kind in PLURALS:
+            return _read_resource(kind, obj)
+        return read_address_record(kind, parse_object(obj.get("spec"), "spec"))
     except Wrong as e:
         raise CorruptRecord(f"cannot read {object_name(obj)}: {e}") from e
 
@@ -166,7 +167,10 @@ def _renamed(spec: JSON, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in spec.items()}
 
 
-def _read_ipam(kind: str, spec: JSON) -> tuple[Key, dict[str, Any]]:
+def read_address_record(kind: str, spec: JSON) -> tuple[Key, dict[str, Any]]:
+    """The key and the document of a block, an affinity, a handle or IPAM's configuration. Raises Wrong."""
+    if kind not in _IPAM_KINDS:
+        raise Wrong("kind", "a kind of Calico's", kind)
     if kind == "IPAMBlock":
         document = _renamed(spec, _BLOCK_NAMES)
         if document.get("strictAffinity") is False:
@@ -185,9 +189,10 @@ def _read_ipam(kind: str, spec: JSON) -> tuple[Key, dict[str, Any]]:
 
 
 def _parse_deleted(raw: Any) -> bool:
-    if raw in (None, "", "false"):
+    """A text here, a Boolean in ``projectcalico.org/v3``."""
+    if raw is False or raw is None or raw in ("", "false"):
         return False
-    if raw == "true":
+    if raw is True or raw == "true":
         return True
     raise Wrong("spec.deleted", '"true" or "false"', raw)
 
@@ -245,7 +250,7 @@ def object_of(key: Key, document: JSON, old: JSON | None = None) -> dict[str, An
         rest = {name: value for name, value in document.items() if name not in ("apiVersion", "kind", "metadata")}
     else:
         metadata.update(_ipam_metadata(key))
-        rest = {"spec": _ipam_spec(key, document)}
+        rest = {"spec": spec_of(key, document)}
     stored = (old or {}).get("metadata") or {}
     metadata.update({name: stored[name] for name in _KEPT_FROM_OLD if name in stored})
     return {"apiVersion": API_GROUP, "kind": place.kind, "metadata": metadata, **rest}
@@ -287,7 +292,8 @@ def _ipam_metadata(key: Key) -> dict[str, Any]:
     return {"annotations": {METADATA: _compact(note)}, "labels": note["labels"]}
 
 
-def _ipam_spec(key: Key, document: JSON) -> dict[str, Any]:
+def spec_of(key: Key, document: JSON) -> dict[str, Any]:
+    """The ``spec`` of what is stored of addresses."""
     if isinstance(key, BlockKey):
         spec = _renamed(document, tuple((ours, theirs) for theirs, ours in _BLOCK_NAMES))
         if spec.get("affinity", "") is None:

@@ -9,8 +9,9 @@ def config_of(address):
         return f"  datastoreType: local\n  datastorePath: {rest}\n"
     if kind == "etcd":
         return f"  datastoreType: etcdv3\n  etcdEndpoints: {rest}\n"
-    url, ca = rest.split(" ")
-    return f"  datastoreType: kubernetes\n  k8sAPIEndpoint: {url}\n  k8sAPIToken: admin-token\n  k8sCAFile: {ca}\n"
+    url, ca, group = rest.split(" ")
+    access = f"  k8sAPIEndpoint: {url}\n  k8sAPIToken: admin-token\n  k8sCAFile: {ca}\n"
+    return f"  datastoreType: kubernetes\n{access}  calicoAPIGroup: {group}\n"
 
 
 def pool(name, cidr, **spec):

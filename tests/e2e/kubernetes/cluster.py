@@ -26,11 +26,10 @@ from typing import Any
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
-from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreError
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import CRD_ROOT, NATIVE_GROUP, KubernetesAccess
 from manifests import kinds
 from tests.conftest import LAB_CACHE
 
@@ -48,6 +47,14 @@ USERS = {
     "nobody-token": ("nobody", "nobodies"),
 }
 _AUDIT = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
+
+
+NATIVE_ROOT = f"/apis/{NATIVE_GROUP}"
+
+
+def plurals_of(root: str) -> list[str]:
+    """The types of one of Calico's groups."""
+    return [(kind if root == CRD_ROOT else kinds.native(kind)).plural for kind in kinds.KINDS]
 
 
 class NotStarted(RuntimeError):
@@ -144,30 +151,31 @@ class Cluster:
 
     # -- content ------------------------------------------------------------------------------------------------------
 
-    def apply_definitions(self) -> None:
-        """Calico's custom resource definitions, and wait until they can be used."""
+    def apply_definitions(self, root: str = CRD_ROOT) -> None:
+        """The custom resource definitions of one of Calico's groups, and wait until they can be used."""
+        definition = kinds.definition if root == CRD_ROOT else kinds.native_definition
         for kind in kinds.KINDS:
-            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kinds.definition(kind))
+            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
         api = self.api()
-        for kind in kinds.KINDS:
-            self._until_served(api, kind.plural)
+        for plural in plurals_of(root):
+            self._until_served(api, f"{root}/{plural}")
         api.close()
 
-    def _until_served(self, api: KubernetesAPI, plural: str) -> None:
-        until, doing = Deadline.after(60), f"see {plural}"
-        while api.send(ApiRequest("GET", f"{CRD_ROOT}/{plural}?limit=1", doing, expect=(404,)), until).status == 404:
+    def _until_served(self, api: KubernetesAPI, path: str) -> None:
+        until, doing = Deadline.after(60), f"see {path}"
+        while api.send(ApiRequest("GET", f"{path}?limit=1", doing, expect=(404,)), until).status == 404:
             select_pause()
 
-    def empty(self) -> None:
+    def empty(self, root: str = CRD_ROOT) -> None:
         """Delete every record of Calico's, its agents' election, and every node and pod; a server that has ended by
         itself is started again first.
         """
         self.revive()
-        for kind in kinds.KINDS:
-            path = f"{CRD_ROOT}/{kind.plural}"
+        for plural in plurals_of(root):
+            path = f"{root}/{plural}"
             found = self.request("GET", path)["items"]
             for namespace in {obj["metadata"].get("namespace", "") for obj in found}:
-                self.request("DELETE", f"{CRD_ROOT}/namespaces/{namespace}/{kind.plural}" if namespace else path)
+                self.request("DELETE", f"{root}/namespaces/{namespace}/{plural}" if namespace else path)
         for path in ("/api/v1/nodes", "/api/v1/pods"):
             for obj in self.request("GET", path)["items"]:
                 self.delete_pod(obj) if "namespace" in obj["metadata"] else self.request(
@@ -378,6 +386,16 @@ def shared_cluster() -> Cluster:
     atexit.register(undo.close)
     cluster = undo.enter_context(running_cluster())
     cluster.apply_definitions()
+    return cluster
+
+
+@cache
+def native_cluster() -> Cluster:
+    """The same for clusters that have the definitions of projectcalico.org/v3 and no others of Calico's."""
+    undo = ExitStack()
+    atexit.register(undo.close)
+    cluster = undo.enter_context(running_cluster())
+    cluster.apply_definitions(NATIVE_ROOT)
     return cluster
 
 

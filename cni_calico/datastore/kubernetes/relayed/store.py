@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cni_calico.datastore.interface import WHOLE, Listing, Reading, Revision
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.layout import Collection, select_collections
+from cni_calico.datastore.kubernetes.layout import Collection, is_of_custom
 from cni_calico.datastore.kubernetes.login import read_file
 from cni_calico.datastore.kubernetes.pages import Pages
 from cni_calico.datastore.kubernetes.relayed.link import RelayLink
@@ -29,6 +29,7 @@ from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.model.names import DEFAULT_PREFIX
 
 PAUSE_S = 0.3
+CHOICE_S = 10.0
 
 
 class RelayedStore(KubernetesStore):
@@ -45,7 +46,6 @@ class RelayedStore(KubernetesStore):
         probe_s: float | None = None,
     ) -> None:
         super().__init__(access, read=read_file, veth_prefix=veth_prefix)
-        self._veth_prefix = veth_prefix
         self._node_count = 100  # until the number of nodes is known
         self._seen: dict[str, int] = {}
         times = {"direct_after_s": direct_after_s, "probe_s": probe_s}
@@ -61,7 +61,9 @@ class RelayedStore(KubernetesStore):
         """Whether a relay serves the listing."""
         if isinstance(listing, ResourceList) and (listing.namespace or listing.name_prefix):
             return False
-        return all(each.path in SERVED and not each.query for each in select_collections(listing, self._veth_prefix))
+        if is_of_custom(listing):
+            self.group.choose(Deadline.after(CHOICE_S))  # of a group that is not this cluster's a relay knows nothing
+        return all(each.path in SERVED and not each.query for each in self.collections_of(listing))
 
     def list(
         self, listing: ListKey, deadline: Deadline, *, revision: Revision | None = None, reading: Reading = WHOLE
@@ -131,7 +133,7 @@ class RelayedStore(KubernetesStore):
         self._seen[url] = max(self._seen.get(url, 0), order_of_version(version))
 
     def _collections(self, listing: ListKey) -> Sequence[Collection]:
-        found = select_collections(listing, self._veth_prefix)
+        found = self.collections_of(listing)
         if isinstance(listing, BlockList) and listing.owner:
             return [replace(each, query=affinity_query(listing.owner)) for each in found]
         if isinstance(listing, BlockList) and listing.holders:

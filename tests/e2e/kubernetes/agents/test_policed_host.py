@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.log import Log
+from cni_calico.model.access import CRD_ROOT
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.policing.feed import hearing

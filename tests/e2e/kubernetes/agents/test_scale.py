@@ -219,8 +219,9 @@ def test_every_way_of_reading_gives_the_same(
 
 def test_brief_answers_leave_spec_and_status_out(many: Cluster, kube_store: KubernetesStore) -> None:
     from cni_calico.datastore.kubernetes.layout import select_collections
+    from cni_calico.model.kubernetes.groups import CUSTOM
 
-    [collection] = select_collections(ResourceList("Node", brief=True))
+    [collection] = select_collections(CUSTOM, ResourceList("Node", brief=True))
     found: list[Any] = []
     request = ApiRequest("GET", collection.path, "list", accept=collection.accept_list)
     rest = kube_store.api.items(request, Deadline.after(30), found.append)

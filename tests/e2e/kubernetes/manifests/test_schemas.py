@@ -9,10 +9,10 @@ import pytest
 
 from cni_calico.datastore.interface import CommitConflict, Write
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
-from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import RecordRefused
+from cni_calico.model.access import CRD_ROOT
 from cni_calico.model.keys import CONTROLLERS_DEFAULT, HandleKey, HandleList
 from manifests import kinds
 from tests.e2e.kubernetes.cluster import Cluster

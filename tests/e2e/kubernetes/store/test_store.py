@@ -14,7 +14,6 @@ import pytest
 
 from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.interface import Write
-from cni_calico.datastore.kubernetes.layout import CRD_ROOT
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import (
@@ -25,7 +24,7 @@ from cni_calico.errors import (
     DatastoreUnsupported,
     RecordRefused,
 )
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import CRD_ROOT, KubernetesAccess
 from cni_calico.model.documents.codec import decode_pool
 from cni_calico.model.keys import (
     AffinityKey,

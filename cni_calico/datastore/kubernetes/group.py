@@ -1,0 +1,116 @@
+"""Which of its two API groups a cluster keeps Calico's records in, decided once in a process.
+
+Rule: what a configuration names is used, and nothing else; otherwise ``projectcalico.org`` if the cluster serves it and
+does not serve ``crd.projectcalico.org`` (an API server of Calico's serves both). The second question is asked only when
+``crd.projectcalico.org`` does not answer as it should, so it costs nothing where that group is in use. A group that is
+not served is an error, never an empty datastore; so is a cluster that has both groups, and its records in the one that
+would not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from cni_calico.datastore.kubernetes.answers import not_served
+from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.attempt import ApiRequest
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreDenied, DatastoreError, DatastoreForbidden, DatastoreUnsupported
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP, KubernetesAccess
+from cni_calico.model.kubernetes.groups import CUSTOM, ApiGroup, group_named
+
+Done = TypeVar("Done")
+PIN = "name the group with calico_api_group, CALICO_API_GROUP or calicoAPIGroup: "
+
+_decided: dict[tuple[str, str, str], ApiGroup] = {}  # of this process
+
+
+def _cluster(access: KubernetesAccess) -> tuple[str, str, str]:
+    return access.api_root, access.kubeconfig, access.context
+
+
+class GroupChoice:
+    """The group of one store. Thread-safe: threads that ask at the same time get the same answer."""
+
+    def __init__(self, api: KubernetesAPI) -> None:
+        self._api = api
+        self.named = api.access.api_group
+        self._group = group_named(self.named) if self.named else None
+        self._is_served = False
+
+    @property
+    def known(self) -> ApiGroup | None:
+        if self._group is None:
+            self._group = _decided.get(_cluster(self._api.access))
+        return self._group
+
+    def carry_out(self, act: Callable[[ApiGroup], Done], deadline: Deadline) -> Done:
+        """``act`` with the group. A request that fails because its type is unknown has changed nothing, so it is done
+        again with the other group, once. Raises what ``act`` raises, DatastoreUnsupported.
+        """
+        group = self.known or CUSTOM
+        try:
+            done = act(group)
+        except (DatastoreUnsupported, DatastoreForbidden) as e:
+            if self.known is not None:
+                self._require_served(group, e, deadline)
+                raise
+            if self.choose(deadline) is group:
+                raise
+        else:
+            if self.known is None:
+                self._decide(group)
+            return done
+        return act(self.choose(deadline))
+
+    def choose(self, deadline: Deadline) -> ApiGroup:
+        """Raises DatastoreError, DeadlineExceeded."""
+        known = self.known
+        if known is not None:
+            return known
+        groups = self._read_groups(deadline)
+        is_native = _served(NATIVE_GROUP) in groups and _served(API_GROUP) not in groups
+        return self._decide(group_named(NATIVE_GROUP if is_native else API_GROUP))
+
+    def require_records(self, deadline: Deadline) -> None:
+        """For a cluster that has no ClusterInformation in the group that was found: raises DatastoreUnsupported if the
+        other one has it, so that nobody takes the records for lost.
+        """
+        if self.named or self.known is not CUSTOM or _served(NATIVE_GROUP) not in self._read_groups(deadline):
+            return
+        path = f"/apis/{NATIVE_GROUP}/clusterinformations/default"
+        request = ApiRequest("GET", path, "look for records of the other API group", expect=(403, 404))
+        if self._api.send(request, deadline).status == 200:
+            raise DatastoreUnsupported(
+                f"cannot tell which records are in use: the cluster has custom resource definitions of {API_GROUP} and "
+                f"of {NATIVE_GROUP}, and records in the latter only",
+                details=f"{PIN}{NATIVE_GROUP}; or remove the definitions of {API_GROUP.partition('/')[0]}",
+            )
+
+    def _decide(self, group: ApiGroup) -> ApiGroup:
+        self._group = _decided.setdefault(_cluster(self._api.access), group)
+        return self._group
+
+    def _require_served(self, group: ApiGroup, e: DatastoreError, deadline: Deadline) -> None:
+        if self._is_served or not isinstance(e, DatastoreUnsupported):
+            return
+        groups = self._read_groups(deadline)
+        self._is_served = _served(group.name) in groups
+        if not self._is_served:
+            others = [each for each in (API_GROUP, NATIVE_GROUP) if _served(each) in groups]
+            raise not_served(str(e), group.name, others) from e
+
+    def _read_groups(self, deadline: Deadline) -> set[str]:
+        doing = "list the API groups of the cluster"
+        try:
+            reply = self._api.send(ApiRequest("GET", "/apis", doing), deadline)
+        except DatastoreDenied as e:
+            e.details = f"{PIN}{API_GROUP} or {NATIVE_GROUP}"
+            raise
+        return {str(group.get("name")) for group in reply.document.get("groups") or ()}
+
+
+def _served(name: str) -> str:
+    """The group's name in the API server's list, which has the versions apart."""
+    return name.partition("/")[0]
