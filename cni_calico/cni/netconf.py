@@ -20,10 +20,10 @@ from cni_calico.directories import NODENAME_FILE, RUN_DIR
 from cni_calico.errors import DecodeFailure, IncompatibleVersion, InvalidConfig
 from cni_calico.model import names
 from cni_calico.model.access import (
-    API_GROUP,
     LOCAL_PATH,
     DatastoreConfig,
     KubernetesAccess,
+    parse_api_group,
     parse_proxy_variables,
     without_prefixes,
 )
@@ -318,12 +318,6 @@ def parse_datastore(top: JsonFields, environ: Mapping[str, str]) -> DatastoreCon
             f"unknown datastore type: {kind}",
             details=f"{'datastore_type' if top.values else 'DATASTORE_TYPE'} must be local, etcdv3 or kubernetes",
         )
-    group = top.text("calico_api_group")
-    if group and group != API_GROUP:
-        raise InvalidConfig(
-            f"cannot use calico_api_group {group!r}: only {API_GROUP} is supported",
-            details=f"remove calico_api_group, or keep the {API_GROUP} custom resources",
-        )
     if kind == "etcdv3" and not endpoints and not srv:
         raise InvalidConfig(
             "no etcd endpoints specified",
@@ -359,7 +353,13 @@ def _parse_kubernetes(top: JsonFields, environ: Mapping[str, str]) -> Kubernetes
         burst=top.number("burst"),
         https_proxy=https_proxy,
         no_proxy=no_proxy,
+        api_group=_parse_group(top, environ),
     )
+
+
+def _parse_group(top: JsonFields, environ: Mapping[str, str]) -> str:
+    group = parse_api_group(top.text("calico_api_group"), "calico_api_group")
+    return group or parse_api_group(environ.get("CALICO_API_GROUP", ""), "CALICO_API_GROUP")
 
 
 def _parse_attachments(top: JsonFields) -> tuple[ValidAttachment, ...] | None:

@@ -134,7 +134,7 @@ class Controllers:
             return False
         self._looked_elsewhere_at = now
         try:
-            why = read_why_refused(kubernetes.api, Deadline.after(LOOK_ELSEWHERE_S))
+            why = read_why_refused(kubernetes, Deadline.after(LOOK_ELSEWHERE_S))
         except CalicoError:
             return False  # asked again
         if why:

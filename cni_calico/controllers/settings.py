@@ -31,7 +31,7 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.access import API_GROUP
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP, parse_api_group
 
 SECTIONS = {
     "node": "node",
@@ -66,9 +66,10 @@ _WORKERS = number(1, 1000)
 
 
 def _parse_group(text: str) -> str:
-    if text != API_GROUP:
-        raise ValueError(f"only {API_GROUP} is supported: records as projectcalico.org/v3 resources are not read")
-    return text
+    try:
+        return parse_api_group(text, "CALICO_API_GROUP")
+    except InvalidConfig as e:
+        raise ValueError(f"expected {API_GROUP} or {NATIVE_GROUP}") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,10 @@ class ControllersSettings:
         "AUTO_HOST_ENDPOINTS", _SWITCH, None, "Whether every node gets a host endpoint."
     )
     api_group: str = setting(
-        "CALICO_API_GROUP", Kind(_parse_group, API_GROUP), API_GROUP, "The API group of the records."
+        "CALICO_API_GROUP",
+        Kind(_parse_group, f"{API_GROUP} or {NATIVE_GROUP}"),
+        "",
+        "API group of the custom resources; empty: the one that the cluster serves.",
     )
     kubeconfig: str = setting("KUBECONFIG", TEXT, "", "kubeconfig file; empty: the pod's service account is used.")
     endpoint_workers: int = setting("WORKLOAD_ENDPOINT_WORKERS", _WORKERS, 1, "Accepted; one thread suffices.")

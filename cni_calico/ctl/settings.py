@@ -15,10 +15,10 @@ from cni_calico.ctl.input.files import read_file
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import (
-    API_GROUP,
     LOCAL_PATH,
     DatastoreConfig,
     KubernetesAccess,
+    parse_api_group,
     parse_proxy_variables,
     without_prefixes,
 )
@@ -45,6 +45,7 @@ _FIELDS = {
     "k8sCertFile": "K8S_CERT_FILE",
     "k8sCAFile": "K8S_CA_FILE",
 }
+_GROUP = "calicoAPIGroup"
 _REFUSED = ("etcdKey", "etcdCert", "etcdCACert", "kubeconfigInline", "k8sInsecureSkipTLSVerify")
 
 
@@ -157,17 +158,8 @@ def parse_config(text: str, path: str = DEFAULT_PATH) -> DatastoreConfig:
             raise InvalidConfig(
                 f"cannot read configuration {path}: spec.{field} is not supported", details="name files instead"
             )
-    _require_group(f"spec.calicoAPIGroup of {path}", _text(path, "calicoAPIGroup", spec.get("calicoAPIGroup")))
-    return build_config({field: _text(path, field, spec.get(field)) for field in _FIELDS})
-
-
-def _require_group(where: str, group: str) -> None:
-    """Raises InvalidConfig: records as projectcalico.org/v3 resources are not read."""
-    if group not in ("", API_GROUP):
-        raise InvalidConfig(
-            f"cannot use {where}={group!r}: only {API_GROUP} is supported",
-            details=f"remove it, or keep the custom resources of {API_GROUP}",
-        )
+    group = parse_api_group(_text(path, _GROUP, spec.get(_GROUP)), f"spec.{_GROUP} of {path}")
+    return build_config({field: _text(path, field, spec.get(field)) for field in _FIELDS}, group)
 
 
 def _text(path: str, field: str, value: Any) -> str:
@@ -180,12 +172,13 @@ def parse_environment(environ: Mapping[str, str]) -> DatastoreConfig:
     """The environment's variables, each also with the prefix CALICO_, which wins; the type is "" if they name no
     datastore. Raises InvalidConfig.
     """
-    _require_group("CALICO_API_GROUP", environ.get("CALICO_API_GROUP", ""))
+    group = parse_api_group(environ.get("CALICO_API_GROUP", ""), "CALICO_API_GROUP")
     environ = without_prefixes(environ)
-    return build_config({field: environ.get(name, "") for field, name in _FIELDS.items()})
+    return build_config({field: environ.get(name, "") for field, name in _FIELDS.items()}, group)
 
 
-def build_config(values: Mapping[str, str]) -> DatastoreConfig:
+def build_config(values: Mapping[str, str], group: str = "") -> DatastoreConfig:
+    """``group``: of Kubernetes' custom resources."""
     endpoints = tuple(part.strip() for part in values["etcdEndpoints"].split(",") if part.strip())
     return DatastoreConfig(
         type=values["datastoreType"] or _default_type(values, endpoints),
@@ -205,6 +198,7 @@ def build_config(values: Mapping[str, str]) -> DatastoreConfig:
             client_certificate=values["k8sCertFile"],
             client_key=values["k8sKeyFile"],
             certificate_authority=values["k8sCAFile"],
+            api_group=group,
         ),
     )
 

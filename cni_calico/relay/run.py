@@ -26,6 +26,7 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import Log, wants_json
+from cni_calico.model.access import NATIVE_GROUP
 from cni_calico.relay.balance import Balance
 from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.metrics import render_relay_metrics
@@ -52,6 +53,11 @@ class RelayProcess:
         for text in without:
             self.log.warning(text)
         config = parse_datastore(JsonFields({}), {**environ, "CALICO_DATASTORE_TYPE": "kubernetes"})
+        if config.kubernetes.api_group == NATIVE_GROUP:
+            raise InvalidConfig(
+                f"cannot run as a relay: relays do not serve records of {NATIVE_GROUP} yet",
+                details="remove calico-typha: there, agents follow the API server",
+            )
         self.api = KubernetesAPI(config.kubernetes)
         raise_limit(self.settings.upper_limit + SPARE_DESCRIPTORS)
         self._certificates = self._stamp()

@@ -294,8 +294,8 @@ def _what_may_not_be_patched(key: ResourceKey, arguments: Namespace) -> str:
         return f"in this datastore a {key.kind} is a pod: change the pod itself with kubectl"
     if key.kind == "Node":
         return f"in this datastore it is the Kubernetes node: use kubectl label node {key.name}, or kubectl annotate"
-    resource = f"{PLURALS[key.kind]}.crd.projectcalico.org"
-    return f"the patch {brief(arguments.patch)} changes {resource}, which this user may not update: grant him that verb"
+    changes = f"the patch {brief(arguments.patch)} changes {PLURALS[key.kind]}"
+    return f"{changes}, which this user may not update: grant him that verb"
 
 
 def parse_patch(text: str, kind: str) -> Callable[[Document], Document]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
-from cni_calico.model.access import API_GROUP, without_prefixes
+from cni_calico.model.access import parse_api_group, without_prefixes
 
 FELIX_CFG = "/etc/calico/felix.cfg"
 # Felix's parameter (lower case) -> the variable with the same meaning; only a bare "calico-node -felix" gets the former
@@ -56,12 +56,7 @@ def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[
 
 def require_supported(environ: Mapping[str, str]) -> None:
     """Raises InvalidConfig for settings that would make two agents run, or that we would silently treat differently."""
-    group = environ.get("CALICO_API_GROUP", "").strip()
-    if group not in ("", API_GROUP):
-        raise InvalidConfig(
-            f"cannot use CALICO_API_GROUP={group!r}: only {API_GROUP} is supported",
-            details=f"remove it, or keep the custom resources of {API_GROUP}",
-        )
+    parse_api_group(environ.get("CALICO_API_GROUP", ""), "CALICO_API_GROUP")
     for name, text in environ.items():
         parameter = name[6:].lower() if name.upper().startswith("FELIX_") else ""
         if not text.strip() or not parameter:

@@ -18,7 +18,7 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.kernel.files import Files
 from cni_calico.log import LEVELS, Log
-from cni_calico.model.access import DatastoreConfig
+from cni_calico.model.access import NATIVE_GROUP, DatastoreConfig
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
@@ -114,6 +114,9 @@ def open_relayed(context: Context, felix: FelixSettings) -> RelayedStore | None:
     if choice.why_not:
         context.log.warning(choice.why_not)
     if choice.access is None or context.config is None:
+        return None
+    if context.config.kubernetes.api_group == NATIVE_GROUP:
+        context.log.warning(f"relays do not serve records of {NATIVE_GROUP} yet: following the API server")
         return None
     from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 

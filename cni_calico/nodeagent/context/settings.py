@@ -29,7 +29,7 @@ from cni_calico.daemon.settings_table import (
 from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, SHUTDOWN_FILE, STATE_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.log import FORMAT_VARIABLE, FORMATS
-from cni_calico.model.access import API_GROUP, CNI_ACCOUNT, LOCAL_PATH, DatastoreConfig
+from cni_calico.model.access import API_GROUP, CNI_ACCOUNT, LOCAL_PATH, NATIVE_GROUP, DatastoreConfig
 from cni_calico.model.resources import Network
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.address_setting import (
@@ -302,7 +302,7 @@ DATASTORE_VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("K8S_API_TOKEN", "text", "", "Bearer token for the API server; K8S_TOKEN is read too."),
     ("K8S_CURRENT_CONTEXT", "text", "the kubeconfig's own", "Context of the kubeconfig."),
-    ("CALICO_API_GROUP", API_GROUP, API_GROUP, "Any other value is refused."),
+    ("CALICO_API_GROUP", "group", "the one that the cluster serves", f"{API_GROUP} or {NATIVE_GROUP}."),
 )
 
 # Known to upstream; set here they have no effect, and the log says so.

@@ -189,7 +189,7 @@ REQUESTS = {
     "no etcd endpoints": Case(7, "no etcd endpoints specified", {"datastore_type": "etcdv3"}),
     "network name missing": Case(7, "missing network name", {"name": None}),
     "network name bad": Case(7, "invalid characters found in network name", {"name": "a/b"}),
-    "native v3 custom resources": Case(7, "calico_api_group", {"calico_api_group": "projectcalico.org/v3"}),
+    "an unknown API group": Case(7, "calico_api_group", {"calico_api_group": "projectcalico.org"}),
     "version unknown": Case(1, "incompatible CNI versions", {"cniVersion": "9.9.9"}),
     "version of a wrong kind": Case(1, "incompatible CNI versions", {"cniVersion": 1}),
     **{f"CHECK with {version}": old("CHECK", version) for version in SUPPORTED if version < "0.4.0"},

@@ -199,7 +199,8 @@ def test_load_balancers_and_host_endpoints():
     assert wrong.assign_ips == "AllServices" and "assignIPs" in wrong.wrong[0]
 
 
-def test_records_of_another_api_are_refused_by_name():
+def test_an_api_group_is_one_of_two():
     assert parse_environment({"CALICO_API_GROUP": "crd.projectcalico.org/v1"}).api_group == "crd.projectcalico.org/v1"
-    with pytest.raises(InvalidConfig, match=r"CALICO_API_GROUP='projectcalico.org/v3': only crd\.projectcalico"):
-        parse_environment({"CALICO_API_GROUP": "projectcalico.org/v3"})
+    assert parse_environment({"CALICO_API_GROUP": "ProjectCalico.org/V3"}).api_group == "projectcalico.org/v3"
+    with pytest.raises(InvalidConfig, match=r"CALICO_API_GROUP='foo/v9': expected crd\.projectcalico\.org/v1 or proj"):
+        parse_environment({"CALICO_API_GROUP": "foo/v9"})

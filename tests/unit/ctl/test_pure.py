@@ -85,7 +85,7 @@ class TestSettings:
             ("apiVersion: v1\nkind: CalicoAPIConfig", "apiVersion must be projectcalico.org/v3, got v1"),
             (HEAD + "  etcdKey: inline", "spec.etcdKey is not supported"),
             (HEAD + "  etcdEndpoints: [a]", "spec.etcdEndpoints must be a text"),
-            (HEAD + "  calicoAPIGroup: projectcalico.org/v3", "only crd.projectcalico.org/v1 is supported"),
+            (HEAD + "  calicoAPIGroup: foo/v9", "spec.calicoAPIGroup of /etc/calico/calicoctl.cfg='foo/v9': expected"),
             ("a: [", "cannot read /etc/calico/calicoctl.cfg"),
         ],
     )
@@ -98,8 +98,12 @@ class TestSettings:
         group = "calicoAPIGroup: crd.projectcalico.org/v1"
         assert parse_config(f"{HEAD}  {group}\n  kubeconfig: /k\n").type == "kubernetes"
         assert parse_environment({"CALICO_API_GROUP": "crd.projectcalico.org/v1"}).type == ""
-        with pytest.raises(InvalidConfig, match=r"cannot use CALICO_API_GROUP='projectcalico.org/v3'"):
-            parse_environment({"CALICO_API_GROUP": "projectcalico.org/v3", "KUBECONFIG": "/k"})
+        newer = parse_environment({"CALICO_API_GROUP": "PROJECTCALICO.ORG/v3", "KUBECONFIG": "/k"})
+        assert newer.kubernetes.api_group == "projectcalico.org/v3"
+        named = parse_config(f"{HEAD}  calicoAPIGroup: projectcalico.org/v3\n  kubeconfig: /k\n")
+        assert named.kubernetes.api_group == "projectcalico.org/v3"
+        with pytest.raises(InvalidConfig, match=r"cannot use CALICO_API_GROUP='projectcalico.org'"):
+            parse_environment({"CALICO_API_GROUP": "projectcalico.org", "KUBECONFIG": "/k"})
 
     def test_a_file_that_was_named_must_exist(self, tmp_path):
         with pytest.raises(InvalidConfig) as caught:

@@ -41,10 +41,6 @@ ONLY = {  # with etcd as the datastore the lease is a key there
         (CRD, "kubecontrollersconfigurations"): ("get list watch create update", "controllers.run:Controllers"),
         (CRD, "kubecontrollersconfigurations/status"): ("update", "datastore.kubernetes.custom:CustomRecords"),
         ("migration.projectcalico.org", "datastoremigrations"): ("list", "controllers.elsewhere:read_why_refused"),
-        ("apiregistration.k8s.io", "apiservices/v3.projectcalico.org"): (
-            "get",
-            "controllers.elsewhere:read_why_refused",
-        ),
     },
     "calico-etcd.yaml": {
         ("", "namespaces"): (READ, "controllers.copies.rules:NAMESPACES"),

@@ -33,7 +33,7 @@ from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster, free_port, r
 from tests.e2e.kubernetes.definitions import defined, served_by_calicos_api_server
 from tests.e2e.kubernetes.programs import controllers, on_etcd
 from tests.e2e.kubernetes.records import POLICY, SETTINGS, prepare, profile, wipe
-from tests.e2e.kubernetes.roles import RBAC, rights
+from tests.e2e.kubernetes.roles import rights
 
 pytestmark = pytest.mark.kubernetes
 
@@ -314,30 +314,14 @@ def test_a_migration_of_the_datastore_is_refused_by_name(kube: Cluster, tmp_path
                 until(lambda: "these controllers lead" in process.log.read_text(), "it works", 90)
                 kube.request("POST", path, migration)
             assert process.process.wait(90) == 1
-    assert "DatastoreMigration v1-to-v3: moving the records" in process.log.read_text()
-
-
-@pytest.mark.parametrize("has_right", [True, False], ids=["our role", "upstream's role"])
-def test_records_as_custom_resources_of_v3_are_refused_by_name(kube: Cluster, tmp_path: Path, has_right: bool) -> None:
-    """Upstream's role does not show whose API it is: there the other group's absence would decide."""
-    with defined(kube, "projectcalico.org", "v3", "IPPool"), rights(kube, "calico.yaml"):
-        if not has_right:
-            path = f"{RBAC}/clusterroles/calico-kube-controllers"
-            role = kube.request("GET", path)
-            rules = [rule for rule in role["rules"] if rule.get("resources") != ["apiservices"]]
-            kube.request("PUT", path, {**role, "rules": rules})
-        with controllers(kube, tmp_path, **ON_KUBERNETES) as process:
-            if has_right:
-                assert process.process.wait(90) == 1
-            else:
-                until(lambda: process.check_status() == (0, "Ready"), "ready", 90)
-                assert process.end() == 0
-    refused = "custom resource definitions of projectcalico.org/v3: records that are stored" in process.log.read_text()
-    assert refused == has_right
+    assert (
+        "DatastoreMigration v1-to-v3: these controllers, and all nodes, keep the records in crd."
+        in process.log.read_text()
+    )
 
 
 def test_calicos_api_server_is_no_reason_to_refuse(kube: Cluster, tmp_path: Path) -> None:
-    """It serves the same group, out of the records that we know."""
+    """It serves the other group, out of the records that we know."""
     with (
         served_by_calicos_api_server(kube),
         rights(kube, "calico.yaml"),

@@ -117,12 +117,10 @@ def test_what_is_refused_is_named(name: str, text: str) -> None:
 
 
 def test_another_api_group_is_refused() -> None:
-    for group in ("", "crd.projectcalico.org/v1"):
+    for group in ("", "crd.projectcalico.org/v1", "ProjectCalico.org/v3"):
         require_supported({"CALICO_API_GROUP": group})
-    with pytest.raises(
-        InvalidConfig, match=r"CALICO_API_GROUP='projectcalico.org/v3': only crd\.projectcalico\.org/v1"
-    ):
-        require_supported({"CALICO_API_GROUP": "projectcalico.org/v3"})
+    with pytest.raises(InvalidConfig, match=r"CALICO_API_GROUP='foo/v9': expected crd\.projectcalico\.org/v1 or"):
+        require_supported({"CALICO_API_GROUP": "foo/v9"})
 
 
 def test_an_internal_data_plane_is_what_there_is() -> None:
