@@ -1,8 +1,9 @@
 """PURE: which pools a request may use, and which addresses are reserved.
 
 Rule: pools named by the request are used whatever they select, if they are usable at all and serve the purpose at hand;
-otherwise the automatic ones that select both the node and the namespace, sorted by name. Every error says what was
-asked for.
+otherwise the automatic ones that select both the node and the namespace, sorted by name. A pool whose selector cannot
+be read, which kubectl gets past an API server, selects nothing and is named only if no other pool is left. Every error
+says what was asked for.
 """
 
 from __future__ import annotations
@@ -45,10 +46,16 @@ def select_pools(
         return _serving(tuple(named.values()), use)
     if not usable:
         raise NoPool(f"cannot find a qualified ippool: no IPv{family} pool exists that is enabled")
-    selecting = tuple(p for p in usable if p.assignment_mode == "Automatic" and _selects(p, node, namespace_labels))
+    selecting, wrong = [], None
+    for pool in usable:
+        try:
+            if pool.assignment_mode == "Automatic" and _selects(pool, node, namespace_labels):
+                selecting.append(pool)
+        except NoPool as e:
+            wrong = wrong or e
     if not selecting:
-        raise NoPool(f"no configured Calico pools for node {node.name}")
-    return _serving(selecting, use)
+        raise wrong or NoPool(f"no configured Calico pools for node {node.name}")
+    return _serving(tuple(selecting), use)
 
 
 def is_usable(pool: IPPool, pools: Iterable[IPPool]) -> bool:

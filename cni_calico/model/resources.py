@@ -71,7 +71,12 @@ class IPPool:
 
     @property
     def usable(self) -> bool:
-        return not self.disabled and not self.metadata.deletion_timestamp and self.allocatable
+        return not self.disabled and not self.metadata.deletion_timestamp and self.allocatable and self.has_blocks
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a block of its size fits into it."""
+        return self.block_size >= self.cidr.prefixlen
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,22 @@ def test_automatic_pools_in_name_order():
     assert names(select_pools(POOLS, family=4, node=NODE, use="Tunnel")) == ["a", "b", "tunnels"]
 
 
+@pytest.mark.parametrize("wrong", [{"node_selector": "((("}, {"namespace_selector": "not a selector(("}])
+def test_a_pool_that_selects_by_nothing_readable_spoils_no_other(wrong):
+    odd = pool("a-first", "10.1.0.0/16", **wrong)
+    assert names(select_pools([odd, POOLS[0]], family=4, node=NODE, namespace_labels={})) == ["b"]
+    with pytest.raises(NoPool, match="cannot use IPPool a-first: its n"):
+        select_pools([odd, POOLS[2]], family=4, node=NODE, namespace_labels={})
+    assert names(select_pools([odd], family=4, node=NODE, explicit=("a-first",))) == ["a-first"]
+
+
+def test_a_pool_into_which_no_block_fits_is_not_used():
+    tight = replace(pool("a-tight", "10.1.0.0/28"), block_size=26)
+    assert names(select_pools([tight, POOLS[0]], family=4, node=NODE)) == ["b"]
+    with pytest.raises(NoPool, match="does not exist, or is not enabled"):
+        select_pools([tight], family=4, node=NODE, explicit=("a-tight",))
+
+
 def test_namespaces():
     assert names(select_pools(POOLS, family=4, node=NODE, namespace_labels={"team": "x"})) == ["a", "b", "team"]
     assert names(select_pools(POOLS, family=4, node=NODE, namespace_labels={"team": "y"})) == ["a", "b"]
