@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Renders the manifests and the Helm chart: ``render.py [--check]``; --check: only report whether they match.
 
-Rule: one source for both datastores. A block between "# begin only: WHICH" and "# end only", or a line ending in "#
-only: WHICH", is only for that datastore.
+Rule: one source for both datastores and both API groups. A block between "# begin only: WHICH" and "# end only", or a
+line ending in "# only: WHICH", is only for that datastore, or for the group projectcalico.org (native).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cni_calico import __version__
 from manifests.charts import render_chart
-from manifests.kinds import KINDS, definition, native_definition
+from manifests.kinds import GROUP, KINDS, NATIVE_GROUP, definition, native_definition
 from manifests.schemas import Schema
 
 HERE = Path(__file__).resolve().parent
@@ -45,8 +45,8 @@ def render_definitions(head: str, definitions: Iterable[Schema]) -> str:
     return head + "".join(f"---\n{text}" for text in texts)
 
 
-def select_lines(source: str, which: str) -> str:
-    """The lines for one datastore. Raises ValueError for a block that does not end."""
+def select_lines(source: str, *which: str) -> str:
+    """The lines for a datastore, and perhaps an API group. Raises ValueError for a block that does not end."""
     out, only = [], ""
     for line in source.splitlines():
         words = line.strip()
@@ -54,24 +54,33 @@ def select_lines(source: str, which: str) -> str:
             only = words.removeprefix("# begin only: ")
         elif words == "# end only":
             only = ""
-        elif only in ("", which):
+        elif only in ("", *which):
             text, mark, wanted = line.partition(" # only: ")
-            if not mark or wanted.strip() == which:
+            if not mark or wanted.strip() in which:
                 out.append(text)
     if only:
         raise ValueError(f"the block only for {only} does not end")
     return "\n".join(out) + "\n"
 
 
+def in_native_group(text: str) -> str:
+    """The rights that a manifest grants, in the other API group."""
+    text = text.replace(f"apiGroups: [{GROUP}]", f"apiGroups: [{NATIVE_GROUP}]")
+    return text.replace("resources: [ipamconfigs]", "resources: [ipamconfigurations]")
+
+
 def render_all() -> dict[str, str]:
     """File name -> content."""
     source = (HERE / "source" / "calico.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     definitions = render_definitions(_HEAD, map(definition, KINDS))
+    native = render_definitions(_NATIVE_HEAD, map(native_definition, KINDS))
     etcd = select_lines(source, "etcd")
     relays = (HERE / "source" / "calico-typha.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     files = {
         "crds.yaml": definitions,
-        "crds-v3.yaml": render_definitions(_NATIVE_HEAD, map(native_definition, KINDS)),
+        "crds-v3.yaml": native,
+        "calico-v3.yaml": in_native_group(select_lines(source, "kubernetes", "native"))
+        + native.removeprefix(_NATIVE_HEAD),
         "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
         "calico-etcd.yaml": etcd,
         # a base of kustomize reads no file outside of its directory

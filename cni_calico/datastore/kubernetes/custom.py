@@ -166,7 +166,7 @@ class CustomRecords:
         self, key: Key, wanted: JSON, written: Mapping[str, Any], deadline: Deadline, doing: str
     ) -> Mapping[str, Any]:
         status = wanted.get("status")
-        if status is None or written.get("status") == status:
+        if not status or written.get("status") == status:
             return written
         return self._replace(key, {**written, "status": status}, deadline, doing, "/status")
 

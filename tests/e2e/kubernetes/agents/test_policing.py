@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kubernetes.cluster import NODE_USER, Cluster
+from tests.e2e.kubernetes.cluster import NATIVE_ROOT, NODE_USER, Cluster, native_cluster
 from tests.e2e.kubernetes.node import Relay
 from tests.netns.policing.lab import NODE, Lab, lab, private_settings, traffic
 from tests.netns.policing.test_engine import _has_connections
@@ -33,8 +34,8 @@ POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{SPACE}/networkpolicies"
 GLOBAL = "/apis/crd.projectcalico.org/v1/globalnetworkpolicies"
 
 
-def roles() -> list[dict[str, Any]]:
-    documents = yaml.safe_load_all((ROOT / "manifests" / "calico.yaml").read_text())
+def roles(manifest: str) -> list[dict[str, Any]]:
+    documents = yaml.safe_load_all((ROOT / "manifests" / manifest).read_text())
     return [d for d in documents if d and "rbac" in d["apiVersion"] and d["metadata"]["name"] == "calico-node"]
 
 
@@ -81,7 +82,22 @@ class KubernetesLab:
 
 @pytest.fixture
 def policed_cluster(kube: Cluster, tmp_path: Path) -> Iterator[KubernetesLab]:
-    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
+    with policed(kube, tmp_path, "calico.yaml") as made:
+        yield made
+
+
+@pytest.fixture
+def natively_policed_cluster(tmp_path: Path) -> Iterator[KubernetesLab]:
+    """One whose records are resources of projectcalico.org/v3."""
+    cluster = native_cluster()
+    cluster.empty(NATIVE_ROOT)
+    with policed(cluster, tmp_path, "calico-v3.yaml") as made:
+        yield made
+
+
+@contextmanager
+def policed(kube: Cluster, tmp_path: Path, manifest: str) -> Iterator[KubernetesLab]:
+    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles(manifest)})
     kube.kubectl("apply", "-f", "-", stdin=items)
     kube.ensure_namespace(SPACE, labels={"team": "blue"})
     kube.ensure_namespace(OTHER, labels={"team": "red"})
@@ -167,6 +183,33 @@ def test_kubernetes_policies(policed_cluster: KubernetesLab) -> None:
         if event["user"]["username"] == NODE_USER and event.get("responseStatus", {}).get("code") == 403
     ]
     assert refused == []
+
+
+@pytest.mark.slow
+def test_policies_of_the_other_api_group(natively_policed_cluster: KubernetesLab) -> None:
+    """What kubectl gets through without an admission policy leaves the others in force."""
+    lab, node = natively_policed_cluster, natively_policed_cluster.node
+    path = f"{NATIVE_ROOT}/globalnetworkpolicies"
+    lab.pod(SPACE, "a", "10.65.0.1", app="a")
+    lab.pod(SPACE, "b", "10.65.0.2", app="b")
+    node.start()
+    node.until_in_force(endpoints=2)
+    assert node.passes("a", "b", 80)
+
+    def create(name: str, **spec: Any) -> None:
+        head = {"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": name}}
+        lab.create(path, {**head, "spec": spec})
+
+    create("bad", selector="not a selector((", types=["Ingress"], ingress=[{"action": "Deny"}])
+    create("default.b", order=1, selector="app == 'b'", types=["Ingress"], ingress=[{"action": "Deny"}])
+    node.until_passes("a", "b", 80, False)
+    assert node.passes("b", "a", 80)
+    until(lambda: "GlobalNetworkPolicy bad" in str(node.standing()["problems"]), "the bad policy is named")
+    lab.remove(f"{path}/default.b")
+    node.until_passes("a", "b", 80)
+    create("both", selector="app == 'b'", ingress=[{"action": "Allow"}])  # no types: both directions
+    node.until_passes("b", "a", 80, False)
+    assert node.passes("a", "b", 80)
 
 
 def test_policies_stay_while_the_api_server_is_away(policed_cluster: KubernetesLab) -> None:

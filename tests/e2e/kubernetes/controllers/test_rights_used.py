@@ -23,7 +23,6 @@ from cni_calico.model.resources import WorkloadEndpoint
 from tests.deadlines import soon, until
 from tests.e2e.janitors import NOW, SPACE, KubeField
 from tests.e2e.kubernetes.cluster import CONTROLLERS_USER, Cluster
-from tests.e2e.kubernetes.definitions import served_by_calicos_api_server
 from tests.e2e.kubernetes.programs import controllers
 from tests.e2e.kubernetes.records import POLICY, SETTINGS, LoadBalancers, of_node, put, wipe
 from tests.e2e.kubernetes.roles import RBAC, rights
@@ -108,7 +107,6 @@ def test_on_kubernetes(kube: Cluster, tmp_path: Path) -> None:
     kube.ensure_namespace(SPACE)
     try:
         with (
-            served_by_calicos_api_server(kube),  # then they ask whose the group projectcalico.org is
             rights(kube, "calico.yaml"),
             controllers(kube, tmp_path / "run", **environ) as process,
         ):

@@ -77,7 +77,13 @@ def test_every_variable_of_the_agent_is_one_it_reads() -> None:
 
 
 @pytest.mark.kubernetes
-@pytest.mark.parametrize("name", ["crds.yaml", "calico.yaml", "calico-etcd.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("crds.yaml", "calico.yaml", "calico-etcd.yaml"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("crds-v3.yaml", "calico-v3.yaml")),
+    ],
+)
 def test_the_api_server_takes_them(name: str, kube: Cluster) -> None:
     output = kube.kubectl("apply", "--dry-run=server", "-f", str(MANIFESTS / name))
     assert len(output.splitlines()) == len(documents(name))
