@@ -188,7 +188,8 @@ def _require_version(key: ResourceKey, document: Mapping[str, Any], current: Ver
     wanted, uid = metadata.get("resourceVersion"), metadata.get("uid")
     if wanted and str(wanted) != str(current.revision):
         raise UpdateConflict(key)
-    if uid and uid != (current.value.get("metadata") or {}).get("uid", uid):
+    # a file that kubectl wrote has the custom resource's own
+    if uid and uid not in ((current.value.get("metadata") or {}).get("uid", uid), current.uid):
         raise UpdateConflict(key)
 
 

@@ -126,6 +126,38 @@ def place_of(key: Key) -> Place:
     return Place(key.kind, PLURALS[key.kind], name, key.namespace)
 
 
+# -- identities ------------------------------------------------------------------------------------------------------
+
+
+def turned(uid: Any) -> Any:
+    """The UID of a resource for the UID of its custom resource, and back: the bits of each byte in reverse order, but
+    for bytes 6 and 8, which say what kind of UUID it is. So the two are two objects to Kubernetes, as in upstream. A
+    text that is no UUID stays.
+    """
+    try:
+        raw = bytes.fromhex(uid.replace("-", ""))
+    except (ValueError, AttributeError):
+        return uid
+    if len(raw) != 16 or len(uid) != 36:
+        return uid
+    text = bytes(each if i in (6, 8) else int(f"{each:08b}"[::-1], 2) for i, each in enumerate(raw)).hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _turned_owners(owners: Any, this: str, other: str) -> Any:
+    """References to owners in the group ``this`` as references to them in ``other``; those to other objects, and what
+    is no reference, stay. (Older versions of ours stored references as users wrote them.)
+    """
+    if not isinstance(owners, list):
+        return owners
+    return [
+        {**owner, "apiVersion": other, "uid": turned(owner.get("uid"))}
+        if isinstance(owner, dict) and owner.get("apiVersion") == this
+        else owner
+        for owner in owners
+    ]
+
+
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -215,9 +247,13 @@ def _read_resource(kind: str, obj: JSON) -> tuple[ResourceKey, dict[str, Any]]:
     note = _parse_note(annotations)
     out = {name: value for name, value in note.items() if value is not None}
     out["name"] = parse_text(_own_name(kind, metadata, note), "metadata.name")
-    for field in ("namespace", "uid", "deletionTimestamp"):
+    for field in ("namespace", "deletionTimestamp"):
         if metadata.get(field):
             out[field] = metadata[field]
+    if metadata.get("uid"):
+        out["uid"] = turned(metadata["uid"])
+    if note.get("ownerReferences"):
+        out["ownerReferences"] = _turned_owners(note["ownerReferences"], API_GROUP, API_VERSION)
     if not out.get("creationTimestamp") and metadata.get("creationTimestamp"):
         out["creationTimestamp"] = metadata["creationTimestamp"]
     own = {name: value for name, value in annotations.items() if name != METADATA}
@@ -276,6 +312,8 @@ def _resource_metadata(key: ResourceKey, metadata: JSON) -> dict[str, Any]:
         dropped.add("name")
     note = {name: value for name, value in metadata.items() if name not in dropped and value not in ({}, [], "")}
     note.setdefault("creationTimestamp", None)
+    if "ownerReferences" in note:
+        note["ownerReferences"] = _turned_owners(note["ownerReferences"], API_VERSION, API_GROUP)
     labels = {name: value for name, value in (metadata.get("labels") or {}).items() if _ours(name)}
     annotations = {name: value for name, value in (metadata.get("annotations") or {}).items() if _ours(name)}
     out: dict[str, Any] = {"annotations": {**annotations, METADATA: _compact(note)}}

@@ -45,6 +45,46 @@ class TestNames:
         assert crd.hostname_hash("node1") == "7DS2CCNJGGLTHBDQLLFO6SX24SY2YDDEG3W2VN556FA2W4DLLV5A"
 
 
+CR_UID = "c775b595-dc59-4ea0-b81b-7ea52accdd39"
+
+
+class TestIdentities:
+    def test_a_uid_is_turned_byte_by_byte_and_back(self):
+        assert crd.turned("01000000-0000-4100-8001-000000000080") == "80000000-0000-4100-8080-000000000001"
+        assert crd.turned(crd.turned(CR_UID)) == CR_UID != crd.turned(CR_UID)
+        for text in ("", "x", None, 7, "0" * 32, CR_UID + "0"):
+            assert crd.turned(text) == text
+
+    @given(st.uuids())
+    def test_a_turned_uid_is_one_of_the_same_kind(self, uid):
+        shown = crd.turned(str(uid))
+        assert crd.turned(shown) == str(uid)
+        assert (shown[14], shown[19]) == (str(uid)[14], str(uid)[19])
+
+    def test_owners_of_calicos_are_stored_under_the_uid_of_their_custom_resource(self):
+        tier = {"apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "t", "uid": crd.turned(CR_UID)}
+        other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": CR_UID}
+        key = ResourceKey("NetworkSet", "s", "ns")
+        document = {"metadata": {"name": "s", "namespace": "ns", "ownerReferences": [tier, other]}, "spec": {}}
+        obj = crd.object_of(key, document)
+        stored = json.loads(obj["metadata"]["annotations"][crd.METADATA])["ownerReferences"]
+        assert stored == [{**tier, "apiVersion": "crd.projectcalico.org/v1", "uid": CR_UID}, other]
+        assert crd.document_of(obj)["metadata"]["ownerReferences"] == [tier, other]
+
+    def test_owners_that_an_older_version_stored_as_they_were_are_turned_with_the_next_write(self):
+        tier = {"apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "t", "uid": crd.turned(CR_UID)}
+        note = json.dumps({"creationTimestamp": None, "ownerReferences": [tier]})
+        metadata = {"name": "s", "namespace": "ns", "uid": CR_UID, "annotations": {crd.METADATA: note}}
+        obj = {"apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkSet", "metadata": metadata, "spec": {}}
+        key, document = crd.read_object(obj)
+        assert document["metadata"]["ownerReferences"] == [tier]
+        assert document["metadata"]["uid"] == crd.turned(CR_UID)
+        written = crd.object_of(key, document, obj)
+        assert written["metadata"]["uid"] == CR_UID
+        [owner] = json.loads(written["metadata"]["annotations"][crd.METADATA])["ownerReferences"]
+        assert owner == {**tier, "apiVersion": "crd.projectcalico.org/v1", "uid": CR_UID}
+
+
 class TestIpam:
     def test_deleted_of_an_affinity_is_a_text(self):
         key = AffinityKey("n", CIDR)
