@@ -2,23 +2,40 @@
 
 Rule: it only drops, before every other rule, and shares no table or chain with the policies, so that neither can undo
 the other; whoever takes it away has its own rules in force. It is nftables', for both families at once; legacy iptables
-has it where the kernel has no nf_tables. There is room in it for sets of interfaces that are closed for another reason.
+has it where the kernel has no nf_tables. Single interfaces that wait for their policy are closed in the same way, by a
+table of their own: the agent takes the boot table away when it has decided, and they stay closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.nf_tables.filter import NfTables, why_no_nf_tables
-from cni_calico.netfilter.rules import DROP, AtInterface, CountPacket, NftRule
-from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, BaseHook, DropTable, Operation, TableId
+from cni_calico.netfilter.rules import DROP, AtInterface, CountPacket, Dispatch, NftRule
+from cni_calico.netfilter.tables import (
+    AddChain,
+    AddRules,
+    AddSet,
+    AddTable,
+    AddVerdicts,
+    BaseHook,
+    DropElements,
+    DropTable,
+    NftSet,
+    Operation,
+    TableId,
+    interface_key,
+)
 
 NFTABLES, IPTABLES = "nftables", "legacy iptables"
 TABLE = TableId("inet", "calico-boot")
 CHAIN = "calico-boot"  # of legacy iptables; names that begin with "cali-" are those of upstream's agent, or policies'
+WAITING = TableId("inet", "calico-waiting")
+_WAITING_CHAIN = "calico-waiting"  # of legacy iptables
+_WAITING_SET = NftSet("interfaces", ("ifname",), verdicts=True)
 _FIRST = -400  # before connection tracking and everything else that has a number of its own
 _DIRECTIONS = {"forward": (False, True), "input": (False,)}  # whether the interface is that of the way out
 _COMMENT = "workloads are closed until calico-node has decided"
@@ -56,6 +73,43 @@ def remove_boot_table(deadline: Deadline) -> bool:
     return bool(found)
 
 
+def apply_waiting(interfaces: Collection[str], deadline: Deadline, before: Collection[str] | None = None) -> None:
+    """Close exactly these interfaces, whose policies are not in force yet; others that were closed so are open.
+
+    ``before``: those of the last call that succeeded, if this process made it; without them everything is written.
+    Raises KernelError: no packet filter can be used, or it refused; then what was closed still is.
+    """
+    if before is not None and _is_changed(plan_waiting_change(frozenset(before), frozenset(interfaces)), deadline):
+        return
+    wanted = plan_waiting(interfaces)
+    no_nf_tables = why_no_nf_tables(wanted, deadline)
+    if not no_nf_tables:
+        with NfTables() as kernel:
+            kernel.apply(wanted, deadline)
+        return
+    if missing := programs.missing_programs():
+        if interfaces:
+            raise KernelError(f"cannot close interfaces: {no_nf_tables}, and for legacy iptables install {missing}")
+        return
+    for family in _families():
+        saved = programs.read_tables(family, deadline)
+        script = render_waiting(interfaces, saved) if interfaces else render_removal(saved, _WAITING_CHAIN)
+        if script:
+            programs.restore(family, script, deadline)
+
+
+def _is_changed(operations: Sequence[Operation], deadline: Deadline) -> bool:
+    """Whether that was possible; not if somebody else has changed the table."""
+    if not operations:
+        return True
+    try:
+        with NfTables() as kernel:
+            kernel.apply(operations, deadline)
+    except KernelError:
+        return False
+    return True
+
+
 def read_boot_table(deadline: Deadline) -> tuple[str, ...]:
     """The packet filters that have a boot table. Raises KernelError."""
     found = []
@@ -89,22 +143,52 @@ def _closing(prefix: str, is_out: bool) -> NftRule:
     return NftRule((AtInterface(is_out, prefix, is_prefix=True),), (CountPacket(), DROP), _COMMENT)
 
 
+def plan_waiting(interfaces: Collection[str]) -> tuple[Operation, ...]:
+    """PURE: the table of the interfaces that wait, in the place of an earlier one; no table for none."""
+    operations: list[Operation] = [AddTable(WAITING), DropTable(WAITING)]
+    if not interfaces:
+        return tuple(operations)
+    closed = {interface_key(name): DROP for name in sorted(interfaces)}
+    operations += [AddTable(WAITING), AddSet(WAITING, _WAITING_SET), AddVerdicts(WAITING, _WAITING_SET, closed)]
+    for hook, directions in _DIRECTIONS.items():
+        rules = [NftRule((), (Dispatch(is_out, _WAITING_SET.name),)) for is_out in directions]
+        operations += [AddChain(WAITING, hook, BaseHook(hook, _FIRST)), AddRules(WAITING, hook, tuple(rules))]
+    return tuple(operations)
+
+
+def plan_waiting_change(before: frozenset[str], wanted: frozenset[str]) -> tuple[Operation, ...]:
+    """PURE: the difference, in one transaction; it is refused where the table is not what ``before`` says."""
+    added = {interface_key(name): DROP for name in sorted(wanted - before)}
+    gone = frozenset(map(interface_key, before - wanted))
+    operations: list[Operation] = [AddVerdicts(WAITING, _WAITING_SET, added)] if added else []
+    return (*operations, *((DropElements(WAITING, _WAITING_SET, gone),) if gone else ()))
+
+
 def render_script(prefixes: Sequence[str], saved: str) -> str:
     """PURE: the script of iptables-restore that closes them. ``saved``: what iptables-save prints now."""
-    lines = ["*filter", f":{CHAIN} - [0:0]"]  # which empties the chain if it is there
-    lines += [f"-A {CHAIN} {direction} {prefix}+ -j DROP" for prefix in prefixes for direction in ("-i", "-o")]
+    return _render_closing(CHAIN, [f"{prefix}+" for prefix in prefixes], saved)
+
+
+def render_waiting(interfaces: Collection[str], saved: str) -> str:
+    """PURE: the script that closes the interfaces that wait, and no others."""
+    return _render_closing(_WAITING_CHAIN, sorted(interfaces), saved)
+
+
+def _render_closing(chain: str, patterns: Sequence[str], saved: str) -> str:
+    lines = ["*filter", f":{chain} - [0:0]"]  # which empties the chain if it is there
+    lines += [f"-A {chain} {direction} {pattern} -j DROP" for pattern in patterns for direction in ("-i", "-o")]
     # first again, if something was put before it
-    lines += [*_jumps(saved, "-D"), *(f"-I {hook.upper()} -j {CHAIN}" for hook in _DIRECTIONS)]
+    lines += [*_jumps(saved, "-D", chain), *(f"-I {hook.upper()} -j {chain}" for hook in _DIRECTIONS)]
     return "\n".join([*lines, "COMMIT", ""])
 
 
-def render_removal(saved: str) -> str:
+def render_removal(saved: str, chain: str = CHAIN) -> str:
     """PURE: the script that opens them again, "" if there is nothing of it."""
-    if not any(line.startswith(f":{CHAIN} ") for line in saved.splitlines()):
+    if not any(line.startswith(f":{chain} ") for line in saved.splitlines()):
         return ""
-    return "\n".join(["*filter", *_jumps(saved, "-D"), f"-F {CHAIN}", f"-X {CHAIN}", "COMMIT", ""])
+    return "\n".join(["*filter", *_jumps(saved, "-D", chain), f"-F {chain}", f"-X {chain}", "COMMIT", ""])
 
 
-def _jumps(saved: str, verb: str) -> list[str]:
-    found = [line for line in saved.splitlines() if line.startswith("-A ") and line.endswith(f" -j {CHAIN}")]
+def _jumps(saved: str, verb: str, chain: str) -> list[str]:
+    found = [line for line in saved.splitlines() if line.startswith("-A ") and line.endswith(f" -j {chain}")]
     return [line.replace("-A", verb, 1) for line in found]
