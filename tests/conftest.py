@@ -76,6 +76,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "kubernetes: tests/setup/tests.sh builds it",
     ),
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
+    "docker": (lambda: has_tool("docker-20.10/usr/sbin/dockerd"), "docker: tests/setup/tests.sh unpacks it"),
     "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),
     "registries": (
         lambda: (
