@@ -27,7 +27,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.faults import install_from_environment
 from cni_calico.kernel import netns
 from cni_calico.log import Log
-from cni_calico.model.keys import ResourceKey
+from cni_calico.model.keys import HandleKey, HandleList, ResourceKey, ResourceList
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
@@ -150,6 +150,15 @@ class Lab:
 
     def remove(self, kind: str, name: str, namespace: str = "") -> None:
         self._store.commit((Write.remove(ResourceKey(kind, name, namespace)),), Deadline.after(10))
+
+    def documents(self, kind: str, namespace: str = "") -> list[dict[str, Any]]:
+        """Those that are stored."""
+        return [dict(item.value) for item in self._store.list(ResourceList(kind, namespace), Deadline.after(10)).items]
+
+    def handles(self) -> list[str]:
+        """The handles under which addresses are held."""
+        found = self._store.list(HandleList(), Deadline.after(10)).items
+        return [item.key.handle_id for item in found if isinstance(item.key, HandleKey)]
 
     # -- workloads ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,188 @@
+"""The IPAM driver: addresses of Calico's pools for Docker.
+
+Rule: each address has a handle of its own, whose file is written before it is assigned. What Docker releases is
+released, or owed until it can be; an address that a dead endpoint of this node holds may be asked for again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.docker.context import DockerHost, call_deadline
+from cni_calico.docker.documents import (
+    ADDRESS_SPACES,
+    ANY_POOL,
+    EVERYWHERE,
+    IPAM_CAPABILITIES,
+    AddressRequest,
+    RequestFields,
+    parse_address,
+    parse_pool,
+    render_address,
+    render_pool,
+)
+from cni_calico.docker.links import LIBNETWORK, is_attached
+from cni_calico.docker.removal import handle_of, now_or_later, release_held, take_down
+from cni_calico.docker.state import HeldAddress
+from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
+from cni_calico.ipam.allocator import AssignRequest
+from cni_calico.model.documents.codec import decode_pool, decode_reservation
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import Address, IPPool
+from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.network.host import Host
+
+_TURN_S = 1.0  # requests that meet in one block only slow each other down
+MOVED_S = 60.0  # Docker has moved an interface into its container by then
+
+
+class AddressDriver:
+    """The calls of Docker's IPAM driver API, by name."""
+
+    def __init__(self, host: DockerHost) -> None:
+        self._host = host
+        self._turn = threading.Lock()
+
+    def get_capabilities(self, _: RequestFields) -> Mapping[str, Any]:
+        return IPAM_CAPABILITIES
+
+    def get_default_address_spaces(self, _: RequestFields) -> Mapping[str, Any]:
+        return ADDRESS_SPACES
+
+    def request_pool(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Raises InvalidConfig for a subnet that is no pool, and what the datastore raises."""
+        asked = parse_pool(fields)
+        if asked.subnet is None:
+            return render_pool(ANY_POOL[asked.family], EVERYWHERE[asked.family], asked.family)
+        found = [pool for pool in self._pools(call_deadline()) if pool.cidr == asked.subnet]
+        if not found:
+            raise InvalidConfig(
+                f"cannot use the subnet {asked.subnet}: no IP pool has this range (calicoctl get ippool)",
+                details="make a pool of it with 'calicoctl apply', or leave --subnet out",
+            )
+        if not found[0].usable:
+            raise InvalidConfig(
+                f"cannot use the subnet {asked.subnet}: its IP pool {found[0].metadata.name} is disabled"
+            )
+        return render_pool(found[0].metadata.name, str(asked.subnet), asked.family)
+
+    def release_pool(self, _: RequestFields) -> Mapping[str, Any]:
+        return {}
+
+    def request_address(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Raises CalicoError, with nothing held."""
+        asked, host, deadline = parse_address(fields), self._host, call_deadline()
+        require_ready(host.datastore, deadline)
+        if asked.address is not None:
+            self._take_over(str(asked.address), deadline)
+        held = HeldAddress(os.urandom(16).hex(), host.boot, asked.pool_id)
+        host.state.addresses.put(held, durable=True)
+        try:
+            request = self._plan(asked, held, deadline)
+            with _Turn(self._turn, deadline):
+                address = host.datastore.allocator.assign(request, deadline)[0].address
+            host.state.addresses.put(replace(held, address=str(address)), durable=True)
+        except CalicoError:
+            self._give_back(held)
+            raise
+        return render_address(address)
+
+    def release_address(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Also what is left of an endpoint, of which a killed dockerd says no more than this."""
+        host, address = self._host, fields.address("Address")
+        held = host.state.holding(str(address)) if address is not None else None
+        if held is None:
+            return {}
+        host.state.addresses.change(held.id, owed=True)
+        endpoint = host.state.endpoint_with(held.address)
+        if endpoint is not None:
+            host.state.endpoints.change(endpoint.id, owed=True)
+        if endpoint is not None:
+            now_or_later(host, f"endpoint {endpoint.id[:12]}", lambda deadline: take_down(host, endpoint.id, deadline))
+        else:
+            now_or_later(host, held.address, lambda deadline: release_held(host, held.id, deadline))
+        return {}
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _plan(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> AssignRequest:
+        host = self._host
+        base = AssignRequest(host.node, handle_of(held.id), {"node": host.node, "orchestrator": LIBNETWORK})
+        family = next((family for family, pool_id in ANY_POOL.items() if pool_id == asked.pool_id), 0)
+        pool = None
+        if not family:
+            pool = next((pool for pool in self._pools(deadline) if pool.metadata.name == asked.pool_id), None)
+            if pool is None:
+                raise InvalidConfig(f"cannot assign an address: there is no IP pool {asked.pool_id} any more")
+            family = pool.cidr.version
+        if asked.address is not None:
+            if asked.address.version != family or (pool is not None and asked.address not in pool.cidr):
+                outside = f"pool {asked.pool_id}" if pool is not None else "the network's pools"
+                raise InvalidConfig(f"cannot assign {asked.address}: it is outside of {outside}")
+            self._require_not_reserved(asked.address, deadline)
+            return replace(base, addresses=(asked.address,))
+        pools = (pool.metadata.name,) if pool is not None else ()
+        return replace(base, num4=1, pools4=pools) if family == 4 else replace(base, num6=1, pools6=pools)
+
+    def _pools(self, deadline: Deadline) -> list[IPPool]:
+        found = []
+        for item in self._host.datastore.store.list(ResourceList("IPPool"), deadline).items:
+            try:
+                if isinstance(item.key, ResourceKey):
+                    found.append(decode_pool(item.key, item.value))
+            except CorruptRecord:
+                continue  # 'calicoctl ipam check' reports it
+        return found
+
+    def _require_not_reserved(self, address: Address, deadline: Deadline) -> None:
+        for item in self._host.datastore.store.list(ResourceList("IPReservation"), deadline).items:
+            if isinstance(item.key, ResourceKey):
+                reservation = decode_reservation(item.key, item.value)
+                if any(address in cidr for cidr in reservation.reserved_cidrs):
+                    raise InvalidConfig(
+                        f"cannot assign {address}: it is reserved (IPReservation {reservation.metadata.name})"
+                    )
+
+    def _take_over(self, address: str, deadline: Deadline) -> None:
+        """Take down a dead endpoint that has this address. Raises InvalidConfig if a living one has it."""
+        host = self._host
+        held = host.state.holding(address)
+        if held is None:
+            return
+        endpoint = host.state.endpoint_with(address)
+        if endpoint is None and held.owed:
+            release_held(host, held.id, deadline)
+        if endpoint is None:
+            return
+        if not endpoint.owed and host.now() - endpoint.made_s < MOVED_S:
+            return  # the allocator says that the address is in use
+        with Host() as kernel:
+            is_alive = not endpoint.owed and is_attached(kernel, endpoint.id, deadline)
+        if not is_alive:
+            host.state.endpoints.change(endpoint.id, owed=True)
+            take_down(host, endpoint.id, deadline)
+
+    def _give_back(self, held: HeldAddress) -> None:
+        """What was perhaps assigned under a handle of which nobody knows."""
+        host = self._host
+        host.state.addresses.change(held.id, owed=True)
+        now_or_later(host, f"handle {handle_of(held.id)}", lambda deadline: release_held(host, held.id, deadline))
+
+
+class _Turn:
+    """One after the other, if that does not take long."""
+
+    def __init__(self, lock: threading.Lock, deadline: Deadline) -> None:
+        self._lock, self._deadline, self._has = lock, deadline, False
+
+    def __enter__(self) -> None:
+        self._has = self._lock.acquire(timeout=max(0.0, self._deadline.sooner(_TURN_S).remaining_s()))
+
+    def __exit__(self, *_: object) -> None:
+        if self._has:
+            self._lock.release()

@@ -1,0 +1,151 @@
+"""Cleans up what Docker has not told: after a reboot, a crash of ours or Docker's, an outage of the datastore.
+
+Rule: what was made in another boot of this host is over. Of this boot something is over if Docker, asked while its API
+serves, does not know it, and it is older than a minute; nothing is removed because Docker does not answer. What is owed
+is tried again until it is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from cni_calico.backoff import Backoff
+from cni_calico.daemon.said import Said
+from cni_calico.deadline import Deadline
+from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_members
+from cni_calico.docker.context import DockerHost
+from cni_calico.docker.identify import identify, learn_name, rename
+from cni_calico.docker.removal import release_held, take_down
+from cni_calico.docker.state import DockerEndpoint
+from cni_calico.errors import CalicoError
+
+_Paying = Callable[[DockerHost, str, Deadline], None]
+
+LOOK_S, OLD_S = 300.0, 60.0
+FIRST_S = 5.0  # for what another boot has left, before the first call is answered
+_STEP_S, _RETRY_S, _RETRY_MAX_S = 5.0, 1.0, 30.0
+
+
+class DockerCleanup:
+    """``wake`` ends the wait: something is owed, or Docker's API has begun to serve."""
+
+    def __init__(self, host: DockerHost) -> None:
+        self._host = host
+        self._wake = threading.Event()
+        self._retry = Backoff(_RETRY_S, _RETRY_MAX_S)
+        self._said = Said(host.log)
+        self._asks = False
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def docker_serves(self) -> None:
+        """What Docker does not know is looked for now."""
+        self._asks = True
+        self._wake.set()
+
+    def begin(self) -> None:
+        """What another boot has left is owed, and goes as far as that is possible soon; what waits is closed."""
+        host = self._host
+        for endpoint in host.state.endpoints.all():
+            if endpoint.boot != host.boot:
+                host.state.endpoints.change(endpoint.id, owed=True)
+        for held in host.state.addresses.all():
+            if held.boot != host.boot or not held.address:
+                host.state.addresses.change(held.id, owed=True)
+        waiting = {
+            each.id: (each.mac, [ip_address(address) for address in each.addresses])
+            for each in host.state.endpoints.all()
+            if each.waits and not each.owed
+        }
+        host.gate.close_all(waiting)
+        self._pay(Deadline.after(FIRST_S))
+
+    def run(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            done = self._look()
+            pause = LOOK_S if done else self._retry.next()
+            if done:
+                self._retry.reset()
+            while pause > 0 and not stopping.is_set() and not self._wake.is_set():
+                self._wake.wait(min(pause, 0.5))
+                pause -= 0.5
+            self._wake.clear()
+
+    def _look(self) -> bool:
+        """Whether nothing is left to be done soon."""
+        asks, self._asks = self._asks, False
+        failures = [] if self._pay(None) else ["something is still to be released"]
+        if asks or self._host.engine.is_open:
+            try:
+                self._compare()
+            except CalicoError as e:
+                failures.append(str(e))
+        self._said.say("clean-up", failures)
+        return not failures
+
+    def _pay(self, limit: Deadline | None) -> bool:
+        """Do what is owed; whether nothing is left."""
+        host, done = self._host, True
+        owed = [(each.id, take_down) for each in host.state.endpoints.all() if each.owed]
+        for endpoint, act in owed:
+            done = self._try(endpoint, act, limit) and done
+        for held in host.state.addresses.all():
+            if held.owed and host.state.endpoint_with(held.address) is None:
+                done = self._try(held.id, release_held, limit) and done
+        return done
+
+    def _try(self, id: str, act: _Paying, limit: Deadline | None) -> bool:
+        if limit is not None and limit.expired():
+            return False
+        try:
+            act(self._host, id, limit or Deadline.after(_STEP_S))
+        except CalicoError as e:
+            self._host.log.debug(f"{id[:12]}: {e}")
+            return False
+        return True
+
+    def _compare(self) -> None:
+        """With what Docker has. Raises CalicoError."""
+        host = self._host
+        host.docker_root = read_docker_root(host.engine, Deadline.after(_STEP_S))
+        members: dict[str, NetworkMembers] = {}
+        for network in {each.network for each in host.state.endpoints.all()} | {
+            each.id for each in host.state.networks.all()
+        }:
+            found = members[network] = read_members(host.engine, network, Deadline.after(_STEP_S))
+            if found.found:
+                learn_name(host, network, found.name)
+        for endpoint in host.state.endpoints.all():
+            if self._is_over(endpoint, members.get(endpoint.network)):
+                host.log.warning(f"endpoint {endpoint.id[:12]} is removed: Docker does not have it any more")
+                host.state.endpoints.change(endpoint.id, owed=True)
+                for address in endpoint.addresses:
+                    if (held := host.state.holding(address)) is not None:
+                        host.state.addresses.change(held.id, owed=True)
+                take_down(host, endpoint.id, Deadline.after(_STEP_S))
+            elif not endpoint.known:
+                identify(host, endpoint.id, Deadline.after(_STEP_S))
+        for network in [each.id for each in host.state.networks.all()]:
+            if not members[network].found and not any(each.network == network for each in host.state.endpoints.all()):
+                self._forget_network(network)
+
+    def _is_over(self, endpoint: DockerEndpoint, members: NetworkMembers | None) -> bool:
+        if members is None or endpoint.owed or self._host.now() - endpoint.made_s < OLD_S:
+            return False
+        return not members.found or endpoint.id not in members.endpoints
+
+    def _forget_network(self, network: str) -> None:
+        """One that is being made is not known to Docker yet, either: only one that had a name."""
+        held = self._host.state.networks.get(network)
+        if held is not None and held.name:
+            self._host.state.networks.remove(network)
+
+    def renamed(self, container: str) -> None:
+        """A container has another name."""
+        try:
+            rename(self._host, container, Deadline.after(_STEP_S))
+        except CalicoError as e:
+            self._host.log.warning(f"cannot write the new name of container {container[:12]}: {e}")

@@ -1,0 +1,47 @@
+"""What every part of the driver works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cni_calico.deadline import Deadline
+from cni_calico.docker.containers import DOCKER_ROOT
+from cni_calico.docker.engine import DockerEngine
+from cni_calico.docker.gate import PolicyGate
+from cni_calico.docker.settings import DockerSettings
+from cni_calico.docker.state import DockerState, EntryLocks
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.plugin.call.services import CallDatastore
+
+
+@dataclass(slots=True)
+class DockerHost:
+    """``boot``: of this host. ``now``: Unix time. ``docker_root``: where Docker's own files are.
+    ``later_until``: until then what is to be removed is left to the clean-up, because the datastore does not answer.
+    """
+
+    settings: DockerSettings
+    node: str
+    boot: str
+    datastore: CallDatastore
+    state: DockerState
+    engine: DockerEngine
+    gate: PolicyGate
+    files: Files
+    state_dir: str
+    log: Log
+    now: Callable[[], float]
+    new_uid: Callable[[], str]
+    locks: EntryLocks = field(default_factory=EntryLocks)
+    docker_root: str = DOCKER_ROOT
+    later_until: float = 0.0  # monotonic
+    wake: Callable[[], None] = lambda: None  # the clean-up
+
+
+CALL_S = 4.5  # dockerd waits for an answer for ever, and people for five seconds
+
+
+def call_deadline() -> Deadline:
+    return Deadline.after(CALL_S)

@@ -1,0 +1,82 @@
+"""The veth of an endpoint: made with both ends on the host, because Docker moves the container's end itself.
+
+Rule: the host's end has an alias that proves whose it is, and nothing of another alias is removed. It has no IPv4
+address: removing one would remove the container's route to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from errno import EEXIST
+
+from cni_calico.deadline import Deadline
+from cni_calico.docker.documents import host_name, peer_name
+from cni_calico.errors import LinkConflict
+from cni_calico.kernel import sysctl
+from cni_calico.kernel.netlink import links
+from cni_calico.kernel.netlink.links import Link
+from cni_calico.log import Log
+from cni_calico.model import names
+from cni_calico.model.resources import Address
+from cni_calico.plugin.network import host_routes
+from cni_calico.plugin.network.host import Host, read_link
+from cni_calico.plugin.network.plan import host_sysctls
+
+LIBNETWORK = "libnetwork"
+
+
+def alias_of(endpoint: str) -> str:
+    """PURE: the alias of the host's end."""
+    digest = names.attachment_digest(LIBNETWORK, endpoint, "")
+    return names.signed_alias(digest, names.owner_text(LIBNETWORK, LIBNETWORK, LIBNETWORK))
+
+
+def is_own(link: Link, endpoint: str) -> bool:
+    """PURE: whether an interface of the host is this endpoint's."""
+    digest = names.attachment_digest(LIBNETWORK, endpoint, "")
+    return names.digest_in(link.alias) == digest or (
+        not link.alias and not link.up and link.mac == names.HOST_MAC_BYTES
+    )
+
+
+def make_link(host: Host, endpoint: str, mac: bytes, mtu: int, families: Collection[int], deadline: Deadline) -> int:
+    """Make the veth, up on the host's side; returns the index of that end. Raises LinkConflict, KernelError."""
+    name = host_name(endpoint)
+    remove_link(host, endpoint, deadline)  # of a Join that a crash has ended
+    made = links.create_veth(name, peer_name(endpoint), host.home, mtu=mtu, mac=names.HOST_MAC_BYTES, peer_mac=mac)
+    outcome = host.rtnl.submit((made,), deadline)[0]
+    if outcome.error is not None:
+        if outcome.error.errno == EEXIST:
+            raise LinkConflict(f"cannot create interface {name}: it or {peer_name(endpoint)} exists", errno=EEXIST)
+        raise outcome.error
+    link = read_link(host.rtnl, name, deadline)
+    if link is None:
+        raise LinkConflict(f"cannot use interface {name}: somebody has removed it")
+    for path, value in host_sysctls(name, v4=4 in families, v6=6 in families):
+        sysctl.ensure(path, value, optional=path[0] == "ipv6" and 6 not in families)
+    host.rtnl.run((links.set_link(link.ifindex, name, up=True, alias=alias_of(endpoint)),), deadline)
+    return link.ifindex
+
+
+def ensure_routes(
+    host: Host, endpoint: str, index: int, addresses: list[Address], deadline: Deadline, log: Log
+) -> None:
+    """The host's routes to the container. Raises RouteConflict, KernelError."""
+    for address in addresses:
+        # the address is held under our handle, so a route of a dead workload may go
+        host_routes.ensure_route(host.rtnl, address, index, host_name(endpoint), deadline, lambda _: True, log)
+
+
+def remove_link(host: Host, endpoint: str, deadline: Deadline) -> None:
+    """Remove the veth, and with it the routes; absent, or somebody else's, is success. Raises KernelError."""
+    link = read_link(host.rtnl, host_name(endpoint), deadline)
+    if link is not None and is_own(link, endpoint):
+        outcome = host.rtnl.submit((links.delete_link(link.ifindex, link.name),), deadline)[0]
+        if outcome.error is not None and read_link(host.rtnl, link.ifindex, deadline) is not None:
+            raise outcome.error
+
+
+def is_attached(host: Host, endpoint: str, deadline: Deadline) -> bool:
+    """Whether the veth is there, and its other end in another namespace. Raises KernelError."""
+    link = read_link(host.rtnl, host_name(endpoint), deadline)
+    return link is not None and is_own(link, endpoint) and link.peer_netns != -1

@@ -1,0 +1,209 @@
+"""The network driver: networks, and containers that join and leave them.
+
+Rule: a container that starts is closed before its interface is up, and its start waits for its policy; a container that
+ends is taken down or owed, and Docker is always answered that it is. Each endpoint's calls take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.docker.context import DockerHost, call_deadline
+from cni_calico.docker.documents import (
+    NETWORK_CAPABILITIES,
+    NO_GATEWAY_NEEDED,
+    RequestFields,
+    parse_endpoint,
+    parse_network,
+    parse_ports,
+    render_join,
+)
+from cni_calico.docker.identify import find_owner, identify, record_endpoint
+from cni_calico.docker.links import ensure_routes, make_link
+from cni_calico.docker.records import remove_record
+from cni_calico.docker.removal import leave, now_or_later
+from cni_calico.docker.state import JOINED, DockerEndpoint, DockerNetwork
+from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig
+from cni_calico.kernel.mtu import mtu_of_default_route
+from cni_calico.model.resources import Address
+from cni_calico.plugin.mtu import DEFAULT_MTU, MIN_MTU
+from cni_calico.plugin.network.host import Host
+from cni_calico.plugin.network.plan import format_mac, random_mac
+
+_SANDBOX_S, _SANDBOX_LOOK_S = 20.0, 0.01
+_NO_PORTS = (
+    "start the container in a bridge network, where Docker publishes them, or let clients connect to its own address"
+)
+
+
+class NetworkDriver:
+    """The calls of Docker's network driver API, by name."""
+
+    def __init__(self, host: DockerHost) -> None:
+        self._host = host
+
+    def get_capabilities(self, _: RequestFields) -> Mapping[str, Any]:
+        return NETWORK_CAPABILITIES
+
+    def gw_alloc_check(self, _: RequestFields) -> Mapping[str, Any]:
+        return NO_GATEWAY_NEEDED
+
+    def create_network(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Raises InvalidConfig, KernelError."""
+        asked = parse_network(fields)
+        self._host.state.networks.put(DockerNetwork(asked.id, asked.mtu, asked.ingress), durable=True)
+        return {}
+
+    def delete_network(self, fields: RequestFields) -> Mapping[str, Any]:
+        self._host.state.networks.remove(fields.id("NetworkID"))
+        return {}
+
+    def create_endpoint(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Raises CalicoError, with nothing done; the kernel is not touched."""
+        asked, host = parse_endpoint(fields), self._host
+        with host.locks.hold(asked.id):
+            for address in asked.addresses:
+                self._require_free(asked.id, address)
+            mac = asked.mac or format_mac(random_mac(os.urandom(6)))
+            endpoint = DockerEndpoint(
+                asked.id, asked.network, host.boot, host.now(), [str(address) for address in asked.addresses], mac,
+                dict(asked.labels),
+            )  # fmt: skip
+            host.state.endpoints.put(endpoint, durable=True)
+        return {"Interface": {} if asked.mac else {"MacAddress": mac}}
+
+    def _require_free(self, endpoint: str, address: Address) -> None:
+        held = self._host.state.holding(str(address))
+        if held is None or held.owed:
+            raise InvalidConfig(
+                f"cannot use {address}: its IPAM driver is another one", details="use --ipam-driver calico-ipam"
+            )
+        other = self._host.state.endpoint_with(str(address))
+        if other is not None and other.id != endpoint:
+            raise AddressInUse(f"cannot use {address}: endpoint {other.id[:12]} has it")
+
+    def delete_endpoint(self, fields: RequestFields) -> Mapping[str, Any]:
+        host, id = self._host, fields.id("EndpointID")
+        if host.state.endpoints.get(id) is not None:
+            host.state.endpoints.change(id, owed=True)
+            now_or_later(host, f"endpoint {id[:12]}", lambda deadline: self._delete(id, deadline))
+        return {}
+
+    def _delete(self, id: str, deadline: Deadline) -> None:
+        host = self._host
+        with host.locks.hold(id):
+            leave(host, id, deadline)
+            remove_record(host, id, deadline)
+            host.state.endpoints.remove(id)
+
+    def endpoint_oper_info(self, _: RequestFields) -> Mapping[str, Any]:
+        return {"Value": {}}
+
+    def join(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Waits for the policy; without it the interface stays closed. Raises CalicoError, with everything undone."""
+        host, id, sandbox = self._host, fields.id("EndpointID"), fields.text("SandboxKey")
+        with host.locks.hold(id):
+            endpoint = host.state.endpoints.get(id)
+            if endpoint is None or endpoint.owed:
+                raise InvalidConfig(f"cannot connect the container: there is no endpoint {id[:12]}")
+            addresses = [ip_address(address) for address in endpoint.addresses]
+            waits = host.gate.is_due()
+            endpoint = replace(endpoint, step=JOINED, sandbox=sandbox, waits=waits)
+            host.state.endpoints.put(endpoint)
+            deadline = call_deadline()
+            try:
+                is_recorded = self._set_up(endpoint, addresses, deadline)
+            except CalicoError:
+                self._undo(id)
+                raise
+        if not is_recorded:
+            self._identify_later(id)
+        elif waits and not host.gate.wait(id, Deadline.after(host.settings.policy_wait_s)):
+            host.log.warning(
+                f"endpoint {id[:12]} starts closed: its policy is not known to be in force after "
+                f"{host.settings.policy_wait_s:g} s; it opens as soon as calico-node says that it is"
+            )
+        answer = dict(render_join(id, addresses))
+        answer["InterfaceName"] = {**answer["InterfaceName"], "DstPrefix": host.settings.interface_prefix}
+        return answer
+
+    def _set_up(self, endpoint: DockerEndpoint, addresses: list[Address], deadline: Deadline) -> bool:
+        """Make link, record and routes; whether the record has been written."""
+        host, families = self._host, frozenset[int](address.version for address in addresses)
+        owner = find_owner(host, endpoint, deadline)
+        if endpoint.waits:
+            host.gate.close(endpoint.id, endpoint.mac, addresses)
+        with Host() as kernel:
+            mac = bytes.fromhex(endpoint.mac.replace(":", ""))
+            index = make_link(kernel, endpoint.id, mac, self._mtu(endpoint.network, deadline), families, deadline)
+            if owner is not None or host.engine.is_open:
+                record_endpoint(host, endpoint, owner, deadline)
+            ensure_routes(kernel, endpoint.id, index, addresses, deadline, host.log)
+        return owner is not None or host.engine.is_open
+
+    def _undo(self, id: str) -> None:
+        """Docker deletes the endpoint afterwards, and releases its addresses."""
+        try:
+            leave(self._host, id, call_deadline())
+        except CalicoError as e:
+            self._host.log.error(f"while undoing: {e}")
+
+    def _identify_later(self, id: str) -> None:
+        threading.Thread(target=self._await_identity, args=(id,), name=f"identify-{id[:12]}", daemon=True).start()
+
+    def _await_identity(self, id: str) -> None:
+        """The container's namespace appears when Join has been answered, and before its program runs."""
+        limit, pause = Deadline.after(_SANDBOX_S), threading.Event()
+        while not limit.expired():
+            try:
+                if identify(self._host, id, limit):
+                    return
+            except CalicoError as e:
+                self._host.log.warning(f"endpoint {id[:12]}: {e}")
+                pause.wait(1.0)
+            pause.wait(_SANDBOX_LOOK_S)
+        self._host.wake()
+
+    def _mtu(self, network: str, deadline: Deadline) -> int:
+        host = self._host
+        held = host.state.networks.get(network)
+        if held is not None and held.mtu:
+            return held.mtu
+        if host.settings.veth_mtu:
+            return host.settings.veth_mtu
+        try:
+            written = int(host.files.read_text(f"{host.state_dir}/mtu").strip())
+        except (OSError, ValueError):
+            written = 0
+        return written if written >= MIN_MTU else mtu_of_default_route(deadline) or DEFAULT_MTU
+
+    def leave(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Before Docker puts the container's end back to the host under its old name."""
+        host, id = self._host, fields.id("EndpointID")
+
+        def act(deadline: Deadline) -> None:
+            with host.locks.hold(id):
+                leave(host, id, deadline)
+
+        if host.state.endpoints.get(id) is not None:
+            now_or_later(host, f"the interface of endpoint {id[:12]}", act)
+        return {}
+
+    def program_external_connectivity(self, fields: RequestFields) -> Mapping[str, Any]:
+        """Raises InvalidConfig for published ports: the container has its default route here."""
+        fields.id("EndpointID")
+        ports = parse_ports(fields)
+        if ports:
+            raise InvalidConfig(
+                f"cannot publish {', '.join(ports)}: this network publishes no ports", details=_NO_PORTS
+            )
+        return {}
+
+    def nothing_to_do(self, _: RequestFields) -> Mapping[str, Any]:
+        return {}

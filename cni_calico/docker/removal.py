@@ -1,0 +1,66 @@
+"""Takes an endpoint down: closed interface, link with its routes, record, addresses, file; in this order.
+
+Rule: every step tolerates absence, and the endpoint's file goes last: what cannot be done now is done later, from the
+file. Its addresses are released only when its record is gone, so that no policy meets another container's address.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cni_calico.deadline import Deadline
+from cni_calico.docker.context import DockerHost, call_deadline
+from cni_calico.docker.links import LIBNETWORK, remove_link
+from cni_calico.docker.records import remove_record
+from cni_calico.errors import CalicoError
+from cni_calico.plugin.network.host import Host
+
+_LATER_S = 5.0
+
+
+def leave(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
+    """Remove what is in the kernel. Raises KernelError. The caller holds the endpoint's lock."""
+    with Host() as kernel:
+        remove_link(kernel, endpoint, deadline)
+    host.gate.forget(endpoint)
+
+
+def take_down(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
+    """Remove an endpoint, and its addresses if they are owed. Raises CalicoError; then it is still owed."""
+    with host.locks.hold(endpoint):
+        found = host.state.endpoints.get(endpoint)
+        if found is None:
+            return
+        leave(host, endpoint, deadline)
+        remove_record(host, endpoint, deadline)
+        for address in found.addresses:
+            held = host.state.holding(address)
+            if held is not None and held.owed:
+                release_held(host, held.id, deadline)
+        host.state.endpoints.remove(endpoint)
+
+
+def release_held(host: DockerHost, id: str, deadline: Deadline) -> None:
+    """Release one address by its handle. Raises CalicoError; then it is still owed."""
+    host.datastore.allocator.release_handle(handle_of(id), deadline)
+    host.state.addresses.remove(id)
+
+
+def handle_of(id: str) -> str:
+    """PURE: the handle of one address."""
+    return f"{LIBNETWORK}.{id}"
+
+
+def now_or_later(host: DockerHost, what: str, act: Callable[[Deadline], None]) -> None:
+    """Do what a call of Docker's says, or leave it to the clean-up: dockerd never repeats such a call. After a failure
+    the next calls leave it at once, because several of them belong to one container.
+    """
+    if time.monotonic() >= host.later_until:
+        try:
+            act(call_deadline())
+            return
+        except CalicoError as e:
+            host.log.warning(f"{what} will be removed later: {e}")
+            host.later_until = time.monotonic() + _LATER_S
+    host.wake()

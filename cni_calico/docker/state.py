@@ -1,0 +1,234 @@
+"""What this driver has done for Docker: a small file for each network, address and endpoint.
+
+Rule: a file is written before its effect and removed after the effect is undone, so that what a crash leaves can be
+found. A file that cannot be read is reported, and is not used; nothing is removed because of it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Generic, TypeVar
+
+from cni_calico.errors import KernelError
+from cni_calico.kernel.files import Files
+from cni_calico.log import Log
+from cni_calico.model.documents.fields import brief
+
+DIRECTORY = "docker"  # in the state directory
+FORMAT = 1
+MADE, JOINED = "made", "joined"  # steps of an endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class DockerNetwork:
+    """``name`` "": Docker has not told it yet."""
+
+    id: str
+    mtu: int = 0
+    ingress: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAddress:
+    """``id`` is the second half of the handle. ``address`` "": the request was under way. ``owed``: to be released."""
+
+    id: str
+    boot: str
+    pool: str = ""
+    address: str = ""
+    owed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DockerEndpoint:
+    """``waits``: its interface is closed until its policy is in force. ``known``: its record says who the container is.
+    ``owed``: it is to be removed. ``made_s``: Unix time. ``labels``: of ``--driver-opt``.
+    """
+
+    id: str
+    network: str
+    boot: str
+    made_s: float
+    addresses: list[str] = field(default_factory=list)
+    mac: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    step: str = MADE
+    sandbox: str = ""
+    container: str = ""
+    waits: bool = False
+    known: bool = False
+    owed: bool = False
+
+
+Shelved = TypeVar("Shelved", DockerNetwork, HeldAddress, DockerEndpoint)
+
+
+class Shelf(Generic[Shelved]):
+    """The files of one kind, and what is in them. Safe with threads; changes of one entry are for its lock's holder."""
+
+    def __init__(self, files: Files, directory: str, kind: type[Shelved], log: Log) -> None:
+        self._files, self._directory, self._log = files, directory, log
+        self._kind: type[Shelved] = kind
+        self._guard = threading.Lock()
+        self._entries: dict[str, Shelved] = {}
+        self.unreadable: tuple[str, ...] = ()
+
+    def read(self) -> None:
+        """Read the directory; unreadable files are logged. Raises KernelError."""
+        found, unreadable = {}, []
+        try:
+            self._files.make_directory(self._directory, 0o700)
+            for name in self._files.names(self._directory):
+                if name.startswith(".") or not name.endswith(".json"):
+                    continue
+                path = f"{self._directory}/{name}"
+                try:
+                    entry = _parse(self._kind, json.loads(self._files.read_bytes(path)))
+                    if f"{entry.id}.json" != name:
+                        raise ValueError(f"it says that it is {brief(entry.id)}'s")
+                except (OSError, ValueError, RecursionError) as e:
+                    unreadable.append(f"{path}: {brief(str(e), 200)}")
+                    continue
+                found[entry.id] = entry
+        except OSError as e:
+            raise KernelError(f"cannot use {self._directory}: {e.strerror or e}", errno=e.errno or 0) from e
+        for text in unreadable:
+            self._log.error(f"not used, because it cannot be read: {text}")
+        with self._guard:
+            self._entries, self.unreadable = found, tuple(unreadable)
+
+    def get(self, id: str) -> Shelved | None:
+        with self._guard:
+            return self._entries.get(id)
+
+    def all(self) -> list[Shelved]:
+        with self._guard:
+            return list(self._entries.values())
+
+    def find(self, judge: Callable[[Shelved], bool]) -> Shelved | None:
+        return next(filter(judge, self.all()), None)
+
+    def put(self, entry: Shelved, *, durable: bool = False) -> None:
+        """Raises KernelError. ``durable``: it is to survive a crash of the machine, too."""
+        data = json.dumps({"format": FORMAT, **asdict(entry)}, separators=(",", ":")).encode()
+        path = self._path(entry.id)
+        try:
+            self._files.write_atomic(path, data, 0o600, durable=durable)
+        except OSError as e:
+            raise KernelError(f"cannot write {path}: {e.strerror or e}", errno=e.errno or 0) from e
+        with self._guard:
+            self._entries[entry.id] = entry
+
+    def change(self, id: str, **changed: Any) -> None:
+        """Change an entry, if it is there. Raises KernelError."""
+        entry = self.get(id)
+        if entry is not None:
+            self.put(replace(entry, **changed))
+
+    def remove(self, id: str) -> None:
+        """Absent is success. Raises KernelError."""
+        path = self._path(id)
+        try:
+            self._files.remove(path)
+        except OSError as e:
+            raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
+        with self._guard:
+            self._entries.pop(id, None)
+
+    def _path(self, id: str) -> str:
+        return f"{self._directory}/{id}.json"
+
+
+def _parse(kind: type[Shelved], document: Any) -> Shelved:
+    """Raises ValueError."""
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        raise ValueError("its format is unknown")
+    shapes = {item.name: _SHAPES[str(item.type)] for item in fields(kind)}
+    for name, value in document.items():
+        if name not in shapes or not shapes[name](value):
+            raise ValueError(f"{brief(name)} is wrong")
+    try:
+        return kind(**document)
+    except TypeError as e:
+        raise ValueError("a field is missing") from e
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "list[str]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
+
+
+class EntryLocks:
+    """One lock for each name in use."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+
+    def hold(self, name: str) -> _HeldLock:
+        return _HeldLock(self, name)
+
+    def take(self, name: str) -> threading.Lock:
+        with self._guard:
+            lock, users = self._locks.get(name, (threading.Lock(), 0))
+            self._locks[name] = lock, users + 1
+            return lock
+
+    def give_back(self, name: str) -> None:
+        with self._guard:
+            lock, users = self._locks[name]
+            if users == 1:
+                del self._locks[name]
+            else:
+                self._locks[name] = lock, users - 1
+
+
+class _HeldLock:
+    def __init__(self, locks: EntryLocks, name: str) -> None:
+        self._locks, self._name = locks, name
+
+    def __enter__(self) -> None:
+        self._lock = self._locks.take(self._name)
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._locks.give_back(self._name)
+
+
+class DockerState:
+    """The three shelves, as files below the state directory."""
+
+    def __init__(self, files: Files, state_dir: str, log: Log) -> None:
+        base = f"{state_dir}/{DIRECTORY}"
+        self.networks: Shelf[DockerNetwork] = Shelf(files, f"{base}/networks", DockerNetwork, log)
+        self.addresses: Shelf[HeldAddress] = Shelf(files, f"{base}/addresses", HeldAddress, log)
+        self.endpoints: Shelf[DockerEndpoint] = Shelf(files, f"{base}/endpoints", DockerEndpoint, log)
+
+    def read(self) -> None:
+        """Raises KernelError."""
+        for shelf in (self.networks, self.addresses, self.endpoints):
+            shelf.read()
+
+    def holding(self, address: str) -> HeldAddress | None:
+        return self.addresses.find(lambda held: held.address == address)
+
+    def endpoint_with(self, address: str) -> DockerEndpoint | None:
+        return self.endpoints.find(lambda endpoint: address in endpoint.addresses)
+
+    def unreadable(self) -> Iterator[str]:
+        for shelf in (self.networks, self.addresses, self.endpoints):
+            yield from shelf.unreadable

@@ -1,0 +1,114 @@
+"""What Docker's users get to read when something cannot be had, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.deadlines import until
+from tests.netns.docker.machine import Machine
+
+pytestmark = [pytest.mark.netns, pytest.mark.docker]
+
+CREATE = ("network", "create", "--driver", "calico", "--ipam-driver", "calico-ipam")
+REFUSED = [
+    (("--subnet", "10.9.0.0/16"), "no IP pool has this range"),
+    (("--subnet", "10.77.0.0/24"), "its IP pool closed is disabled"),
+    (("--subnet", "10.65.0.0/24", "--ip-range", "10.65.0.0/28"), "--ip-range"),
+    (("--subnet", "10.65.0.0/24", "--gateway", "10.65.0.1"), "--gateway"),
+    (("--subnet", "10.65.0.0/24", "--aux-address", "router=10.65.0.9"), "--aux-address"),
+    (("--ipam-opt", "pool=x"), "--ipam-opt pool"),
+    (("--internal",), "--internal"),
+    (("-o", "mtuu=1400"), "-o mtuu"),
+    (("-o", "ipv4_pools=a"), "choose the pool with --subnet"),
+    (("-o", "mtu=9"), "mtu=9"),
+    (("-o", "profile_ingress=some"), "profile_ingress=some"),
+]
+
+
+def no_addresses(box: Machine) -> bool:
+    return not (box.handles() or box.files("addresses"))
+
+
+@contextmanager
+def closed_pool(box: Machine) -> Iterator[None]:
+    box.lab.put(
+        "IPPool", "closed", {"cidr": "10.77.0.0/24", "blockSize": 28, "disabled": True, "nodeSelector": "all()"}
+    )
+    yield
+    box.lab.remove("IPPool", "closed")
+
+
+def test_networks_that_are_refused(box: Machine) -> None:
+    with closed_pool(box):
+        for arguments, text in REFUSED:
+            assert text in box.refused(*CREATE, *arguments, "web"), arguments
+    other = ("network", "create", "--driver", "calico", "--subnet", "172.30.0.0/24", "web")
+    assert "use --ipam-driver calico-ipam" in box.refused(*other)
+    assert not box.files("networks") and no_addresses(box)
+    assert not box.docker("network", "ls", "-q", "--filter", "name=web").stdout
+
+
+def test_addresses_that_are_refused(box: Machine) -> None:
+    box.network("web", "--subnet", "10.65.0.0/24")
+
+    def refused(name: str, address: str) -> str:
+        return box.refused("run", "-d", "--name", name, "--network", "web", "--ip", address, "box", "sleep", "100")
+
+    assert box.run("chosen", "web", "--ip", "10.65.0.77") == "10.65.0.77"
+    assert "10.65.0.77" in refused("taken", "10.65.0.77")
+    box.lab.put("IPReservation", "kept", {"reservedCIDRs": ["10.65.0.88"]})
+    assert "reserved" in refused("reserved", "10.65.0.88")
+    box.lab.remove("IPReservation", "kept")
+    assert "10.66.0.1" in refused("outside", "10.66.0.1")
+    assert len(box.handles()) == len(box.files("addresses")) == len(box.files("endpoints")) == 1
+    box.docker("restart", "-t", "0", "chosen")
+    assert box.address("chosen", "web") == "10.65.0.77", "it keeps an address that was chosen"
+
+
+def test_published_ports_are_refused_where_they_would_not_work(box: Machine) -> None:
+    box.network("web")
+    text = box.refused("run", "-d", "--name", "one", "-p", "8080:80", "--network", "web", "box", "sleep", "100")
+    assert "cannot publish 8080:80/tcp" in text
+    until(box.is_clean, "nothing is left")
+    box.run("two", "bridge", "-p", "8080:80")
+    box.docker("network", "connect", "web", "two")
+    assert "two" in box.records(), "Docker's bridge publishes it"
+
+
+def test_a_datastore_that_is_not_ready(box: Machine) -> None:
+    box.network("web")
+    box.run("before", "web")
+    box.lab.put("ClusterInformation", "default", {"datastoreReady": False})
+    text = box.refused("run", "-d", "--name", "one", "--network", "web", "box", "sleep", "100")
+    assert "not ready to process requests" in text
+    box.docker("rm", "-f", "before")
+    box.lab.remove("ClusterInformation", "default")
+    until(box.is_clean, "nothing is left")
+
+
+def test_malformed_requests(box: Machine) -> None:
+    """On sockets that are root's alone."""
+    directory = f"/proc/{box.pid}/root/run/docker/plugins"
+    asked = {
+        b"POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 0\r\n\r\n": b"400",
+        b"POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 2\r\n\r\n[]": b"400",
+        b'POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 24\r\n\r\n{"EndpointID": "../../x"}': b"400",
+        b"POST /NetworkDriver.Fly HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}": b"404",
+        b"GET /NetworkDriver.Join HTTP/1.1\r\n\r\n": b"405",
+        b"POST /NetworkDriver.Leave HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n": b"413",
+        b'POST /NetworkDriver.Leave HTTP/1.1\r\nContent-Length: 20\r\n\r\n{"EndpointID": "ab"}': b"200",
+        b"hello\r\n\r\n": b"400",
+    }
+    for request, status in asked.items():
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(f"{directory}/calico.sock")
+            client.sendall(request)
+            answer = b"".join(iter(lambda: client.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 " + status) and b"Traceback" not in answer, request
+    for name in ("calico", "calico-ipam"):
+        assert stat.S_IMODE((box.root / directory / f"{name}.sock").stat().st_mode) == 0o600

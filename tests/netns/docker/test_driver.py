@@ -1,0 +1,202 @@
+"""Docker's containers in Calico's networks: real dockerd, our driver, the policy engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.deadlines import until
+from tests.netns.docker.machine import NAMESPACE, Machine
+from tests.netns.policing.lab import socket_in
+
+pytestmark = [pytest.mark.netns, pytest.mark.docker]
+
+LISTEN = ("sh", "-c", "while :; do nc -l -p 80 -e echo answered; done")
+ETH_P_ALL = 0x0003
+
+
+WORDS = {"jailed": 1001, "free": 1002}  # the ports to which they knock
+
+
+def talker(word: str) -> tuple[str, ...]:
+    """A program that knocks at the world as soon as it starts, again and again."""
+    return ("sh", "-c", f"while :; do nc -w 1 192.0.2.1 {WORDS[word]}; done")
+
+
+def answers(box: Machine, client: str, address: str) -> bool:
+    done = box.docker("exec", client, "nc", "-w", "2", address, "80", check=False)
+    return "answered" in done.stdout
+
+
+def deny(box: Machine, container: str, direction: str) -> None:
+    rules = {"types": [direction], direction.lower(): [{"action": "Deny"}]}
+    box.lab.put(
+        "GlobalNetworkPolicy", "deny", {"selector": f"cni-calico.io/container == '{container}'", "order": 1, **rules}
+    )
+
+
+def start_agent(box: Machine) -> None:
+    box.lab.start()
+    box.lab.until_in_force()
+
+
+def waiting(box: Machine) -> set[str]:
+    """The interfaces that are closed until their policy is in force."""
+    done = box.lab.host.run("nft", "-j", "list", "table", "inet", "calico-waiting", check=False)
+    if done.returncode:
+        return set()
+    maps = [item["map"] for item in json.loads(done.stdout)["nftables"] if "map" in item]
+    return {element[0] for found in maps for element in found.get("elem", ())}
+
+
+class Capture:
+    """The ports to which something goes out of the host."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+        self._ports: set[int] = set()
+
+    def has(self, word: str) -> bool:
+        while True:
+            try:
+                data = self._socket.recv(2048)
+            except BlockingIOError:
+                return WORDS[word] in self._ports
+            self._ports.add(int.from_bytes(data[36:38], "big"))  # of TCP, after Ethernet's and IP's heads
+
+
+@contextmanager
+def capture(box: Machine) -> Iterator[Capture]:
+    with socket_in(box.lab.host, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as opened:
+        opened.bind(("uplink", ETH_P_ALL))
+        opened.setblocking(False)
+        yield Capture(opened)
+
+
+def test_a_container_gets_an_address_a_record_and_a_name_and_leaves_nothing(box: Machine) -> None:
+    """On one host, without anything of calico-node: its containers reach one another, and the host."""
+    box.network("web")
+    labels = ("--label", "app=shop", "--label", "com.docker.compose.project=shop", "--hostname", "shop")
+    address = box.run("server", "web", *labels, command=LISTEN)
+    box.run("client", "web")
+    assert answers(box, "client", address) and answers(box, "client", "server"), "and by Docker's DNS"
+    record, shown = box.records()["server"], box.inspect("server")
+    assert record["spec"]["ipNetworks"] == [f"{address}/32"] and record["spec"]["profiles"] == ["web"]
+    assert record["spec"]["containerID"] == shown["Id"]
+    assert record["spec"]["mac"] == shown["NetworkSettings"]["Networks"]["web"]["MacAddress"]
+    endpoint = record["spec"]["endpoint"]
+    assert record["metadata"]["name"] == f"n1-libnetwork-libnetwork-{endpoint}"
+    assert record["metadata"]["labels"] == {
+        "cni-calico.io/container": "server",
+        "cni-calico.io/image": "box",
+        "cni-calico.io/network": "web",
+        "cni-calico.io/compose-project": "shop",
+        "org.projectcalico.label.app": "shop",
+        "org.projectcalico.label.com.docker.compose.project": "shop",
+        f"projectcalico.org/{'namespace'}": NAMESPACE,
+        "projectcalico.org/orchestrator": NAMESPACE,
+    }
+    box.docker("rename", "server", "renamed")
+    until(lambda: "renamed" in box.records(), "the new name")
+    box.docker("restart", "-t", "0", "renamed")
+    assert list(box.records()) in (["renamed", "client"], ["client", "renamed"])
+    assert len(box.handles()) == 2
+    box.docker("rm", "-f", "renamed", "client")
+    assert box.is_clean(), "when Docker says so, everything is gone"
+    assert len(box.files("networks")) == 1
+    box.docker("network", "rm", "web")
+    assert not box.files("networks")
+    assert not waiting(box), "no agent has ever run: nothing waits"
+
+
+def test_a_container_starts_when_its_policy_is_in_force(box: Machine) -> None:
+    deny(box, "server", "Ingress")
+    start_agent(box)
+    box.network("web")
+    address = box.run("server", "web", command=LISTEN)
+    box.run("client", "web")
+    files = {path.name.rpartition(" ")[2] for path in (box.root / "endpoint-status").iterdir()}
+    assert files == {record["spec"]["endpoint"] for record in box.records().values()}
+    assert not waiting(box)
+    assert not answers(box, "client", address)
+    box.lab.remove("GlobalNetworkPolicy", "deny")
+    until(lambda: answers(box, "client", address), "the policy is gone")
+
+
+def test_it_starts_closed_without_an_agent_and_opens_when_there_is_one(box: Machine) -> None:
+    """The driver may end meanwhile."""
+    (box.root / "state" / "nodename").write_text("n1")
+    box.network("web")
+    address = box.run("server", "web", command=LISTEN)
+    box.run("client", "web")
+    assert "starts closed" in box.log()
+    assert waiting(box) == set(box.veths())
+    assert not answers(box, "client", address)
+    box.end("driver", signal.SIGKILL)
+    box.start_driver()
+    assert waiting(box) == set(box.veths())
+    box.lab.start()
+    until(lambda: not waiting(box), "the agent has decided that there is no policy to enforce")
+    until(lambda: answers(box, "client", address), "open")
+
+
+def test_nothing_passes_before_the_policy_after_a_reboot(box: Machine) -> None:
+    """dockerd starts containers by itself, and answers nobody until they are up; calico-node comes last."""
+    deny(box, "jailed", "Egress")
+    start_agent(box)
+    box.network("web")
+    for name in ("jailed", "free"):
+        box.run(name, "web", "--restart", "always", command=talker(name))
+    before = {name: record["spec"]["ipNetworks"] for name, record in box.records().items()}
+    (box.root / "state" / "nodename").write_text("n1")
+    with capture(box) as seen:
+        until(lambda: seen.has("free"), "what is allowed goes out")
+        assert not seen.has("jailed")
+    box.power_off()
+    with capture(box) as seen:
+        box.power_on()
+        box.start_driver()
+        box.start_docker()
+        until(lambda: set(box.records()) == {"jailed", "free"}, "both containers have records again")
+        assert waiting(box) == set(box.veths()) and len(box.veths()) == 2
+        assert not seen.has("free") and not seen.has("jailed")
+        start_agent(box)
+        until(lambda: not waiting(box), "both are open, each with its policy")
+        until(lambda: seen.has("free"), "what is allowed goes out")
+        assert not seen.has("jailed")
+    assert set(before) == set(box.records())
+    assert len(box.handles()) == len(box.files("addresses")) == 2, "those of the former boot are released"
+
+
+def test_a_killed_dockerd_leaves_nothing(box: Machine) -> None:
+    """It tells no more than the addresses that its dead containers had."""
+    box.network("web")
+    box.run("server", "web", "--restart", "always", command=LISTEN)
+    box.run("gone", "web")
+    box.kill_docker()
+    box.start_docker()
+    until(lambda: set(box.records()) == {"server"} and len(box.handles()) == 1, "one is left")
+    assert box.records()["server"]["metadata"]["labels"]["cni-calico.io/image"] == "box"
+    until(lambda: len(box.veths()) == 1, "its interface")
+
+
+@pytest.mark.parametrize("fault", ["netlink.link-create:after:1:kill", "file.rename:after:1:kill"])
+def test_a_driver_that_dies_while_a_container_starts(box: Machine, fault: str) -> None:
+    """dockerd repeats the request without its body. What is left is gone, and the next container starts."""
+    box.network("web")
+    box.run("before", "web")
+    box.end("driver")
+    box.start_driver(CALICO_FAULT=fault)
+    begun = box.begin("run", "--name", "one", "--network", "web", "box", "true")
+    until(lambda: not box.is_running("driver"), "it dies")
+    box.make_well()
+    said, _ = begun.communicate(timeout=60)
+    assert begun.returncode and "its body is empty" in said
+    until(lambda: len(box.files("addresses")) == len(box.files("endpoints")) == 1, "nothing of it is left")
+    assert len(box.records()) == len(box.handles()) == len(box.veths()) == 1
+    box.run("two", "web")

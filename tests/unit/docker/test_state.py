@@ -1,0 +1,68 @@
+"""The driver's own files: what was written is read again, and what cannot be read is reported and not used."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cni_calico.docker.state import DockerEndpoint, DockerState, EntryLocks, HeldAddress
+from cni_calico.kernel.files import Files
+from cni_calico.log import SILENT
+
+NAME = "ab12"
+
+
+def opened(root: Path) -> DockerState:
+    state = DockerState(Files(), str(root), SILENT)
+    state.read()
+    return state
+
+
+def test_what_is_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    endpoint = DockerEndpoint(NAME, "net", "boot", 1.5, ["10.65.0.1"], "02:00:00:00:00:01", {"k": "v"})
+    state.endpoints.put(endpoint, durable=True)
+    state.endpoints.change(NAME, owed=True)
+    state.endpoints.change("absent", owed=True)
+    state.addresses.put(HeldAddress(NAME, "boot", "pool", "10.65.0.1"))
+    again = opened(tmp_path)
+    found = again.endpoint_with("10.65.0.1")
+    assert found is not None and asdict(found) == {**asdict(endpoint), "owed": True}
+    assert again.holding("10.65.0.1") == HeldAddress(NAME, "boot", "pool", "10.65.0.1")
+    again.endpoints.remove(NAME)
+    again.endpoints.remove(NAME)
+    assert not opened(tmp_path).endpoints.all()
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "docker").rglob("*.json")} == {0o600}
+
+
+@given(st.binary(max_size=40) | st.sampled_from([b'{"format": 1}', b'{"format": 1, "id": "ab12", "boot": 3}', b"{}"]))
+def test_what_cannot_be_read_is_reported_and_stays(tmp_path_factory: object, data: bytes) -> None:
+    root = tmp_path_factory.mktemp("state")  # type: ignore[attr-defined]
+    opened(root)
+    path = root / "docker" / "addresses" / f"{NAME}.json"
+    path.write_bytes(data)
+    state = opened(root)
+    assert state.addresses.all() == [] and len(list(state.unreadable())) == 1 and path.read_bytes() == data
+
+
+def test_a_file_under_another_name_is_not_used(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    state.addresses.put(HeldAddress(NAME, "boot"))
+    directory = tmp_path / "docker" / "addresses"
+    (directory / "cd34.json").write_bytes((directory / f"{NAME}.json").read_bytes())
+    assert [held.id for held in opened(tmp_path).addresses.all()] == [NAME]
+
+
+def test_one_name_s_lock_is_another_name_s_not() -> None:
+    locks, inside = EntryLocks(), threading.Event()
+    with locks.hold("a"):
+        thread = threading.Thread(target=lambda: [inside.set() for _ in (1,) if locks.hold("a").__enter__() is None])
+        with locks.hold("b"):
+            thread.start()
+            assert not inside.is_set()
+    thread.join()
+    assert inside.is_set()
