@@ -10,6 +10,7 @@ calls began with stay until the next upgrade, at least for a day.
 ``calico-cni``               calico and calico-ipam where runtimes look for plugins; calico-cni.service; netavark; the
                              reference plugins, where ``calicoctl node init`` finds those that the host lacks
 ``calico-node``              the agent: calico-node.service with its boot table, and /etc/calico/calico-node.env
+``calico-docker``            Docker's drivers: calico-docker.service with its sockets, and /etc/calico/calico-docker.env
 ``calico-kube-controllers``  calico-kube-controllers.service and its settings
 ``calicoctl``                with kubectl-calico, its manual page and completions
 """
@@ -128,6 +129,13 @@ def _node(root: Path, release: Path) -> None:
     _settings(root, release, "calico-node")
 
 
+def _docker(root: Path, release: Path) -> None:
+    _link(root / "usr/bin/calico-docker", f"/{LIBRARY}/calico-docker")
+    _unit(root, release, "calico-docker")
+    _unit(root, release, "calico-docker", "socket")
+    _settings(root, release, "calico-docker")
+
+
 def _controllers(root: Path, release: Path) -> None:
     _link(root / "usr/bin/calico-kube-controllers", f"/{LIBRARY}/calico-kube-controllers")
     _unit(root, release, "calico-kube-controllers")
@@ -172,6 +180,17 @@ PACKAGES = (
         depends=("calico-cni (= {version})", "nftables", "iptables", "ipset", "iproute2", "kmod"),
         recommends=("bird2 (>= 2.0.12)",),  # for BGP; Ubuntu 22.04 has an older one
         unit="calico-node",
+        has_settings=True,
+    ),
+    Package(
+        "calico-docker",
+        "Calico's network and IPAM driver for Docker",
+        "Networks, addresses and policies of Calico for docker run and compose; with an\n"
+        " embedded datastore on one host, or etcd on several.",
+        _docker,
+        depends=("nftables", "iproute2"),
+        recommends=("calico-node (= {version})",),  # who enforces policies
+        unit="calico-docker",
         has_settings=True,
     ),
     Package(
@@ -240,7 +259,7 @@ def _control_files(package: Package, root: Path, control: Path, edition: Edition
         "Maintainer": MAINTAINER,
         "Installed-Size": str(sum((path.lstat().st_size + 1023) // 1024 for path in files)),
         "Depends": ", ".join(depends),
-        "Recommends": ", ".join(package.recommends),
+        "Recommends": ", ".join(text.format(version=edition.version) for text in package.recommends),
         "Section": "net",
         "Priority": "optional",
         "Description": f"{package.summary}\n {package.text}",
@@ -262,6 +281,8 @@ def _scripts(package: Package) -> dict[str, str]:
         return {name: text.format(owned=OWNED, library=LIBRARY) for name, text in texts.items()}
     texts = {"postinst": _POSTINST, "prerm": _PRERM, "postrm": _POSTRM} if package.unit else {}
     scripts = {name: text.format(unit=f"{package.unit}.service") for name, text in texts.items()}
+    if package.name == "calico-docker":
+        scripts["prerm"] = _PRERM.format(unit="calico-docker.socket calico-docker.service")
     if package.name == "calico-node":
         scripts["prerm"] += _OPENED.format(library=LIBRARY)
     if package.has_settings:
@@ -278,10 +299,10 @@ def _link(path: Path, target: str) -> None:
     path.symlink_to(target)
 
 
-def _unit(root: Path, release: Path, name: str) -> None:
+def _unit(root: Path, release: Path, name: str, kind: str = "service") -> None:
     """The unit, with the directory of the packages."""
-    source = (release / "install/systemd" / f"{name}.service").read_text()
-    target = root / "lib/systemd/system" / f"{name}.service"
+    source = (release / "install/systemd" / f"{name}.{kind}").read_text()
+    target = root / "lib/systemd/system" / f"{name}.{kind}"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(source.replace("/opt/cni/bin/", f"/{LIBRARY}/"))
 

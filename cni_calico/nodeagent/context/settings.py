@@ -314,7 +314,7 @@ _RELAY = (
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CALICO_EARLY_NETWORKING": "dual top-of-rack set-ups are not supported",
     "BGP_LOGSEVERITYSCREEN": "set logSeverityScreen in the BGPConfiguration instead",
-    "CALICO_LIBNETWORK_ENABLED": "the libnetwork plugin no longer exists",
+    "CALICO_LIBNETWORK_ENABLED": "calico-docker is a service of its own (docs/docker.md)",
     **{
         f"{prefix}_TYPHA{name}": "BGP shares the agent's connection, which FELIX_TYPHA variables describe"
         for prefix in ("CONFD", "CALICO")

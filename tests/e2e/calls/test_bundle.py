@@ -67,7 +67,9 @@ def test_version(bundle: Path, name: str) -> None:
 
 
 # but for the plugins, which a runtime calls, and calicoctl, whose answer has more lines
-PROGRAMS = ("calico-install", "calico-kube-controllers", "calico-netavark", "calico-node", "calico-typha")
+PROGRAMS = (
+    "calico-docker", "calico-install", "calico-kube-controllers", "calico-netavark", "calico-node", "calico-typha",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

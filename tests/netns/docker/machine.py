@@ -127,7 +127,8 @@ class Machine:
 
     # -- programs -----------------------------------------------------------------------------------------------------
 
-    def start_driver(self, **environ: str) -> None:
+    def start_driver(self, *, activated: bool = False, **environ: str) -> None:
+        """``activated``: its sockets are held for it, and the first call starts it."""
         given = {
             "DATASTORE_TYPE": "local",
             "DATASTORE_PATH": str(self.root / "store.db"),
@@ -139,9 +140,14 @@ class Machine:
             **self.driver_environ,
             **environ,
         }
-        served = self.log().count("serving Docker")
-        self.start("driver", sys.executable, "-m", "cni_calico.docker.main", environ=given)
-        until(lambda: self.log().count("serving Docker") > served or not self.is_running("driver"), "the driver serves")
+        before, command = self.log(), (sys.executable, "-m", "cni_calico.docker.main")
+        if activated:
+            sockets = (f"--listen=/run/docker/plugins/{name}.sock" for name in ("calico", "calico-ipam"))
+            variables = (f"{name}={value}" for name, value in {**given, "PYTHONPATH": str(ROOT)}.items())
+            self.start("driver", "systemd-socket-activate", *sockets, "env", *variables, *command)
+            return
+        self.start("driver", *command, environ=given)
+        until(lambda: "serving" in self.log()[len(before) :] or not self.is_running("driver"), "the driver serves")
         assert self.is_running("driver"), self.log()
 
     def start_docker(self, *, wait: bool = True) -> None:

@@ -160,7 +160,7 @@ def test_nothing_passes_before_the_policy_after_a_reboot(box: Machine) -> None:
     box.power_off()
     with capture(box) as seen:
         box.power_on()
-        box.start_driver()
+        box.start_driver(activated=True)
         box.start_docker()
         until(lambda: set(box.records()) == {"jailed", "free"}, "both containers have records again")
         assert waiting(box) == set(box.veths()) and len(box.veths()) == 2

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "build" / "release"))
 import debs
 from edition import Edition
 
-WITH_SETTINGS = ("calico-node", "calico-kube-controllers")
+WITH_SETTINGS = ("calico-node", "calico-docker", "calico-kube-controllers")
 GROUP = 12345
 
 
@@ -71,6 +71,17 @@ def test_the_plugins_package_has_those_of_the_cni_project(release: Path, tmp_pat
     listed = subprocess.run(["dpkg-deb", "-c", file], capture_output=True, text=True, check=True).stdout
     assert re.search(r"(?m)^-rwxr-xr-x .* ./usr/libexec/cni-calico/portmap$", listed)
     assert f"/{debs.REFERENCE_DIRECTORY}" in REFERENCE_PLUGIN_DIRS, "calicoctl node init finds it"
+
+
+def test_docker_s_package_has_sockets_that_go_with_it(release: Path, tmp_path: Path) -> None:
+    (package,) = [one for one in debs.PACKAGES if one.name == "calico-docker"]
+    root = tmp_path / "root"
+    debs._build(package, release, tmp_path, root, Edition("1.0", "00000000", "amd64", 0))
+    units = root / "lib" / "systemd" / "system"
+    assert (units / "calico-docker.socket").exists()
+    assert "ExecStart=/usr/lib/cni-calico/calico-docker" in (units / "calico-docker.service").read_text()
+    assert "disable --now calico-docker.socket calico-docker.service" in (root / "DEBIAN" / "prerm").read_text()
+    assert "calico-node (= 1.0)" in (root / "DEBIAN" / "control").read_text()
 
 
 def test_the_agents_package_has_the_boot_table_and_takes_it_away(release: Path, tmp_path: Path) -> None:

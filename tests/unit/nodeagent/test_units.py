@@ -21,14 +21,14 @@ from cni_calico.nodeagent.status.unit import DEADLINE_S
 from cni_calico.plugin.call.client import call_server
 from cni_calico.server.run import DRAIN_S
 
-NAMES = ("calico-node", "calico-boot-table", "calico-cni", "calico-kube-controllers")
+NAMES = ("calico-node", "calico-boot-table", "calico-cni", "calico-kube-controllers", "calico-docker")
 UNITS = pathlib.Path(__file__).parents[3] / "install" / "systemd"
 
 
-def unit(name="calico-node"):
+def unit(name="calico-node", kind="service"):
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
-    parser.read(UNITS / f"{name}.service")
+    parser.read(UNITS / f"{name}.{kind}")
     return parser
 
 
@@ -109,6 +109,23 @@ def test_the_controllers_service():
     assert service["EnvironmentFile"] == "/etc/calico/calico-kube-controllers.env"
 
 
+def test_docker_s_drivers_are_there_before_docker_and_go_after_it():
+    from cni_calico.docker.run import IPAM_SOCKET, NETWORK_SOCKET
+    from cni_calico.docker.settings import PLUGIN_DIR, parse_docker_settings
+
+    text = (UNITS / "calico-docker.socket").read_text()
+    listened = re.findall("(?m)^ListenStream=(.*)$", text)
+    assert listened == [f"{PLUGIN_DIR}/{name}.sock" for name in (NETWORK_SOCKET, IPAM_SOCKET)]
+    socket_unit, service = unit("calico-docker", "socket"), unit("calico-docker")
+    assert socket_unit["Socket"]["SocketMode"] == "0600" and socket_unit["Socket"]["DirectoryMode"] == "0700"
+    assert socket_unit["Unit"]["Before"] == service["Unit"]["Before"] == "docker.service"
+    assert service["Service"]["Type"] == "notify" and service["Service"]["Restart"] == "always"
+    lines = (UNITS / "calico-docker.env").read_text().splitlines()
+    offered = dict(line.lstrip("#").split("=", 1) for line in lines if re.match(r"#[A-Z_]+=", line))
+    settings = parse_docker_settings(offered)
+    assert (settings.policy_wait_s, settings.veth_mtu, settings.label_endpoints) == (10.0, 1400, False)
+
+
 def test_the_controllers_environment_is_one_they_read():
     from cni_calico.controllers.settings import parse_environment as parse_controllers
 
@@ -135,6 +152,7 @@ def test_systemd_understands_them(name, tmp_path):
     text = re.sub("/opt/cni/bin/[a-z-]+", str(executable), (UNITS / f"{name}.service").read_text())
     for each in NAMES:  # some name each other
         (tmp_path / f"{each}.service").write_text(text)
+    shutil.copy(UNITS / "calico-docker.socket", tmp_path)
     argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / f"{name}.service")]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})
     assert done.returncode == 0 and not done.stderr, done.stderr
