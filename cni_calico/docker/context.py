@@ -11,9 +11,8 @@ from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
 from cni_calico.docker.settings import DockerSettings
 from cni_calico.docker.state import DockerState, EntryLocks
-from cni_calico.kernel.files import Files
 from cni_calico.log import Log
-from cni_calico.plugin.call.services import CallDatastore
+from cni_calico.plugin.call.services import CallDatastore, Services
 
 
 @dataclass(slots=True)
@@ -29,11 +28,9 @@ class DockerHost:
     state: DockerState
     engine: DockerEngine
     gate: PolicyGate
-    files: Files
-    state_dir: str
+    services: Services
     log: Log
     now: Callable[[], float]
-    new_uid: Callable[[], str]
     locks: EntryLocks = field(default_factory=EntryLocks)
     docker_root: str = DOCKER_ROOT
     later_until: float = 0.0  # monotonic

@@ -25,6 +25,7 @@ ANY_POOL = {4: "CalicoPoolIPv4", 6: "CalicoPoolIPv6"}
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 GATEWAYS = {4: f"{GATEWAY_V4}/32", 6: f"{HOST_LINK_LOCAL}/128"}
 PEER_PREFIX = "temp"
+HOPS = 254  # networks of one container
 
 NETWORK_CAPABILITIES = {"Scope": "local", "ConnectivityScope": "global", "GwAllocChecker": True}
 IPAM_CAPABILITIES = {"RequiresMACAddress": False, "RequiresRequestReplay": False}
@@ -291,16 +292,26 @@ def parse_ports(fields: RequestFields) -> tuple[str, ...]:
     return tuple(found)
 
 
-def render_join(endpoint: str, addresses: Sequence[Address]) -> Mapping[str, Any]:
-    """What Docker moves into the container, and the routes that it makes there."""
+def next_hops(hop: int) -> Mapping[int, str]:
+    """The gateways of a container's network number ``hop`` (1 to HOPS), by family: each network has its own, so that
+    their routes do not meet.
+    """
+    if hop == 1:
+        return {4: GATEWAY_V4, 6: HOST_LINK_LOCAL}
+    return {4: f"{GATEWAY_V4.rpartition('.')[0]}.{hop}", 6: f"{HOST_LINK_LOCAL.rpartition(':')[0]}:{hop:x}"}
+
+
+def render_join(endpoint: str, addresses: Sequence[Address], prefix: str, hop: int) -> Mapping[str, Any]:
+    """What Docker moves into the container, how the interface's name begins there, and the routes that it makes."""
     answer: dict[str, Any] = {
-        "InterfaceName": {"SrcName": peer_name(endpoint), "DstPrefix": "eth"},
+        "InterfaceName": {"SrcName": peer_name(endpoint), "DstPrefix": prefix},
         "StaticRoutes": [],
     }
     for family, key in ((4, "Gateway"), (6, "GatewayIPv6")):
         if any(address.version == family for address in addresses):
-            answer[key] = GATEWAYS[family].partition("/")[0]
-            answer["StaticRoutes"].append({"Destination": GATEWAYS[family], "RouteType": 1, "NextHop": ""})
+            gateway = answer[key] = next_hops(hop)[family]
+            length = 32 if family == 4 else 128
+            answer["StaticRoutes"].append({"Destination": f"{gateway}/{length}", "RouteType": 1, "NextHop": ""})
     return answer
 
 

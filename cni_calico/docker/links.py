@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from errno import EEXIST
+from ipaddress import IPv6Address
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.documents import host_name, peer_name
 from cni_calico.errors import LinkConflict
 from cni_calico.kernel import sysctl
+from cni_calico.kernel.netlink import addresses as kernel_addresses
 from cni_calico.kernel.netlink import links
 from cni_calico.kernel.netlink.links import Link
 from cni_calico.log import Log
@@ -56,6 +58,11 @@ def make_link(host: Host, endpoint: str, mac: bytes, mtu: int, families: Collect
         sysctl.ensure(path, value, optional=path[0] == "ipv6" and 6 not in families)
     host.rtnl.run((links.set_link(link.ifindex, name, up=True, alias=alias_of(endpoint)),), deadline)
     return link.ifindex
+
+
+def add_next_hop(host: Host, endpoint: str, index: int, hop: IPv6Address, deadline: Deadline) -> None:
+    """The gateway of a further network, on the host's end; IPv4 has its by proxy ARP. Raises KernelError."""
+    host.rtnl.run((kernel_addresses.add_address(index, host_name(endpoint), hop),), deadline)
 
 
 def ensure_routes(

@@ -10,28 +10,31 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.context import DockerHost, call_deadline
 from cni_calico.docker.documents import (
+    HOPS,
     NETWORK_CAPABILITIES,
     NO_GATEWAY_NEEDED,
     RequestFields,
+    next_hops,
     parse_endpoint,
     parse_network,
     parse_ports,
     render_join,
 )
 from cni_calico.docker.identify import find_owner, identify, record_endpoint
-from cni_calico.docker.links import ensure_routes, make_link
+from cni_calico.docker.links import add_next_hop, ensure_routes, make_link
 from cni_calico.docker.records import remove_record
 from cni_calico.docker.removal import leave, now_or_later
 from cni_calico.docker.state import JOINED, DockerEndpoint, DockerNetwork
 from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig
 from cni_calico.kernel.mtu import mtu_of_default_route
 from cni_calico.model.resources import Address
+from cni_calico.plugin.former_connections import remove_former_connections
 from cni_calico.plugin.mtu import DEFAULT_MTU, MIN_MTU
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.plan import format_mac, random_mac
@@ -114,8 +117,7 @@ class NetworkDriver:
                 raise InvalidConfig(f"cannot connect the container: there is no endpoint {id[:12]}")
             addresses = [ip_address(address) for address in endpoint.addresses]
             waits = host.gate.is_due()
-            endpoint = replace(endpoint, step=JOINED, sandbox=sandbox, waits=waits)
-            host.state.endpoints.put(endpoint)
+            endpoint = self._place(replace(endpoint, step=JOINED, sandbox=sandbox, waits=waits))
             deadline = call_deadline()
             try:
                 is_recorded = self._set_up(endpoint, addresses, deadline)
@@ -129,19 +131,33 @@ class NetworkDriver:
                 f"endpoint {id[:12]} starts closed: its policy is not known to be in force after "
                 f"{host.settings.policy_wait_s:g} s; it opens as soon as calico-node says that it is"
             )
-        answer = dict(render_join(id, addresses))
-        answer["InterfaceName"] = {**answer["InterfaceName"], "DstPrefix": host.settings.interface_prefix}
-        return answer
+        return render_join(id, addresses, host.settings.interface_prefix, endpoint.hop)
+
+    def _place(self, endpoint: DockerEndpoint) -> DockerEndpoint:
+        """Give it the first next hop that its container does not have yet, and write its file. Raises CalicoError."""
+        host = self._host
+        with host.locks.hold(f"sandbox {endpoint.sandbox}"):
+            mates = (each for each in host.state.endpoints.all() if each.sandbox and each.sandbox == endpoint.sandbox)
+            taken = {each.hop for each in mates if each.id != endpoint.id}
+            hop = next((hop for hop in range(1, HOPS + 1) if hop not in taken), 0)
+            if not hop:
+                raise InvalidConfig(f"cannot connect the container: it has {HOPS} networks of Calico already")
+            placed = replace(endpoint, hop=hop)
+            host.state.endpoints.put(placed)
+        return placed
 
     def _set_up(self, endpoint: DockerEndpoint, addresses: list[Address], deadline: Deadline) -> bool:
         """Make link, record and routes; whether the record has been written."""
         host, families = self._host, frozenset[int](address.version for address in addresses)
         owner = find_owner(host, endpoint, deadline)
+        remove_former_connections(addresses, host.services, deadline)
         if endpoint.waits:
             host.gate.close(endpoint.id, endpoint.mac, addresses)
         with Host() as kernel:
             mac = bytes.fromhex(endpoint.mac.replace(":", ""))
             index = make_link(kernel, endpoint.id, mac, self._mtu(endpoint.network, deadline), families, deadline)
+            if endpoint.hop > 1 and 6 in families:
+                add_next_hop(kernel, endpoint.id, index, IPv6Address(next_hops(endpoint.hop)[6]), deadline)
             if owner is not None or host.engine.is_open:
                 record_endpoint(host, endpoint, owner, deadline)
             ensure_routes(kernel, endpoint.id, index, addresses, deadline, host.log)
@@ -178,7 +194,7 @@ class NetworkDriver:
         if host.settings.veth_mtu:
             return host.settings.veth_mtu
         try:
-            written = int(host.files.read_text(f"{host.state_dir}/mtu").strip())
+            written = int(host.services.files.read_text(f"{host.services.state_dir}/mtu").strip())
         except (OSError, ValueError):
             written = 0
         return written if written >= MIN_MTU else mtu_of_default_route(deadline) or DEFAULT_MTU

@@ -126,7 +126,7 @@ def ensure_record(
     host: DockerHost, endpoint: DockerEndpoint, container: DockerContainer | None, network: str, deadline: Deadline
 ) -> None:
     """Write the endpoint's record, and its network's Profile before. Raises CalicoError."""
-    now, uid = rfc3339(host.now()), host.new_uid
+    now, uid = rfc3339(host.now()), host.services.new_uid
     held = host.state.networks.get(endpoint.network)
     if network and host.settings.create_profiles:
         ingress = held.ingress if held is not None else ""

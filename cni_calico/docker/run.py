@@ -109,11 +109,9 @@ class DockerProcess:
             state=DockerState(files, self._services.state_dir, self.log),
             engine=self._engine,
             gate=self._gate,
-            files=files,
-            state_dir=self._services.state_dir,
+            services=self._services,
             log=self.log,
             now=time.time,
-            new_uid=self._services.new_uid,
         )
         self._cleanup = DockerCleanup(self.host)
         self.host.wake = self._cleanup.wake

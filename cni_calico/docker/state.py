@@ -46,7 +46,8 @@ class HeldAddress:
 @dataclass(frozen=True, slots=True)
 class DockerEndpoint:
     """``waits``: its interface is closed until its policy is in force. ``known``: its record says who the container is.
-    ``owed``: it is to be removed. ``made_s``: Unix time. ``labels``: of ``--driver-opt``.
+    ``owed``: it is to be removed. ``made_s``: Unix time. ``labels``: of ``--driver-opt``. ``hop``: which of its
+    container's networks it is, and so which next hop is its own.
     """
 
     id: str
@@ -61,6 +62,7 @@ class DockerEndpoint:
     container: str = ""
     waits: bool = False
     known: bool = False
+    hop: int = 1
     owed: bool = False
 
 

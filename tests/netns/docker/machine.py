@@ -145,6 +145,8 @@ class Machine:
             sockets = (f"--listen=/run/docker/plugins/{name}.sock" for name in ("calico", "calico-ipam"))
             variables = (f"{name}={value}" for name, value in {**given, "PYTHONPATH": str(ROOT)}.items())
             self.start("driver", "systemd-socket-activate", *sockets, "env", *variables, *command)
+            held = Path(f"/proc/{self.pid}/root/run/docker/plugins/calico-ipam.sock")
+            until(held.exists, "the sockets are held")
             return
         self.start("driver", *command, environ=given)
         until(lambda: "serving" in self.log()[len(before) :] or not self.is_running("driver"), "the driver serves")

@@ -128,6 +128,36 @@ def test_a_container_starts_when_its_policy_is_in_force(box: Machine) -> None:
     until(lambda: answers(box, "client", address), "the policy is gone")
 
 
+def test_a_container_of_two_networks_is_reached_in_both(box: Machine) -> None:
+    """It answers by the one that has the default route, with the other one's address, where sources are checked."""
+    box.lab.put("IPPool", "pool6", {"cidr": "fd00:65::/112", "blockSize": 122, "nodeSelector": "all()"})
+    deny(box, "jailed", "Egress")
+    start_agent(box)
+    for name in ("one", "two"):
+        box.network(name, "--ipv6")
+    box.run("server", "one", command=LISTEN)
+    box.docker("network", "connect", "two", "server")
+    for client in ("one", "two", "jailed"):
+        box.run(client, "two" if client == "jailed" else client)
+    both = box.inspect("server")["NetworkSettings"]["Networks"]
+    for client in ("one", "two"):
+        for network in ("one", "two"):
+            for key in ("IPAddress", "GlobalIPv6Address"):
+                assert answers(box, client, both[network][key]), (client, network, key)
+    assert not answers(box, "jailed", both["two"]["IPAddress"])
+    addresses = {
+        address
+        for document in box.lab.documents("WorkloadEndpoint", NAMESPACE)
+        for address in document["spec"]["ipNetworks"]
+    }
+    assert len(addresses) == 10
+    box.docker("network", "disconnect", "one", "server")
+    assert answers(box, "two", both["two"]["IPAddress"]), "the default route is the other network's now"
+    box.docker("network", "connect", "one", "server")
+    again = box.inspect("server")["NetworkSettings"]["Networks"]
+    assert answers(box, "one", again["one"]["IPAddress"]) and answers(box, "two", again["two"]["IPAddress"])
+
+
 def test_it_starts_closed_without_an_agent_and_opens_when_there_is_one(box: Machine) -> None:
     """The driver may end meanwhile."""
     (box.root / "state" / "nodename").write_text("n1")

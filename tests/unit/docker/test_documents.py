@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from cni_calico.cni.netconf import ANYONE, MEMBERS
 from cni_calico.docker.documents import (
+    HOPS,
     EndpointRequest,
     MalformedRequest,
     NetworkRequest,
     PoolRequest,
     RequestFields,
     host_name,
+    next_hops,
     parse_address,
     parse_endpoint,
     parse_network,
@@ -81,7 +83,7 @@ def test_dockerds_documents() -> None:
 
 
 def test_join_gives_each_family_its_gateway() -> None:
-    answer = render_join(ID, (ip_address("10.65.0.1"), ip_address("fd00::1")))
+    answer = render_join(ID, (ip_address("10.65.0.1"), ip_address("fd00::1")), "eth", 1)
     assert answer == {
         "InterfaceName": {"SrcName": "temp37638c72f04", "DstPrefix": "eth"},
         "Gateway": "169.254.1.1",
@@ -91,6 +93,10 @@ def test_join_gives_each_family_its_gateway() -> None:
             {"Destination": "fe80::ecee:eeff:feee:eeee/128", "RouteType": 1, "NextHop": ""},
         ],
     }
+    further = render_join(ID, (ip_address("10.65.0.1"), ip_address("fd00::1")), "eth", HOPS)
+    assert (further["Gateway"], further["GatewayIPv6"]) == ("169.254.1.254", "fe80::ecee:eeff:feee:fe")
+    hops = [next_hops(hop)[family] for hop in range(1, HOPS + 1) for family in (4, 6)]
+    assert len(set(map(ip_address, hops))) == 2 * HOPS
     assert all(map(valid_ifname, (host_name(ID), peer_name(ID))))
 
 
