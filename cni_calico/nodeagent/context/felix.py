@@ -29,7 +29,14 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.model.access import parse_relay_address
-from cni_calico.nodeagent.context.host_protection import EXCLUDED, FAILSAFE, failsafe_text, select_readable
+from cni_calico.nodeagent.context.host_protection import (
+    ENFORCEMENT,
+    EXCLUDED,
+    FAILSAFE,
+    STANDING_RULES,
+    failsafe_text,
+    select_readable,
+)
 from cni_calico.nodeagent.context.legacy import ACCESS
 from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, SERVER
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
@@ -149,19 +156,8 @@ class FelixSettings:
         "What happens to packets of workloads to the host itself that their policies let through; ACCEPT and RETURN "
         "leave them to the host's own rules.",
     )
-    policy_enforcement: str = setting(
-        "PolicyEnforcement",
-        _ENABLED,
-        "Enabled",
-        "Not a parameter of upstream's. Disabled: enforce no network policy on this node.",
-        section="Policy",
-    )
-    standing_rules: str = setting(
-        "StandingRules",
-        _ENABLED,
-        "Enabled",
-        "Not a parameter of upstream's. Disabled: nothing guards tunnels, source addresses and 127/8 without policies.",
-    )
+    policy_enforcement: str = setting("PolicyEnforcement", *ENFORCEMENT, section="Policy")
+    standing_rules: str = setting("StandingRules", *STANDING_RULES)
     flows: str = setting("Flows", *FLOWS)
     flow_names: str = setting("FlowsNames", *FLOW_NAMES)
     flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)

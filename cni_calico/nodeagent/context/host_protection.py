@@ -1,4 +1,4 @@
-"""PURE: how the parameters about host endpoints are written: failsafe ports, excluded interfaces.
+"""PURE: how the parameters about the host's own protection are written: failsafe ports, excluded interfaces.
 
 Rule: a text means the same in the environment and in a FelixConfiguration, where ports are objects.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cni_calico.daemon.settings_table import Kind, parse_names
+from cni_calico.daemon.settings_table import Kind, choice, parse_names
 from cni_calico.model.interface_patterns import require_pattern
 from cni_calico.policy.failsafe import FailsafePort, parse_failsafe_ports
 
@@ -32,6 +32,16 @@ def select_readable(text: str) -> tuple[FailsafePort, ...]:
 
 
 FAILSAFE = Kind(parse_failsafe_ports, "PROTOCOL:PORT or PROTOCOL:NETWORK:PORT, comma-separated, or none")
+ENFORCEMENT = (
+    choice("Enabled", "Disabled"),
+    "Enabled",
+    "Not a parameter of upstream's. Disabled: enforce no network policy on this node.",
+)
+STANDING_RULES = (
+    choice("Enabled", "Disabled"),
+    "Enabled",
+    "Not a parameter of upstream's. Disabled: nothing guards tunnels, source addresses and 127/8 without policies.",
+)
 EXCLUDED = Kind(parse_excluded, "names or /expressions/, comma-separated")
 
 

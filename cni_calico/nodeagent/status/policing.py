@@ -25,7 +25,8 @@ class Standing:
     ``by``: the packet filter, "nftables" or "iptables". ``guarded``: tunnel devices that only nodes' packets can enter,
     or that need not be guarded; ``vxlan_ports``: the UDP ports for which that holds, None if it holds for any;
     ``unguardable``: why the packet filter refuses their rules where no policy is to be enforced, "" while it does not,
-    or while that is not known.
+    or while that is not known. ``checks_only``: the policies that were in force last were those of a check of the
+    cluster, which ends by itself.
     """
 
     decided: bool = False
@@ -45,6 +46,7 @@ class Standing:
     guarded: frozenset[str] = frozenset()
     vxlan_ports: frozenset[int] | None = None
     unguardable: str = ""
+    checks_only: bool = False
 
     def fields(self) -> dict[str, object]:
         """The fields for the status file."""

@@ -41,10 +41,11 @@ NETWORK = {
     "IPv4Data": [{"AddressSpace": "CalicoGlobalAddressSpace", "Gateway": "169.254.1.1/32", "Pool": "0.0.0.0/0"}],
     "IPv6Data": [],
 }
+INTERFACE = {"Address": "10.65.0.208/32", "AddressIPv6": "", "MacAddress": ""}
 ENDPOINT = {
     "NetworkID": ID,
     "EndpointID": ID,
-    "Interface": {"Address": "10.65.0.208/32", "AddressIPv6": "", "MacAddress": ""},
+    "Interface": INTERFACE,
     "Options": {"com.docker.network.endpoint.exposedports": [], "com.docker.network.portmap": []},
 }
 PORTS = {"Options": {"com.docker.network.portmap": [{"Proto": 6, "IP": "", "Port": 80, "HostPort": 8080}]}}
@@ -73,7 +74,7 @@ def test_dockerds_documents() -> None:
     assert parse_network(fields_of({**NETWORK, **generic})).ingress == MEMBERS
     (v4,) = (ip_address("10.65.0.208"),)
     assert parse_endpoint(fields_of(ENDPOINT)) == EndpointRequest(ID, ID, (v4,))
-    given_mac = {**ENDPOINT["Interface"], "MacAddress": "02:42:AC:11:00:02"}  # type: ignore[dict-item]
+    given_mac = {**INTERFACE, "MacAddress": "02:42:AC:11:00:02"}
     options = {"org.projectcalico.label.role": "db", "other": "x"}
     parsed = parse_endpoint(fields_of({**ENDPOINT, "Interface": given_mac, "Options": options}))
     assert parsed.mac == "02:42:ac:11:00:02" and parsed.labels == {"org.projectcalico.label.role": "db"}

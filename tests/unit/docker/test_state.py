@@ -6,6 +6,7 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,8 +41,8 @@ def test_what_is_written_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=40) | st.sampled_from([b'{"format": 1}', b'{"format": 1, "id": "ab12", "boot": 3}', b"{}"]))
-def test_what_cannot_be_read_is_reported_and_stays(tmp_path_factory: object, data: bytes) -> None:
-    root = tmp_path_factory.mktemp("state")  # type: ignore[attr-defined]
+def test_what_cannot_be_read_is_reported_and_stays(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    root = tmp_path_factory.mktemp("state")
     opened(root)
     path = root / "docker" / "addresses" / f"{NAME}.json"
     path.write_bytes(data)

@@ -88,7 +88,6 @@ class StandingReport:
         self._said = Said(context.log)
         self._surroundings = Surroundings()
         self._disputes = DisputeEvents(context.kubernetes_store, context.log)
-        self._checks_only = False  # what was in force last was of a check of the cluster, which ends by itself
         self._counted = -1, 0.0  # transactions when the kernel's content was last counted, and when it is the next time
         self.rules = RulesInForce()
 
@@ -116,8 +115,9 @@ class StandingReport:
     def tell(self, result: RoundResult) -> None:
         """A round has ended."""
         gate, facts, in_force = result.gate, result.facts, result.in_force
+        checks_only = self.standing.checks_only
         if in_force and result.policies:
-            self._checks_only = all(key.name.startswith(CHECK_PREFIX) for key in result.policies)
+            checks_only = all(key.name.startswith(CHECK_PREFIX) for key in result.policies)
         self._count(result)
         troubles, lacking = tuple(self._troubles(result)), describe_lacking(result.goal)
         standing = replace(
@@ -136,6 +136,7 @@ class StandingReport:
             counts=count_goal(result.goal, facts, len(result.policies)),
             repairs=self.figures.repairs,
             by=self._by[0],
+            checks_only=checks_only,
             unguardable="" if gate.police or in_force else result.guard.unguardable,
         )
         self._disputes.tell(facts.disputes)
@@ -169,5 +170,6 @@ class StandingReport:
         failing = (standing.failing,) if standing.failing else ()
         self._said.say("standing", sorted({*standing.problems, *standing.warnings, *failing}))
         if (standing.in_force, standing.why_not) != (self.standing.in_force, self.standing.why_not):
-            is_usual = standing.in_force or (standing.none_exist and (self._checks_only or not self.standing.in_force))
+            was_expected = standing.checks_only or not self.standing.in_force
+            is_usual = standing.in_force or (standing.none_exist and was_expected)
             self._log.write("info" if is_usual else "warning", standing.sentence)
