@@ -18,7 +18,7 @@ from cni_calico.model.kubernetes.policies import (
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.hosts import parse_host
 from cni_calico.policy.kubernetes import read_slice, record_of
-from cni_calico.policy.nodes import NETWORK_SETS, SLICE, GraphRecord
+from cni_calico.policy.nodes import SLICE, GraphRecord
 from cni_calico.policy.records import (
     POLICY_KINDS,
     labelled_network_set,
@@ -27,6 +27,7 @@ from cni_calico.policy.records import (
     parsing_policy,
     require_interface,
 )
+from cni_calico.policy.sets import NETWORK_SETS
 from cni_calico.policy.steps import Steps, finish
 
 # kinds on every datastore, and those that only a Kubernetes datastore has

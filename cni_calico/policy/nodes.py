@@ -30,7 +30,7 @@ from cni_calico.policy.records import (
     policy_id,
     require_interface,
 )
-from cni_calico.policy.sets import NETWORK_SET, Sets
+from cni_calico.policy.sets import NETWORK_SETS, Sets
 from cni_calico.policy.wanted import PolicyId
 
 GraphRecord = (
@@ -44,7 +44,6 @@ GraphRecord = (
     | ProfileRecord
     | TierRecord
 )
-NETWORK_SETS = ("GlobalNetworkSet", NETWORK_SET)
 SLICE, WORKLOADS, HOSTS = "EndpointSlice", "WorkloadEndpoint", "HostEndpoint"
 _NAMING_PROFILES = (WORKLOADS, HOSTS)
 

@@ -1,7 +1,7 @@
 """PURE: the members of every set that a rule in force names.
 
-Rule: several endpoints may have an address and networks may overlap, so members are counted; the output is the
-difference since the last flush. Nothing is computed for a set that no rule in force names.
+Rule: the output is the difference since the last flush (counted.py). Nothing is computed for a set that no rule in
+force names. A large network set that goes, or gets other labels, does so in portions (moving.py).
 
 How many members there are is the product of two texts, of selectors and of what they select, so there may be no memory
 for them (``admits``): then a set is not made (NoRoom), and a namespace's network set waits, as it was or absent.
@@ -10,21 +10,22 @@ for them (``admits``): then a set is not made (NoRoom), and a namespace's networ
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.policy.cover import Cover, minimal_cover
+from cni_calico.policy.counted import CountedSet, Member
 from cni_calico.policy.labels import LabelIndex, LabelSet
+from cni_calico.policy.moving import AT_ONCE, ItemsOfSets, MovingItems, labels_of, members_of
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import Labelled, ServiceMembers
 from cni_calico.policy.sources import PortSource, ServiceSource, SetSource
 from cni_calico.policy.steps import Steps, finish
-from cni_calico.policy.wanted import Members, PackedNet, PackedPort, SetChange
+from cni_calico.policy.wanted import Members, SetChange
 
-Member = bytes | PackedNet | PackedPort
 AdmitsMembers = Callable[[int], bool]
 _LAST = object()
 NETWORK_SET = "NetworkSet"
+NETWORK_SETS = ("GlobalNetworkSet", NETWORK_SET)
 _ASKED_EVERY = 2000  # members
 
 
@@ -37,65 +38,6 @@ class SetChanges:
     made: Mapping[str, Members]
     changed: Mapping[str, SetChange]
     removed: frozenset[str]
-
-
-@dataclass(slots=True, eq=False)
-class _CountedSet:
-    """``counts``: how often each member was added; ``touched``: for changed ones, whether they were members at the last
-    flush.
-    """
-
-    source: SetSource
-    is_new: bool = True
-    counts: dict[Member, int] = field(default_factory=dict)
-    touched: dict[Member, bool] = field(default_factory=dict)
-    cover: Cover | None = None  # of the networks, as reported at the last flush
-
-    def add(self, members: Iterable[Member]) -> None:
-        for member in members:
-            count = self.counts.get(member, 0)
-            if not count:
-                self.touched.setdefault(member, False)
-            self.counts[member] = count + 1
-
-    def discard(self, members: Iterable[Member]) -> None:
-        for member in members:
-            count = self.counts[member] - 1
-            if count:
-                self.counts[member] = count
-            else:
-                del self.counts[member]
-                self.touched.setdefault(member, True)
-
-    def members(self) -> Members:
-        split = _split(self.counts)
-        return Members(split.addresses, minimal_cover(split.nets), split.ports)
-
-    def take_change(self) -> SetChange:
-        """What has changed since the last flush; this counts as a flush."""
-        added = _split(member for member, was in self.touched.items() if not was and member in self.counts)
-        removed = _split(member for member, was in self.touched.items() if was and member not in self.counts)
-        more_nets: frozenset[PackedNet] = frozenset()
-        fewer_nets: frozenset[PackedNet] = frozenset()
-        if added.nets or removed.nets:
-            self.cover = self.cover or Cover()
-            more_nets, fewer_nets = self.cover.change(added.nets, removed.nets)
-        self.touched.clear()
-        return SetChange(
-            Members(added.addresses, more_nets, added.ports), Members(removed.addresses, fewer_nets, removed.ports)
-        )
-
-
-def _split(members: Iterable[Member]) -> Members:
-    addresses, nets, ports = [], [], []
-    for member in members:
-        if isinstance(member, bytes):
-            addresses.append(member)
-        elif len(member) == 2:
-            nets.append(member)
-        else:
-            ports.append(member)
-    return Members(frozenset(addresses), frozenset(nets), frozenset(ports))
 
 
 class Sets:
@@ -117,10 +59,11 @@ class Sets:
         self._sources: dict[str, SetSource] = {}
         self._unsettled: dict[str, None] = {}  # ids whose need began or ended, and nothing has followed from it yet
         self._making: dict[str, Steps[None]] = {}  # sets that do not have all their members yet: the steps left
-        self._sets: dict[str, _CountedSet] = {}
+        self._sets: dict[str, CountedSet] = {}
         self._changed: set[str] = set()
         self._index: LabelIndex[ResourceKey, str] = LabelIndex(self._on_match)
         self._items: dict[ResourceKey, Labelled] = {}
+        self._moving = MovingItems(ItemsOfSets(self._items, self._put, self._rename, self._count_own))
         self._slices: dict[ResourceKey, ServiceMembers] = {}
         self._slices_of: dict[tuple[str, str], set[ResourceKey]] = {}
         self._service_sets: dict[tuple[str, str], set[str]] = {}
@@ -175,7 +118,7 @@ class Sets:
     @property
     def is_behind(self) -> bool:
         """Whether the last flush has left something to the next."""
-        return bool(self._unsettled)
+        return bool(self._unsettled) or bool(self._moving)
 
     @property
     def services(self) -> int:
@@ -192,13 +135,20 @@ class Sets:
     def set_item(self, key: ResourceKey, item: Labelled | None) -> None:
         before = self._items.get(key)
         self.waiting.pop(key, None)
-        if before == item:
+        if item == (self._moving.wanted(key) if key in self._moving else before):
             return
         if item is None and before is not None:
             self._freed += _size(before)
         if item is not None and self._has_to_wait(key, before, item):
             return
-        if before is not None and item is not None and _labels(before) == _labels(item):
+        if key in self._moving or self._has_to_move(key, before, item):
+            self._moving.begin(key, item)
+        else:
+            self._put(key, item)
+
+    def _put(self, key: ResourceKey, item: Labelled | None) -> None:
+        before = self._items.get(key)
+        if before is not None and item is not None and labels_of(before) == labels_of(item):
             self._exchange(key, before, item)
             return
         if before is not None:
@@ -216,11 +166,35 @@ class Sets:
         for set_id in label_set.matches:
             self._add(set_id, item)
 
+    def _has_to_move(self, key: ResourceKey, before: Labelled | None, item: Labelled | None) -> bool:
+        """Whether it is a network set that gets other labels or goes, with too many members to do so at once."""
+        if (
+            key.kind not in NETWORK_SETS
+            or before is None
+            or (item is not None and labels_of(before) == labels_of(item))
+        ):
+            return False
+        least = _size(before) + (0 if item is None else _size(item))
+        if least * len(self._needs) <= AT_ONCE:
+            return False
+        members = _size(before) * self.count_matches(key, before)
+        return members + (0 if item is None else _size(item) * self.count_matches(key, item)) > AT_ONCE
+
+    def _rename(self, key: ResourceKey, to: ResourceKey) -> None:
+        item = self._items.pop(key)
+        self._index.set_item(to, item.labels, item.profiles)
+        self._index.remove_item(key)
+        self._items[to] = item
+
+    def _count_own(self, key: ResourceKey) -> int:
+        label_set = self._index.label_set(key)
+        return 0 if label_set is None else len(label_set.matches)
+
     def _has_to_wait(self, key: ResourceKey, before: Labelled | None, item: Labelled) -> bool:
         """Whether it is a namespace's network set for whose members there is no memory; then it is held back."""
         if key.kind != NETWORK_SET or not key.namespace:
             return False
-        same = before is not None and _labels(before) == _labels(item)
+        same = before is not None and labels_of(before) == labels_of(item)
         growth = _size(item) - (_size(before) if same and before is not None else 0)
         if growth < 0:
             self._freed -= growth
@@ -233,7 +207,7 @@ class Sets:
     def count_matches(self, key: ResourceKey, item: Labelled) -> int:
         """The sets that an item with these labels is a member of, or would be."""
         found = self._index.label_set(key)
-        if found is not None and (found.own, found.profiles) == _labels(item):
+        if found is not None and (found.own, found.profiles) == labels_of(item):
             return len(found.matches)
         probe = replace(key, name=f"{key.name}\0")  # no record has such a name
         count = len(self._index.set_item(probe, item.labels, item.profiles).matches)
@@ -261,15 +235,24 @@ class Sets:
         label_set = self._index.label_set(key)
         assert label_set is not None
         self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
+        old, new = members_of(before).keys(), members_of(item).keys()
+        nets_gone, nets_added = old - new, new - old
         for set_id in label_set.matches:
             found = self._sets[set_id]
-            old, new = set(_members(found.source, before)), set(_members(found.source, item))
-            found.discard(old - new)
-            found.add(new - old)
-            self.made += len(new - old)
+            gone: Collection[Member] = nets_gone
+            added: Collection[Member] = nets_added
+            if isinstance(found.source, PortSource):
+                ports_before, ports = set(_members(found.source, before)), set(_members(found.source, item))
+                gone, added = ports_before - ports, ports - ports_before
+            found.discard(gone)
+            found.add(added)
+            self.made += len(added)
             self._changed.add(set_id)
 
     def held(self, key: ResourceKey) -> Labelled | ServiceMembers | None:
+        """The newest record that counts, or will once it has moved."""
+        if key in self._moving:
+            return self._moving.wanted(key)
         return self._items.get(key) or self._slices.get(key)
 
     def set_profile(self, name: str, labels: Mapping[str, str] | None) -> None:
@@ -318,7 +301,10 @@ class Sets:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def flush(self, most_removed: int | None = None) -> SetChanges:
-        """``most_removed``: how many sets to remove at most; the others are left to the next flush."""
+        """``most_removed``: how many sets to remove at most; the others are left to the next flush, as is what large
+        network sets that go or get other labels have besides their first portion.
+        """
+        self._moving.step(None if most_removed is None else AT_ONCE)
         removed: set[str] = set()
         for set_id in tuple(self._unsettled):
             if set_id in self._needs:
@@ -350,7 +336,7 @@ class Sets:
         return {set_id: found.members() for set_id, found in self._sets.items()}
 
     def _begin(self, source: SetSource) -> None:
-        found = self._sets[source.id] = _CountedSet(source)
+        found = self._sets[source.id] = CountedSet(source)
         self._changed.add(source.id)
         if not isinstance(source, ServiceSource):
             self._making[source.id] = self._index.adding(source.id, source.selector)
@@ -373,10 +359,6 @@ class Sets:
         self._changed.discard(set_id)
 
 
-def _labels(item: Labelled) -> tuple[object, ...]:
-    return item.labels, item.profiles
-
-
 def _size(item: Labelled) -> int:
     return len(item.addresses) + len(item.nets)
 
@@ -391,7 +373,7 @@ def _members(source: SetSource, item: Labelled) -> Collection[Member]:
             and (port.protocol in WITH_PORTS if source.protocol is None else port.protocol == source.protocol)
         )
         return [(address, *port) for port in dict.fromkeys(ports) for address in dict.fromkeys(item.addresses)]
-    return dict.fromkeys((*item.addresses, *item.nets))
+    return members_of(item)
 
 
 def _service_members(source: SetSource, members: ServiceMembers) -> Iterable[Member]:

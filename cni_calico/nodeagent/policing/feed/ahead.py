@@ -3,7 +3,8 @@
 Rule: nothing that is made ahead is led to by a packet's way, so a verdict is that of before until the round that takes
 the change in, and that of after from then on. First a policy's text is decoded, then the sets that its rules name get
 their members, then its chains are made part by part; that round has little left to do. The members of a large network
-set come and go in portions: each address counts as before until its portion, and as after from then on.
+set come and go in portions: each address counts as before until its portion, and as after from then on. (Where it goes
+itself, or gets other labels, its sets do that by themselves: policy/moving.py.)
 
 What is made for a change that never comes, because a newer version removes it, is removed. What a crash leaves behind
 nothing leads to, and the next start removes it as it removes everything that is not wanted.
@@ -18,11 +19,12 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.policy.graph import Graph
-from cni_calico.policy.nodes import NETWORK_SETS
 from cni_calico.policy.records import Labelled, PolicyRecord
+from cni_calico.policy.sets import NETWORK_SETS
 
 MOST_REMOVED = 100  # sets that a round removes
 PORTION = 4000  # members of sets that come and go in one round
+MOST_PORTIONS = 1000  # of one change: each looks at the whole set
 
 
 class MadeAhead:
@@ -62,7 +64,7 @@ class MadeAhead:
         matches = self._graph.count_matches(key, wanted)
         if key.namespace and not self._graph.admits_members(len(added) * (1 + matches)):
             return  # it will wait; what belongs to no namespace never does
-        portion = max(1, PORTION // max(1, matches))
+        portion = max(1, PORTION // max(1, matches), (len(added) + len(gone)) // MOST_PORTIONS)
         while len(added) + len(gone) > portion:
             members.difference_update(gone[-portion:])
             members.update(added[-portion:])
