@@ -106,6 +106,7 @@ class Starts(Bench):
         self.samples.setdefault(f"{name} CPU ms", []).append(self.agent.cpu_ms())
         self.pause.wait(0.5)
         self.samples.setdefault(f"{name} CPU ms half a second later", []).append(self.agent.cpu_ms())
+        self.samples.setdefault(f"{name} MB resident then", []).append(self.agent.resident_mb())
         self.agent.stop()
         self.agent = None
 
