@@ -37,8 +37,9 @@ class Architecture:
     console: str
 
 
+_X86 = "max,-erms,-fsrm"  # with these, memory is copied and cleared by an instruction for each byte
 ARCHITECTURES = {
-    "amd64": Architecture("amd64", "qemu-system-x86_64", ("-cpu", "max"), "ttyS0"),
+    "amd64": Architecture("amd64", "qemu-system-x86_64", ("-cpu", _X86), "ttyS0"),
     "arm64": Architecture("arm64", "qemu-system-aarch64", ("-machine", "virt", "-cpu", "cortex-a57"), "ttyAMA0"),
 }
 _OWN = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -83,13 +84,13 @@ def find_root(architecture: Architecture | None = None) -> Path | None:
     return next(cache(architecture or own_architecture()).glob("root-*.sqfs"), None)
 
 
-def make_image(directory: Path, image: Path, *left_out: str) -> None:
+def make_image(directory: Path, image: Path, *left_out: str, packed: bool = True) -> None:
+    """``packed``: to be kept; what one machine reads once is not worth it."""
     argv = [
         "mksquashfs",
         str(directory),
         str(image),
-        "-comp",
-        "lzo",
+        *(("-comp", "lzo") if packed else ("-noI", "-noD", "-noF", "-noX")),
         "-quiet",
         "-no-progress",
         "-no-xattrs",

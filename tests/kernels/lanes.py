@@ -1,7 +1,7 @@
 """What runs in the machines: pytest on files whose tests name a feature of the kernel, or are for stock kernels, too.
 
 Rule: a lane is one machine. Every file with a test that has the marker ``kernel`` or ``stock`` is in one; with ``slow``
-its slow tests run too. ``quick`` lanes have tests that are not slow: ./test.sh runs those on one kernel.
+its slow tests run too. A ``quick`` lane has tests that are not slow: ./test.sh runs those on one kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Lane:
 
 
 LANES = {
-    "switch": Lane(("tests/netns/agent/test_switch.py",), quick=True),
     "packets": Lane(
         (
             "tests/netns/policing/test_protocols.py",
@@ -38,11 +37,13 @@ LANES = {
             "tests/netns/policing/test_ipvs.py",
             "tests/netns/policing/test_queue.py",
             "tests/netns/policing/test_small_kernels.py",
+            "tests/netns/bird/test_ipip.py",
         ),
         quick=True,
         upgrades=True,
     ),
-    "ipip": Lane(("tests/netns/bird/test_ipip.py", "tests/netns/agent/test_ipip.py"), memory_mib=4096),
+    "switch": Lane(("tests/netns/agent/test_switch.py",)),
+    "ipip": Lane(("tests/netns/agent/test_ipip.py",), memory_mib=4096),
     "strangers": Lane(("tests/netns/agent/test_strangers.py",)),
     "verdicts": Lane(("tests/netns/test_verdicts.py",)),
 }

@@ -123,7 +123,7 @@ def _used_s() -> float:
 
 def _emulator(kernel: Kernel, initrd: Path, disks: Sequence[Path], memory_mib: int) -> list[str]:
     at = kernel.architecture
-    drives = (word for disk in disks for word in ("-drive", f"file={disk},format=raw,if=virtio"))
+    drives = (word for disk in disks for word in ("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"))
     return [
         *(at.emulator, *at.options, "-smp", "1", "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"),
         *("-m", str(memory_mib)),
@@ -141,7 +141,7 @@ def _initrd(kernel: Kernel, root: Path, command: str, product: Path, work: Path)
     os.link(prepared(kernel) / "modules", images / "modules")
     (images / "command").write_text(command)
     shutil.copy(HERE / "main.sh", images / "main")
-    make_image(product, images / "product", *(_LEFT_OUT if product == ROOT else ()))
+    make_image(product, images / "product", *(_LEFT_OUT if product == ROOT else ()), packed=False)
     initrd = work / "initrd"
     with initrd.open("wb") as out:
         out.write((prepared(kernel) / "initrd").read_bytes())

@@ -1,6 +1,6 @@
 """What the documents claim of kernels, run on Debian's, and every test that this machine's kernel cannot run.
 
-Rule: ./test.sh runs the quick lanes on one kernel (6.1, or the one that --kernel names), with --all every lane, slow
+Rule: ./test.sh runs the quick lane on one kernel (6.1, or the one that --kernel names), with --all every lane, slow
 tests included, on each. A machine is one thread; the two files of this folder make two run side by side.
 """
 
@@ -19,7 +19,7 @@ from tests.kernels.lanes import LANES, LIMIT_S, marked_files, run_lane
 from tests.kernels.machine import ROOT
 
 pytestmark = [pytest.mark.netns, pytest.mark.kernels, pytest.mark.bundle]
-FIRST = "switch"  # the others are in test_more_lanes.py
+FIRST = ("packets", "switch")  # the others are in test_more_lanes.py
 
 
 def test_every_test_that_names_a_feature_is_in_a_lane() -> None:
@@ -68,11 +68,13 @@ def check_lane(
 @pytest.mark.takes(150)
 @pytest.mark.timeout(LIMIT_S + 200)
 @pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("lane", FIRST)
 def test_lane(
     series: str,
+    lane: str,
     bundle: Path,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     record_property: pytest.RecordProperty,
 ) -> None:
-    check_lane(series, FIRST, tmp_path / "results", request, record_property)
+    check_lane(series, lane, tmp_path / "results", request, record_property)

@@ -15,7 +15,7 @@ from tests.netns.nodes import Node, without_a_lost_ping
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [
-    *(pytest.mark.bird, pytest.mark.etcd, pytest.mark.bundle, pytest.mark.netns),
+    *(pytest.mark.slow, pytest.mark.bird, pytest.mark.etcd, pytest.mark.bundle, pytest.mark.netns),
     pytest.mark.kernel("ipip", "vxlan"),
     pytest.mark.timeout(900),
 ]
@@ -72,7 +72,6 @@ def test_no_packet_is_lost_and_nothing_wrong_is_said(two_nodes: Cluster) -> None
         assert not node.status()["unmet"]
 
 
-@pytest.mark.slow
 def test_the_true_reason_is_named(two_nodes: Cluster) -> None:
     """Without an address for its new tunnel a node goes on as before, and says what it lacks; another pool helps."""
     one, other = two_nodes.pods.values()

@@ -11,7 +11,7 @@ from tests.deadlines import until
 from tests.netns.bird.cluster import BirdNode, Lab, can_ping
 from tests.unit.nodeagent.bgp.config.clusters import document, node
 
-pytestmark = [pytest.mark.slow, pytest.mark.bird, pytest.mark.netns, pytest.mark.kernel("ipip")]
+pytestmark = [pytest.mark.bird, pytest.mark.netns, pytest.mark.kernel("ipip")]
 
 SUBNETS = {"n1": "172.31.0", "n2": "172.31.0", "n3": "172.31.1"}
 
@@ -71,6 +71,7 @@ def test_pods_reach_one_another_through_tunnels(lab: Lab) -> None:
     assert {peer.imported for peer in lab.nodes["n1"].status().peers} == {2}
 
 
+@pytest.mark.slow
 def test_a_device_that_comes_late(lab: Lab) -> None:
     """BIRD gives up on routes whose device is missing; told again, it writes them."""
     documents = add_nodes(lab)
