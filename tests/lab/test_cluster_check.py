@@ -96,6 +96,13 @@ def check(lab: Lab, *more: str) -> tuple[int, list[str], str]:
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
+def test_the_first_minute_of_logs_alarms_nobody(check_lab: Lab) -> None:
+    """Of the agents that a manifest has just installed, with what their init containers say."""
+    said = check_lab.kubectl("logs", "-n", "kube-system", "-l", "k8s-app=calico-node", "--all-containers", "--tail=-1")
+    assert said.count("this node enforces policies from now on") == 2
+    assert not [line for line in said.splitlines() if "[INFO]" not in line]
+
+
 def test_everything_works(check_lab: Lab, names: None) -> None:
     others = check_lab.leftovers()  # of the controllers' pods
     code, lines, err = check(check_lab)
