@@ -32,7 +32,7 @@ from cni_calico.plugin.attachment import (
     select_veth,
 )
 from cni_calico.plugin.call.node_name import BOOT_WAIT_S
-from cni_calico.plugin.call.ready import require_ready
+from cni_calico.plugin.call.ready import FIRST_START_S, require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import (
     Recorded,
@@ -70,7 +70,7 @@ def add(task: Task) -> Mapping[str, Any]:
         held.callback(os.close, netns)
         held.enter_context(services.attachment_lock(attachment.label, deadline, attachment.shown))
         held.enter_context(services.attachment_lock(attachment.veth_label, deadline, attachment.shown))
-        require_ready(task.datastore, deadline)
+        require_ready(task.datastore, deadline, wait_s=0.0 if services.was_synced() else FIRST_START_S)
         task.datastore.note_added(attachment.label)
         recorded = read_recorded(task.store, attachment, deadline)
         is_stored = not task.datastore.from_memory

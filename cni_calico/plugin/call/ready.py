@@ -4,10 +4,13 @@ Rule: ClusterInformation says ``datastoreReady: false`` while the datastore is m
 written. For calico a cluster without that record is not ready either, as in upstream: the datastore is empty, or is
 another one than the configuration's author meant. calico-ipam by itself does not require the record, and the embedded
 store is always a cluster of its own. A ClusterInformation that cannot be read is an error that names it; it never
-counts as ready.
+counts as ready. An ADD waits for the record a little where no call has succeeded since the node started: a node of a
+new cluster is Ready a moment before calico-node makes it, and a kubelet tries again only after ten seconds or more.
 """
 
 from __future__ import annotations
+
+import time
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import NotReady
@@ -15,16 +18,22 @@ from cni_calico.model.documents.codec import decode_cluster_information
 from cni_calico.model.keys import CLUSTER
 from cni_calico.plugin.call.services import CallDatastore, Services
 
+FIRST_START_S = 10.0
+_PAUSE_S = 0.25
 
-def require_ready(datastore: CallDatastore, deadline: Deadline) -> None:
-    """Raises NotReady, CorruptRecord, DatastoreError."""
-    if not require_not_locked(datastore, deadline) and datastore.config.type != "local":
-        raise NotReady(
-            "Calico is currently not ready to process requests: ClusterInformation 'default' does not exist",
-            details="while Calico is being installed that is as it should be: calico-node makes it in its first "
-            "seconds, and the runtime tries again; if it lasts, see that calico-node runs, and that this configuration "
-            "names its datastore",
-        )
+
+def require_ready(datastore: CallDatastore, deadline: Deadline, *, wait_s: float = 0.0) -> None:
+    """``wait_s``: how long for a record that does not exist. Raises NotReady, CorruptRecord, DatastoreError."""
+    limit = deadline.sooner(wait_s)
+    while not require_not_locked(datastore, deadline) and datastore.config.type != "local":
+        if limit.expired():
+            raise NotReady(
+                "Calico is currently not ready to process requests: ClusterInformation 'default' does not exist",
+                details="while Calico is being installed that is as it should be: calico-node makes it in its first "
+                "seconds, and the runtime tries again; if it lasts, see that calico-node runs, and that this "
+                "configuration names its datastore",
+            )
+        time.sleep(_PAUSE_S)
 
 
 def require_not_locked(datastore: CallDatastore, deadline: Deadline) -> bool:
