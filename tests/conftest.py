@@ -40,6 +40,7 @@ pytest_plugins = (
     "tests.fixtures.kubernetes",
     "tests.fixtures.namespaces",
     "tests.fixtures.nodes",
+    "tests.fixtures.releases",
 )
 
 SUMMARY = "summary"  # the property of a test whose value is a line at the end of the run

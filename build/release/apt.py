@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--key", default="", help="fingerprint of the key, if gpg has several")
     parser.add_argument("--address", default="", help=f"where it will be: writes {SOURCES}, apt's file of it")
     parser.add_argument("--check", action="store_true", help="everything but the writing")
-    words = parser.parse_args()
+    words = parser.parse_intermixed_args()
     try:
         written = update_tree(words.tree, words.debs, words.key, words.address, check=words.check)
     except (Refused, OSError) as e:

@@ -20,8 +20,9 @@
 #
 # Rule: whatever is refused is refused before anything is changed, and nothing is installed that was not checked first. A
 # second run changes nothing. What it changed is written down before it is changed (/var/lib/cni-calico/installed), and
-# --uninstall undoes that and no more. Units and network configurations are calicoctl's business.
-# Needs: awk cat chmod cp dirname find grep id ln mkdir mktemp mv readlink rm rmdir sed sha256sum sort tail tar tr uname; xz for the
+# --uninstall undoes that and no more. Units and network configurations are calicoctl's business. Files are safe on the disk
+# when it ends; where it was cut off before that, the next run installs them again.
+# Needs: awk cat chmod cp dirname find grep id ln mkdir mktemp mv readlink rm rmdir sed sha256sum sort sync tail tar tr uname; xz for the
 # tarball; openssl for the signature; curl or wget for an address.
 set -eu
 umask 022
@@ -207,7 +208,10 @@ have_packages() {
 }
 
 add_packages() {
-  if have_packages; then
+  again=
+  if [ "$(note_of sum)" = begun ]; then
+    again="--reinstall $(note_of new | tr '\n' ' ')"
+  elif have_packages; then
     say "version $version is installed"
     return
   fi
@@ -217,11 +221,11 @@ add_packages() {
     files="$files $scratch/${package}_${version}_$arch.deb"
   done
   # shellcheck disable=SC2086 # words
-  if ! apt -s --no-install-recommends --allow-downgrades install $files >"$scratch/plan" 2>"$scratch/why"; then
+  if ! apt -s --no-install-recommends --allow-downgrades install $again $files >"$scratch/plan" 2>"$scratch/why"; then
     [ -z "$dry" ] || die "apt could not install the packages: $(tr '\n' ' ' <"$scratch/why"); apt-get update may help"
     say "apt-get update"
     apt update >/dev/null 2>"$scratch/why" || die "apt-get update failed: $(tr '\n' ' ' <"$scratch/why")"
-    apt -s --no-install-recommends --allow-downgrades install $files >"$scratch/plan" 2>"$scratch/why" ||
+    apt -s --no-install-recommends --allow-downgrades install $again $files >"$scratch/plan" 2>"$scratch/why" ||
       die "apt cannot install the packages: $(tr '\n' ' ' <"$scratch/why")"
   fi
   if removed=$(sed -n 's/^Remv \([^ ]*\).*/\1/p' "$scratch/plan") && [ -n "$removed" ]; then
@@ -239,10 +243,16 @@ add_packages() {
       case " $PACKAGES " in *" $package "*) ;; *) echo "new $package" ;; esac
     done
   } >"$scratch/new"
-  write_notes "$scratch/new"
+  write_notes "$scratch/new" begun
+  sync "$NOTES" "$NOTES_DIR"
+  # Of what is new nothing is lost by a power cut, so the disk is waited for once, not after each of two thousand files.
+  once=-oDpkg::Options::=--force-unsafe-io
+  ! grep -q '^Inst [^ ]* \[' "$scratch/plan" || once=-oDpkg::Options::=--no-force-unsafe-io
   # shellcheck disable=SC2086 # words
-  apt --no-install-recommends --allow-downgrades install $files >"$scratch/log" 2>&1 ||
+  apt "$once" --no-install-recommends --allow-downgrades install $again $files >"$scratch/log" 2>&1 ||
     die "apt failed: $(tail -n 3 "$scratch/log" | tr '\n' ' ')"
+  sync
+  write_notes "$scratch/new"
   say "installed version $version: $PACKAGES"
 }
 

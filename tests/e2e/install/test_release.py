@@ -35,10 +35,15 @@ LIBRARY = "/usr/lib/cni-calico"
 PACKAGES = ("cni-calico-bundle", "calico-cni", "calico-node", "calico-kube-controllers", "calicoctl")
 
 
-def make(out: Path, sources: Path = ROOT, umask: int = -1, **environment: str) -> dict[str, str]:
+def make(out: Path, sources: Path, umask: int, **environment: str) -> dict[str, str]:
     """Name of each file -> its sum."""
     command = ["nice", sources / "build/release.sh", "--dirty", out]
     subprocess.run(command, check=True, env={**os.environ, **environment}, umask=umask)
+    return read_sums(out)
+
+
+def read_sums(out: Path) -> dict[str, str]:
+    """Name of each file -> its sum, which is the right one."""
     lines = (out / "SHA256SUMS").read_text().splitlines()
     sums = {line.split()[1]: line.split()[0] for line in lines}
     assert {path.name for path in out.iterdir()} == {*sums, "SHA256SUMS", "BUILDINFO-amd64"}
@@ -47,10 +52,9 @@ def make(out: Path, sources: Path = ROOT, umask: int = -1, **environment: str) -
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("release")
-    make(out)
-    return out
+def made(built_release: Path) -> Path:
+    read_sums(built_release)
+    return built_release
 
 
 def one(made: Path, pattern: str) -> Path:
@@ -59,12 +63,13 @@ def one(made: Path, pattern: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tree(made: Path) -> Path:
+def tree(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked tarball."""
+    unpacked = tmp_path_factory.mktemp("tree")
     with tarfile.open(one(made, "*.tar.xz")) as tar:
         assert {(member.uid, member.gid, member.mtime) for member in tar} == {(0, 0, 0)}
-        tar.extractall(made.parent / f"{made.name}-tree")
-    (found,) = (made.parent / f"{made.name}-tree").iterdir()
+        tar.extractall(unpacked)
+    (found,) = unpacked.iterdir()
     return found
 
 
@@ -106,7 +111,7 @@ def test_another_place_makes_the_same(made: Path, tmp_path: Path) -> None:
     # sources, checked by their hashes; what was compiled stays where it is
     environment["GOMODCACHE"] = os.environ.get("GOMODCACHE") or str(Path.home() / "go/pkg/mod")
     first = dict(line.split()[::-1] for line in (made / "SHA256SUMS").read_text().splitlines())
-    assert make(tmp_path / "again", sources, umask=0o077, **environment) == first
+    assert make(tmp_path / "again", sources, 0o077, **environment) == first
     assert not list((sources / ".venv/lib").glob("python*/site-packages/pytest*")), "a release needs no test tools"
 
 
