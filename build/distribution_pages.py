@@ -32,6 +32,15 @@ _CHARTS = (
 _REGISTRY = [f"{part}.registry=REGISTRY/cni-calico" for part in ("node", "cni", "kubeControllers")]
 _ARCHIVE = f"cni-calico-{__version__}-images-amd64.tar"
 _CHECK = "calicoctl cluster status --wait\ncalicoctl cluster check"
+_CALICOCTL = "kubectl-calico_{version}_linux_amd64.tar.gz"
+_UNPACK = """\
+mkdir -p calicoctl && tar -xzf {archive} -C calicoctl
+ln -sf kubectl-calico calicoctl/calicoctl
+export PATH=$PWD/calicoctl:$PATH"""
+_FETCH = """\
+curl -fsSLO {releases}/v{version}/ARCHIVE
+curl -fsSLO {releases}/v{version}/SHA256SUMS
+sha256sum -c --ignore-missing SHA256SUMS"""
 _OTHERWISE = "\0"  # between the two forms of a text
 _INDEX = """\
 # Distributions of Kubernetes
@@ -39,8 +48,8 @@ _INDEX = """\
 {made}
 
 Each has its own directories, its own range for pods, and a network of its own that has to be off before ours is
-installed. `installation.kubernetesProvider` of [the chart](../helm.md) knows them. The pages need
-helm, and `calicoctl` on the `PATH`: it is in the release's tarball as `bin/calicoctl`.
+installed. `installation.kubernetesProvider` of [the chart](../helm.md) knows them. The pages begin with a release
+([its signature](../publishing.md#what-users-do)) and need helm 3.
 
 "Layout tested": on two nodes of containerd and kubelet with the directories, the socket, the plugins and the rights
 that the distribution has, the chart was installed, pods reached one another and a port of their host, a node was
@@ -71,7 +80,7 @@ def render_page(each: Distribution) -> str:
     if refused := each.get("refused"):
         parts = [f"Not supported: {refused}."]
     else:
-        parts = [_layout(each), *_steps(each), *_policy_only(each)]
+        parts = [_layout(each), _tools(), *_steps(each), *_policy_only(each)]
         if each["notes"]:
             parts.append("## What is different\n\n" + _items(each["notes"]))
         parts += [_removal(each), _sources(each)]
@@ -99,6 +108,16 @@ def _layout(each: Distribution) -> str:
         "to be switched off first": _plain(each["disable"]),
     }
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
+
+
+def _tools() -> str:
+    here = _UNPACK.format(archive=_CALICOCTL.format(version=__version__))
+    published = _FETCH.replace("ARCHIVE", _CALICOCTL) + "\n" + _UNPACK.replace("{archive}", _CALICOCTL)
+    texts = [
+        f"In the directory with the release, where helm is (with arm64: _arm64.tar.gz):\n\n{_shell(here)}",
+        f"Where helm is (with arm64: _arm64.tar.gz):\n\n{_shell(published)}",
+    ]
+    return "## calicoctl\n\n" + _either(*texts)
 
 
 def _steps(each: Distribution) -> list[str]:
