@@ -2,7 +2,8 @@
 
     site_pages.py DIRECTORY
 
-Rule: the pages are those of the repository, links between them included; nothing is written for the site alone.
+Rule: the pages are those of the repository, links between them included; nothing is written for the site alone. The
+keys of the releases stand beside them, once there are some.
 
 docs/ becomes the root of the tree. The pages beside README.md join it, README.md itself as ``about.md``
 (``index.md`` is the start page). A link to a file that is no page, such as a manifest, becomes the file's name.
@@ -14,6 +15,11 @@ import re
 import shutil
 import sys
 from pathlib import Path, PurePosixPath
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "release"))
+
+from published import read_published
+from verification_keys import write_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -59,3 +65,4 @@ def write_tree(directory: Path, root: Path = ROOT) -> None:
 
 if __name__ == "__main__":
     write_tree(Path(sys.argv[1]))
+    write_keys(Path(sys.argv[1]), read_published().keys)

@@ -32,11 +32,10 @@ from made import Made, Unjoinable, digest_of, read_made, require_one_release
 from pinned import images_in, list_images, pin_chart, pin_images
 from provenance import render_provenance
 from published import PUBLISHED, Published, read_published
-from verification_keys import join_keys
+from verification_keys import KEYS, join_keys
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "cni-calico"
-KEYS = ROOT / "build" / "release" / "keys"
 MANIFESTS = ("calico.yaml", "etcd/calico-etcd.yaml", "crds.yaml", "calico-typha.yaml")
 SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("verify.sh", "mirror.sh"))
 

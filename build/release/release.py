@@ -29,6 +29,7 @@ from notice import render_notice
 from published import read_published, render_tree
 from pyinstaller import source_date
 from sbom import render_sbom
+from verification_keys import write_keys
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALL = ROOT / "build" / "install-bundle.sh"
@@ -112,7 +113,9 @@ def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
         name = f"{NAME}-{version}-linux-{architecture}"
         tree = scratch / "tarball" / name
         stage(scratch / "bin", given.plugins, tree, render_notice(f"{NAME} {version}+{build}", shipped, modules, image))
-        render_tree(tree, read_published(), version)
+        published = read_published()
+        render_tree(tree, published, version)
+        write_keys(tree, published.keys)
         files = [out / f"{name}.tar.xz", out / f"{NAME}-{version}-images-{architecture}.tar"]
         files += [out / f"{NAME}-{version}-{architecture}.cdx.json"]
         files += [out / f"{NAME}-chart-{version}.tgz"]

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from published import Unpublishable
 
+KEYS = Path(__file__).resolve().parent / "keys"
+PUBLIC = "cni-calico.pub"
 _BLOCK = re.compile(r"-----BEGIN PUBLIC KEY-----\n([A-Za-z0-9+/=\n]+)-----END PUBLIC KEY-----\n")
 
 
@@ -41,3 +43,9 @@ def join_keys(files: Sequence[Path], wanted: Sequence[str]) -> str:
     if odd := sorted(found.keys() - set(wanted)):
         raise Unpublishable(f"build/release/keys has a key that published.toml does not name: {odd[0]}; add it to keys")
     return "".join(found[each] for each in wanted)
+
+
+def write_keys(directory: Path, wanted: Sequence[str], keys: Path = KEYS) -> None:
+    """cni-calico.pub in ``directory``, where anything is published. Raises Unpublishable."""
+    if wanted:
+        (directory / PUBLIC).write_text(join_keys(sorted(keys.glob("*.pub")), wanted))

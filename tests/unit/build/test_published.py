@@ -15,6 +15,7 @@ from tests.conftest import ROOT
 sys.path.insert(0, str(ROOT / "build" / "release"))
 
 from published import ABOUT_RELEASES, PUBLISHED, Published, Unpublishable, parse_published, read_published, render_tree
+from verification_keys import PUBLIC, fingerprint, write_keys
 
 KEY = "ab" * 32
 FILLED = f"""
@@ -104,3 +105,19 @@ def test_a_page_has_both_or_neither() -> None:
         if path.name not in ABOUT_RELEASES:
             blocks = re.findall(r"(?s)<!-- unpublished -->\n(?:(?!<!-- ).)*<!-- published\n(?:(?!<!-- ).)*-->\n", text)
             assert len(blocks) == text.count("<!-- unpublished -->") == text.count("<!-- published\n"), path
+
+
+def test_the_keys_are_where_users_get_them(tmp_path: Path) -> None:
+    """Of a tarball and of the site: in the order of published.toml, and none that it does not name."""
+    keys, out = tmp_path / "keys", tmp_path / "out"
+    keys.mkdir()
+    out.mkdir()
+    texts = [f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n" for text in ("QUFB", "QkJC")]
+    for name, text in zip(("2026", "2027"), texts, strict=True):
+        (keys / f"{name}.pub").write_text(text)
+    write_keys(out, (), tmp_path / "none")
+    assert not list(out.iterdir())
+    write_keys(out, [fingerprint(text) for text in reversed(texts)], keys)
+    assert (out / PUBLIC).read_text() == texts[1] + texts[0]
+    with pytest.raises(Unpublishable, match="build/release/keys has a key"):
+        write_keys(out, [fingerprint(texts[0])], keys)
