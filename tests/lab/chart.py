@@ -24,9 +24,9 @@ def helm(lab: Lab, command: str, *words: str | Path, **values: str) -> None:
     run(*lab.plane.inside(BIN / "helm", command, "calico", *words, "--namespace=kube-system", kubeconfig, *given))
 
 
-def install_chart(lab: Lab, layout: Layout, chart: Path = CHART) -> None:
-    """Returns when helm does; nothing may be ready by then."""
+def install_chart(lab: Lab, layout: Layout, chart: Path = CHART, **more: str) -> None:
+    """``more``: further values. Returns when helm does; nothing may be ready by then."""
     values = {"kubernetesServiceEndpoint__host": f"{NET4}.1", "kubernetesServiceEndpoint__port": "6443"}
     if not layout.provider:
         values["vxlan"] = "true"
-    helm(lab, "install", chart, installation__kubernetesProvider=layout.provider, **values)
+    helm(lab, "install", chart, installation__kubernetesProvider=layout.provider, **values, **more)
