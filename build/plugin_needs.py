@@ -30,14 +30,16 @@ def write_unneeded(contents: Path) -> None:
 
 
 def select_unneeded(contents: Path, launchers: list[Path]) -> list[str]:
-    """The paths of a contents directory that no program begun by one of ``launchers`` needs."""
+    """The paths of a contents directory that no program begun by one of ``launchers`` needs. Modules of the project may
+    be among these: what a program imports by a name that it puts together.
+    """
     needed, packages = find_needs(launchers)
     return [*_unneeded_modules(contents, needed), *_unneeded_packages(contents, packages)]
 
 
 def find_needs(launchers: list[Path]) -> tuple[set[str], set[str]]:
     """(modules of the project, names of other top-level packages) that a program may import."""
-    modules: set[str] = set(_BUILT_IN)
+    modules = set(_BUILT_IN).union(*map(_own_names, launchers))
     others: set[str] = set()
     todo = [*launchers, *(path for name in _BUILT_IN if (path := _source(name)))]
     while todo:
@@ -53,6 +55,14 @@ def find_needs(launchers: list[Path]) -> tuple[set[str], set[str]]:
                     modules.add(module)
                     todo.append(path)
     return modules, others
+
+
+def _own_names(path: Path) -> Iterator[str]:
+    """Of a module of the project, and of the packages that it is in."""
+    if path.is_relative_to(ROOT / PROJECT):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _imports(path: Path) -> Iterator[str]:

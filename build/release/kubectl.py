@@ -51,14 +51,18 @@ sys.exit(main())
 _LEFT_OUT = ("__pycache__", "*.so", "*.pyi", "*.typed", "*.proto")
 
 
+def list_sources() -> list[Path]:
+    """What it begins with: commands are imported by names that the command line puts together."""
+    return [ROOT / "build/launch/calicoctl.py", *sorted((ROOT / PROJECT / "ctl").rglob("*.py"))]
+
+
 def stage_plugin(tree: Path, target: Path) -> None:
     """Write what the archive has. ``tree``: of a release's tarball."""
     (contents,) = (tree / "bin").glob(".calico-*")
     (linker,) = (contents / "glibc").glob("ld-*.so*")
     library = target / "lib"
     library.mkdir(parents=True)
-    sources = [ROOT / "build/launch/calicoctl.py", *sorted((ROOT / PROJECT / "ctl").rglob("*.py"))]
-    unneeded = {contents / path for path in (*select_unneeded(contents, sources), "share", "install", *ETCD)}
+    unneeded = {contents / path for path in (*select_unneeded(contents, list_sources()), "share", "install", *ETCD)}
 
     def leave_out(directory: str, names: list[str]) -> list[str]:
         return [name for name in names if Path(directory, name) in unneeded]

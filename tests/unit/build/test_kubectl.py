@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cni_calico.ctl import main
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "build"))
@@ -20,6 +21,7 @@ import brew
 import krew
 import kubectl
 from listed import Unlisted, read_listed
+from plugin_needs import find_needs
 
 RELEASES = "https://releases.example/cni-calico"
 FILES = {
@@ -101,6 +103,14 @@ def test_a_sum_that_is_missing_stops_it(tmp_path: Path) -> None:
     with pytest.raises(Unlisted, match=r"does not list kubectl-calico_1\.2\.3_linux_arm64\.tar\.gz"):
         krew.render_manifest(listed, RELEASES)
     assert brew.render_formula(listed, RELEASES)
+
+
+def test_the_plugin_has_every_command() -> None:
+    needed, _ = find_needs(kubectl.list_sources())
+    places = [*main._ON_DATASTORES.values(), *main._STANDALONE.values()]
+    named = {f"cni_calico.ctl.{place.partition(':')[0]}" for place in places}
+    assert len(named) > 20 and named - needed == set()
+    assert {"cni_calico", "cni_calico.ctl", "cni_calico.ctl.cluster"} <= needed
 
 
 @pytest.fixture(scope="module")
