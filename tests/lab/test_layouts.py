@@ -1,4 +1,4 @@
-"""The chart on nodes as each distribution makes them: from a registry to the removal that its page describes."""
+"""The chart on nodes as each distribution makes them: by the commands of its page, from a registry to the removal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from build.distribution_pages import read_distributions, render_removal
 from tests.deadlines import until
 from tests.lab.chart import CHART, helm, install_chart
+from tests.lab.follow import follow, is_followed, make_release_directory
 from tests.lab.host import BIN, PLUGINS, end, run, start
 from tests.lab.lab import Lab, running_lab
 from tests.lab.layouts import LAYOUTS, TALOS, Layout
@@ -69,8 +70,13 @@ def prepare(lab: Lab, layout: Layout) -> None:
         )
 
 
-def install(lab: Lab, layout: Layout, chart: Path) -> None:
-    install_chart(lab, layout, chart)
+def install(lab: Lab, layout: Layout, page: str, chart: Path, scratch: Path) -> None:
+    if is_followed(page):
+        assert lab.bundle is not None
+        said = follow(lab, layout, page, make_release_directory(scratch, lab.bundle, chart))
+        assert "failed" not in said, said
+    else:
+        install_chart(lab, layout, chart)
     lab.until_or_describe(lambda: ready_agents(lab) == 2, "calico-node ready on both nodes", 240)
     lab.await_ready_nodes()
 
@@ -117,14 +123,14 @@ def reboot(lab: Lab, node: Node) -> None:
 @pytest.mark.takes(130)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_from_the_chart_to_the_removal(
-    layout: Layout, busybox_image: Path, product_image: Path, own_bundle: Path, pulled_chart: Path
+    layout: Layout, busybox_image: Path, product_image: Path, own_bundle: Path, pulled_chart: Path, tmp_path: Path
 ) -> None:
     [row] = [each for each in read_distributions() if each["provider"] == layout.provider]
     with running_lab(images=[busybox_image, product_image], bundle=own_bundle, layout=layout) as lab:
         prepare(lab, layout)
         before = [listing(node) for node in lab.nodes]
-        install(lab, layout, pulled_chart)
         install_kube_proxy(lab, "nftables")
+        install(lab, layout, row["page"], pulled_chart, tmp_path)
         lab.apply(deployment(Wanted("web", 2, host_port=HOST_PORT)))
         pods = lab.await_pods(2, seconds=180)
         pool = ip_network(layout.range or KUBEADM_RANGE)
