@@ -38,6 +38,7 @@ class Client:
     __slots__ = (
         "_offset",
         "_pieces",
+        "_shaken",
         "ends_at",
         "fd",
         "full_since",
@@ -78,12 +79,26 @@ class Client:
         self.wants_write = False
         self._pieces: list[bytes] = []  # in reverse order
         self._offset = 0
+        self._shaken: bool | Gone | None = None
 
     def enter(self, state: State, now: float) -> None:
         self.state, self.since = state, now
 
+    def shake_hands_ahead(self) -> None:
+        """``shake_hands``, whose outcome the next call of it returns or raises."""
+        try:
+            self._shaken = self._go_on_shaking()
+        except Gone as e:
+            self._shaken = e
+
     def shake_hands(self) -> bool:
         """Whether the handshake is done. Raises Gone."""
+        shaken, self._shaken = self._shaken, None
+        if isinstance(shaken, Gone):
+            raise shaken
+        return self._go_on_shaking() if shaken is None else shaken
+
+    def _go_on_shaking(self) -> bool:
         try:
             self.socket.do_handshake()
         except ssl.SSLWantReadError:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from cni_calico.log import Log
 from cni_calico.relay.client import Client, State, without_delay
 from cni_calico.relay.fair_queue import select_fairly
+from cni_calico.relay.handshakes import Handshakes
 from cni_calico.relay.numbers import ServerNumbers
 
 ACCEPTS = 64
@@ -84,6 +85,7 @@ class ClientSockets:
         self._numbers = numbers
         self._on_drop = on_drop
         self._on_wake = on_wake
+        self._handshakes = Handshakes()
         self._masks: dict[int, int] = {}
         self._epoll = select.epoll()
         listener.setblocking(False)
@@ -104,7 +106,9 @@ class ClientSockets:
             elif fd == self._listener.fileno():
                 self._accept()
         # those that are left over are reported again in the next turn
-        for client, mask in select_fairly(strangers, lambda entry: entry[0].peer_group, STRANGERS_A_TURN):
+        chosen = select_fairly(strangers, lambda entry: entry[0].peer_group, STRANGERS_A_TURN)
+        self._handshakes.go_on([client for client, _ in chosen if client.state is State.HANDSHAKE])
+        for client, mask in chosen:
             if client.state is not State.CLOSED:
                 attend(client, mask)
 
@@ -200,4 +204,5 @@ class ClientSockets:
         for client in list(self.all.values()):
             self.drop(client, "stopped")
         self.stop_accepting()
+        self._handshakes.close()
         self._epoll.close()
