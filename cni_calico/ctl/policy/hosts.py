@@ -70,8 +70,22 @@ class HostVerdict:
         return self.decision is None or self.decision.verdict == "Allow"
 
 
-def host_records(records: PolicyRecords) -> dict[ResourceKey, HostRecord]:
-    """The valid host endpoints, sorted by name."""
+class HostRecords(dict[ResourceKey, HostRecord]):
+    """Sorted by name."""
+
+    def __init__(self, found: Mapping[ResourceKey, HostRecord]) -> None:
+        super().__init__(found)
+        self._first: dict[tuple[str, str], ResourceKey] = {}
+        for key, host in self.items():
+            self._first.setdefault((host.node, host.interface), key)
+
+    def first_on(self, node: str, interface: str) -> ResourceKey | None:
+        """The first of those that name an interface of a node."""
+        return self._first.get((node, interface))
+
+
+def host_records(records: PolicyRecords) -> HostRecords:
+    """The valid host endpoints."""
     found = {}
     for key, record in sorted(records.records.items(), key=lambda item: item[0].name):
         if key.kind == "HostEndpoint" and isinstance(record, Resource):
@@ -79,7 +93,7 @@ def host_records(records: PolicyRecords) -> dict[ResourceKey, HostRecord]:
                 found[key] = parse_host(record)
             except ValueError:
                 continue  # the graph reports why it is not valid
-    return found
+    return HostRecords(found)
 
 
 def host_at(records: PolicyRecords, address: Address) -> TrafficEnd | None:
@@ -90,17 +104,16 @@ def host_at(records: PolicyRecords, address: Address) -> TrafficEnd | None:
     return TrafficEnd(f"host {node}", (address,), None, node) if node else None
 
 
-def overruled_by(hosts: Mapping[ResourceKey, HostRecord], key: ResourceKey) -> ResourceKey | None:
-    """The host endpoint that names the same interface of the same node and comes first. ``hosts``: sorted by name."""
+def overruled_by(hosts: HostRecords, key: ResourceKey) -> ResourceKey | None:
+    """The host endpoint that names the same interface of the same node and comes first."""
     own = hosts[key]
-    same = (other for other, host in hosts.items() if (host.node, host.interface) == (own.node, own.interface))
-    first = next(same, key) if own.interface else key
+    first = hosts.first_on(own.node, own.interface) if own.interface else key
     return None if first == key else first
 
 
-def everywhere_on(hosts: Mapping[ResourceKey, HostRecord], node: str) -> ResourceKey | None:
-    """The host endpoint of a node's interfaces that have none of their own. ``hosts``: sorted by name."""
-    return next((key for key, host in hosts.items() if (host.node, host.interface) == (node, ALL_INTERFACES)), None)
+def everywhere_on(hosts: HostRecords, node: str) -> ResourceKey | None:
+    """The host endpoint of a node's interfaces that have none of their own."""
+    return hosts.first_on(node, ALL_INTERFACES)
 
 
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:

@@ -27,7 +27,7 @@ from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
 from cni_calico.policy.endpoints import owner_of
 from cni_calico.policy.graph import Graph
-from cni_calico.policy.hosts import parse_host
+from cni_calico.policy.hosts import HostRecord, parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.wanted import PolicyId
@@ -57,26 +57,37 @@ class PolicyRecords:
     over_budget: dict[PolicyId, int] = field(default_factory=dict)
     budget: int = DEFAULT
     claimed: dict[ResourceKey, ClaimedEndpoint] = field(default_factory=dict)
+    # the workloads that name an interface of a node, once somebody asks
+    _naming: dict[tuple[str, str], list[tuple[ResourceKey, WorkloadEndpoint]]] | None = field(default=None, init=False)
 
     @property
     def endpoints(self) -> dict[ResourceKey, WorkloadEndpoint]:
         return {key: record for key, record in self.records.items() if isinstance(record, WorkloadEndpoint)}
 
+    def endpoint(self, key: ResourceKey) -> WorkloadEndpoint:
+        """Raises KeyError."""
+        record = self.records[key]
+        if not isinstance(record, WorkloadEndpoint):
+            raise KeyError(key)
+        return record
+
     def counting(self, key: ResourceKey) -> tuple[Network, ...]:
         """The addresses of an endpoint that policies see."""
         claimed = self.claimed.get(key)
-        return self.endpoints[key].ip_networks if claimed is None else claimed.confirmed
+        return self.endpoint(key).ip_networks if claimed is None else claimed.confirmed
 
     def dispute(self, key: ResourceKey) -> str:
         """What it means that other workloads name a workload's interface; "" if none does."""
-        endpoints = self.endpoints
-        own = endpoints[key]
+        own = self.endpoint(key)
+        if self._naming is None:  # all records are there by now
+            self._naming = {}
+            for other, record in self.endpoints.items():
+                if record.ip_networks:
+                    self._naming.setdefault((record.node, record.interface_name), []).append((other, record))
         others = {
             f"{other.namespace}/{workload_name(other, record)}"
-            for other, record in endpoints.items()
-            if (record.node, record.interface_name) == (own.node, own.interface_name)
-            and record.ip_networks
-            and owner_of(other.namespace, record) != owner_of(key.namespace, own)
+            for other, record in self._naming.get((own.node, own.interface_name), ())
+            if owner_of(other.namespace, record) != owner_of(key.namespace, own)
         }
         if not others or not own.ip_networks or not own.interface_name:
             return ""
@@ -89,10 +100,12 @@ class PolicyRecords:
         """The graph for these endpoints, whichever nodes they are on."""
         names = {(key.namespace, key.name) for key in chosen if key.kind == "WorkloadEndpoint"}
         picked = (self.records.get(key) for key in chosen)
-        hosts = [parse_host(record) for record in picked if isinstance(record, Resource)]
+        hosts: dict[tuple[str, str], list[HostRecord]] = {}
+        for host in (parse_host(record) for record in picked if isinstance(record, Resource)):
+            hosts.setdefault((host.node, host.interface), []).append(host)
         graph = Graph(
             lambda record: (record.metadata.namespace, record.metadata.name) in names,
-            lambda host: host in hosts,
+            lambda host: host in hosts.get((host.node, host.interface), ()),
             alone=False,
         )
         graph.set_budget(self.budget)

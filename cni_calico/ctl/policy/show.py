@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.explain import find_end
-from cni_calico.ctl.policy.hosts import HOST_PREFIX, everywhere_on, host_records, named_host, overruled_by
+from cni_calico.ctl.policy.hosts import HOST_PREFIX, HostRecords, everywhere_on, host_records, named_host, overruled_by
 from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import asked_host
-from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.wanted import Direction, PolicyReach, Wanted, WantedTier
 
 
@@ -42,7 +41,7 @@ def show(session: Session, arguments: Namespace) -> str:
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for endpoint in sorted(keys, key=str):
         if claimed := unconfirmed(records.claimed.get(endpoint)):
-            arguments.warn(describe_unconfirmed(f"{endpoint.namespace}/{records.endpoints[endpoint].pod}", claimed))
+            arguments.warn(describe_unconfirmed(f"{endpoint.namespace}/{records.endpoint(endpoint).pod}", claimed))
     wanted = graph.wanted()
     if arguments.output != TABLE:
         found = [_described(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
@@ -52,8 +51,6 @@ def show(session: Session, arguments: Namespace) -> str:
     shown += [_shown_host(records, every, wanted, key) for key in hosts]
     return "\n".join(shown) if shown else "No workloads.\n"
 
-
-HostRecords = Mapping[ResourceKey, HostRecord]  # sorted by name
 
 _HOST_SECTIONS: tuple[tuple[str, PolicyReach, Direction], ...] = (
     ("ingress, before connection tracking (doNotTrack)", "raw", "ingress"),
@@ -115,7 +112,7 @@ def _tiers(
 
 def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict[str, Any]:
     """A workload with its tiers, each with its policies in order; without them if it is not policed."""
-    record = records.endpoints[key]
+    record = records.endpoint(key)
     found: dict[str, Any] = {
         "namespace": key.namespace,
         "name": workload_name(key, record),
@@ -140,7 +137,7 @@ def _described(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> dict
 
 
 def _shown(records: PolicyRecords, wanted: Wanted, key: ResourceKey) -> str:
-    record = records.endpoints[key]
+    record = records.endpoint(key)
     claimed = unconfirmed(records.claimed.get(key))
     each = (f"{net.network_address}{' (not confirmed)' if net in claimed else ''}" for net in record.ip_networks)
     addresses = ", ".join(each) or "no address"
@@ -171,7 +168,7 @@ def _direction(records: PolicyRecords, wanted: Wanted, key: ResourceKey, directi
         yield f"    profile {profile.name} ({_counted(count)})"
         if direction == "ingress" and _lets_in_members_only(records, profile.name):
             yield f"      lets in members of network {profile.name} only: its published ports are closed to others"
-    missing = records.endpoints[key].profiles[len(group.profiles) :][:1]
+    missing = records.endpoint(key).profiles[len(group.profiles) :][:1]
     yield f"    profile {missing[0]} does not exist: everything is denied" if missing else "    the rest: denied"
 
 
