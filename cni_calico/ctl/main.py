@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from argparse import Namespace
@@ -18,6 +19,7 @@ StandaloneCommand = Callable[[Namespace, Mapping[str, str]], str]
 
 KUBECTL_PLUGIN = "kubectl-calico"
 INTERRUPTED = 130  # a shell's exit status for SIGINT
+_SELDOM = 200_000  # new objects between two garbage collections: what a command reads stays until it ends
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
@@ -115,6 +117,12 @@ def _warn(problem: object) -> None:
     _note(f"Warning: {problem}")
 
 
+def _show_progress(text: str) -> None:
+    """On a terminal, in a line that the next one replaces; "" leaves nothing behind."""
+    if sys.stderr.isatty():
+        _print(f"\r\x1b[K{text}", sys.stderr)
+
+
 def _end_now() -> None:
     """End an interrupted command without waiting for its threads."""
     try:
@@ -169,7 +177,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
         words = (arguments.command, arguments.subcommand)
         arguments.stdin = _read_stdin(words[1] == "import") if arguments.filename == "-" else ""
         arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say
-        arguments.end_now = _end_now
+        arguments.end_now, arguments.progress = _end_now, _show_progress
         arguments.look = _look(environ)
         _say(_run_command(" ".join(filter(None, words)), arguments, environ))
         return 0
@@ -217,6 +225,7 @@ def main() -> int:
     from cni_calico import faults
 
     faults.install_from_environment(os.environ)
+    gc.set_threshold(_SELDOM, *gc.get_threshold()[1:])
     is_plugin = os.path.basename(sys.argv[0]) == KUBECTL_PLUGIN
     return run(sys.argv[1:], os.environ, "kubectl calico" if is_plugin else "calicoctl")
 

@@ -7,7 +7,8 @@ taken and nobody uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
@@ -73,12 +74,14 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Everything that is checked. ``corrupt`` is (key in words, why) for each record that could not be decoded."""
+    """Everything that is checked. ``corrupt`` is (key in words, why) for each record that could not be decoded; it is
+    complete once the endpoints have been looked at, because these, and blocks, may be decoded only then.
+    """
 
     blocks: Mapping[Network, Block] = field(default_factory=dict)
     handles: Mapping[str, Handle] = field(default_factory=dict)
     affinities: Mapping[AffinityKey, Affinity] = field(default_factory=dict)
-    endpoints: Sequence[WorkloadEndpoint] = ()
+    endpoints: Iterable[WorkloadEndpoint] = ()
     nodes: Sequence[Node] = ()
     pools: Sequence[IPPool] = ()
     corrupt: Sequence[tuple[str, str]] = ()
@@ -86,9 +89,18 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class ConsistencyReport:
-    allocations: tuple[Allocation, ...]
+    """``taken``: how many addresses of each block are; ``on_nodes``: of each node that attributes name."""
+
+    blocks: Mapping[Network, Block]
+    taken: Mapping[Network, int]
+    on_nodes: Mapping[str, int]
     users: Mapping[Address, tuple[str, ...]]
     findings: tuple[Finding, ...]
+
+    @property
+    def allocations(self) -> Iterator[Allocation]:
+        """Made when they are asked for: of a large cluster they take a hundred megabytes."""
+        return (found for block in self.blocks.values() for found in list_allocations(block, self.users))
 
     def of(self, *problems: Inconsistency) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.problem in problems)
@@ -154,22 +166,36 @@ def list_allocations(block: Block, users: Mapping[Address, tuple[str, ...]]) -> 
 
 
 def check_records(records: Records) -> ConsistencyReport:
+    """Looks at each block once, and keeps of it only what is compared with other records."""
     users = list_users(records.endpoints, records.nodes)
-    allocations = tuple(found for block in records.blocks.values() for found in list_allocations(block, users))
+    unallocated, held = set(users), _Held()
+    taken: dict[Network, int] = {}
+    on_nodes: Counter[str] = Counter()
+    owners: dict[Network, str | None] = {}
+    leaks: list[Finding] = []
+    of_blocks: list[Finding] = []
+    for cidr, block in records.blocks.items():
+        allocations = tuple(list_allocations(block, users))
+        taken[cidr], owners[cidr] = len(allocations), block.affinity
+        on_nodes.update(found.attributes["node"] for found in allocations if "node" in found.attributes)
+        unallocated.difference_update(found.address for found in allocations)
+        leaks += _check_leaks(block, allocations)
+        of_blocks += _check_block(block, records)
+        held.add(block, records)
     findings = [
         *(Finding(Inconsistency.CORRUPT, subject, why) for subject, why in records.corrupt),
-        *_check_leaks(allocations, records.blocks),
-        *_check_users(users, allocations, records.pools),
-        *_check_handles(records),
-        *_check_blocks(records),
-        *_check_affinities(records),
+        *leaks,
+        *_check_users(users, unallocated, records.pools),
+        *_check_handles(held, records),
+        *of_blocks,
+        *_check_affinities(owners, records),
     ]
-    return ConsistencyReport(allocations, users, tuple(findings))
+    return ConsistencyReport(records.blocks, taken, on_nodes, users, tuple(findings))
 
 
-def _check_leaks(allocations: Iterable[Allocation], blocks: Mapping[Network, Block]) -> Iterator[Finding]:
+def _check_leaks(block: Block, allocations: Iterable[Allocation]) -> Iterator[Finding]:
+    virtual = (block.affinity or "").startswith("virtual:")
     for found in allocations:
-        virtual = (blocks[found.block].affinity or "").startswith("virtual:")
         if not found.in_use and not virtual:
             yield Finding(
                 Inconsistency.LEAKED,
@@ -197,13 +223,12 @@ def describe_owner(found: Allocation) -> str:
 
 
 def _check_users(
-    users: Mapping[Address, tuple[str, ...]], allocations: Iterable[Allocation], pools: Sequence[IPPool]
+    users: Mapping[Address, tuple[str, ...]], unallocated: Collection[Address], pools: Sequence[IPPool]
 ) -> Iterator[Finding]:
-    allocated = {found.address for found in allocations}
     for address, names in users.items():
         if len(names) > 1 and any(name.startswith("workload") for name in names):
             yield Finding(Inconsistency.DOUBLE, str(address), f"{address} is used by {' and '.join(names)}", address)
-        if address in allocated:
+        if address not in unallocated:
             continue
         if pool_of(pools, address) is None:
             text = f"{address}, used by {names[0]}, is in no pool"
@@ -213,19 +238,31 @@ def _check_users(
             yield Finding(Inconsistency.UNALLOCATED, str(address), text, address)
 
 
-def _check_handles(records: Records) -> Iterator[Finding]:
-    held: dict[str, dict[Network, int]] = {}
-    for cidr, block in records.blocks.items():
+class _Held:
+    """How many addresses each handle holds in which blocks, as the blocks say. Most hold one in one block, which all
+    handles of that block share.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[str, Mapping[Network, int]] = {}
+
+    def add(self, block: Block, records: Records) -> None:
+        alone: dict[int, Mapping[Network, int]] = {}
         for handle_id, count in holdings(block).items():
-            held.setdefault(_folded(handle_id, records), {})[cidr] = count
-    known = {_folded(handle_id, records): (handle_id, handle) for handle_id, handle in records.handles.items()}
-    for folded, counts in held.items():
-        if folded not in known:
+            folded = _folded(handle_id, records)
+            before = self.of.get(folded)
+            one = alone.setdefault(count, {block.cidr: count})
+            self.of[folded] = one if before is None else {**before, **one}
+
+
+def _check_handles(held: _Held, records: Records) -> Iterator[Finding]:
+    for folded, counts in held.of.items():
+        if folded not in records.handles:
             addresses = sum(counts.values())
             text = f"handle {folded} holds {addresses} address(es) but has no record: a release by handle misses them"
             yield Finding(Inconsistency.MISSING_HANDLE, folded, text, block=next(iter(counts)), handle_id=folded)
-    for folded, (handle_id, handle) in known.items():
-        yield from _check_handle(handle_id, handle, held.get(folded, {}))
+    for handle_id, handle in records.handles.items():
+        yield from _check_handle(handle_id, handle, held.of.get(handle_id, {}))
 
 
 def _folded(handle_id: str, records: Records) -> str:
@@ -250,29 +287,28 @@ def _check_handle(handle_id: str, handle: Handle, held: Mapping[Network, int]) -
             yield Finding(Inconsistency.HANDLE_COUNT, handle_id, text, block=cidr, handle_id=handle_id)
 
 
-def _check_blocks(records: Records) -> Iterator[Finding]:
-    affinities = records.affinities
-    for cidr, block in records.blocks.items():
-        lost = len(block.allocations) - len(block.unallocated) - sum(index is not None for index in block.allocations)
-        if lost:
-            text = f"block {cidr} has {lost} free address(es) that it never gives out"
-            yield Finding(Inconsistency.LOST_ORDINAL, f"block {cidr}", text, block=cidr)
-        if pool_of(records.pools, cidr) is None:
-            text = f"block {cidr} of {block.affinity or 'nobody'} is in no pool"
-            yield Finding(Inconsistency.BLOCK_OUTSIDE_POOLS, f"block {cidr}", text, block=cidr, node=block.node)
-        if block.affinity is not None:
-            kind, _, owner = block.affinity.partition(":")
-            if AffinityKey(owner, cidr, kind) not in affinities:
-                text = f"block {cidr} belongs to {block.affinity}, which has no affinity record for it"
-                yield Finding(Inconsistency.NO_AFFINITY, f"block {cidr}", text, block=cidr, node=owner)
+def _check_block(block: Block, records: Records) -> Iterator[Finding]:
+    cidr = block.cidr
+    lost = len(block.allocations) - len(block.unallocated) - sum(index is not None for index in block.allocations)
+    if lost:
+        text = f"block {cidr} has {lost} free address(es) that it never gives out"
+        yield Finding(Inconsistency.LOST_ORDINAL, f"block {cidr}", text, block=cidr)
+    if pool_of(records.pools, cidr) is None:
+        text = f"block {cidr} of {block.affinity or 'nobody'} is in no pool"
+        yield Finding(Inconsistency.BLOCK_OUTSIDE_POOLS, f"block {cidr}", text, block=cidr, node=block.node)
+    if block.affinity is not None:
+        kind, _, owner = block.affinity.partition(":")
+        if AffinityKey(owner, cidr, kind) not in records.affinities:
+            text = f"block {cidr} belongs to {block.affinity}, which has no affinity record for it"
+            yield Finding(Inconsistency.NO_AFFINITY, f"block {cidr}", text, block=cidr, node=owner)
 
 
-def _check_affinities(records: Records) -> Iterator[Finding]:
+def _check_affinities(owners: Mapping[Network, str | None], records: Records) -> Iterator[Finding]:
     confirmed: dict[Network, list[str]] = {}
     names = {node.metadata.name for node in records.nodes}
     for key, affinity in records.affinities.items():
         subject = f"affinity of {key.cidr} to {key.node}"
-        found = _check_affinity(key, affinity, records.blocks.get(key.cidr))
+        found = _check_affinity(key, affinity, owners)
         if found is not None:
             yield Finding(found[0], subject, f"{subject}: {found[1]}", block=key.cidr, node=key.node)
         if key.type == "host" and names and key.node not in names:
@@ -280,17 +316,20 @@ def _check_affinities(records: Records) -> Iterator[Finding]:
             yield Finding(Inconsistency.UNKNOWN_NODE, subject, text, block=key.cidr, node=key.node)
         if affinity.confirmed:
             confirmed.setdefault(key.cidr, []).append(key.node)
-    for cidr, owners in confirmed.items():
-        if len(owners) > 1:
-            text = f"block {cidr} is confirmed for {' and '.join(owners)}"
+    for cidr, nodes in confirmed.items():
+        if len(nodes) > 1:
+            text = f"block {cidr} is confirmed for {' and '.join(nodes)}"
             yield Finding(Inconsistency.TWO_AFFINITIES, f"block {cidr}", text, block=cidr)
 
 
-def _check_affinity(key: AffinityKey, affinity: Affinity, block: Block | None) -> tuple[Inconsistency, str] | None:
+def _check_affinity(
+    key: AffinityKey, affinity: Affinity, owners: Mapping[Network, str | None]
+) -> tuple[Inconsistency, str] | None:
+    """``owners``: the affinity of each block."""
     if not affinity.confirmed:
         return Inconsistency.UNFINISHED, f"its state is {affinity.state}"
-    if block is None:
+    if key.cidr not in owners:
         return Inconsistency.NO_BLOCK, "there is no such block"
-    if block.affinity != f"{key.type}:{key.node}":
-        return Inconsistency.WRONG_AFFINITY, f"the block belongs to {block.affinity or 'nobody'}"
+    if owners[key.cidr] != f"{key.type}:{key.node}":
+        return Inconsistency.WRONG_AFFINITY, f"the block belongs to {owners[key.cidr] or 'nobody'}"
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,17 +126,24 @@ def _describe_nodes(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]
     """``ready`` is None if that is not known here."""
     found = []
     names = {node.metadata.name: node for node in view.records.nodes}
+    owned = Counter(block.node for block in view.records.blocks.values())
     for name in sorted({*names, *(view.unready or ())}):
         node = names.get(name)
         addresses = [] if node is None else [str(a) for a in (node.ipv4, node.ipv6) if a is not None]
         tunnels = [] if node is None else [str(address) for address, _ in tunnel_addresses(node)]
-        blocks = sum(block.node == name for block in view.records.blocks.values())
         why = "not known here" if view.unready is None else view.unready.get(name, "no such node in Kubernetes")
         if view.unready is not None and why:
             wrong.append(f"node {name}: {why}")
         ready = None if view.unready is None else not why
         found.append(
-            {"name": name, "addresses": addresses, "tunnels": tunnels, "blocks": blocks, "ready": ready, "why": why}
+            {
+                "name": name,
+                "addresses": addresses,
+                "tunnels": tunnels,
+                "blocks": owned[name],
+                "ready": ready,
+                "why": why,
+            }
         )
     return found
 

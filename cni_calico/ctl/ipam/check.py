@@ -8,27 +8,37 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl.ipam.departed import DepartedHere, find_departed_here, render_departed, report_departed
 from cni_calico.ctl.ipam.lost import LostThings, find_lost, is_kubernetes, render_lost, report_lost
-from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
+from cni_calico.ctl.ipam.records import endpoints_on, read_cluster, read_items, read_records
 from cni_calico.ctl.ipam.unjudged import Unjudged, find_unjudged, render_unjudged, report_unjudged
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
+from cni_calico.deadline import ProgressDeadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.allocator import Allocator
-from cni_calico.ipam.consistency import Allocation, ConsistencyReport, Finding, Inconsistency, Records, check_records
-from cni_calico.model.resources import Network
+from cni_calico.ipam.consistency import (
+    Allocation,
+    ConsistencyReport,
+    Finding,
+    Inconsistency,
+    Records,
+    check_records,
+    list_allocations,
+)
 
 REPORT_VERSION = 1
 _TOP_NODES = 20
+_TOLD_EACH = 1_000  # records between two words about progress
 _LEAKS = (Inconsistency.LEAKED, Inconsistency.NO_HANDLE_ID)
 _UNKNOWN = (Inconsistency.OUTSIDE_POOLS,)
 _BY_SECTION = (
@@ -56,24 +66,25 @@ _BY_SECTION = (
 
 def check(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed if there are problems, DatastoreError, CalicoError if the report cannot be written."""
-    items = read_items(session)
-    records = read_records(session, items)
-    report = check_records(records)
-    lost = find_lost(session, items, every=arguments.show_problem_ips or bool(arguments.report))
-    unjudged, here = _unjudged(session, records), find_departed_here(records.endpoints, os.environ)
-    spec, revision = read_cluster(session)
-    document = {
-        **build_report(report, spec, revision),
-        "lost": report_lost(lost),
-        "unasked": lost.unasked,
-        "unjudged": report_unjudged(unjudged),
-        "departed": report_departed(here),
-    }
-    if arguments.report:
-        write_file(arguments.report, render_json(document))
-    if arguments.output != TABLE:
-        text = render_value(document, arguments.output)
-    else:
+    every = arguments.show_problem_ips or bool(arguments.report)
+    try:
+        records, report, lost, unjudged, here = _judge(session, arguments.progress, every=every)
+    finally:
+        arguments.progress("")
+    text = ""
+    if arguments.report or arguments.output != TABLE:
+        document = {
+            **build_report(report, *read_cluster(session)),
+            "lost": report_lost(lost),
+            "unasked": lost.unasked,
+            "unjudged": report_unjudged(unjudged),
+            "departed": report_departed(here),
+        }
+        if arguments.report:
+            write_file(arguments.report, render_json(document))
+        if arguments.output != TABLE:
+            text = render_value(document, arguments.output)
+    if arguments.output == TABLE:
         shown = {"show_all": arguments.show_all_ips, "show_problems": arguments.show_problem_ips}
         text = render_check(records, report, lost, unjudged, here, **shown)
         text += f"Report written to {arguments.report}\n" if arguments.report else ""
@@ -84,11 +95,35 @@ def check(session: Session, arguments: Namespace) -> str:
 
 def text_of(session: Session) -> str:
     """What ``ipam check --show-problem-ips`` prints. Raises DatastoreError."""
-    items = read_items(session)
+    return render_check(*_judge(session, lambda text: None, every=True), show_problems=True)
+
+
+def _judge(
+    session: Session, progress: Callable[[str], None], *, every: bool
+) -> tuple[Records, ConsistencyReport, LostThings, tuple[Unjudged, ...], DepartedHere]:
+    """``progress`` is told what is being done; as long as there is some, the command's time does not run out. Raises
+    DatastoreError.
+    """
+    patience = ProgressDeadline(session.deadline.require("read the addresses"))
+    session, count = replace(session, deadline=patience), 0
+
+    def note() -> None:
+        nonlocal count
+        if count % _TOLD_EACH == 0:
+            patience.renew()
+            progress(f"Reading, {count:,} records so far...")
+        count += 1
+
+    items = read_items(session, note)
+    patience.renew()
+    progress(f"Looking in {count:,} records for what nobody has...")
+    lost = find_lost(session, items, every=every)  # first: it needs memory of its own, which is given back
+    progress(f"Comparing {count:,} records...")
     records = read_records(session, items)
-    lost, unjudged = find_lost(session, items, every=True), _unjudged(session, records)
-    here = find_departed_here(records.endpoints, os.environ)
-    return render_check(records, check_records(records), lost, unjudged, here, show_problems=True)
+    report = check_records(records)
+    patience.renew()
+    here = find_departed_here(partial(endpoints_on, items), os.environ)
+    return records, report, lost, _unjudged(session, records), here
 
 
 def _unjudged(session: Session, records: Records) -> tuple[Unjudged, ...]:
@@ -119,18 +154,15 @@ def render_check(
 ) -> str:
     lines = ["Checking IPAM for inconsistencies...", "", "Loading all IPAM blocks..."]
     lines.append(f"Found {len(records.blocks)} IPAM blocks.")
-    by_block: dict[Network, list[Allocation]] = {cidr: [] for cidr in records.blocks}
-    for found in report.allocations:
-        by_block[found.block].append(found)
-    for cidr, mine in by_block.items():
-        affinity = records.blocks[cidr].affinity or "<none>"
-        lines.append(f" IPAM block {cidr} affinity={affinity}: {len(mine)} allocated")
-        lines += [f"  {_describe(found)}" for found in mine] if show_all else []
-    lines += [f"IPAM blocks record {len(report.allocations)} allocations.", ""]
+    for cidr, taken in report.taken.items():
+        block = records.blocks[cidr]
+        lines.append(f" IPAM block {cidr} affinity={block.affinity or '<none>'}: {taken} allocated")
+        lines += [f"  {_describe(found)}" for found in list_allocations(block, report.users)] if show_all else []
+    lines += [f"IPAM blocks record {sum(report.taken.values())} allocations.", ""]
     lines += ["Loading all IPAM pools...", *(f"  {pool.cidr}" for pool in records.pools if pool.usable)]
     lines += [f"Found {sum(pool.usable for pool in records.pools)} active IP pools.", ""]
     lines += [f"Loading all nodes and workload endpoints: {len(report.users)} IPs are in use.", ""]
-    lines += [*_render_nodes(report.allocations), ""]
+    lines += [*_render_nodes(report.on_nodes), ""]
     lines += _render_findings(report, show_problems=show_problems)
     lines += [*render_lost(lost), *render_unjudged(unjudged, every=show_problems), *render_departed(here), ""]
     released = f", and {len(here.found)} to be released" if here.found else ""
@@ -143,12 +175,13 @@ def _describe(found: Allocation) -> str:
     return f"{found.address} handle={found.handle_id}{users}"
 
 
-def _render_nodes(allocations: Iterable[Allocation]) -> list[str]:
-    counts = Counter(found.attributes["node"] for found in allocations if "node" in found.attributes)
+def _render_nodes(on_nodes: Mapping[str, int]) -> list[str]:
     lines = [f"Looking for top (up to {_TOP_NODES}) nodes by allocations..."]
-    lines += [f"  {node} has {count} allocations" for node, count in counts.most_common(_TOP_NODES)]
-    if counts:
-        lines.append(f"Node with most allocations has {max(counts.values())}; median is {median(counts.values()):g}")
+    top = sorted(on_nodes.items(), key=lambda item: -item[1])[:_TOP_NODES]
+    lines += [f"  {node} has {count} allocations" for node, count in top]
+    if on_nodes:
+        most = f"Node with most allocations has {max(on_nodes.values())}"
+        lines.append(f"{most}; median is {median(on_nodes.values()):g}")
     return lines
 
 

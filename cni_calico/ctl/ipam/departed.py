@@ -6,7 +6,7 @@ this host shows it, so other nodes' attachments are not looked at. Nothing is wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cni_calico.ctl.node_datastore import read_node_name
@@ -28,9 +28,12 @@ class DepartedHere:
     failure: str = ""
 
 
-def find_departed_here(endpoints: Sequence[WorkloadEndpoint], environ: Mapping[str, str]) -> DepartedHere:
+def find_departed_here(
+    endpoints_on: Callable[[str], Iterable[WorkloadEndpoint]], environ: Mapping[str, str]
+) -> DepartedHere:
+    """``endpoints_on``: those of a node."""
     node = read_node_name(environ)
-    plain = [each for each in endpoints if (each.node, each.orchestrator) == (node, PLAIN)]
+    plain = [each for each in endpoints_on(node) if each.orchestrator == PLAIN]
     if not plain:
         return DepartedHere()
     try:

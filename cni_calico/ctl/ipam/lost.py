@@ -9,13 +9,15 @@ pods are unknown here, and their addresses are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cni_calico.ctl.ipam.packed import Alike
+from cni_calico.ctl.ipam.records import StoredItems
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.forwarding import ForwardingStore
-from cni_calico.datastore.interface import Versioned
+from cni_calico.datastore.interface import Document, Revision, Versioned
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
@@ -23,28 +25,28 @@ from cni_calico.ipam.lost.fresh_facts import Kubernetes
 from cni_calico.ipam.lost.leaks import KINDS, Holding, Subject, judge
 from cni_calico.ipam.lost.reclaim import Reclaimer
 from cni_calico.ipam.lost.suspects import Suspects
-from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
+from cni_calico.model.keys import Key
 
 LostSubject = tuple[Subject, str]
 SEE_ALL = "--show-problem-ips asks for each"
 ASKED_AGAIN = 100
-_KINDS = ("block", "affinity", "handle", "Node", "WorkloadEndpoint")
+_NO_DOCUMENT: Document = {}
 
 
 class _ReadRecords:
-    """Items of one kind, as they were read once."""
+    """Of the items of one kind what is looked at, as they were read once."""
 
-    def __init__(self, items: Iterable[Versioned]) -> None:
-        self.entries: dict[Key, tuple[Versioned, Any]] = {}
+    def __init__(self, items: Iterable[Versioned], read: Callable[[Versioned], Any] = decode) -> None:
+        self.entries: dict[Key, tuple[Revision, Any]] = {}
         for item in items:
             try:
-                self.entries[item.key] = item, decode(item)
+                self.entries[item.key] = item.revision, read(item)
             except CorruptRecord:
-                self.entries[item.key] = item, None
+                self.entries[item.key] = item.revision, None
 
     def get(self, key: Key) -> Versioned | None:
         found = self.entries.get(key)
-        return None if found is None else found[0]
+        return None if found is None else Versioned(key, _NO_DOCUMENT, found[0])
 
     def record(self, key: Key) -> Any:
         found = self.entries.get(key)
@@ -61,15 +63,14 @@ class LostThings:
     unasked: int = 0
 
 
-def find_lost(session: Session, items: Iterable[Versioned], *, every: bool = False) -> LostThings:
+def find_lost(session: Session, items: StoredItems, *, every: bool = False) -> LostThings:
     """Judged by ``read_items``. Raises DatastoreError."""
     kubernetes = _kubernetes(session)
-    sorted_out: dict[str, list[Versioned]] = {kind: [] for kind in _KINDS}
-    for item in items:
-        kind = _kind_of(item.key)
-        if kind in sorted_out:
-            sorted_out[kind].append(item)
-    blocks, affinities, handles, nodes, endpoints = listed = [_ReadRecords(found) for found in sorted_out.values()]
+    blocks, affinities, nodes = (_ReadRecords(items.of(kind)) for kind in ("block", "affinity", "Node"))
+    handles = _ReadRecords(items.of("handle"), Alike(decode))
+    # whose pods are unknown, of that one the endpoints say nothing
+    endpoints = _ReadRecords(items.of("WorkloadEndpoint") if kubernetes is not None else ())
+    listed = (blocks, affinities, handles, nodes, endpoints)
     own, pods = (None, endpoints) if kubernetes is not None else (endpoints, None)
     state = CachedClusterState(RecordCaches(blocks, affinities, handles, nodes, own, pods))
     suspects = Suspects(state)
@@ -85,15 +86,6 @@ def find_lost(session: Session, items: Iterable[Versioned], *, every: bool = Fal
     ]
     lost = tuple((subject, reason) for subject, reason in found if reason)
     return LostThings(lost, 0 if every else len(bare))
-
-
-def _kind_of(key: Key) -> str:
-    """The kind of a record: one of _KINDS, or another text. (Virtual affinities of blocks belong to no node.)"""
-    if isinstance(key, ResourceKey):
-        return key.kind
-    if isinstance(key, AffinityKey):
-        return "affinity" if key.type == "host" else ""
-    return "block" if isinstance(key, BlockKey) else "handle" if isinstance(key, HandleKey) else ""
 
 
 def is_kubernetes(session: Session) -> bool:

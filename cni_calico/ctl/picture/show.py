@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections import deque
 from collections.abc import Collection
 from dataclasses import asdict
 
@@ -43,6 +44,7 @@ def read_picture(session: Session) -> Picture:
     """Raises DatastoreError."""
     spec, _ = read_cluster(session)
     records = read_records(session)
+    deque(records.endpoints, 0)  # which of them cannot be read is known then
     for key, why in records.corrupt:
         session.damaged.append((key, why))
     configurations, peers, filters = (_read(session, kind) for kind in ("BGPConfiguration", "BGPPeer", "BGPFilter"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,23 @@ def test_only_the_commands_own_module_is_imported() -> None:
     imported = set(done.stdout.split())
     assert "cni_calico.ctl.ipam.show" in imported
     assert not imported & {f"cni_calico.ctl.{name}" for name in ("ipam.check", "ipam.split", "resources.commands")}
+
+
+def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    """On its own line, which the next word replaces; the answer is the same without a terminal."""
+    environ = {**os.environ, "DATASTORE_TYPE": "local", "DATASTORE_PATH": str(tmp_path / "datastore.db")}
+    pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/16}}"
+    calicoctl = [sys.executable, "-m", "cni_calico.ctl.main"]
+    subprocess.run([*calicoctl, "create", "-f", "-"], env=environ, input=pool, text=True, check=True)
+    plain = subprocess.run([*calicoctl, "ipam", "check"], env=environ, capture_output=True, text=True, check=True)
+    assert plain.stderr == "" and "Check complete; found 0 problems" in plain.stdout
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as terminal:
+        on_terminal = subprocess.run(
+            [*calicoctl, "ipam", "check"], env=environ, stdout=subprocess.PIPE, stderr=theirs, text=True, check=True
+        )
+        os.close(theirs)
+        shown = terminal.read(4096).decode()
+    assert on_terminal.stdout == plain.stdout
+    said = shown.split("\r\x1b[K")
+    assert [word.partition(" ")[0] for word in said] == ["", "Reading,", "Looking", "Comparing", ""], shown
