@@ -16,13 +16,13 @@ from functools import partial
 from typing import TypeVar
 
 from cni_calico.flows.database import NamedSum, SumsDatabase, is_malformed
-from cni_calico.flows.names import EndName
+from cni_calico.flows.names import SUMS_KEPT_S, EndName
 from cni_calico.flows.sums import BUCKET_S, NETWORK, FlowKey, FlowSums, SumCounts, UnwrittenSums, coarser, network_name
 from cni_calico.log import Log
 from cni_calico.regular import make_directories
 
 NAME = "flows.db"
-MOST_BYTES, KEPT_S = 256 << 20, 24 * 3600
+MOST_BYTES = 256 << 20
 _EVERY_S, _IN_MEMORY_S = 10.0, 600
 _AT_ONCE, _ALL = 500, 1 << 30  # sums: some 20 ms
 AskedOfFile = TypeVar("AskedOfFile")
@@ -40,7 +40,7 @@ class FlowAggregates:
         log: Log,
         now: float,
         most_bytes: int = MOST_BYTES,
-        kept_s: int = KEPT_S,
+        kept_s: int = SUMS_KEPT_S,
     ) -> None:
         self.path, self.trouble, self.lost = path, "", 0
         self.sums = FlowSums()
@@ -49,6 +49,10 @@ class FlowAggregates:
         self._ends: dict[tuple[int, bytes], tuple[int, int]] = {}  # (number in the file, a bucket that keeps it)
         self._tidied, self._next = 0, now
         self.flush(now)
+
+    def keep(self, seconds: int) -> None:
+        """From now on; what is too old goes with the next five minutes."""
+        self._kept_s = seconds
 
     def close(self, now: float) -> None:
         self.flush(now, force=True)

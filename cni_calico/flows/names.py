@@ -18,6 +18,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.regular import append_whole, make_directories, open_regular, read_regular
 
 ENDS, NAMES, NUMBERS = "flow-ends.json", "names", "numbers"
+SUMS_KEPT_S = 24 * 3600
 _MOST_BYTES = NUMBERS_BYTES
 _KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
 _TAIL = 512  # bytes by which a file is known that is only longer: more than a line
@@ -37,21 +38,22 @@ class EndName:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def render_ends(node: str, ends: Iterable[tuple[EndName, Iterable[bytes]]]) -> bytes:
-    """The agent's file: this node's name, and each end with its packed addresses."""
+def render_ends(node: str, ends: Iterable[tuple[EndName, Iterable[bytes]]], kept_s: float = SUMS_KEPT_S) -> bytes:
+    """The agent's file: this node's name, each end with its packed addresses, and how long sums are kept."""
     listed = [[one.kind, one.namespace, one.name, [address.hex() for address in its]] for one, its in ends]
-    return json.dumps({"version": 1, "node": node, "ends": listed}, separators=(",", ":")).encode()
+    document = {"version": 1, "node": node, "kept": int(kept_s), "ends": listed}
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
-def parse_ends(data: bytes) -> tuple[str, dict[bytes, EndName]]:
-    """(the node, who has each address). Raises ValueError."""
+def parse_ends(data: bytes) -> tuple[str, dict[bytes, EndName], int]:
+    """(the node, who has each address, how long sums are kept). Raises ValueError."""
     found: dict[bytes, EndName] = {}
     try:
         document = json.loads(data)
         for kind, namespace, name, addresses in document["ends"]:
             end = EndName(*map(_text, (kind, namespace, name)))
             found.update((bytes.fromhex(address), end) for address in addresses)
-        return str(document["node"]), found
+        return str(document["node"]), found, int(document.get("kept", SUMS_KEPT_S))
     except (TypeError, KeyError) as e:
         raise ValueError(f"it is not the agent's file: {e}") from e
 
@@ -141,8 +143,8 @@ class Deciders:
 
 class Names:
     """``number_of(address)``: of the name that it has now; what a crash or a full disk took from the file is never
-    another name's. ``trouble``: why names are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an
-    address that is no end's here.
+    another name's. ``node`` and ``kept_s`` (how long sums are kept) are as the agent says. ``trouble``: why names
+    are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an address that is no end's here.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Names:
     ) -> None:
         self.path, self.trouble = f"{state_dir}/{NAMES}", ""
         self._ends = FollowedFile(f"{run_dir}/{ENDS}")
-        self.node = ""
+        self.node, self.kept_s = "", SUMS_KEPT_S
         self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
         self._were: dict[bytes, None] = {}  # addresses that ends here had
@@ -170,7 +172,7 @@ class Names:
         """Read the agent's file again if it has changed."""
         if self._ends.changed():
             try:
-                self.node, self._now = parse_ends(self._ends.read())
+                self.node, self._now, self.kept_s = parse_ends(self._ends.read())
                 self._were |= dict.fromkeys(self._now)
                 while len(self._were) > _MOST:
                     del self._were[next(iter(self._were))]

@@ -116,6 +116,7 @@ class Recorder:
         self._live.tidy(self._micros())
         self._records.settle()
         self._ring.flush()
+        self._aggregates.keep(self._names.kept_s)
         self._aggregates.flush(now)
         if now >= self._next_touch:
             self._next_touch = now + _TOUCH_S

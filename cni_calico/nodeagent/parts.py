@@ -164,7 +164,7 @@ class Parts:
         """Hand the agent's newest view to the parts; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        self._recording.use(recorded_flows(felix), snapshot.endpoints)
+        self._recording.use(recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s)
         self._exporting.use(felix, snapshot.endpoints)
         self._elsewhere.use(wanted=names_all(felix))
         if self._host_status is not None:

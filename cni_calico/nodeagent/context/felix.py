@@ -38,7 +38,7 @@ from cni_calico.nodeagent.context.host_protection import (
     select_readable,
 )
 from cni_calico.nodeagent.context.legacy import ACCESS
-from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, SERVER
+from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, RETENTION, SERVER
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
 from cni_calico.nodeagent.context.unused import ELSEWHERE, NOT_ENFORCED
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
@@ -160,6 +160,7 @@ class FelixSettings:
     standing_rules: str = setting("StandingRules", *STANDING_RULES)
     flows: str = setting("Flows", *FLOWS)
     flow_names: str = setting("FlowsNames", *FLOW_NAMES)
+    flow_retention_s: float = setting("FlowsRetention", *RETENTION)
     flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)
     flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
     flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)

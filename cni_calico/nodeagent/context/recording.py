@@ -12,6 +12,7 @@ from cni_calico.model.access import parse_relay_address
 
 ENABLED, DISABLED, DENIED = "Enabled", "Disabled", "Denied"
 _LONGEST_S = 3600.0  # as far back as the collector goes
+_SHORTEST_KEPT_S, _LONGEST_KEPT_S = 3600, 30 * 86400
 FLOWS = (
     choice(ENABLED, DENIED, DISABLED),
     DISABLED,
@@ -29,6 +30,13 @@ def _parse_server(text: str) -> str:
     return text
 
 
+def _parse_retention(text: str) -> float:
+    seconds = parse_seconds(text)
+    if not _SHORTEST_KEPT_S <= seconds <= _LONGEST_KEPT_S:
+        raise ValueError("expected from 1h to 720h")
+    return seconds
+
+
 def _parse_interval(text: str) -> float:
     seconds = parse_seconds(text)
     if not 1 <= seconds <= _LONGEST_S:
@@ -36,6 +44,11 @@ def _parse_interval(text: str) -> float:
     return seconds
 
 
+RETENTION = (
+    Kind(_parse_retention, "seconds, or a duration such as 12h, from 1h to 720h"),
+    86400.0,
+    "Not a parameter of upstream's. How long the sums of flows are kept, as far as there is room for them.",
+)
 SERVER = (
     Kind(_parse_server, "host:port"),
     "",

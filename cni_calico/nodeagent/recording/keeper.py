@@ -15,7 +15,7 @@ from cni_calico.backoff import Backoff
 from cni_calico.daemon.child_lines import ChildLines
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.errors import KernelError
-from cni_calico.flows.names import ENDS, EndName, render_ends
+from cni_calico.flows.names import ENDS, SUMS_KEPT_S, EndName, render_ends
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -67,21 +67,21 @@ class RecorderKeeper:
         self._written = b""
         self.troubles: dict[str, str] = {}
 
-    def use(self, flows: str, endpoints: Iterable[WorkloadEndpoint]) -> None:
-        """``flows``: the parameter; ``endpoints``: this node's."""
+    def use(self, flows: str, endpoints: Iterable[WorkloadEndpoint], kept_s: float = SUMS_KEPT_S) -> None:
+        """``flows``: the parameter; ``endpoints``: this node's; ``kept_s``: how long sums are."""
         if flows == DISABLED:
             self._wanted.clear()
             self._note_none()
             return
-        self._tell(endpoints)
+        self._tell(endpoints, kept_s)
         self._wanted.set()
         if not self._runs:
             self._runs = True
             self._start_thread(self._run)
 
-    def _tell(self, endpoints: Iterable[WorkloadEndpoint]) -> None:
+    def _tell(self, endpoints: Iterable[WorkloadEndpoint], kept_s: float) -> None:
         ends = [(name_of(one), [net.network_address.packed for net in one.ip_networks]) for one in endpoints]
-        data = render_ends(self._node, sorted(ends, key=lambda one: (one[0].shown, one[1])))
+        data = render_ends(self._node, sorted(ends, key=lambda one: (one[0].shown, one[1])), kept_s)
         if data == self._written:
             return
         try:

@@ -43,7 +43,7 @@ from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
 
 # parameters that a FelixConfiguration has as annotations: upstream's schema would refuse their fields
-_ANNOTATED, _PARAMETERS = "config.projectcalico.org/", ("Flows", "FlowsNames")
+_ANNOTATED, _PARAMETERS = "config.projectcalico.org/", ("Flows", "FlowsNames", "FlowsRetention")
 
 RANDOM = random.SystemRandom()
 NODES_S = 30.0

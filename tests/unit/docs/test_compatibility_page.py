@@ -129,6 +129,7 @@ def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
     assert own == {
         "FELIX_FLOWS",
         "FELIX_FLOWSNAMES",
+        "FELIX_FLOWSRETENTION",
         "FELIX_POLICYENFORCEMENT",
         "FELIX_POLICYMEMORYLIMITMIB",
         "FELIX_POLICYRULEBUDGET",

@@ -197,8 +197,11 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     with sqlite3.connect(aggregates.path) as database:
         assert database.execute("SELECT count(*) FROM end").fetchone() == (2,)
     aggregates.sums.change(old, old._replace(flags=ENDED))
-    aggregates.close(NOW + DAY + BUCKET_S)
-    assert totals(opened(tmp_path, NOW + DAY + BUCKET_S)) == naive([new])
+    aggregates.keep(3600)
+    aggregates.flush(NOW + DAY + 3000, force=True)
+    assert totals(aggregates) == naive([new])
+    aggregates.close(NOW + DAY + 3600 + BUCKET_S)
+    assert totals(opened(tmp_path, NOW + DAY + 3600 + BUCKET_S)) == {}
 
 
 def test_the_disk_has_a_budget_and_the_oldest_go_first(tmp_path: Path) -> None:

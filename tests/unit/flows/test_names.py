@@ -10,7 +10,17 @@ import pytest
 
 from cni_calico.flows import names as names_module
 from cni_calico.flows.deciders import Decider, parse_line, render_line
-from cni_calico.flows.names import ENDS, NAMES, Deciders, EndName, Names, parse_ends, parse_name, render_ends
+from cni_calico.flows.names import (
+    ENDS,
+    NAMES,
+    SUMS_KEPT_S,
+    Deciders,
+    EndName,
+    Names,
+    parse_ends,
+    parse_name,
+    render_ends,
+)
 from tests.full_disk import largest_file
 
 NOW = 2_000_000_000
@@ -43,7 +53,7 @@ def test_another_file_is_not_the_agents(data: bytes) -> None:
 def test_names_are_texts() -> None:
     """JSON has half surrogate pairs; neither a database nor a terminal takes them."""
     odd, even = EndName("pod", "a", "x\ud800"), EndName("pod", "a", "x?")
-    assert parse_ends(render_ends("n1", [(odd, [A])])) == ("n1", {A: even})
+    assert parse_ends(render_ends("n1", [(odd, [A])])) == ("n1", {A: even}, SUMS_KEPT_S)
     assert parse_name('[1, "pod", "a", "x\\ud800"]') == (1, even)
 
 
