@@ -1,8 +1,9 @@
 """What the kernel reports to the recorder: decisions of rules, ends of connections, and what of it was lost.
 
-Rule: of each kind only so much is taken in a second; the rest stays in the kernel, which drops and numbers it, so that
-a flood costs a bounded share of a processor and its loss is known exactly. Denied packets have a socket of their own:
-they cannot push out what was let through.
+Rule: of each kind only so much is recorded in a second. What comes beyond that is still recorded if its sender has not
+had much of it, and else counted as lost; what is too much even to be looked at the kernel drops and numbers.
+So a flood costs a bounded share of a processor, its loss is known exactly, and others' records are not lost with it.
+Denied packets have a socket of their own: they cannot push out what was let through.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
+from cni_calico.flows.lasting import owner_of
 from cni_calico.flows.losses import ALLOWED, DENIED, ENDS, OVERRUN, RATE, Loss
 from cni_calico.flows.packets import key_of
 from cni_calico.kernel.netlink.decisions import IN_DATAGRAM, DecisionReports
@@ -22,6 +24,8 @@ AT_ONCE = 64  # datagrams of a socket
 _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
 _GROUPS = {ALLOWED: ALLOWED_GROUP, DENIED: DENIED_GROUP}
 _MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
+_LOOKED_AT = 3  # times as many
+_SMALL = 20  # a part of them that any sender may have
 _OPEN_S = 10.0
 
 
@@ -33,7 +37,9 @@ class Arrivals:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.malformed = 0
-        self._second, self._taken = 0, Counter[str]()
+        self._second, self._taken, self._seen = 0, Counter[str](), Counter[str]()
+        self._senders: dict[str, dict[bytes, int]] = {source: {} for source in _GROUPS}
+        self._shed = Counter[str]()
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
         self._told = Counter[str]()
         with ExitStack() as opened:
@@ -73,16 +79,27 @@ class Arrivals:
             if not datagrams:
                 continue
             taken = reports.take(datagrams)
-            self._taken[source] += len(taken)
+            self._seen[source] += len(taken)
             more = more or len(taken) >= datagrams
             for decision in taken:
                 key = key_of(decision.packet)
                 if key is None:
                     self.malformed += 1
-                else:
+                elif self._may_have(source, key):
                     decisions.append((source == ALLOWED, key, decision.number))
+                else:
+                    self._shed[source] += 1
         ended = self._ends.take(AT_ONCE)
         return decisions, ended, more or len(ended) >= AT_ONCE
+
+    def _may_have(self, source: str, key: bytes) -> bool:
+        senders, sender, most = self._senders[source], owner_of(key), _MOST[source]
+        count = senders[sender] = senders.get(sender, 0) + 1
+        if self._taken[source] >= most and count > most // _SMALL:
+            self._held_back.add(source)
+            return False
+        self._taken[source] += 1
+        return True
 
     def _may_take(self, source: str) -> int:
         """So many datagrams, however full they are."""
@@ -90,15 +107,19 @@ class Arrivals:
         if second != self._second:
             self._second = second
             self._taken.clear()
+            self._seen.clear()
             self._held_back.clear()
-        left = (_MOST[source] - self._taken[source]) // IN_DATAGRAM
+            for senders in self._senders.values():
+                senders.clear()
+        left = (_LOOKED_AT * _MOST[source] - self._seen[source]) // IN_DATAGRAM
         if left <= 0:
             self._held_back.add(source)
-        return 0 if source in self._held_back else min(AT_ONCE, left)
+        return min(AT_ONCE, max(0, left))
 
     def lost(self) -> dict[str, int]:
         """So far; of ends how often, because nobody knows how many."""
-        return {**{source: one.lost for source, one in self._reports.items()}, ENDS: self._ends.overrun}
+        lost = {source: one.lost + self._shed[source] for source, one in self._reports.items()}
+        return {**lost, ENDS: self._ends.overrun}
 
     def new_losses(self, now: float) -> Iterator[Loss]:
         """Since the last time. ``now``: seconds since 1970."""

@@ -15,6 +15,7 @@ from struct import Struct
 from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
+from cni_calico.flows.lasting import LastingConnections, owner_of
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord
 from cni_calico.kernel.netlink.ended import TrackedConnection
@@ -47,8 +48,8 @@ def decided_in(label: bytes) -> tuple[int, int]:
 
 class LiveFlows:
     """``decider_of``: what a number stands for, None if that is unknown; ``name_of``: the number of the name that an
-    address has now, 0 for none. ``most``: connections that are followed at once; the oldest go first, as if they
-    lasted for ever.
+    address has now, 0 for none. ``most``: connections that are followed at once; what goes for others' sake
+    looks as if it lasted for ever.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class LiveFlows:
         most: int = 100_000,
     ) -> None:
         self._store, self._decider_of, self._name_of, self._most = store, decider_of, name_of, most
-        self._lasting: dict[bytes, int] = {}
+        self._lasting = LastingConnections(most)
         self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
         self._missing: set[bytes] = set()
@@ -76,7 +77,8 @@ class LiveFlows:
                 break
             if not record.flags & (ENDED | DENIED):
                 found.setdefault(record.key, number)
-        self._lasting = dict(reversed(found.items()))
+        for key, number in reversed(found.items()):
+            self._follow(key, number)
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -109,12 +111,14 @@ class LiveFlows:
         early = self._early.pop(key, None)
         if early is not None:
             return self._store.append(_ended(made, early[0], now))
-        self._lasting.pop(key, None)
-        made_at = self._lasting[key] = self._store.append(made)
-        if len(self._lasting) > self._most:
-            del self._lasting[next(iter(self._lasting))]
-            self.dropped += 1
+        self._lasting.pop(key)
+        made_at = self._store.append(made)
+        self._follow(key, made_at)
         return made_at
+
+    def _follow(self, key: bytes, number: int) -> None:
+        owner = owner_of(key)
+        self.dropped += self._lasting.add(key, number, owner if self._name_of(owner) else b"")
 
     def _is_same(self, record: FlowRecord, number: int, now: int) -> bool:
         """Whether this decision is about the same connection, not about a later one with the same ports."""
@@ -122,7 +126,7 @@ class LiveFlows:
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
         known = self._attempts.pop(key, None)
-        where = known[0] if known is not None else self._lasting.pop(key, None)
+        where = known[0] if known is not None else self._lasting.pop(key)
         record = None if where is None else self._store.read(where)
         if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
             self.denied += 1
@@ -151,7 +155,7 @@ class LiveFlows:
 
     def end(self, connection: TrackedConnection, now: int) -> int:
         """Returns the number of the record, 0 if there is none (yet)."""
-        where = self._lasting.pop(connection.key, None)
+        where = self._lasting.pop(connection.key)
         if where is None:
             self._early[connection.key] = connection, now
             if len(self._early) > _EARLY_MOST:
@@ -171,7 +175,7 @@ class LiveFlows:
 
     def begin_comparison(self) -> set[bytes]:
         """The connections that should be found; hand them to ``compare`` and ``end_comparison``."""
-        return set(self._lasting)
+        return self._lasting.everything()
 
     def compare(self, expected: set[bytes], connection: TrackedConnection, now: int) -> None:
         """It is there. What was let through while nobody recorded gets a record if its label says who decided, once
@@ -186,21 +190,21 @@ class LiveFlows:
                 self._store.update(where, _counted(record, connection, record.last))
             return
         egress, ingress = decided_in(connection.label)
-        if (egress or ingress) and len(self._lasting) < self._most:
+        if (egress or ingress) and not self._lasting.is_full:
             began = int(connection.began * 1e6) or now
             made = self._new(key, began).but(last=now, egress=egress, ingress=ingress)
             self.allowed += 1
-            self._lasting[key] = self._store.append(_counted(made, connection, now))
+            self._follow(key, self._store.append(_counted(made, connection, now)))
 
     def end_comparison(self, expected: set[bytes]) -> None:
         """What was missing twice has ended unseen: a list may miss an entry once."""
-        gone = expected & self._missing & self._lasting.keys()
+        gone = expected & self._missing & self._lasting.everything()
         for key in gone:
             where = self._lasting.pop(key)
-            record = self._store.read(where)
-            if record is not None:
+            record = None if where is None else self._store.read(where)
+            if where is not None and record is not None:
                 self._store.update(where, record.but(flags=record.flags | ENDED | GONE))
-        self._missing = (expected - gone) & self._lasting.keys()
+        self._missing = (expected - gone) & self._lasting.everything()
 
 
 def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:

@@ -27,7 +27,7 @@ class Flood:
     strange = slow = 0
 
     def __init__(self, sizes: list[int]) -> None:
-        self.sizes, self.lost, self.at = sizes, 0, 0
+        self.sizes, self.lost, self.at, self.told = sizes, 0, 0, 0
 
     def take(self, datagrams: int) -> list[Decision]:
         found: list[Decision] = []
@@ -35,6 +35,11 @@ class Flood:
             found += [Decision(300, PACKET)] * self.sizes[self.at % len(self.sizes)]
             self.at += 1
         return found
+
+    def span(self) -> tuple[int, int]:
+        """The datagrams that were taken since the last time."""
+        before, self.told = self.told, self.at
+        return before, self.at
 
     def __enter__(self) -> Flood:
         return self
@@ -51,7 +56,7 @@ class NoEnds(Flood):
 
 
 @given(st.lists(st.integers(1, IN_DATAGRAM), min_size=1, max_size=5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_never_more_is_taken_in_a_second_and_hardly_less(sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         groups: list[Flood] = []
@@ -70,9 +75,53 @@ def test_never_more_is_taken_in_a_second_and_hardly_less(sizes: list[int]) -> No
                     break
             assert 2000 - IN_DATAGRAM < taken[True] <= 2000 and 500 - IN_DATAGRAM < taken[False] <= 500
             groups[1].lost += 5
-            (loss,) = arrivals.new_losses(100.0)
-            assert (loss.source, loss.why, loss.count) == (DENIED, RATE, 5)
+            lost = {loss.source: (loss.why, loss.count) for loss in arrivals.new_losses(100.0)}
+            told = [sum(group.sizes[at % len(group.sizes)] for at in range(*group.span())) for group in groups]
+            assert lost == {ALLOWED: (RATE, told[0] - taken[True]), DENIED: (RATE, told[1] - taken[False] + 5)}
         now = 9.0
         arrivals.take()
         groups[0].lost += 3
-        assert [(loss.source, loss.why, loss.count) for loss in arrivals.new_losses(101.0)] == [(ALLOWED, OVERRUN, 3)]
+        found = [(loss.why, loss.count) for loss in arrivals.new_losses(101.0) if loss.source == ALLOWED]
+        assert found == [(OVERRUN, 3)]
+
+
+def packet(sender: int) -> bytes:
+    return PACKET[:15] + bytes((sender,)) + PACKET[16:]
+
+
+class Crowd(Flood):
+    """As many packets as there are; each datagram has one of a quiet sender among those of one that floods."""
+
+    def __init__(self, quiet: int) -> None:
+        super().__init__([1])
+        self.quiet, self.left = quiet, 10_000
+
+    def take(self, datagrams: int) -> list[Decision]:
+        found: list[Decision] = []
+        for _ in range(min(datagrams, self.left)):
+            self.left -= 1
+            self.at += 1
+            found += [Decision(300, packet(9))] * (IN_DATAGRAM - 1)
+            found.append(Decision(300, packet(10 + self.at % self.quiet)))
+        return found
+
+
+def test_a_flood_costs_no_other_sender_a_record() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        groups: list[Crowd] = []
+        patched.setattr(module, "DecisionReports", lambda *_: groups.append(Crowd(10)) or groups[-1])
+        patched.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
+        patched.setattr(module, "_MOST", {ALLOWED: 2000, DENIED: 500})
+        arrivals, senders = Arrivals(lambda: 7.0), dict[bytes, int]()
+        more = True
+        while more:
+            decisions, _, more = arrivals.take()
+            for allowed, key, _number in decisions:
+                if allowed:
+                    senders[key[:4]] = senders.get(key[:4], 0) + 1
+        looked_at = 3 * 2000 // IN_DATAGRAM
+        assert groups[0].at == looked_at
+        flooding = senders.pop(bytes((10, 0, 0, 9)))
+        assert sum(senders.values()) == looked_at and flooding < 2000  # all of theirs
+        lost = {loss.source: (loss.why, loss.count) for loss in arrivals.new_losses(100.0)}
+        assert lost[ALLOWED] == (RATE, looked_at * (IN_DATAGRAM - 1) - flooding)

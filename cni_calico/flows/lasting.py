@@ -1,0 +1,82 @@
+"""PURE: the connections that are followed until they end, at most so many.
+
+Rule: the oldest goes first, but while one end has more than half of them, its own beyond that: a workload that opens
+connections without end costs itself their ends, and nobody else.
+"""
+
+from __future__ import annotations
+
+from cni_calico.flows.packets import V4_BYTES
+
+
+class LastingConnections:
+    """The number of a record by the key of its connection."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._within: dict[bytes, int] = {}
+        self._beyond: dict[bytes, int] = {}  # of ends that had their half already
+        self._counts: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._within) + len(self._beyond)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= self._most
+
+    def get(self, key: bytes) -> int | None:
+        found = self._within.get(key)
+        return self._beyond.get(key) if found is None and self._beyond else found
+
+    def add(self, key: bytes, number: int, owner: bytes) -> bool:
+        """One that is not there. ``owner``: whose share it is, b"" for nobody's. Returns whether another one had to
+        go.
+        """
+        count = 0
+        if owner:
+            count = self._counts[owner] = self._counts.get(owner, 0) + 1
+        (self._beyond if 2 * count > self._most else self._within)[key] = number
+        if len(self) <= self._most:
+            return False
+        self._drop_one()
+        return True
+
+    def _drop_one(self) -> None:
+        first = next(iter(self._within or self._beyond))
+        if not self._beyond:
+            self.pop(first)
+            return
+        beyond = next(iter(self._beyond))
+        if owner_of(first) != owner_of(beyond):
+            self.pop(beyond)
+            return
+        self.pop(first)
+        if beyond in self._beyond:
+            self._within[beyond] = self._beyond.pop(beyond)  # its place is free
+
+    def pop(self, key: bytes) -> int | None:
+        number = self._within.pop(key, None)
+        if number is None:
+            number = self._beyond.pop(key, None)
+        if number is not None:
+            self._count_out(owner_of(key))
+        return number
+
+    def _count_out(self, owner: bytes) -> None:
+        """Approximate where an end got its name later than its first connection."""
+        count = self._counts.get(owner)
+        if count is not None:
+            if count > 1:
+                self._counts[owner] = count - 1
+            else:
+                del self._counts[owner]
+
+    def everything(self) -> set[bytes]:
+        """The keys."""
+        return {*self._within, *self._beyond}
+
+
+def owner_of(key: bytes) -> bytes:
+    """Who has begun a connection: the source's address."""
+    return key[:4] if len(key) == V4_BYTES else key[:16]
