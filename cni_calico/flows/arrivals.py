@@ -29,6 +29,31 @@ _SMALL = 20  # a part of them that any sender may have
 _OPEN_S = 10.0
 
 
+class SharedSecond:
+    """How many reports of a kind are recorded in a second, and whose. ``shed``: those that were not, ever."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._small = most, most // _SMALL
+        self._senders: dict[bytes, int] = {}
+        self._taken = self.shed = 0
+        self.is_over = False
+
+    def begin(self) -> None:
+        self._senders.clear()
+        self._taken, self.is_over = 0, False
+
+    def may_have(self, key: bytes) -> bool:
+        """Whether the sender of this one may have it."""
+        sender = owner_of(key)
+        count = self._senders[sender] = self._senders.get(sender, 0) + 1
+        if self._taken >= self._most and count > self._small:
+            self.shed += 1
+            self.is_over = True
+            return False
+        self._taken += 1
+        return True
+
+
 class Arrivals:
     """In the network namespace of the calling thread; ``clock`` never steps. ``malformed``: packets that belong to no
     connection. Raises KernelError (EBUSY: another program listens to our groups).
@@ -37,9 +62,8 @@ class Arrivals:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.malformed = 0
-        self._second, self._taken, self._seen = 0, Counter[str](), Counter[str]()
-        self._senders: dict[str, dict[bytes, int]] = {source: {} for source in _GROUPS}
-        self._shed = Counter[str]()
+        self._second, self._seen = 0, Counter[str]()
+        self._shares = {source: SharedSecond(_MOST[source]) for source in _GROUPS}
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
         self._told = Counter[str]()
         with ExitStack() as opened:
@@ -81,36 +105,25 @@ class Arrivals:
             taken = reports.take(datagrams)
             self._seen[source] += len(taken)
             more = more or len(taken) >= datagrams
-            for decision in taken:
-                key = key_of(decision.packet)
+            allowed, may_have = source == ALLOWED, self._shares[source].may_have
+            for number, packet in taken:
+                key = key_of(packet)
                 if key is None:
                     self.malformed += 1
-                elif self._may_have(source, key):
-                    decisions.append((source == ALLOWED, key, decision.number))
-                else:
-                    self._shed[source] += 1
+                elif may_have(key):
+                    decisions.append((allowed, key, number))
         ended = self._ends.take(AT_ONCE)
         return decisions, ended, more or len(ended) >= AT_ONCE
-
-    def _may_have(self, source: str, key: bytes) -> bool:
-        senders, sender, most = self._senders[source], owner_of(key), _MOST[source]
-        count = senders[sender] = senders.get(sender, 0) + 1
-        if self._taken[source] >= most and count > most // _SMALL:
-            self._held_back.add(source)
-            return False
-        self._taken[source] += 1
-        return True
 
     def _may_take(self, source: str) -> int:
         """So many datagrams, however full they are."""
         second = int(self._clock())
         if second != self._second:
             self._second = second
-            self._taken.clear()
             self._seen.clear()
             self._held_back.clear()
-            for senders in self._senders.values():
-                senders.clear()
+            for share in self._shares.values():
+                share.begin()
         left = (_LOOKED_AT * _MOST[source] - self._seen[source]) // IN_DATAGRAM
         if left <= 0:
             self._held_back.add(source)
@@ -118,13 +131,14 @@ class Arrivals:
 
     def lost(self) -> dict[str, int]:
         """So far; of ends how often, because nobody knows how many."""
-        lost = {source: one.lost + self._shed[source] for source, one in self._reports.items()}
+        lost = {source: one.lost + self._shares[source].shed for source, one in self._reports.items()}
         return {**lost, ENDS: self._ends.overrun}
 
     def new_losses(self, now: float) -> Iterator[Loss]:
         """Since the last time. ``now``: seconds since 1970."""
         lost = Counter(self.lost())
         for source, count in (lost - self._told).items():
-            why = RATE if source in self._held_back else OVERRUN
+            is_over = source in self._held_back or (source in self._shares and self._shares[source].is_over)
+            why = RATE if is_over else OVERRUN
             yield Loss(now - 1, now, source, why, None if source == ENDS else count)
         self._told = lost

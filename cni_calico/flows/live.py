@@ -78,7 +78,7 @@ class LiveFlows:
             if not record.flags & (ENDED | DENIED):
                 found.setdefault(record.key, number)
         for key, number in reversed(found.items()):
-            self._follow(key, number)
+            self._follow(key, number, self._name_of(owner_of(key)))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -98,27 +98,32 @@ class LiveFlows:
             if number not in record.numbers():
                 self._store.update(where, _with_decision(record, number, decider, now))
             return where
-        began = self._new(key, now)
+        egress = host_in = 0
         attempt = self._attempts.get(key)
         denied = None if attempt is None else self._store.read(attempt[0])
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
             if number in denied.numbers():
                 return attempt[0]  # tried again: what denied it has not been asked yet
-            began = began.but(egress=denied.egress, host_in=denied.host_in)
+            egress, host_in = denied.egress, denied.host_in
         self._attempts.pop(key, None)
         self.allowed += 1
-        made = _with_decision(began, number, decider, now)
+        if decider.ingress if decider is not None else egress:
+            made = self._new(key, now, egress, number)
+        elif egress:
+            made = self._new(key, now, egress, 0, number, host_in)
+        else:
+            made = self._new(key, now, number, 0, 0, host_in)
         early = self._early.pop(key, None)
         if early is not None:
             return self._store.append(_ended(made, early[0], now))
         self._lasting.pop(key)
         made_at = self._store.append(made)
-        self._follow(key, made_at)
+        self._follow(key, made_at, made.source_end)
         return made_at
 
-    def _follow(self, key: bytes, number: int) -> None:
-        owner = owner_of(key)
-        self.dropped += self._lasting.add(key, number, owner if self._name_of(owner) else b"")
+    def _follow(self, key: bytes, number: int, source_end: int) -> None:
+        """Whoever has a name has a share."""
+        self.dropped += self._lasting.add(key, number, owner_of(key) if source_end else b"")
 
     def _is_same(self, record: FlowRecord, number: int, now: int) -> bool:
         """Whether this decision is about the same connection, not about a later one with the same ports."""
@@ -144,12 +149,14 @@ class LiveFlows:
             del self._attempts[next(iter(self._attempts))]
         return where
 
-    def _new(self, key: bytes, now: int) -> FlowRecord:
+    def _new(
+        self, key: bytes, now: int, egress: int = 0, ingress: int = 0, host_out: int = 0, host_in: int = 0
+    ) -> FlowRecord:
         source, destination, protocol, sport, dport = parts_of(key)
         names = self._name_of(source), self._name_of(destination)
         flags = SIX if len(source) == 16 else 0
         where = source, destination, destination, sport, dport, dport, protocol, flags
-        return FlowRecord(now, now, *where, 0, 0, 0, 0, 0, 0, 0, 0, 0, *names)
+        return FlowRecord(now, now, *where, egress, ingress, host_out, host_in, 0, 0, 0, 0, 0, *names)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -194,7 +201,7 @@ class LiveFlows:
             began = int(connection.began * 1e6) or now
             made = self._new(key, began).but(last=now, egress=egress, ingress=ingress)
             self.allowed += 1
-            self._follow(key, self._store.append(_counted(made, connection, now)))
+            self._follow(key, self._store.append(_counted(made, connection, now)), made.source_end)
 
     def end_comparison(self, expected: set[bytes]) -> None:
         """What was missing twice has ended unseen: a list may miss an entry once."""

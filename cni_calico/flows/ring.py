@@ -87,12 +87,12 @@ class Ring:
 
     def update(self, number: int, record: FlowRecord) -> None:
         """A record that has been overwritten meanwhile stays so."""
-        if number >= self.oldest:
+        if number >= self.next - self.count:
             self._unwritten[number] = record
             self._note_seen(number, record)
 
     def read(self, number: int) -> FlowRecord | None:
-        if not self.oldest <= number < self.next:
+        if not 0 < number < self.next or number < self.next - self.count:
             return None
         found = self._unwritten.get(number)
         return decode(self._bytes(number, 1), number) if found is None else found
