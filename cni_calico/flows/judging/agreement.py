@@ -33,13 +33,14 @@ class UnexplainedReport:
 
 
 class Agreement:
-    """``check`` each report, ``settle`` now and then. ``clock`` never steps. ``agreed``, ``disagreed``: reports;
+    """``check`` each report, ``settle`` now and then. ``clock`` never steps; ``worked``: seconds that the
+    processor has worked for us. ``agreed``, ``disagreed``: reports;
     ``unsettled``: that differ, and the rules had changed about that time; ``skipped``: not judged, because there was no
     time, or nothing here that it could be about.
     """
 
-    def __init__(self, known: KnownRules, clock: Callable[[], float]) -> None:
-        self._known, self._clock = known, clock
+    def __init__(self, known: KnownRules, clock: Callable[[], float], worked: Callable[[], float]) -> None:
+        self._known, self._clock, self._worked = known, clock, worked
         self.agreed = self.disagreed = self.unsettled = self.skipped = 0
         self.last: UnexplainedReport | None = None
         self._agreed: set[tuple[bytes, int]] = set()
@@ -56,7 +57,7 @@ class Agreement:
         if alike in self._agreed:
             self.agreed += 1
             return
-        begun = self._clock()
+        begun, worked = self._clock(), self._worked()
         if decider is None or decider.index == REFUSED or not self._known.ready or not self._may_spend(begun):
             self.skipped += 1
             return
@@ -73,7 +74,7 @@ class Agreement:
             self._doubts.append((begun, key, decider))
         else:
             self.skipped += 1
-        self._left_s -= self._clock() - begun
+        self._left_s -= self._worked() - worked
 
     def settle(self) -> Iterator[UnexplainedReport]:
         """What really differs, of what was in doubt long enough."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
@@ -43,7 +44,7 @@ class JudgedFlows:
     ) -> None:
         self._fd, self._decider_of, self._log, self._clock = fd, decider_of, log, clock
         self._messages, self._known = Messages(), KnownRules()
-        self._agreement = Agreement(self._known, clock)
+        self._agreement = Agreement(self._known, clock, time.thread_time)
         self._said: float | None = None
         if fd is not None:
             os.set_blocking(fd, False)

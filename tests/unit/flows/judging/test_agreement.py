@@ -31,18 +31,22 @@ def key(sport: int, dport: int, destination: object = HERE) -> bytes:
 
 
 class Watched:
-    """At a time that is set; ``costs``: what it takes to look at the clock."""
+    """At a time that is set; ``costs``: what the processor works between two looks, ``waits``: how long that takes."""
 
     def __init__(self, *rules: WantedRule) -> None:
-        self.time, self.costs = 100.0, 0.0
+        self.time, self.costs, self.waits, self.spent = 100.0, 0.0, 0.0, 0.0
         self.known = KnownRules()
-        self.agreement = Agreement(self.known, self.clock)
+        self.agreement = Agreement(self.known, self.clock, self.worked)
         self.tell(*rules)
         self.time = 1000.0
 
     def clock(self) -> float:
-        self.time += self.costs
+        self.time += self.waits
         return self.time
+
+    def worked(self) -> float:
+        self.spent += self.costs
+        return self.spent
 
     def tell(self, *rules: WantedRule) -> None:
         self.known.receive(DONE, whole(wanted_with(*rules)), self.time)
@@ -141,7 +145,7 @@ def test_a_policy_that_waits_may_decide_as_its_earlier_version() -> None:
 
 
 def test_judging_has_a_share_of_the_time() -> None:
-    """Each look at the clock takes a millisecond here, so a judgement takes one of a second's ten."""
+    """A judgement takes a millisecond here, one of a second's ten."""
     watched = Watched(ALLOW_80)
     watched.costs = 0.001
     for dport in range(100, 400):
@@ -151,3 +155,11 @@ def test_judging_has_a_share_of_the_time() -> None:
     watched.time += 1
     watched.agreement.check(key(1, 99), 301, THE_END)
     assert watched.counts[0] == agreed + 1
+
+
+def test_waiting_for_a_processor_is_no_judging() -> None:
+    watched = Watched(ALLOW_80)
+    watched.costs, watched.waits = 0.00001, 0.05
+    for dport in range(100, 400):
+        watched.agreement.check(key(1, dport), 301, THE_END)
+    assert watched.counts == (300, 0, 0, 0)
