@@ -21,6 +21,8 @@ KUBECTL_PLUGIN = "kubectl-calico"
 INTERRUPTED = 130  # a shell's exit status for SIGINT
 _SELDOM = 200_000  # new objects between two garbage collections: what a command reads stays until it ends
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
+# commands for which 1 means that something would change, as for kubectl diff
+_FINDING = (("diff", ""), ("policy", "diff"))
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
@@ -60,6 +62,7 @@ _STANDALONE = {
     "node run": "node.run:explain",
     "node status": "node.status:show",
     "node uninstall": "node.uninstall:uninstall",
+    "policy diff": "policy.diff:diff",
     "validate": "resources.commands:validate",
     "version": "version:show",
 }
@@ -172,10 +175,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
     failing = 1
     try:
         arguments = parse_arguments(argv, prog)
-        # for diff 1 means that something would change, as for kubectl's
-        failing = 2 if arguments.command == "diff" else 1
         words = (arguments.command, arguments.subcommand)
-        arguments.stdin = _read_stdin(words[1] == "import") if arguments.filename == "-" else ""
+        failing = 2 if words in _FINDING else 1
+        reads = arguments.filename == "-" or "-" in getattr(arguments, "overlay", ())
+        arguments.stdin = _read_stdin(words[1] == "import") if reads else ""
         arguments.prog, arguments.warn, arguments.note, arguments.say = prog, _warn, _note, _say
         arguments.end_now, arguments.progress = _end_now, _show_progress
         arguments.look = _look(environ)

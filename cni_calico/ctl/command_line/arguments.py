@@ -24,6 +24,7 @@ from cni_calico.ctl.command_line.parsers import (
     output_option,
     writing_options,
 )
+from cni_calico.ctl.command_line.policy_arguments import add_policy
 from cni_calico.ctl.input.nearest import did_you_mean
 from cni_calico.ctl.output.values import TABLE
 from cni_calico.ctl.settings import DEFAULT_PATH
@@ -58,7 +59,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands = Commands(parser, prog, dest="command")
     _add_resources(commands, common)
     commands.below("ipam", lambda group: _add_ipam(group, common))
-    commands.below("policy", lambda group: _add_policy(group, common))
+    commands.below("policy", lambda group: add_policy(group, common))
     commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
     commands.below("node", lambda group: add_node(group, common))
     commands.below("cluster", lambda group: _add_cluster(group, common))
@@ -164,40 +165,6 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
     split.add_argument("number", type=int, metavar="NUMBER", help="number of new pools, a power of two")
     split.add_argument("--name", default="", metavar="POOL", help="name of the pool to split")
     split.add_argument("--cidr", default="", metavar="CIDR", help="CIDR of the pool to split")
-
-
-def _add_policy(commands: Commands, common: CommandParser) -> None:
-    overlay = CommandParser(add_help=False)
-    overlay.add_argument(
-        "--with",
-        dest="overlay",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="answer as if this file were applied",
-    )
-    parents = (common, namespace_option(), overlay, output_option())
-    explain = commands.add("explain", *parents)
-    ends = (("source", "from", "source of the connection"), ("destination", "to", "destination of the connection"))
-    for name, to, what in ends:
-        explain.add_argument(
-            f"--{to}",
-            dest=name,
-            required=True,
-            metavar="POD|NS/POD|ADDRESS" + ("|HOST:PORT" if to == "to" else ""),
-            help=what,
-        )
-    explain.add_argument(
-        "--protocol", default="tcp", metavar="NAME|NUMBER", help="the connection's protocol (default tcp)"
-    )
-    explain.add_argument("--port", type=int, default=None, metavar="PORT", help="port of the destination")
-    explain.add_argument(
-        "--source-port", type=int, default=0, metavar="PORT", help="port of the source (default 49152)"
-    )
-    show = commands.add("show", *parents)
-    show.add_argument("endpoint", nargs="?", default="", metavar="POD|NS/POD|ADDRESS", help="the workload")
-    show.add_argument("--all", action="store_true", help="show every workload")
-    show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
 
 
 def _add_datastore(commands: Commands, common: CommandParser) -> None:

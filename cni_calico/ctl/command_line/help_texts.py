@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from cni_calico.ctl.command_line.flow_help import FLOWS
 from cni_calico.ctl.command_line.node_help import SETUP, Help
+from cni_calico.ctl.command_line.policy_help import POLICY
 
 PROGRAM = Help(
     "Manage Calico's resources and addresses.",
@@ -187,31 +188,7 @@ COMMANDS: Mapping[str, Help] = {
         ),
     ),
     "policy": Help("what policies do to connections"),
-    "policy explain": Help(
-        "whether a connection is allowed, and why",
-        "Names the tier, policy and rule that decide, at both ends. The answer is computed from what is stored; no "
-        "agent is asked.",
-        (
-            ("policy explain --from shop/web --to shop/db --port 5432", "between two pods"),
-            ("policy explain --from web --to db --port 80 -o 'jsonpath={.allowed}'", "true or false, for a script"),
-            ("policy explain -n shop --from web --to 192.0.2.1 --protocol udp --port 53", "to an address outside"),
-            ("policy explain --from shop/web --to shop/db --port 80 --with new.yaml", "as if the file were applied"),
-            ("policy explain --from 10.0.0.1 --to shop/db --port 80 --source-port 1024", "from a certain source port"),
-            ("policy explain --from 10.0.0.1 --to hostendpoint:worker-1 --port 10250", "to a host"),
-            ("policy explain --from 10.0.0.1 --to 192.0.2.11:8080", "to a published port of this host"),
-        ),
-    ),
-    "policy show": Help(
-        "the policies of a workload or a host endpoint, in their order",
-        "",
-        (
-            ("policy show web -n shop", "of one pod"),
-            ("policy show --all --node a", "of every workload of a node"),
-            ("policy show hostendpoint:worker-1", "of one host endpoint"),
-            ("policy show web -o json", "for a script"),
-            ("policy show shop/web --with new.yaml", "as if the file were applied"),
-        ),
-    ),
+    **POLICY,
     "datastore": Help("move all data; check and repair the embedded datastore's file"),
     "datastore migrate": Help("move all data to another datastore"),
     "datastore migrate lock": Help(

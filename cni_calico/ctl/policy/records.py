@@ -139,7 +139,7 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
     found.claimed = confirm(session, claiming, arguments.warn)
     for name in arguments.overlay:
         for document in read_files(name, arguments.stdin):
-            key, checked = _from_file(document, arguments.namespace)
+            key, checked = read_policy_file(document, arguments.namespace)
             found.overlaid.add(key)
             found.claimed.pop(key, None)
             _add(found, key, checked, arguments.warn)
@@ -172,7 +172,8 @@ def _read_nodes(session: Session, warn: Callable[[object], None]) -> Iterator[tu
                 warn(e)
 
 
-def _from_file(document: dict[str, Any], namespace: str) -> tuple[ResourceKey, Document]:
+def read_policy_file(document: dict[str, Any], namespace: str) -> tuple[ResourceKey, Document]:
+    """A document of a file, checked; Kubernetes' own policies as they are. Raises InvalidConfig."""
     kind = _KUBERNETES.get((str(document.get("apiVersion")), str(document.get("kind"))))
     if kind is None:
         key = parse_key(document, namespace)

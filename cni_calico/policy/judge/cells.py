@@ -127,6 +127,22 @@ class Cell:
         """Whether the second number matters."""
         return bool(self._bands)
 
+    def cuts(self) -> set[int]:
+        """The first numbers at which the answers may be others than just before."""
+        found = set(self._starts)
+        for band in self._bands:
+            for low, high, _, _ in band.parts:
+                found |= {low, high + 1}
+        return found
+
+    def across(self, first: int, everything: Spans) -> list[tuple[Spans, JudgedPacket]]:
+        """The answers at one first number: which second numbers have which. ``everything``: all second numbers."""
+        at = bisect_right(self._bands, first, key=lambda band: band.low) - 1
+        if at >= 0 and first <= self._bands[at].high:
+            parts = self._bands[at].parts
+            return [(seconds, judged) for low, high, seconds, judged in parts if low <= first <= high]
+        return [(everything, self._whole[bisect_right(self._starts, first) - 1])]
+
 
 @dataclass(slots=True)
 class _Band:
@@ -213,7 +229,7 @@ class _CellWork:
         for index, rule in question.rules_of(policy, direction).of(
             question.source, question.destination, question.protocol
         ):
-            region = self._region(rule)
+            region = region_of(rule, question.source, question.destination, question.protocol)
             if not region:
                 continue
             inside = self._open.cut(region)
@@ -238,20 +254,20 @@ class _CellWork:
             judged = JudgedPacket(decision, piece.passed)
             self.settled.append((piece, shared.setdefault(judged, judged)))
 
-    def _region(self, rule: WantedRule) -> PlaneRegion:
-        """Where in the plane a rule that fits the addresses matches."""
-        source, destination, protocol = self._question.source, self._question.destination, self._question.protocol
-        if protocol in WITH_PORTS:
-            if rule.icmp is not None:
-                return NOWHERE
-            firsts = _ports(rule.destination, destination, protocol)
-            seconds = _ports(rule.source, source, protocol)
-            return ((firsts, seconds),) if firsts and seconds else NOWHERE
-        if not _ports(rule.source, source, protocol) or not _ports(rule.destination, destination, protocol):
+
+def region_of(rule: WantedRule, source: AddressClass, destination: AddressClass, protocol: int) -> PlaneRegion:
+    """Where in the plane a rule that fits the addresses matches."""
+    if protocol in WITH_PORTS:
+        if rule.icmp is not None:
             return NOWHERE
-        if protocol != ICMP[source.family]:
-            return ((A_POINT, A_POINT),) if rule.icmp is None else NOWHERE
-        return _region_of_icmp(rule)
+        firsts = _ports(rule.destination, destination, protocol)
+        seconds = _ports(rule.source, source, protocol)
+        return ((firsts, seconds),) if firsts and seconds else NOWHERE
+    if not _ports(rule.source, source, protocol) or not _ports(rule.destination, destination, protocol):
+        return NOWHERE
+    if protocol != ICMP[source.family]:
+        return ((A_POINT, A_POINT),) if rule.icmp is None else NOWHERE
+    return _region_of_icmp(rule)
 
 
 def _after(piece: PlanePiece, step: Passed) -> PlanePiece:

@@ -1,0 +1,73 @@
+"""The command line of ``calicoctl policy``."""
+
+from __future__ import annotations
+
+from cni_calico.ctl.command_line.parsers import CommandParser, Commands, namespace_option, output_option
+
+
+def add_policy(commands: Commands, common: CommandParser) -> None:
+    overlay = CommandParser(add_help=False)
+    overlay.add_argument(
+        "--with",
+        dest="overlay",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="answer as if this file were applied",
+    )
+    parents = (common, namespace_option(), overlay, output_option())
+    explain = commands.add("explain", *parents)
+    ends = (("source", "from", "source of the connection"), ("destination", "to", "destination of the connection"))
+    for name, to, what in ends:
+        explain.add_argument(
+            f"--{to}",
+            dest=name,
+            required=True,
+            metavar="POD|NS/POD|ADDRESS" + ("|HOST:PORT" if to == "to" else ""),
+            help=what,
+        )
+    explain.add_argument(
+        "--protocol", default="tcp", metavar="NAME|NUMBER", help="the connection's protocol (default tcp)"
+    )
+    explain.add_argument("--port", type=int, default=None, metavar="PORT", help="port of the destination")
+    explain.add_argument(
+        "--source-port", type=int, default=0, metavar="PORT", help="port of the source (default 49152)"
+    )
+    show = commands.add("show", *parents)
+    show.add_argument("endpoint", nargs="?", default="", metavar="POD|NS/POD|ADDRESS", help="the workload")
+    show.add_argument("--all", action="store_true", help="show every workload")
+    show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
+    _add_diff(commands, common)
+
+
+def _add_diff(commands: Commands, common: CommandParser) -> None:
+    diff = commands.add("diff", common, namespace_option(), _changes(), output_option())
+    diff.add_argument("--prune", action="store_true", help="as if policies that the files do not have were deleted")
+
+
+def _changes() -> CommandParser:
+    """A change of policy, and what it is compared with."""
+    changes = CommandParser(add_help=False)
+    changes.add_argument(
+        "--with",
+        dest="overlay",
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="policies as if they were applied; of a directory all files below it",
+    )
+    changes.add_argument(
+        "--dir",
+        dest="directory",
+        default="",
+        metavar="DIR",
+        help="compare with the policies of this directory, which --with replaces as a whole; no datastore is used",
+    )
+    changes.add_argument(
+        "--endpoints",
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="with --dir: the workloads, as 'calicoctl get workloadendpoint -A -o yaml' writes them",
+    )
+    return changes

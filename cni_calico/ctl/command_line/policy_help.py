@@ -1,0 +1,47 @@
+"""What ``calicoctl policy`` says about its commands. Rule: as for the texts of all commands (help_texts.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.ctl.command_line.node_help import Help
+
+POLICY: Mapping[str, Help] = {
+    "policy explain": Help(
+        "whether a connection is allowed, and why",
+        "Names the tier, policy and rule that decide, at both ends. The answer is computed from what is stored; no "
+        "agent is asked.",
+        (
+            ("policy explain --from shop/web --to shop/db --port 5432", "between two pods"),
+            ("policy explain --from web --to db --port 80 -o 'jsonpath={.allowed}'", "true or false, for a script"),
+            ("policy explain -n shop --from web --to 192.0.2.1 --protocol udp --port 53", "to an address outside"),
+            ("policy explain --from shop/web --to shop/db --port 80 --with new.yaml", "as if the file were applied"),
+            ("policy explain --from 10.0.0.1 --to shop/db --port 80 --source-port 1024", "from a certain source port"),
+            ("policy explain --from 10.0.0.1 --to hostendpoint:worker-1 --port 10250", "to a host"),
+            ("policy explain --from 10.0.0.1 --to 192.0.2.11:8080", "to a published port of this host"),
+        ),
+    ),
+    "policy show": Help(
+        "the policies of a workload or a host endpoint, in their order",
+        "",
+        (
+            ("policy show web -n shop", "of one pod"),
+            ("policy show --all --node a", "of every workload of a node"),
+            ("policy show hostendpoint:worker-1", "of one host endpoint"),
+            ("policy show web -o json", "for a script"),
+            ("policy show shop/web --with new.yaml", "as if the file were applied"),
+        ),
+    ),
+    "policy diff": Help(
+        "whose connections a change of policy allows or denies, before it is applied",
+        "Compares every pair of workloads and addresses, with every port and protocol, and names policies that apply "
+        "to nobody and rules that can never match. Without a datastore with --dir and --endpoints, for Git. The exit "
+        "status is 0 if no verdict changes, 1 if one does, 2 if something is wrong or could not be judged.",
+        (
+            ("policy diff --with new.yaml", "what applying a file would change"),
+            ("policy diff --with policies/ --prune", "and deleting every policy that is not in the directory"),
+            ("policy diff --dir old/ --with new/ --endpoints pods.yaml", "two directories, without a datastore"),
+            ("policy diff --with new.yaml -n shop -o json", "for a script; a policy without a namespace is in shop"),
+        ),
+    ),
+}

@@ -1,0 +1,150 @@
+"""``calicoctl policy diff``: whose connections a change of policy would allow or deny, before it is applied.
+
+Rule: every pair of ends, every port and protocol is compared, not only traffic that was seen. The exit status is
+kubectl diff's: 0 nothing, 1 something, 2 trouble, and also 2 if not everything could be judged.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.policy.changed_rows import ChangedRow, changed_rows, describe_decider, describe_decision
+from cni_calico.ctl.policy.end_names import EndNames
+from cni_calico.ctl.policy.findings import ChangeFinding, find_in_change
+from cni_calico.ctl.policy.other_end import describe_other_end
+from cni_calico.ctl.policy.proposed import ProposedChange, read_proposed
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.documents.codec import describe
+from cni_calico.policy.judge.worlds import WorldPair
+
+DIFFERS, TROUBLE = 1, 2
+_MOST_LINES = 200
+_STAGED = "{} enforces nothing, and changes nothing here"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDiff:
+    """What a change does."""
+
+    change: ProposedChange
+    worlds: WorldPair
+    rows: list[ChangedRow]
+    findings: list[ChangeFinding]
+    uncertain: list[str]
+
+    @property
+    def status(self) -> int:
+        if self.uncertain:
+            return TROUBLE
+        return DIFFERS if self.rows else 0
+
+
+def diff(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises InvalidConfig, and CommandFailed with what differs."""
+    if not arguments.overlay:
+        raise InvalidConfig("cannot compare: name the files of the change with --with FILE or DIR")
+    if arguments.endpoints and not arguments.directory:
+        raise InvalidConfig("cannot compare: --endpoints is for --dir; without it the datastore has the endpoints")
+    if arguments.directory:
+        found = compare_states(read_proposed(None, arguments))
+    else:
+        with open_session(arguments, environ) as session:
+            change = read_proposed(session, arguments)
+        found = compare_states(change)
+    for key in change_staged(found):
+        arguments.warn(_STAGED.format(key))
+    text = render_diff(found, arguments.output)
+    if not found.status:
+        return text
+    raise CommandFailed("", output=text, status=found.status)
+
+
+def change_staged(found: PolicyDiff) -> list[str]:
+    return [describe(key) for key in found.change.staged]
+
+
+def compare_states(change: ProposedChange) -> PolicyDiff:
+    """Everything that differs between the two states."""
+    worlds = WorldPair(change.before, change.after)
+    rows = changed_rows(worlds)
+    uncertain = list(change.uncertain)
+    uncertain += [
+        f"{row.where} {row.traffic}: rules with too many lists of ports to compare" for row in rows if row.after is None
+    ]
+    rows = [row for row in rows if row.after is not None]
+    return PolicyDiff(change, worlds, rows, find_in_change(change, worlds), uncertain)
+
+
+# -- out --------------------------------------------------------------------------------------------------------------
+
+
+def render_diff(found: PolicyDiff, output: str) -> str:
+    names = EndNames(found.change.records)
+    if output != TABLE:
+        return render_value(_document(found, names), output)
+    lines = []
+    for row in found.rows[:_MOST_LINES]:
+        source, destination = names.describe(row.sources), names.describe(row.destinations)
+        verdicts = f"{describe_decision(row.before)}  ->  {describe_decision(row.after)}"
+        lines.append(f"{source.shown} -> {destination.shown}  {row.where} {row.traffic}  {verdicts}")
+        note = describe_other_end(found.worlds, row)
+        lines.append(f"    {source.counted} x {destination.counted}{f'; {note}' if note else ''}")
+    if len(found.rows) > _MOST_LINES:
+        lines.append(f"... and {len(found.rows) - _MOST_LINES} more; -o json has all of them")
+    lines += [*([""] if lines and found.findings else []), *(one.text for one in found.findings)]
+    lines += [*([""] if lines and found.uncertain else []), *(f"Uncertain: {one}" for one in found.uncertain)]
+    return "\n".join([*lines, *([""] if lines else []), _summary(found)]) + "\n"
+
+
+def _summary(found: PolicyDiff) -> str:
+    if not found.rows:
+        unsure = ", as far as could be judged" if found.uncertain else ""
+        return f"No verdict changes for anybody{unsure}."
+    denied = sum(row.denies for row in found.rows)
+    others = len(found.rows) - denied
+    counts = [f"{number} {what}" for number, what in ((denied, "newly denied"), (others, "newly allowed")) if number]
+    return f"Kinds of connections that change: {' and '.join(counts)}."
+
+
+def _document(found: PolicyDiff, names: EndNames) -> dict[str, Any]:
+    return {
+        "changes": [_row(found, row, names) for row in found.rows],
+        "findings": [one.document for one in found.findings],
+        "uncertain": found.uncertain,
+        "staged": change_staged(found),
+    }
+
+
+def _row(found: PolicyDiff, row: ChangedRow, names: EndNames) -> dict[str, Any]:
+    ends = {}
+    for side, its in (("from", row.sources), ("to", row.destinations)):
+        described = names.describe(its)
+        ends[side] = {
+            "names": list(described.names),
+            "workloads": described.workloads,
+            "hostEndpoints": described.hosts,
+        }
+    note = describe_other_end(found.worlds, row)
+    return {
+        **ends,
+        "direction": row.direction,
+        **({} if row.reach is None else {"hostStage": row.reach}),
+        "traffic": row.traffic,
+        "before": _judged(row.before),
+        "after": _judged(row.after),
+        **({"otherEnd": note} if note else {}),
+    }
+
+
+def _judged(judged: Any) -> dict[str, Any]:
+    decision = judged.decision
+    if decision is None:
+        return {"verdict": "none", "by": "not decided"}
+    verdict = "allowed" if decision.verdict == "Allow" else "denied"
+    return {"verdict": verdict, "by": describe_decider(decision)}

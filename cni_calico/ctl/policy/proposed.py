@@ -1,0 +1,240 @@
+"""Two states of policy, before and after: what is stored and what files would make of it, or two directories of files.
+
+Rule: everything is read and checked before anything is compared. What cannot be read counts as uncertain and is told as
+such; it never counts as unchanged.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cni_calico.ctl.input.manifests import SUFFIXES, read_files
+from cni_calico.ctl.policy.records import PolicyRecords, load, read_policy_file
+from cni_calico.ctl.session import Session
+from cni_calico.errors import CorruptRecord, InvalidConfig
+from cni_calico.model.documents.codec import describe
+from cni_calico.model.documents.tiers import TIERS
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
+from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
+from cni_calico.policy.decode import decode_record
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.kubernetes import read_namespace, read_service_account
+from cni_calico.policy.nodes import SLICE, GraphRecord
+from cni_calico.policy.records import DEFAULT_TIER, POLICY_KINDS
+from cni_calico.policy.wanted import Wanted
+
+STAGED = ("StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy")
+_CHANGEABLE = (*POLICY_KINDS, "Tier", "Profile", "NetworkSet", "GlobalNetworkSet")
+_ENDPOINTS = ("WorkloadEndpoint", "HostEndpoint", "Profile", "NetworkSet", "GlobalNetworkSet", SLICE)
+_OF_KUBERNETES = (NETWORK_POLICY, CLUSTER_NETWORK_POLICY)
+_PROFILES = {"Namespace": read_namespace, "ServiceAccount": read_service_account}
+_ALLOW = ({"action": "Allow"},)
+_POLICY_WORDS = "policies, tiers, profiles, network sets, Namespaces and ServiceAccounts"
+_ENDPOINT_WORDS = "WorkloadEndpoints, HostEndpoints, profiles, network sets, Namespaces and ServiceAccounts"
+
+FileRecords = dict[ResourceKey, GraphRecord]
+
+
+@dataclass(slots=True)
+class ProposedChange:
+    """``records``: everything, as of after the change. ``changed``: the keys that differ. ``uncertain``: what could not
+    be read, in words. ``staged``: staged policies of the files, which enforce nothing.
+    """
+
+    records: PolicyRecords
+    before: Wanted
+    after: Wanted
+    changed: tuple[ResourceKey, ...]
+    uncertain: list[str] = field(default_factory=list)
+    staged: tuple[ResourceKey, ...] = ()
+
+
+def read_proposed(session: Session | None, arguments: Namespace) -> ProposedChange:
+    """``session``: None compares directories. Raises InvalidConfig for files that cannot be used."""
+    uncertain: list[str] = []
+    staged: dict[ResourceKey, str] = {}
+    new = _read_policies(arguments.overlay, arguments, staged)
+    if session is None:
+        old = _read_policies([arguments.directory], arguments, {})
+        records = PolicyRecords()
+        _add_missing(records.records, _read_endpoints(arguments), old, new)
+        records.records.update(old)
+        removed = [key for key in old if key not in new]
+    else:
+        records = _read_stored(session, arguments, uncertain)
+        removed = []
+        if arguments.prune:
+            removed = [key for key in records.records if key.kind in POLICY_KINDS and key not in new]
+    _require_tiers(new, records, removed)
+    return _compared(records, new, removed, uncertain, tuple(staged))
+
+
+def _read_stored(session: Session, arguments: Namespace, uncertain: list[str]) -> PolicyRecords:
+    def hear(problem: object) -> None:
+        if isinstance(problem, CorruptRecord):
+            uncertain.append(str(problem))
+        else:
+            arguments.warn(problem)
+
+    records = load(session, Namespace(overlay=(), warn=hear))
+    uncertain += [why for _, why in session.take_damaged()]
+    return records
+
+
+def _compared(
+    records: PolicyRecords,
+    new: FileRecords,
+    removed: Iterable[ResourceKey],
+    uncertain: list[str],
+    staged: tuple[ResourceKey, ...],
+) -> ProposedChange:
+    graph = Graph(lambda _: True, lambda _: True, alone=False)
+    graph.set_budget(records.budget)
+    for key, record in records.records.items():
+        graph.put(key, records.claimed.get(key, record))
+    graph.flush()
+    before = graph.wanted()
+    uncertain += [f"{describe(key)} is not in force: {why}" for key, why in graph.problems.items()]
+    known = dict(graph.problems)
+    changed = [key for key, record in new.items() if not _is_same(records.records.get(key), record)]
+    for key in changed:
+        graph.put(key, new[key])
+        records.records[key] = new[key]
+    for key in removed:
+        graph.put(key, None)
+        records.records.pop(key, None)
+    graph.flush()
+    for key, why in graph.problems.items():
+        if key not in known:
+            raise InvalidConfig(f"cannot use {describe(key)}: {why}")
+    records.over_budget = dict(graph.over_budget)
+    return ProposedChange(records, before, graph.wanted(), (*changed, *removed), uncertain, staged)
+
+
+def _is_same(one: GraphRecord | None, other: GraphRecord) -> bool:
+    """Whether a record means the same; what else is stored with it does not matter."""
+    if isinstance(one, Resource) and isinstance(other, Resource):
+        return (one.spec, one.metadata.labels) == (other.spec, other.metadata.labels)
+    return one == other
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _documents(name: str, stdin: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """With the file that each is of; of a directory all that are below it."""
+    path = Path(name)
+    if name != "-" and not path.exists():
+        raise InvalidConfig(f"cannot read {name}: there is no such file or directory")
+    files = [name]
+    if name != "-" and path.is_dir():
+        files = [str(one) for one in sorted(path.rglob("*")) if one.suffix in SUFFIXES and one.is_file()]
+    for file in files:
+        for document in read_files(file, stdin):
+            yield ("standard input" if file == "-" else file), document
+
+
+def _read_policies(names: Iterable[str], arguments: Namespace, staged: dict[ResourceKey, str]) -> FileRecords:
+    return _read(names, arguments, _CHANGEABLE, _POLICY_WORDS, staged)
+
+
+def _read_endpoints(arguments: Namespace) -> FileRecords:
+    return _read(arguments.endpoints, arguments, _ENDPOINTS, _ENDPOINT_WORDS, {})
+
+
+def _read(
+    names: Iterable[str], arguments: Namespace, kinds: tuple[str, ...], words: str, staged: dict[ResourceKey, str]
+) -> FileRecords:
+    found: FileRecords = {}
+    of_file: dict[ResourceKey, str] = {}
+    for name in names:
+        for source, document in _documents(name, arguments.stdin):
+            key, record = _record(source, document, arguments, kinds, words)
+            if key in of_file:
+                raise InvalidConfig(
+                    f"cannot use {describe(key)}: it is in {of_file[key]} and again in {source}: keep one of them"
+                )
+            of_file[key] = source
+            if record is None:
+                staged[key] = source
+            else:
+                found[key] = record
+    return found
+
+
+def _record(
+    source: str, document: dict[str, Any], arguments: Namespace, kinds: tuple[str, ...], words: str
+) -> tuple[ResourceKey, GraphRecord | None]:
+    """None for a staged policy, which enforces nothing, and for what Kubernetes ignores. Raises InvalidConfig."""
+    kind = document.get("kind")
+    try:
+        if (document.get("apiVersion"), kind) in (("v1", "Namespace"), ("v1", "ServiceAccount")):
+            profile, made = _PROFILES[str(kind)](document)
+            return profile, decode_record(profile, made)[0]
+        key, raw = read_policy_file(document, arguments.namespace)
+        if key.kind in STAGED and kinds is _CHANGEABLE:
+            return key, None
+        if key.kind not in kinds:
+            raise InvalidConfig(f"a {kind} is not used here, only {words}", details="name other files, or leave it out")
+        record, left_out = decode_record(key, raw)
+    except CorruptRecord as e:
+        raise InvalidConfig(f"cannot use {source}: {e}") from e
+    except InvalidConfig as e:
+        raise InvalidConfig(f"cannot use {source}: {_shown(document)}{e.message}", details=e.details) from e
+    for why in left_out:
+        arguments.warn(f"{describe(key)} in {source}: {why}")
+    return key, record
+
+
+def _shown(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return f"{document.get('kind')} {name}: " if name else ""
+
+
+# -- what files leave out ---------------------------------------------------------------------------------------------
+
+
+def _add_missing(there: FileRecords, endpoints: FileRecords, *states: FileRecords) -> None:
+    """What every cluster has: its tiers, and a namespace's and a service account's profile with their names as labels,
+    which allow everything and nothing.
+    """
+    for name, (order, action) in TIERS.items():
+        spec = {"order": order, "defaultAction": action}
+        there[ResourceKey("Tier", name)] = Resource("Tier", Metadata(name), spec, {})
+    for record in endpoints.values():
+        if isinstance(record, WorkloadEndpoint):
+            for profile in record.profiles:
+                key = ResourceKey("Profile", profile)
+                if key not in endpoints and not any(key in state for state in states):
+                    there.setdefault(key, _standing_for(profile))
+    there.update(endpoints)
+
+
+def _standing_for(profile: str) -> Resource:
+    kind, _, name = profile.partition(".")
+    spec: dict[str, Any] = {}
+    if kind == "kns":
+        spec = {"ingress": _ALLOW, "egress": _ALLOW, "labelsToApply": {"pcns.projectcalico.org/name": name}}
+    elif kind == "ksa":
+        spec = {"labelsToApply": {"pcsa.projectcalico.org/name": name.partition(".")[2]}}
+    return Resource("Profile", Metadata(profile), spec, {})
+
+
+def _require_tiers(new: FileRecords, records: PolicyRecords, removed: list[ResourceKey]) -> None:
+    """A policy in a tier that there is not would be in force, after all other tiers: nobody means that."""
+    tiers = {key.name for key in (*new, *records.records) if key.kind == "Tier"}
+    tiers -= {key.name for key in removed if key.kind == "Tier"}
+    for key, record in new.items():
+        if key.kind in POLICY_KINDS and isinstance(record, Resource):
+            tier = str(record.spec.get("tier") or DEFAULT_TIER)
+            if tier not in tiers and tier not in TIERS:
+                raise InvalidConfig(
+                    f"cannot use {describe(key)}: there is no tier {tier}",
+                    details=f"known are {', '.join(sorted(tiers))}; give the tier's file, too",
+                )
