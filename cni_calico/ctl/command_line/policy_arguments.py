@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cni_calico.ctl.command_line.parsers import CommandParser, Commands, namespace_option, output_option
+from cni_calico.ctl.command_line.parsers import CommandParser, Commands, duration_s, namespace_option, output_option
 
 
 def add_policy(commands: Commands, common: CommandParser) -> None:
@@ -38,11 +38,33 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
     show.add_argument("--all", action="store_true", help="show every workload")
     show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
     _add_diff(commands, common)
+    _add_replay(commands, common)
 
 
 def _add_diff(commands: Commands, common: CommandParser) -> None:
-    diff = commands.add("diff", common, namespace_option(), _changes(), output_option())
-    diff.add_argument("--prune", action="store_true", help="as if policies that the files do not have were deleted")
+    commands.add("diff", common, namespace_option(), _changes(), output_option())
+
+
+def _add_replay(commands: Commands, common: CommandParser) -> None:
+    replay = commands.add("replay", common, namespace_option(), _changes(), output_option())
+    replay.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="KIND/[NS/]NAME",
+        help="as if this policy were deleted",
+    )
+    replay.add_argument(
+        "--flows",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="flows of a node, as 'calicoctl flows --aggregate -o jsonl' writes them (default this host's recorder)",
+    )
+    replay.add_argument(
+        "--since", type=duration_s, default=86400.0, metavar="DURATION", help="how far back (default 24h)"
+    )
+    replay.add_argument("--any", action="store_true", help="also what would be allowed that was denied")
 
 
 def _changes() -> CommandParser:
@@ -70,4 +92,5 @@ def _changes() -> CommandParser:
         metavar="FILE|DIR",
         help="with --dir: the workloads, as 'calicoctl get workloadendpoint -A -o yaml' writes them",
     )
+    changes.add_argument("--prune", action="store_true", help="as if policies that the files do not have were deleted")
     return changes

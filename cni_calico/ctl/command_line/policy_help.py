@@ -44,4 +44,23 @@ POLICY: Mapping[str, Help] = {
             ("policy diff --with new.yaml -n shop -o json", "for a script; a policy without a namespace is in shop"),
         ),
     ),
+    "policy replay": Help(
+        "what a change of policy would have done to recorded flows",
+        "Judges each recorded connection by the policies as they are and as they would be. What was recorded otherwise "
+        "than it is decided now, and what cannot be judged, is told apart. The exit status is 0 if nothing that was "
+        "allowed would be denied, 1 if something would, 2 if something is wrong.",
+        (
+            ("policy replay --with new.yaml --since 24h", "on this host's flows of a day"),
+            ("policy replay --with policies/ --prune", "and without every policy that is not in the directory"),
+            ("policy replay --with new.yaml --flows a.jsonl --flows b.jsonl", "on flows that nodes have written"),
+            (
+                "policy replay --without networkpolicy/shop/database --any -o json",
+                "without a policy; also what is opened",
+            ),
+            (
+                "policy replay --dir old/ --with new/ -n shop --endpoints pods.yaml --flows a.jsonl",
+                "without a datastore",
+            ),
+        ),
+    ),
 }

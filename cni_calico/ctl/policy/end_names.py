@@ -75,6 +75,10 @@ class EndNames:
         record = self._endpoints.get(key)
         return f"{key.namespace}/{workload_name(key, record) if record is not None else key.name}"
 
+    def group_of(self, key: ResourceKey) -> str:
+        """The label that people give it, else its name."""
+        return self._group_of.get(key) or self.name_of(key)
+
     def _workloads(self, keys: list[ResourceKey]) -> set[str]:
         if len(keys) > 1 and len(keys) == len(self._endpoints):
             return {"every workload"}

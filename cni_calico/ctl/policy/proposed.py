@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni_calico.ctl.input.manifests import SUFFIXES, read_files
+from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, SUFFIXES, read_files
 from cni_calico.ctl.policy.records import PolicyRecords, load, read_policy_file
 from cni_calico.ctl.session import Session
 from cni_calico.errors import CorruptRecord, InvalidConfig
@@ -70,8 +70,26 @@ def read_proposed(session: Session | None, arguments: Namespace) -> ProposedChan
         removed = []
         if arguments.prune:
             removed = [key for key in records.records if key.kind in POLICY_KINDS and key not in new]
+    removed += [_named(name, records, arguments.namespace) for name in getattr(arguments, "without", ())]
     _require_tiers(new, records, removed)
     return _compared(records, new, removed, uncertain, tuple(staged))
+
+
+def _named(name: str, records: PolicyRecords, namespace: str) -> ResourceKey:
+    """A policy as the command line names it: KIND/NAME, or KIND/NAMESPACE/NAME."""
+    kind, _, path = name.partition("/")
+    space, _, own = path.rpartition("/")
+    spaces = {space} if space else {"", namespace or DEFAULT_NAMESPACE}
+    found = [
+        key
+        for key in records.records
+        if key.kind in POLICY_KINDS and (key.kind.lower(), key.name) == (kind.lower(), own) and key.namespace in spaces
+    ]
+    if not found:
+        raise InvalidConfig(
+            f"cannot take away {name}: there is no such policy", details="give KIND/NAME, or KIND/NAMESPACE/NAME"
+        )
+    return found[0]
 
 
 def _read_stored(session: Session, arguments: Namespace, uncertain: list[str]) -> PolicyRecords:

@@ -9,6 +9,8 @@ policy, each for one app and role, a port and a range.
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import resource
 import sys
 import time
@@ -19,6 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from cni_calico.ctl.policy.changed_rows import changed_rows
+from cni_calico.ctl.policy.records import PolicyRecords
+from cni_calico.ctl.policy.replayed import Replay
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
@@ -26,6 +30,8 @@ from cni_calico.policy.graph import Graph
 from cni_calico.policy.judge.unused import unused_rules
 from cni_calico.policy.judge.worlds import WorldPair
 from cni_calico.policy.nodes import GraphRecord
+
+TAKEN = [0.0]  # s, where not everything counts
 
 
 def address(number: int) -> str:
@@ -85,16 +91,52 @@ def diff(policies: int, endpoints: int, change: str) -> str:
     return f"diff, {change} of {policies} policies changed, {endpoints} endpoints: {len(rows)} lines, {unused} unused"
 
 
+def replay(policies: int, endpoints: int, flows: int) -> str:
+    """All policies changed; what is taken is that of reading and judging lines, not of making them."""
+    records = PolicyRecords(records=dict(cluster(policies, endpoints)))
+    graph = Graph(lambda _: True, lambda _: True, alone=False)
+    for key, record in records.records.items():
+        graph.put(key, record)
+    graph.flush()
+    before = graph.wanted()
+    for number in range(policies):
+        graph.put(*policy(number, policies, max(5, endpoints // 200), 8100))
+    graph.flush()
+    found = Replay(records, before, graph.wanted())
+    chosen = random.Random(36)
+    for number in range(flows):
+        source, destination = (1 + chosen.randrange(endpoints) for _ in range(2))
+        ends = [
+            {"kind": "pod", "namespace": "default", "name": f"p{one}", "ip": address(one)}
+            for one in (source, destination)
+        ]
+        ends[1]["port"] = 8000 + chosen.randrange(12)
+        line = json.dumps(
+            {
+                **{"last": "2026-11-26T14:02:11.403+00:00", "reporter": "dst", "protocol": "tcp", "connections": 3},
+                **{"verdict": "denied" if number % 10 else "allowed", "source": ends[0], "destination": ends[1]},
+                "decided": [{"direction": "ingress", "action": "Deny"}],
+            }
+        )
+        started = time.process_time()
+        found.add(json.loads(line))
+        TAKEN[0] += time.process_time() - started
+    known = sum(row.connections for row in (*found.changed.values(), *found.drifted.values())) + found.same
+    return f"replay of {flows} flows, {policies} policies, {endpoints} endpoints: {known} connections"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("diff",))
+    parser.add_argument("what", choices=("diff", "replay"))
     parser.add_argument("--policies", type=int, default=1000)
     parser.add_argument("--endpoints", type=int, default=10000)
     parser.add_argument("--change", choices=("one", "all"), default="all")
+    parser.add_argument("--flows", type=int, default=1_000_000)
     arguments = parser.parse_args()
-    found = diff(arguments.policies, arguments.endpoints, arguments.change)
+    size = arguments.policies, arguments.endpoints
+    found = diff(*size, arguments.change) if arguments.what == "diff" else replay(*size, arguments.flows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sys.stdout.write(f"{found}; {time.process_time():.1f} s of CPU, {peak:.0f} MB\n")
+    sys.stdout.write(f"{found}; {TAKEN[0] or time.process_time():.1f} s of CPU, {peak:.0f} MB\n")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,29 @@ def write(path, *documents):
     return str(path)
 
 
+def flow(source, destination, *, port=5432, verdict="allowed", count=1, reporter="dst", decided=None, **ends):
+    """A sum of flows between two pods, as ``calicoctl flows --aggregate`` writes it; ``ends`` replaces what it has."""
+    found = {}
+    for side, name in (("source", source), ("destination", destination)):
+        number = list(PODS).index(name) + 1 if name in PODS else 99
+        found[side] = {"kind": "pod", "namespace": "shop", "name": name, "ip": f"10.65.0.{number}"}
+    found["destination"]["port"] = port
+    if "sender" in ends:
+        found["source"] = {"ip": "192.0.2.1", **ends["sender"]}
+    if "to" in ends:
+        found["destination"] = {"kind": "address", "port": port, **ends["to"]}
+    return {
+        **{"start": "2026-11-26T14:00:00.000+00:00", "last": "2026-11-26T14:02:11.403+00:00", "node": "n1"},
+        **{"reporter": reporter, "verdict": verdict, **found, "protocol": "tcp", "connections": count},
+        "decided": decided if decided is not None else [{"direction": "ingress", "action": "Allow"}],
+    }
+
+
+def write_flows(path, *lines):
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
 def endpoints_file(directory):
     return write(directory / "pods.yaml", *pods())
 

@@ -1,0 +1,140 @@
+"""``calicoctl policy replay``: what a change of policy would have done to recorded flows.
+
+Rule: what differs from what was recorded without any change is told apart: records and policy have changed since. The
+exit status is 0 if nothing that was allowed would be denied, 1 if something would, 2 for trouble.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cni_calico import directories
+from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.values import TABLE, render_value
+from cni_calico.ctl.policy.diff import DIFFERS, TROUBLE
+from cni_calico.ctl.policy.proposed import read_proposed
+from cni_calico.ctl.policy.replayed import Replay, ReplayedRow, describe_judged
+from cni_calico.ctl.session import CommandFailed
+from cni_calico.deadline import Deadline
+from cni_calico.errors import InvalidConfig
+from cni_calico.flows.client import ask
+from cni_calico.flows.query import FlowQuery
+from cni_calico.flows.serving import SOCKET
+
+_LINE, _MOST_ROWS = 1 << 20, 200
+_HEAD = "Labels, network sets and services are those of now."
+
+
+def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
+    """Raises InvalidConfig, and CommandFailed with what changes."""
+    if not arguments.overlay and not arguments.without:
+        raise InvalidConfig("cannot replay: name the change with --with FILE or DIR, or --without KIND/NAME")
+    if arguments.directory:
+        change = read_proposed(None, arguments)
+    else:
+        with open_session(arguments, environ) as session:
+            change = read_proposed(session, arguments)
+    found = Replay(change.records, change.before, change.after)
+    lost = 0
+    for document in _flows(arguments, environ):
+        if "verdict" in document:
+            found.add(document)
+        elif "lost" in document:
+            lost += int(document["lost"])
+    if lost:
+        found.uncertain["not in any line: too many different ones, or lost"] += lost
+    rows = [row for row in _sorted(found.changed.values()) if row.after.denied or arguments.any]
+    uncertain = list(change.uncertain)
+    text = _render(found, rows, uncertain, arguments)
+    status = TROUBLE if uncertain else DIFFERS if rows else 0
+    if not status:
+        return text
+    raise CommandFailed("", output=text, status=status)
+
+
+def _sorted(rows: Iterable[ReplayedRow]) -> list[ReplayedRow]:
+    return sorted(
+        rows, key=lambda row: (not row.after.denied, -row.connections, row.source, row.destination, row.traffic)
+    )
+
+
+# -- in ---------------------------------------------------------------------------------------------------------------
+
+
+def _flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Of files, else of this host's recorder."""
+    if arguments.flows:
+        for name in arguments.flows:
+            yield from _of_file(name)
+        return
+    path = f"{directories.run_dir(environ)}/{SOCKET}"
+    query = FlowQuery((), since=time.time() - arguments.since, aggregate=True)
+    yield from ask(path, query, Deadline.after(arguments.timeout))
+
+
+def _of_file(name: str) -> Iterator[dict[str, Any]]:
+    """A line for each flow, as ``calicoctl flows --aggregate -o jsonl`` writes it."""
+    if not Path(name).is_file():
+        raise InvalidConfig(f"cannot read {name}: there is no such file")
+    try:
+        with open(name, "rb") as file:
+            while line := file.readline(_LINE):
+                document = json.loads(line)
+                if not isinstance(document, dict):
+                    raise ValueError("a line is no document")
+                yield document
+    except (ValueError, OSError) as e:
+        why = e.strerror if isinstance(e, OSError) else e
+        raise InvalidConfig(
+            f"cannot read {name}: {why}", details="write it with 'calicoctl flows --aggregate --since 24h -o jsonl'"
+        ) from e
+
+
+# -- out --------------------------------------------------------------------------------------------------------------
+
+
+def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], arguments: Namespace) -> str:
+    drifted = _sorted(found.drifted.values())
+    if arguments.output != TABLE:
+        document = {
+            "changes": [_document(row) for row in rows],
+            "changedSince": [_document(row) for row in drifted],
+            "unchanged": found.same,
+            "notByPolicy": found.others,
+            "uncertain": dict(found.uncertain),
+            "unreadable": uncertain,
+        }
+        return render_value(document, arguments.output)
+    lines = list(_lines(rows))
+    if drifted:
+        lines += [*([""] if lines else []), "Records and policy have changed since these were recorded:"]
+        lines += [f"  {line}" for line in _lines(drifted)]
+    lines += [""] if lines else []
+    lines += [f"Uncertain: {number} connections: {why}" for why, number in sorted(found.uncertain.items())]
+    lines += [f"Uncertain: {one}" for one in uncertain]
+    changed = sum(row.connections for row in rows)
+    what = "connections would be decided otherwise" if arguments.any else "connections would be denied"
+    lines.append(f"{changed} {what}, {found.same} as they were. {_HEAD}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(rows: list[ReplayedRow]) -> Iterator[str]:
+    for row in rows[:_MOST_ROWS]:
+        verdicts = f"{describe_judged(row.before)}  ->  {describe_judged(row.after)}"
+        yield f"{row.source} -> {row.destination}  {row.traffic}  {verdicts}"
+        yield f"    {row.connections} connection{'' if row.connections == 1 else 's'}, last {row.last}"
+    if len(rows) > _MOST_ROWS:
+        yield f"... and {len(rows) - _MOST_ROWS} more; -o json has all of them"
+
+
+def _document(row: ReplayedRow) -> dict[str, Any]:
+    return {
+        **{"from": row.source, "to": row.destination, "traffic": row.traffic},
+        **{"before": describe_judged(row.before), "after": describe_judged(row.after)},
+        **{"connections": row.connections, "last": row.last},
+    }

@@ -1,0 +1,246 @@
+"""PURE: recorded flows, judged by two states of policy.
+
+Rule: a flow counts as changed or unchanged only if everything about it is known that its verdict needs; else it is
+uncertain, with the reason. Labels, network sets and services are those of now; a pod that is gone has those of its
+owner's other pods, if these agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
+from cni_calico.ctl.policy.end_names import EndNames
+from cni_calico.ctl.policy.records import PolicyRecords, workload_name
+from cni_calico.errors import InvalidConfig
+from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.explain import Decision
+from cni_calico.policy.judge.cells import AskedEachTime, plane_of
+from cni_calico.policy.judge.workloads import WorkloadJudge
+from cni_calico.policy.ports import ICMP, WITH_PORTS
+from cni_calico.policy.wanted import Direction, Packed, Wanted
+
+_NUMBERS = {name: number for number, name in PROTOCOL_NAMES.items()}
+_REMEMBERED = 100_000  # verdicts
+_GONE = "a pod that is gone, and has no others of its owner"
+_NETWORK = "addresses that are recorded as a network"
+_PORTS = "the source port decides, and sums have none"
+_HOST = "decided by a host endpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEnd:
+    """``key``: the workload; None: an address outside."""
+
+    key: ResourceKey | None
+    address: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFlow:
+    """``denied``; ``by``: the decision that denies, else that of the destination, else that of the source."""
+
+    denied: bool
+    by: Decision | None
+
+
+@dataclass(slots=True)
+class ReplayedRow:
+    """Flows that change in one way. ``connections``: as the reporter counted that saw more of them."""
+
+    source: str
+    destination: str
+    traffic: str
+    before: JudgedFlow
+    after: JudgedFlow
+    seen: Counter[str] = field(default_factory=Counter)
+    last: str = ""
+
+    @property
+    def connections(self) -> int:
+        return max(self.seen["src"], self.seen["dst"]) + self.seen["other"]
+
+
+class Uncertain(Exception):
+    """Its text is the reason."""
+
+
+RowName = tuple[str, str, str, JudgedFlow, JudgedFlow]
+
+
+class Replay:
+    """``add`` each flow. ``changed``: what would be decided otherwise; ``drifted``: what is decided otherwise than was
+    recorded, without any change; ``uncertain``: connections by reason; ``same``, ``others``: connections that nothing
+    changes for, and those that no policy decided about.
+    """
+
+    def __init__(self, records: PolicyRecords, before: Wanted, after: Wanted) -> None:
+        self.changed: dict[RowName, ReplayedRow] = {}
+        self.drifted: dict[RowName, ReplayedRow] = {}
+        self.uncertain: Counter[str] = Counter()
+        self.same = self.others = 0
+        self._names = EndNames(records)
+        self._judges = WorkloadJudge(before), WorkloadJudge(after)
+        self._keys = before.endpoints.keys() & after.endpoints.keys()
+        self._addresses = {key: before.endpoints[key].addresses for key in self._keys}
+        self._at: dict[Packed, ResourceKey] = {
+            address: key for key, addresses in self._addresses.items() for address in addresses
+        }
+        self._named: dict[tuple[str, str], ResourceKey] = {}
+        self._owned: dict[tuple[str, str], list[ResourceKey]] = {}
+        for key, record in records.endpoints.items():
+            if key in self._keys:
+                name = workload_name(key, record)
+                self._named[key.namespace, name] = key
+                for owner in _owners(name):
+                    self._owned.setdefault((key.namespace, owner), []).append(key)
+        self._known: dict[tuple[FlowEnd, FlowEnd, int, int, int], tuple[JudgedFlow, JudgedFlow]] = {}
+
+    def add(self, flow: Mapping[str, Any]) -> None:
+        """A document of ``calicoctl flows``. Raises InvalidConfig."""
+        try:
+            connections, last = int(flow.get("connections", 1)), str(flow["last"])
+            decided, verdict = flow["decided"], str(flow["verdict"])
+            ends = flow["source"], flow["destination"]
+            protocol = _number(str(flow["protocol"]))
+            reporter = str(flow.get("reporter"))
+            if any("reason" in one for one in decided):
+                self.others += connections
+                return
+            try:
+                source, destination = (self._end(end) for end in ends)
+                if source.key is None and destination.key is None:
+                    raise Uncertain(_HOST)
+                point = _point(flow, protocol, len(source.address))
+                was, now = self._judge(source, destination, protocol, *point)
+            except Uncertain as e:
+                self.uncertain[str(e)] += connections
+                return
+        except (KeyError, TypeError, ValueError) as e:
+            raise InvalidConfig(f"cannot replay: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
+        if was.denied != (verdict == "denied"):
+            recorded = JudgedFlow(verdict == "denied", None)
+            row = self._row(self.drifted, source, destination, protocol, point[0], recorded, was)
+        elif was.denied != now.denied:
+            row = self._row(self.changed, source, destination, protocol, point[0], was, now)
+        else:
+            self.same += connections
+            return
+        row.seen[reporter if reporter in ("src", "dst") else "other"] += connections
+        row.last = max(row.last, last)
+
+    def _row(
+        self,
+        rows: dict[RowName, ReplayedRow],
+        source: FlowEnd,
+        destination: FlowEnd,
+        protocol: int,
+        first: int,
+        before: JudgedFlow,
+        after: JudgedFlow,
+    ) -> ReplayedRow:
+        name = PROTOCOL_NAMES.get(protocol, str(protocol))
+        traffic = f"{name}/{first}" if protocol in WITH_PORTS else name
+        at = self._shown(source), self._shown(destination), traffic, before, after
+        return rows.setdefault(at, ReplayedRow(*at))
+
+    def _shown(self, end: FlowEnd) -> str:
+        return str(ip_address(end.address)) if end.key is None else self._names.group_of(end.key)
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _end(self, end: Mapping[str, Any]) -> FlowEnd:
+        if end.get("kind") == "network":
+            raise Uncertain(_NETWORK)
+        packed = ip_address(end["ip"]).packed
+        if "name" not in end:
+            return FlowEnd(self._at.get(packed), packed)
+        key = self._named.get((end["namespace"], end["name"])) or self._sibling(end["namespace"], end["name"])
+        if key is None:
+            raise Uncertain(_GONE)
+        address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
+        if address is None:
+            raise Uncertain(_GONE)
+        return FlowEnd(key, address)
+
+    def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
+        """Another pod of the same owner, if all of them are alike."""
+        for owner in _owners(name):
+            its = self._owned.get((namespace, owner))
+            if its:
+                kinds = {self._kind(key) for key in its}
+                return its[0] if len(kinds) == 1 else None
+        return None
+
+    def _kind(self, key: ResourceKey) -> tuple[object, ...]:
+        found: list[object] = []
+        for judge in (one.judge for one in self._judges):
+            found += [judge.of_workload(key, "ingress")[0], *(judge.classes.of(one) for one in self._addresses[key])]
+        return tuple(found)
+
+    # -- verdicts -----------------------------------------------------------------------------------------------------
+
+    def _judge(
+        self, source: FlowEnd, destination: FlowEnd, protocol: int, first: int, second: int
+    ) -> tuple[JudgedFlow, JudgedFlow]:
+        """Raises Uncertain."""
+        at = source, destination, protocol, first, second
+        known = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[at] = self._by(0, *at), self._by(1, *at)
+        return known
+
+    def _by(
+        self, which: int, source: FlowEnd, destination: FlowEnd, protocol: int, first: int, second: int
+    ) -> JudgedFlow:
+        judge, by = self._judges[which], None
+        sides: tuple[tuple[Direction, FlowEnd], ...] = (("egress", source), ("ingress", destination))
+        for direction, own in sides:
+            if own.key is None:
+                continue
+            cell = judge.cell(own.key, direction, source.address, destination.address, protocol)
+            if second >= 0:
+                answers = [cell.find(first, second)]
+            elif isinstance(cell, AskedEachTime):
+                raise Uncertain(_PORTS)
+            else:
+                family = 4 if len(source.address) == 4 else 6
+                answers = [judged for _, judged in cell.across(first, plane_of(protocol, family))]
+            decisions = {one.decision for one in answers if one.decision is not None}
+            if len({one.verdict for one in decisions}) > 1:
+                raise Uncertain(_PORTS)
+            by = next(iter(decisions))
+            if by.verdict == "Deny":
+                return JudgedFlow(True, by)
+        return JudgedFlow(False, by)
+
+
+def _owners(name: str) -> Iterable[str]:
+    """What pods of one owner have in common, the longest first: a ReplicaSet's, then a Deployment's."""
+    parts = name.split("-")
+    return ["-".join(parts[:-cut]) for cut in (1, 2) if len(parts) > cut]
+
+
+def _number(protocol: str) -> int:
+    return _NUMBERS[protocol] if protocol in _NUMBERS else int(protocol)
+
+
+def _point(flow: Mapping[str, Any], protocol: int, size: int) -> tuple[int, int]:
+    """(first, second) of the plane; second -1: it is not known, which only ports of the source are."""
+    if protocol == ICMP[4 if size == 4 else 6]:
+        return int(flow["icmp"]["type"]), int(flow["icmp"]["code"])
+    if protocol not in WITH_PORTS:
+        return 0, 0
+    port = flow["source"].get("port")
+    return int(flow["destination"]["port"]), -1 if port is None else int(port)
+
+
+def describe_judged(judged: JudgedFlow) -> str:
+    verdict = "DENIED" if judged.denied else "allowed"
+    return verdict if judged.by is None else f"{verdict} {describe_decider(judged.by)}"

@@ -1,0 +1,192 @@
+"""``calicoctl policy replay``: recorded flows, judged by another policy; each is what ``decide`` says of its packet."""
+
+import json
+import random
+from ipaddress import ip_address
+
+import pytest
+
+from cni_calico.ctl.main import run
+from cni_calico.ctl.policy.records import PolicyRecords
+from cni_calico.ctl.policy.replayed import Replay
+from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.decode import decode_record
+from cni_calico.policy.explain import Packet, decide
+from cni_calico.policy.graph import Graph
+from tests.unit.ctl.policy.shop import PODS, POLICIES, endpoints_file, flow, pods, policy, stored, write, write_flows
+
+
+@pytest.fixture
+def replayed(tmp_path, capsys):
+    """(exit status, output, errors) of a replay between directories."""
+    pods_file = endpoints_file(tmp_path)
+
+    def do(old, new, flows, *options):
+        for name, documents in (("old", old), ("new", new)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            write(tmp_path / name / "all.yaml", *documents)
+        lines = write_flows(tmp_path / "flows.jsonl", *flows)
+        capsys.readouterr()
+        sides = ("--dir", str(tmp_path / "old"), "--with", str(tmp_path / "new"), "--endpoints", pods_file)
+        code = run(["policy", "replay", *sides, "--flows", lines, *options], {})
+        return code, *capsys.readouterr()
+
+    return do
+
+
+CLOSED = policy("database", "app == 'db'", [])
+
+
+def test_what_was_allowed_would_be_denied(replayed):
+    code, out, err = replayed([POLICIES["database"]], [CLOSED], [flow("web-1", "db-0"), flow("web-2", "db-0", count=6)])
+    assert (code, err) == (1, "")
+    assert out.splitlines() == [
+        "shop/app=web -> shop/app=db  tcp/5432  allowed by rule 1 of NetworkPolicy shop/database  ->  "
+        "DENIED at the end of tier default",
+        "    7 connections, last 2026-11-26T14:02:11.403+00:00",
+        "",
+        "7 connections would be denied, 0 as they were. Labels, network sets and services are those of now.",
+    ]
+
+
+def test_nothing_changes(replayed):
+    code, out, _ = replayed([POLICIES["database"]], [POLICIES["database"]], [flow("web-1", "db-0", count=3)])
+    assert code == 0 and "0 connections would be denied, 3 as they were." in out
+
+
+def test_what_would_be_allowed_counts_only_with_any(replayed):
+    flows = [flow("cache-0", "db-0", verdict="denied")]
+    opened = policy("database", "app == 'db'", [("all()", [5432])])
+    assert replayed([POLICIES["database"]], [opened], flows)[0] == 0
+    code, out, _ = replayed([POLICIES["database"]], [opened], flows, "--any")
+    assert code == 1 and "shop/app=cache -> shop/app=db  tcp/5432  DENIED at the end of tier default" in out
+
+
+def test_what_has_changed_since_is_told_apart(replayed):
+    code, out, _ = replayed([CLOSED], [CLOSED], [flow("web-1", "db-0", count=2)], "-o", "json")
+    found = json.loads(out)
+    assert code == 0 and found["changes"] == [] and found["unchanged"] == 0
+    assert [(one["before"], one["connections"]) for one in found["changedSince"]] == [("allowed", 2)]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (flow("gone-7d9-x2k4", "db-0"), "a pod that is gone"),
+        (flow("web-1", "db-0", sender={"kind": "network", "name": "192.0.2.0/24"}), "recorded as a network"),
+        ({"lost": 1, "why": "too many"}, "not in any line"),
+        (flow("web-1", "db-0", sender={"kind": "address", "ip": "192.0.2.1"}, to={"ip": "192.0.2.2"}), "host endpoint"),
+    ],
+)
+def test_what_cannot_be_judged_is_uncertain(replayed, line, why):
+    _, out, _ = replayed([POLICIES["database"]], [CLOSED], [line], "-o", "json")
+    found = json.loads(out)
+    ((said, number),) = found["uncertain"].items()
+    assert why in said and number == 1
+    assert (found["changes"], found["unchanged"]) == ([], 0)
+
+
+def test_a_source_port_that_decides_is_uncertain(replayed):
+    ported = policy("database", "app == 'db'", [("app == 'web'", [5432])])
+    ported["spec"]["ingress"][0]["source"]["ports"] = ["1:2000"]
+    _, out, _ = replayed([POLICIES["database"]], [ported], [flow("web-1", "db-0")], "-o", "json")
+    assert "the source port decides, and sums have none" in json.loads(out)["uncertain"]
+
+
+def test_a_pod_that_is_gone_has_what_its_owners_others_have(replayed):
+    code, out, _ = replayed([POLICIES["database"]], [CLOSED], [flow("web-9", "db-0")])
+    assert code == 1 and "shop/app=web -> shop/app=db" in out
+
+
+def test_a_connection_that_both_nodes_saw_counts_once(replayed):
+    flows = [flow("web-1", "db-0", count=4, reporter=which) for which in ("src", "dst")]
+    _, out, _ = replayed([POLICIES["database"]], [CLOSED], flows)
+    assert "    4 connections" in out
+
+
+def test_what_no_policy_decided_is_left_alone(replayed):
+    line = flow("web-1", "db-0", verdict="denied", decided=[{"action": "Deny", "reason": "invalid"}])
+    _, out, _ = replayed([POLICIES["database"]], [CLOSED], [line], "-o", "json")
+    found = json.loads(out)
+    assert (found["notByPolicy"], found["changes"], found["unchanged"]) == (1, [], 0)
+
+
+@pytest.mark.parametrize("text", ["no JSON\n", "[1]\n", '{"verdict": "allowed"}\n'])
+def test_a_file_of_no_flows_is_refused(replayed, tmp_path, text):
+    (tmp_path / "bad").write_text(text)
+    code, out, err = replayed([], [POLICIES["database"]], [], "--flows", str(tmp_path / "bad"))
+    assert (code, out) == (2, "") and "cannot re" in err
+
+
+def test_without_a_stored_policy(calicoctl, tmp_path):
+    calicoctl.write(stored([POLICIES["database"]]))
+    lines = write_flows(tmp_path / "flows.jsonl", flow("cache-0", "db-0", verdict="denied"))
+    found = calicoctl("policy", "replay", "--without", "networkpolicy/shop/database", "--any", "--flows", lines)
+    assert found.code == 1 and "->  allowed by rule 1 of Profile kns.shop" in found.out
+    absent = calicoctl("policy", "replay", "--without", "networkpolicy/shop/absent", "--flows", lines)
+    assert absent.code == 2 and "there is no such policy" in absent.err
+
+
+def test_without_a_recorder_it_says_so(calicoctl, tmp_path):
+    calicoctl.write(stored([]))
+    file = write(tmp_path / "new.yaml", POLICIES["database"])
+    found = calicoctl("policy", "replay", "--with", file)
+    assert found.code == 2 and "cannot read flows" in found.err
+
+
+def predicted(chosen):
+    """A random change, and a random flow, as it was decided before: (said, denied before, denied after)."""
+    states, records = [], {}
+    for document in pods():
+        key = ResourceKey("WorkloadEndpoint", document["metadata"]["name"], "shop")
+        records[key] = decode_record(key, document)[0]
+    apps = ("db", "web", "cache")
+    for _ in range(2):
+        graph = Graph(lambda _: True, lambda _: True, alone=False)
+        for key, record in records.items():
+            graph.put(key, record)
+        for number in range(chosen.randrange(4)):
+            peers = [(f"app == '{chosen.choice(apps)}'", [chosen.randrange(1, 4)]) for _ in range(chosen.randrange(3))]
+            types, action = (chosen.choice(("Ingress", "Egress")),), chosen.choice(("Allow", "Allow", "Deny", "Pass"))
+            made = policy(f"p{number}", f"app == '{chosen.choice(apps)}'", peers, types=types, action=action)
+            key = ResourceKey("NetworkPolicy", f"p{number}", "shop")
+            graph.put(key, decode_record(key, made)[0])
+        key = ResourceKey("Profile", "kns.shop")
+        profile = {"metadata": {"name": "kns.shop"}, "spec": {"egress": [{"action": "Allow"}]}}
+        graph.put(key, decode_record(key, profile)[0])
+        graph.flush()
+        states.append(graph.wanted())
+    replay = Replay(PolicyRecords(records=records), *states)
+    keys = {record.pod: key for key, record in records.items()}
+    for _ in range(10):
+        source, destination = chosen.sample(sorted(PODS), 2)
+        port = chosen.randrange(1, 4)
+        ends = (ip_address(records[keys[name]].ip_networks[0].network_address) for name in (source, destination))
+        packet = Packet(*ends, 6, 40000, port)
+        was, now = (
+            any(
+                decide(state, keys[name], direction, packet).verdict == "Deny"
+                for name, direction in ((source, "egress"), (destination, "ingress"))
+            )
+            for state in states
+        )
+        replay.changed.clear()
+        before = replay.same
+        replay.add(flow(source, destination, port=port, verdict="denied" if was else "allowed"))
+        rows = list(replay.changed.values())
+        assert not replay.drifted and not replay.uncertain
+        assert [(row.before.denied, row.after.denied) for row in rows] == ([(was, now)] if was != now else [])
+        assert replay.same - before == (was == now)
+
+
+def test_what_is_predicted_is_what_decide_says():
+    chosen = random.Random(36)
+    for _ in range(60):
+        predicted(chosen)
+
+
+@pytest.mark.slow
+def test_what_is_predicted_of_many_is_what_decide_says():
+    chosen = random.Random(63)
+    for _ in range(10_000):
+        predicted(chosen)
