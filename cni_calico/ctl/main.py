@@ -22,7 +22,7 @@ INTERRUPTED = 130  # a shell's exit status for SIGINT
 _SELDOM = 200_000  # new objects between two garbage collections: what a command reads stays until it ends
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 # commands for which 1 means that something would change, as for kubectl diff
-_FINDING = (("diff", ""), ("policy", "diff"), ("policy", "replay"))
+_FINDING = (("diff", ""), ("policy", "diff"), ("policy", "replay"), ("policy", "test"))
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
@@ -64,6 +64,7 @@ _STANDALONE = {
     "node uninstall": "node.uninstall:uninstall",
     "policy diff": "policy.diff:diff",
     "policy replay": "policy.replay:replay",
+    "policy test": "policy.test:test",
     "validate": "resources.commands:validate",
     "version": "version:show",
 }

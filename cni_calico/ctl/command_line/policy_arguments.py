@@ -39,6 +39,7 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
     show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
     _add_diff(commands, common)
     _add_replay(commands, common)
+    _add_test(commands, common)
 
 
 def _add_diff(commands: Commands, common: CommandParser) -> None:
@@ -65,6 +66,24 @@ def _add_replay(commands: Commands, common: CommandParser) -> None:
         "--since", type=duration_s, default=86400.0, metavar="DURATION", help="how far back (default 24h)"
     )
     replay.add_argument("--any", action="store_true", help="also what would be allowed that was denied")
+
+
+def _add_test(commands: Commands, common: CommandParser) -> None:
+    test = commands.add("test", common, namespace_option(), output_option())
+    test.set_defaults(directory="", prune=False)
+    test.add_argument("files", nargs="+", metavar="FILE", help="expectations: files, or directories of them")
+    test.add_argument(
+        "--with",
+        dest="overlay",
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="policies as if they were applied; of a directory all files below it",
+    )
+    test.add_argument("--alone", action="store_true", help="only the policies of --with; no datastore is used")
+    test.add_argument(
+        "--endpoints", action="append", default=[], metavar="FILE|DIR", help="with --alone: the workloads"
+    )
 
 
 def _changes() -> CommandParser:

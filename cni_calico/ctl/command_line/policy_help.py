@@ -63,4 +63,15 @@ POLICY: Mapping[str, Help] = {
             ),
         ),
     ),
+    "policy test": Help(
+        "whether policies allow and deny what files of expectations say",
+        "Labels stand for every workload that has them, and with --alone for one that is made. The exit status is 0 if "
+        "every expectation holds, 1 if one does not, 2 if something is wrong.",
+        (
+            ("policy test expected.yaml", "by what is stored"),
+            ("policy test tests/ --with policies/ -n shop", "as if the policies were applied"),
+            ("policy test tests/ --with policies/ --alone", "by the files alone, without a datastore"),
+            ("policy test tests/ --with policies/ --alone --endpoints pods.yaml -o json", "with these workloads"),
+        ),
+    ),
 }

@@ -7,7 +7,7 @@ such; it never counts as unchanged.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ _POLICY_WORDS = "policies, tiers, profiles, network sets, Namespaces and Service
 _ENDPOINT_WORDS = "WorkloadEndpoints, HostEndpoints, profiles, network sets, Namespaces and ServiceAccounts"
 
 FileRecords = dict[ResourceKey, GraphRecord]
+MakesRecords = Callable[[Mapping[ResourceKey, GraphRecord]], Mapping[ResourceKey, GraphRecord]]
 
 
 @dataclass(slots=True)
@@ -54,15 +55,23 @@ class ProposedChange:
     staged: tuple[ResourceKey, ...] = ()
 
 
-def read_proposed(session: Session | None, arguments: Namespace) -> ProposedChange:
-    """``session``: None compares directories. Raises InvalidConfig for files that cannot be used."""
+def _nothing(records: Mapping[ResourceKey, GraphRecord]) -> Mapping[ResourceKey, GraphRecord]:
+    return {}
+
+
+def read_proposed(session: Session | None, arguments: Namespace, made: MakesRecords = _nothing) -> ProposedChange:
+    """``session``: None compares directories; then ``made`` gives records besides those of the files. Raises
+    InvalidConfig for files that cannot be used.
+    """
     uncertain: list[str] = []
     staged: dict[ResourceKey, str] = {}
     new = _read_policies(arguments.overlay, arguments, staged)
     if session is None:
-        old = _read_policies([arguments.directory], arguments, {})
+        old = _read_policies([arguments.directory] if arguments.directory else [], arguments, {})
         records = PolicyRecords()
-        _add_missing(records.records, _read_endpoints(arguments), old, new)
+        endpoints = _read_endpoints(arguments)
+        endpoints.update(made(endpoints))
+        _add_missing(records.records, endpoints, old, new)
         records.records.update(old)
         removed = [key for key in old if key not in new]
     else:
@@ -144,8 +153,8 @@ def _is_same(one: GraphRecord | None, other: GraphRecord) -> bool:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def _documents(name: str, stdin: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """With the file that each is of; of a directory all that are below it."""
+def documents_of(name: str, stdin: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Documents with the file that each is of; of a directory those of all files below it."""
     path = Path(name)
     if name != "-" and not path.exists():
         raise InvalidConfig(f"cannot read {name}: there is no such file or directory")
@@ -171,7 +180,7 @@ def _read(
     found: FileRecords = {}
     of_file: dict[ResourceKey, str] = {}
     for name in names:
-        for source, document in _documents(name, arguments.stdin):
+        for source, document in documents_of(name, arguments.stdin):
             key, record = _record(source, document, arguments, kinds, words)
             if key in of_file:
                 raise InvalidConfig(
