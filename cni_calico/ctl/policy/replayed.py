@@ -25,6 +25,7 @@ from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Direction, Packed, Wanted
 
 _NUMBERS = {name: number for number, name in PROTOCOL_NAMES.items()}
+_SIDES = ("src", "dst")
 _REMEMBERED = 100_000  # verdicts
 _GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network"
@@ -34,10 +35,11 @@ _HOST = "decided by a host endpoint"
 
 @dataclass(frozen=True, slots=True)
 class FlowEnd:
-    """``key``: the workload; None: an address outside."""
+    """``key``: the workload; None: an address outside. ``token``: equal for equal ones."""
 
     key: ResourceKey | None
     address: Packed
+    token: int | Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +59,24 @@ class ReplayedRow:
     traffic: str
     before: JudgedFlow
     after: JudgedFlow
-    seen: Counter[str] = field(default_factory=Counter)
+    seen: dict[str, int] = field(default_factory=dict)
     last: str = ""
+
+    def add(self, reporter: str, connections: int, last: str) -> None:
+        self.seen[reporter] = self.seen.get(reporter, 0) + connections
+        self.last = max(self.last, last)
 
     @property
     def connections(self) -> int:
-        return max(self.seen["src"], self.seen["dst"]) + self.seen["other"]
+        others = sum(number for who, number in self.seen.items() if who not in _SIDES)
+        return max(self.seen.get(who, 0) for who in _SIDES) + others
 
 
 class Uncertain(Exception):
     """Its text is the reason."""
 
 
-RowName = tuple[str, str, str, JudgedFlow, JudgedFlow]
+RowName = tuple[str, str, str, int, int]  # the ends, the traffic, and which verdicts
 
 
 class Replay:
@@ -98,7 +105,10 @@ class Replay:
                 self._named[key.namespace, name] = key
                 for owner in _owners(name):
                     self._owned.setdefault((key.namespace, owner), []).append(key)
-        self._known: dict[tuple[FlowEnd, FlowEnd, int, int, int], tuple[JudgedFlow, JudgedFlow]] = {}
+        self._known: dict[tuple[int | Packed, ...], tuple[JudgedFlow, JudgedFlow]] = {}
+        self._ends: dict[tuple[str, str, int], FlowEnd] = {}
+        self._verdicts: dict[tuple[bool, Decision | None], JudgedFlow] = {}
+        self._verdict_of: dict[int, tuple[Decision, JudgedFlow]] = {}  # by which object the decision is
 
     def add(self, flow: Mapping[str, Any]) -> None:
         """A document of ``calicoctl flows``. Raises InvalidConfig."""
@@ -123,15 +133,14 @@ class Replay:
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidConfig(f"cannot replay: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
         if was.denied != (verdict == "denied"):
-            recorded = JudgedFlow(verdict == "denied", None)
+            recorded = self._verdict(None, denied=verdict == "denied")
             row = self._row(self.drifted, source, destination, protocol, point[0], recorded, was)
         elif was.denied != now.denied:
             row = self._row(self.changed, source, destination, protocol, point[0], was, now)
         else:
             self.same += connections
             return
-        row.seen[reporter if reporter in ("src", "dst") else "other"] += connections
-        row.last = max(row.last, last)
+        row.add(reporter, connections, last)
 
     def _row(
         self,
@@ -145,8 +154,23 @@ class Replay:
     ) -> ReplayedRow:
         name = PROTOCOL_NAMES.get(protocol, str(protocol))
         traffic = f"{name}/{first}" if protocol in WITH_PORTS else name
-        at = self._shown(source), self._shown(destination), traffic, before, after
-        return rows.setdefault(at, ReplayedRow(*at))
+        names = self._shown(source), self._shown(destination), traffic
+        at = *names, id(before), id(after)
+        found = rows.get(at)
+        if found is None:
+            found = rows[at] = ReplayedRow(*names, before, after)
+        return found
+
+    def _verdict(self, by: Decision | None, *, denied: bool) -> JudgedFlow:
+        """Equal ones are the same object, which stays."""
+        known = None if by is None else self._verdict_of.get(id(by))
+        if known is not None:
+            return known[1]
+        made = JudgedFlow(denied, by)
+        found = self._verdicts.setdefault((denied, by), made)
+        if by is not None:
+            self._verdict_of[id(by)] = by, found
+        return found
 
     def _shown(self, end: FlowEnd) -> str:
         return str(ip_address(end.address)) if end.key is None else self._names.group_of(end.key)
@@ -156,16 +180,23 @@ class Replay:
     def _end(self, end: Mapping[str, Any]) -> FlowEnd:
         if end.get("kind") == "network":
             raise Uncertain(_NETWORK)
-        packed = ip_address(end["ip"]).packed
         if "name" not in end:
-            return FlowEnd(self._at.get(packed), packed)
+            packed = ip_address(end["ip"]).packed
+            return FlowEnd(self._at.get(packed), packed, packed)
+        at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
+        known = self._ends.get(at)
+        if known is None:
+            known = self._ends[at] = self._named_end(end, ip_address(end["ip"]).packed)
+        return known
+
+    def _named_end(self, end: Mapping[str, Any], packed: Packed) -> FlowEnd:
         key = self._named.get((end["namespace"], end["name"])) or self._sibling(end["namespace"], end["name"])
         if key is None:
             raise Uncertain(_GONE)
         address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
         if address is None:
             raise Uncertain(_GONE)
-        return FlowEnd(key, address)
+        return FlowEnd(key, address, len(self._ends))
 
     def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
         """Another pod of the same owner, if all of them are alike."""
@@ -188,12 +219,13 @@ class Replay:
         self, source: FlowEnd, destination: FlowEnd, protocol: int, first: int, second: int
     ) -> tuple[JudgedFlow, JudgedFlow]:
         """Raises Uncertain."""
-        at = source, destination, protocol, first, second
+        at = source.token, destination.token, protocol, first, second
         known = self._known.get(at)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[at] = self._by(0, *at), self._by(1, *at)
+            asked = source, destination, protocol, first, second
+            known = self._known[at] = self._by(0, *asked), self._by(1, *asked)
         return known
 
     def _by(
@@ -212,13 +244,13 @@ class Replay:
             else:
                 family = 4 if len(source.address) == 4 else 6
                 answers = [judged for _, judged in cell.across(first, plane_of(protocol, family))]
-            decisions = {one.decision for one in answers if one.decision is not None}
+            decisions = [one.decision for one in answers if one.decision is not None]
             if len({one.verdict for one in decisions}) > 1:
                 raise Uncertain(_PORTS)
-            by = next(iter(decisions))
+            by = decisions[0]
             if by.verdict == "Deny":
-                return JudgedFlow(True, by)
-        return JudgedFlow(False, by)
+                return self._verdict(by, denied=True)
+        return self._verdict(by, denied=False)
 
 
 def _owners(name: str) -> Iterable[str]:

@@ -123,8 +123,11 @@ class ExpectationTester:
         self._records = change.records.endpoints
         self._at = {one: key for key, its in change.after.endpoints.items() for one in its.addresses}
         self._named: dict[tuple[str, str], list[ResourceKey]] = {}
+        self._labelled: dict[tuple[str, str, str], list[ResourceKey]] = {}  # namespace, label and value; "": all of it
         for key, record in self._records.items():
             self._named.setdefault((key.namespace, workload_name(key, record)), []).append(key)
+            for pair in (("", ""), *record.metadata.labels.items()):
+                self._labelled.setdefault((key.namespace, *pair), []).append(key)
         self._found: dict[ExpectedEnd, list[JudgedEnd]] = {}
 
     def whys(self, expected: Expectation) -> Iterator[str]:
@@ -159,7 +162,9 @@ class ExpectationTester:
         if end.pod:
             keys = self._named.get((end.namespace, end.pod), [])
         else:
-            keys = [key for key, record in self._records.items() if _has(end, record)]
+            labels = [(end.namespace, *pair) for pair in end.labels] or [(end.namespace, "", "")]
+            fewest = min((self._labelled.get(one, []) for one in labels), key=len)
+            keys = [key for key in fewest if _has(end, self._records[key])]
         return [
             JudgedEnd(key, f"{key.namespace}/{workload_name(key, self._records[key])}", self._ends[key].addresses)
             for key in keys

@@ -10,7 +10,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.judge.asked import AskedNames, names_of, narrowed
 from cni_calico.policy.judge.cells import AskedEachTime, Cell
 from cni_calico.policy.judge.classes import AddressClass
-from cni_calico.policy.judge.trace import AskedGroup, Judge
+from cni_calico.policy.judge.trace import CELLS, AskedGroup, Judge
 from cni_calico.policy.wanted import Direction, Packed, Wanted
 
 _EVERY_ADDRESS = 1 << 30
@@ -24,24 +24,32 @@ class WorkloadJudge:
         self.judge = Judge(wanted, addresses=_EVERY_ADDRESS)
         self._wanted = wanted
         self._names: dict[AskedGroup, AskedNames] = {}
-        self._narrowed: dict[tuple[AskedGroup, bool, AddressClass], AddressClass] = {}
+        self._classes: dict[tuple[AskedGroup, bool, Packed], AddressClass] = {}
+        self._same: dict[AddressClass, AddressClass] = {}  # so that a class is found by which object it is
+        self._cells: dict[tuple[AskedGroup, int, int, int], Cell | AskedEachTime] = {}
 
     def cell(
         self, key: ResourceKey, direction: Direction, source: Packed, destination: Packed, protocol: int
     ) -> Cell | AskedEachTime:
         """What decides at a workload, which must be known."""
         group = self.judge.of_workload(key, direction)
-        classes = self._class(group, source, source=True), self._class(group, destination, source=False)
-        return self.judge.cell_of(group, *classes, protocol)
+        one, other = self._class(group, source, source=True), self._class(group, destination, source=False)
+        at = group, id(one), id(other), protocol
+        found = self._cells.get(at)
+        if found is None:
+            if len(self._cells) >= CELLS:
+                self._cells.clear()
+            found = self._cells[at] = self.judge.cell_of(group, one, other, protocol)
+        return found
 
     def _class(self, group: AskedGroup, address: Packed, *, source: bool) -> AddressClass:
-        whole = self.judge.classes.of(address)
-        at = group, source, whole
-        found = self._narrowed.get(at)
+        at = group, source, address
+        found = self._classes.get(at)
         if found is None:
-            if len(self._narrowed) >= _REMEMBERED:
-                self._narrowed.clear()
-            found = self._narrowed[at] = narrowed(whole, *self._asked(group).of_side(source=source))
+            if len(self._classes) >= _REMEMBERED:
+                self._classes.clear()
+            made = narrowed(self.judge.classes.of(address), *self._asked(group).of_side(source=source))
+            found = self._classes[at] = self._same.setdefault(made, made)
         return found
 
     def _asked(self, group: AskedGroup) -> AskedNames:
