@@ -63,7 +63,7 @@ _STANDALONE = {
     "node status": "node.status:show",
     "node uninstall": "node.uninstall:uninstall",
     "policy diff": "policy.diff:diff",
-    "policy replay": "policy.replay:replay",
+    "policy replay": "flows.replay:replay",
     "policy test": "policy.test:test",
     "validate": "resources.commands:validate",
     "version": "version:show",

@@ -60,10 +60,19 @@ def _add_replay(commands: Commands, common: CommandParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="flows of a node, as 'calicoctl flows --aggregate -o jsonl' writes them (default this host's recorder)",
+        help="flows of a node, as 'calicoctl flows --aggregate -o jsonl' writes them (default: ask the recorders)",
     )
     replay.add_argument(
         "--since", type=duration_s, default=86400.0, metavar="DURATION", help="how far back (default 24h)"
+    )
+    replay.add_argument("--host", action="store_true", help="only this host's flows, even if there is a cluster")
+    replay.add_argument(
+        "--node",
+        dest="nodes",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="only this node's flows (also several)",
     )
     replay.add_argument("--any", action="store_true", help="also what would be allowed that was denied")
 

@@ -50,7 +50,9 @@ POLICY: Mapping[str, Help] = {
         "than it is decided now, and what cannot be judged, is told apart. The exit status is 0 if nothing that was "
         "allowed would be denied, 1 if something would, 2 if something is wrong.",
         (
-            ("policy replay --with new.yaml --since 24h", "on this host's flows of a day"),
+            ("policy replay --with new.yaml --since 24h", "on the flows of a day, of all nodes or this host"),
+            ("policy replay --with new.yaml --node worker-1", "on one node's flows"),
+            ("policy replay --with new.yaml --host", "on this host's flows, even if there is a cluster"),
             ("policy replay --with policies/ --prune", "and without every policy that is not in the directory"),
             ("policy replay --with new.yaml --flows a.jsonl --flows b.jsonl", "on flows that nodes have written"),
             (

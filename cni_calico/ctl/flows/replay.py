@@ -13,18 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cni_calico import directories
+from cni_calico.ctl.flows.places import open_place
+from cni_calico.ctl.flows.show import describe_losses, describe_unanswered
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.diff import DIFFERS, TROUBLE
 from cni_calico.ctl.policy.proposed import read_proposed
 from cni_calico.ctl.policy.replayed import Replay, ReplayedRow, describe_judged
 from cni_calico.ctl.session import CommandFailed
-from cni_calico.deadline import Deadline
 from cni_calico.errors import InvalidConfig
-from cni_calico.flows.client import ask
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 
 _LINE, _MOST_ROWS = 1 << 20, 200
 _HEAD = "Labels, network sets and services are those of now."
@@ -40,8 +38,14 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
         with open_session(arguments, environ) as session:
             change = read_proposed(session, arguments)
     found = Replay(change.records, change.before, change.after)
+    uncertain = list(change.uncertain)
     lost = 0
     for document in _flows(arguments, environ):
+        if "end" in document:
+            uncertain += describe_unanswered(document)
+            for loss in describe_losses(document.get("lost", ())):
+                arguments.warn(loss)
+            continue
         if "verdict" in document:
             found.add(document)
         elif "lost" in document:
@@ -49,7 +53,6 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     if lost:
         found.uncertain["not in any line: too many different ones, or lost"] += lost
     rows = [row for row in _sorted(found.changed.values()) if row.after.denied or arguments.any]
-    uncertain = list(change.uncertain)
     text = _render(found, rows, uncertain, arguments)
     status = TROUBLE if uncertain else DIFFERS if rows else 0
     if not status:
@@ -67,14 +70,13 @@ def _sorted(rows: Iterable[ReplayedRow]) -> list[ReplayedRow]:
 
 
 def _flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Of files, else of this host's recorder."""
+    """Of files, else of all nodes or this host, as ``calicoctl flows`` asks."""
     if arguments.flows:
         for name in arguments.flows:
             yield from _of_file(name)
         return
-    path = f"{directories.run_dir(environ)}/{SOCKET}"
     query = FlowQuery((), since=time.time() - arguments.since, aggregate=True)
-    yield from ask(path, query, Deadline.after(arguments.timeout))
+    yield from open_place(arguments, environ).ask(query, arguments.timeout)
 
 
 def _of_file(name: str) -> Iterator[dict[str, Any]]:
