@@ -18,6 +18,7 @@ from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.controllers.attempts import Leading
 from cni_calico.controllers.cluster import Cluster
+from cni_calico.controllers.conditions.run import POOLS, TIERS, GuardLoop
 from cni_calico.controllers.copies.loop import CopyLoop
 from cni_calico.controllers.copies.rules import COPY_RULES, NODES, CopyRule
 from cni_calico.controllers.counters import JanitorCounters, LoopNumbers
@@ -210,6 +211,10 @@ class Controllers:
                 works[name] = self._copy_loop(COPY_RULES[name]).run
             else:
                 self._said.once(f"{name}: {NOT_ON_KUBERNETES}")
+        kubernetes = cluster.kubernetes
+        if cluster.is_kubernetes_datastore and kubernetes is not None and kubernetes.group.is_native:
+            for guarded in (POOLS, TIERS):
+                works[guarded.name] = GuardLoop(guarded, self._leading(guarded.name, "node")).run
         if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
             works["compaction"] = self._compact
         return works

@@ -45,6 +45,11 @@ class GroupChoice:
             self._group = _decided.get(_cluster(self._api.access))
         return self._group
 
+    @property
+    def is_native(self) -> bool:
+        """Whether records are known to be resources of NATIVE_GROUP."""
+        return self.known is not None and self.known.name == NATIVE_GROUP
+
     def carry_out(self, act: Callable[[ApiGroup], Done], deadline: Deadline) -> Done:
         """``act`` with the group. A request that fails because its type is unknown has changed nothing, so it is done
         again with the other group, once. Raises what ``act`` raises, DatastoreUnsupported.
