@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from cni_calico.directories import LOG_DIR
 from cni_calico.errors import InvalidConfig
 from cni_calico.install.settings import KUBECONFIG, TLS_DIR, Settings
+from cni_calico.model.access import parse_api_group
 
 # variable of the template -> (variable of the environment, default)
 _PLAIN = {
@@ -30,9 +31,13 @@ _PLAIN = {
 
 
 def template_values(settings: Settings, *, node: str, token: str, tls_files: frozenset[str]) -> dict[str, str]:
-    """Variable -> value; ``tls_files`` are those that were copied, ``node`` is used if the environment names none."""
+    """Variable -> value; ``tls_files`` are those that were copied, ``node`` is used if the environment names none.
+
+    Raises InvalidConfig for an API group that is none of Calico's: each call of the plugin would refuse it.
+    """
     environ = settings.environ
     values = {name: environ.get(variable) or default for name, (variable, default) in _PLAIN.items()}
+    values["CALICO_API_GROUP"] = parse_api_group(values["CALICO_API_GROUP"], "CALICO_API_GROUP")
     tls = {
         f"{file.upper().replace('-', '_')}_FILE": f"{settings.net_dir}/{TLS_DIR}/{file}" if file in tls_files else ""
         for file in ("etcd-key", "etcd-cert")

@@ -61,6 +61,7 @@ def test_the_default_template_with_no_environment() -> None:
         ("ETCD_CERT_FILE", {}, ""),
         ("ETCD_CA_CERT_FILE", {}, "/etc/cni/net.d/calico-tls/etcd-ca"),
         ("CALICO_API_GROUP", {"CALICO_API_GROUP": "crd.projectcalico.org/v1"}, "crd.projectcalico.org/v1"),
+        ("CALICO_API_GROUP", {"CALICO_API_GROUP": "ProjectCalico.org/v3"}, "projectcalico.org/v3"),
         ("KUBERNETES_NODE_NAME", {}, "host-1"),
         ("KUBERNETES_NODE_NAME", {"NODENAME": "b"}, "b"),
         ("KUBERNETES_NODE_NAME", {"KUBERNETES_NODE_NAME": "a", "NODENAME": "b"}, "a"),
@@ -75,6 +76,11 @@ def test_the_default_template_with_no_environment() -> None:
 )
 def test_every_variable(variable: str, environ: dict[str, str], value: str) -> None:
     assert one(variable, **environ) == value
+
+
+def test_a_group_that_the_plugin_would_refuse_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"cannot use CALICO_API_GROUP='projectcalico\.org': expected"):
+        one("CALICO_API_GROUP", CALICO_API_GROUP="projectcalico.org")
 
 
 @given(st.text())
