@@ -1,0 +1,85 @@
+"""Records that go from one API group to the other and back, by export and import; never are both unlocked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.ctl.main import run
+from cni_calico.datastore.interface import Write
+from cni_calico.datastore.kubernetes.store import KubernetesStore
+from cni_calico.errors import DatastoreUnsupported
+from cni_calico.model.access import API_GROUP, CRD_ROOT, NATIVE_GROUP
+from cni_calico.model.keys import CLUSTER, EverythingList, HandleKey, Key, ResourceKey
+from cni_calico.model.kubernetes import custom
+from tests.deadlines import soon
+from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, running_cluster
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+
+VECTORS = Path(__file__).parents[3] / "golden" / "vectors"
+
+
+def records(store: KubernetesStore) -> dict[Key, Any]:
+    """What does not depend on the group: no identities, and nothing that is Kubernetes' own."""
+    found: dict[Key, Any] = {}
+    for item in store.list(EverythingList(), soon()).items:
+        if not (isinstance(item.key, ResourceKey) and item.key.kind in ("Node", "WorkloadEndpoint", CLUSTER.kind)):
+            value = {name: part for name, part in item.value.items() if name != "metadata"}
+            value.setdefault("maxBlocksPerHost", 0) if "auto_allocate_blocks" in value else None
+            found[item.key] = value
+    return found
+
+
+def populate(store: KubernetesStore) -> None:
+    dump = json.loads((VECTORS / "k8s-06-agents.json").read_text())
+    for plural in (plural for plural in dump if plural not in ("nodes", "pods")):
+        for obj in dump[plural]:
+            key, document = custom.read_object(obj)
+            store.commit([Write.put(key, document)], soon())
+    # a name with a capital letter, which stops upstream's migration
+    store.commit([Write.put(HandleKey("Net1.C0FFEE"), {"block": {}, "deleted": False})], soon())
+
+
+def calicoctl(kube: Cluster, group: str, *words: str, code: int = 0) -> None:
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig(), "CALICO_API_GROUP": group}
+    assert run(["datastore", "migrate", *words], environ) == code
+
+
+def is_ready(store: KubernetesStore) -> bool:
+    found = store.get(CLUSTER, soon())
+    return found is not None and bool(found.value["spec"]["datastoreReady"])
+
+
+def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there, back = str(tmp_path / "there.json"), str(tmp_path / "back.json")
+    with running_cluster() as kube:
+        kube.apply_definitions()
+        older, newer = (kube.store(), KubernetesStore(kube.access(api_group=NATIVE_GROUP)))
+        populate(older)
+        before = records(older)
+        assert is_ready(older) and len(before) > 10
+        calicoctl(kube, NATIVE_GROUP, "import", "-f", there, code=1)
+        kube.apply_definitions(NATIVE_ROOT)
+        calicoctl(kube, API_GROUP, "lock")
+        calicoctl(kube, API_GROUP, "export", "-o", there)
+        calicoctl(kube, NATIVE_GROUP, "import", "-f", there)
+        assert (is_ready(older), is_ready(newer)) == (False, False)
+        calicoctl(kube, NATIVE_GROUP, "import", "-f", there, code=1)  # it holds records already
+        calicoctl(kube, NATIVE_GROUP, "unlock")
+        assert (is_ready(older), is_ready(newer)) == (False, True)
+        assert records(newer) == before
+        calicoctl(kube, NATIVE_GROUP, "lock")
+        calicoctl(kube, NATIVE_GROUP, "export", "-o", back)
+        for plural in ("ippools", "ipamblocks", "blockaffinities", "ipamhandles", "clusterinformations"):
+            kube.request("DELETE", f"{CRD_ROOT}/{plural}")
+        with pytest.raises(DatastoreUnsupported, match="records in the latter only"):
+            kube.store().get(CLUSTER, soon())  # another process, which nobody has told the group
+        calicoctl(kube, API_GROUP, "import", "-f", back)
+        calicoctl(kube, API_GROUP, "unlock")
+        assert (is_ready(older), is_ready(newer)) == (True, False)
+        assert records(older) == before
+        capsys.readouterr()
