@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cni_calico.ctl.ipam.lost import api_of, find_lost, is_kubernetes
+from cni_calico.ctl.ipam.lost import api_of, find_lost, group_of, is_kubernetes
 from cni_calico.ctl.ipam.records import read_cluster, read_items, read_records
 from cni_calico.ctl.ipam.usage import measure_usage
 from cni_calico.ctl.output.looks import PlainLook
@@ -30,12 +30,16 @@ AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What was read. ``unready``: by the name of each Kubernetes node, why it is not ready; None without Kubernetes."""
+    """What was read. ``unready``: by the name of each Kubernetes node, why it is not ready; None without Kubernetes.
+    ``group``: the API group of the records there; ``other``: the other one, if its records are unlocked too.
+    """
 
     spec: Mapping[str, Any]
     records: Records
     lost: int
     unready: Mapping[str, str] | None
+    group: str = ""
+    other: str = ""
 
 
 def show(session: Session, arguments: Namespace) -> str:
@@ -65,14 +69,16 @@ def _render(view: ClusterView, arguments: Namespace) -> tuple[str, list[str]]:
 
 def read_view(session: Session) -> ClusterView:
     spec, _ = read_cluster(session)
-    unready = None
+    unready, group, other = None, "", ""
     if is_kubernetes(session):
         api = api_of(session)
         nodes = api.send(ApiRequest("GET", "/api/v1/nodes", "list nodes"), session.deadline).document
         pods = api.send(ApiRequest("GET", AGENTS, "list calico-node's pods"), session.deadline).document
         unready = find_unready(nodes.get("items") or (), pods.get("items") or ())
+        choice = group_of(session)
+        group, other = choice.choose(session.deadline).name, choice.read_unlocked_other(session.deadline)
     items = read_items(session)
-    return ClusterView(spec, read_records(session, items), len(find_lost(session, items).found), unready)
+    return ClusterView(spec, read_records(session, items), len(find_lost(session, items).found), unready, group, other)
 
 
 # -- computed from what was read --------------------------------------------------------------------------------------
@@ -106,6 +112,8 @@ def describe_view(view: ClusterView) -> tuple[dict[str, Any], list[str]]:
     wrong: list[str] = []
     if view.spec.get("datastoreReady") is False:
         wrong.append("the datastore is locked (calicoctl datastore migrate unlock)")
+    if view.other:
+        wrong.append(f"the records in {view.other} are unlocked too: nodes that use those give out the same addresses")
     nodes, pools = _describe_nodes(view, wrong), _describe_pools(view, wrong)
     problems = len(check_records(view.records).findings)
     if problems:
@@ -113,6 +121,7 @@ def describe_view(view: ClusterView) -> tuple[dict[str, Any], list[str]]:
     document = {
         "version": view.spec.get("calicoVersion") or "unknown",
         "type": view.spec.get("clusterType") or "unknown",
+        **({"apiGroup": view.group} if view.group else {}),
         "nodes": nodes,
         "pools": pools,
         "addressProblems": problems,
@@ -161,7 +170,8 @@ def _describe_pools(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]
 
 
 def render_view(document: Mapping[str, Any], look: PlainLook) -> str:
-    lines = [f"Version: {document['version']}   Type: {document['type']}", ""]
+    group = f"   API: {document['apiGroup']}" if "apiGroup" in document else ""
+    lines = [f"Version: {document['version']}   Type: {document['type']}{group}", ""]
     nodes = [
         (n["name"], ",".join(n["addresses"]) or "-", ",".join(n["tunnels"]) or "-", str(n["blocks"]), _ready(n))
         for n in document["nodes"]

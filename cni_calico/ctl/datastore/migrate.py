@@ -13,6 +13,7 @@ from typing import Any
 
 from cni_calico import __version__
 from cni_calico.ctl.datastore.upstream_export import render_upstream
+from cni_calico.ctl.ipam.lost import group_of, is_kubernetes
 from cni_calico.ctl.ipam.records import read_cluster
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_json
@@ -33,7 +34,13 @@ def lock(session: Session, arguments: Namespace) -> str:
 
 
 def unlock(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed while an import is not finished."""
+    """Raises CommandFailed while an import is not finished, or the records of the other API group are unlocked."""
+    other = group_of(session).read_unlocked_other(session.deadline) if is_kubernetes(session) else ""
+    if other:
+        raise CommandFailed(
+            f"cannot unlock the datastore: this cluster's records in {other} are unlocked, and with both the same "
+            "address is given to two pods; lock those first"
+        )
     _set_ready(session, ready=True)
     return "Datastore unlocked.\n"
 

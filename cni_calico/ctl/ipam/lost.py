@@ -17,8 +17,9 @@ from cni_calico.ctl.ipam.packed import Alike
 from cni_calico.ctl.ipam.records import StoredItems
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.forwarding import ForwardingStore
-from cni_calico.datastore.interface import Document, Revision, Versioned
+from cni_calico.datastore.interface import Datastore, Document, Revision, Versioned
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.group import GroupChoice
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
 from cni_calico.ipam.lost.fresh_facts import Kubernetes
@@ -96,11 +97,24 @@ def api_of(session: Session) -> KubernetesAPI:
     """The API server, if the datastore is Kubernetes."""
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
-    store = session.store
-    while isinstance(store, ForwardingStore):
-        store = store.store
+    store = _innermost(session.store)
     assert isinstance(store, KubernetesStore)
     return store.api
+
+
+def group_of(session: Session) -> GroupChoice:
+    """The API group of the records, if the datastore is Kubernetes."""
+    from cni_calico.datastore.kubernetes.store import KubernetesStore
+
+    store = _innermost(session.store)
+    assert isinstance(store, KubernetesStore)
+    return store.group
+
+
+def _innermost(store: Datastore) -> Datastore:
+    while isinstance(store, ForwardingStore):
+        store = store.store
+    return store
 
 
 def _kubernetes(session: Session) -> Kubernetes | None:

@@ -9,8 +9,8 @@ would not be used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from cni_calico.datastore.kubernetes.answers import not_served
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -18,6 +18,7 @@ from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreError, DatastoreForbidden, DatastoreUnsupported
 from cni_calico.model.access import API_GROUP, NATIVE_GROUP, KubernetesAccess
+from cni_calico.model.kubernetes.custom import turned
 from cni_calico.model.kubernetes.groups import CUSTOM, ApiGroup, group_named
 
 Done = TypeVar("Done")
@@ -84,14 +85,32 @@ class GroupChoice:
         """
         if self.named or self.known is not CUSTOM or _served(NATIVE_GROUP) not in self._read_groups(deadline):
             return
-        path = f"/apis/{NATIVE_GROUP}/clusterinformations/default"
-        request = ApiRequest("GET", path, "look for records of the other API group", expect=(403, 404))
-        if self._api.send(request, deadline).status == 200:
+        if self._read_cluster(NATIVE_GROUP, deadline):
             raise DatastoreUnsupported(
                 f"cannot tell which records are in use: the cluster has custom resource definitions of {API_GROUP} and "
                 f"of {NATIVE_GROUP}, and records in the latter only",
                 details=f"{PIN}{NATIVE_GROUP}; or remove the definitions of {API_GROUP.partition('/')[0]}",
             )
+
+    def read_unlocked_other(self, deadline: Deadline) -> str:
+        """The other group if it has records of its own that are unlocked, so that nodes which use it give out the same
+        addresses; else "". (An API server of Calico's shows the records of API_GROUP in the other one.)
+        """
+        group = self.choose(deadline)
+        other = API_GROUP if group.name == NATIVE_GROUP else NATIVE_GROUP
+        theirs = self._read_cluster(other, deadline)
+        if (theirs.get("spec") or {}).get("datastoreReady") is not True:
+            return ""
+        mine, uid = (
+            str((each.get("metadata") or {}).get("uid")) for each in (self._read_cluster(group.name, deadline), theirs)
+        )
+        return "" if uid in (mine, turned(mine)) else other
+
+    def _read_cluster(self, group: str, deadline: Deadline) -> Mapping[str, Any]:
+        path = f"/apis/{group}/clusterinformations/default"
+        request = ApiRequest("GET", path, f"look for records of {group}", expect=(403, 404))
+        reply = self._api.send(request, deadline)
+        return reply.document if reply.status == 200 else {}
 
     def _decide(self, group: ApiGroup) -> ApiGroup:
         self._group = _decided.setdefault(_cluster(self._api.access), group)

@@ -70,6 +70,8 @@ def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert (is_ready(older), is_ready(newer)) == (False, False)
         calicoctl(kube, NATIVE_GROUP, "import", "-f", there, code=1)  # it holds records already
         calicoctl(kube, NATIVE_GROUP, "unlock")
+        calicoctl(kube, API_GROUP, "unlock", code=1)
+        assert "records in projectcalico.org/v3 are unlocked" in capsys.readouterr().err
         assert (is_ready(older), is_ready(newer)) == (False, True)
         assert records(newer) == before
         calicoctl(kube, NATIVE_GROUP, "lock")

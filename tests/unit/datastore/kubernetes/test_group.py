@@ -12,6 +12,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied, DatastoreUnavailable, DatastoreUnsupported
 from cni_calico.model.access import API_GROUP, NATIVE_GROUP, KubernetesAccess
 from cni_calico.model.keys import EverythingList, IPAMConfigKey, ListKey, ResourceKey, ResourceList
+from cni_calico.model.kubernetes.custom import turned
 from cni_calico.model.kubernetes.groups import CUSTOM
 from tests.deadlines import soon
 from tests.fakes.scripted_http import Scripted, scripted
@@ -135,3 +136,22 @@ def test_the_question_may_fail_and_is_asked_again() -> None:
 def test_a_server_that_is_away_decides_nothing() -> None:
     with scripted(*[UNKNOWN], always="close") as server, pytest.raises(DatastoreUnavailable):
         store_of(server).get(POOL, Deadline.after(1.5))
+
+
+def cluster(uid: str, *, ready: bool) -> tuple[int, object]:
+    return 200, {"kind": "ClusterInformation", "metadata": {"uid": uid}, "spec": {"datastoreReady": ready}}
+
+
+def test_records_of_the_other_group_that_are_unlocked_too_are_found() -> None:
+    uid = "c775b595-dc59-4ea0-b81b-7ea52accdd39"
+    other = "c775b595-dc59-4ea0-b81b-7ea52accdd38"
+    for answers, found in (
+        ((cluster(other, ready=True), cluster(uid, ready=False)), NATIVE_GROUP),
+        ((cluster(turned(uid), ready=True), cluster(uid, ready=True)), ""),  # shown by an API server of Calico's
+        ((cluster(other, ready=False),), ""),
+        ((UNKNOWN,), ""),
+        ((FORBIDDEN,), ""),
+    ):
+        with scripted(*answers) as server:
+            assert store_of(server, API_GROUP).group.read_unlocked_other(soon()) == found
+            assert not server.steps
