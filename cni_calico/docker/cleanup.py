@@ -61,6 +61,8 @@ class DockerCleanup:
             if each.waits and not each.owed
         }
         host.gate.close_all(waiting)
+        published = [each for each in host.state.endpoints.all() if each.ports and not each.owed]
+        host.ports.restore(published, Deadline.after(FIRST_S))
         self._pay(Deadline.after(FIRST_S))
 
     def run(self, stopping: threading.Event) -> None:

@@ -9,6 +9,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.docker.containers import DOCKER_ROOT
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
+from cni_calico.docker.ports import PortPublisher
 from cni_calico.docker.settings import DockerSettings
 from cni_calico.docker.state import DockerState, EntryLocks
 from cni_calico.log import Log
@@ -28,6 +29,7 @@ class DockerHost:
     state: DockerState
     engine: DockerEngine
     gate: PolicyGate
+    ports: PortPublisher
     services: Services
     log: Log
     now: Callable[[], float]

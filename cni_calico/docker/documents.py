@@ -280,15 +280,46 @@ def _parse_mac(text: str) -> str:
     return ":".join(parts)
 
 
-def parse_ports(fields: RequestFields) -> tuple[str, ...]:
-    """The published ports, "8080:80/tcp". Raises MalformedRequest."""
+@dataclass(frozen=True, slots=True)
+class PortRequest:
+    """A port to be published. ``host_port`` 0: any one; else one up to ``host_port_end``. ``host``: an address of the
+    host, None for each of them.
+    """
+
+    protocol: str
+    port: int
+    host_port: int = 0
+    host_port_end: int = 0
+    host: Address | None = None
+
+    def candidates(self) -> range:
+        """The ports of the host that it may be; none for any."""
+        return range(self.host_port, max(self.host_port, self.host_port_end) + 1) if self.host_port else range(0)
+
+    def __str__(self) -> str:
+        ports = str(self.host_port or self.port)
+        if self.host_port_end > self.host_port:
+            ports += f"-{self.host_port_end}"
+        return f"{ports}/{self.protocol}"
+
+
+def parse_ports(fields: RequestFields) -> tuple[PortRequest, ...]:
+    """The published ports. Raises MalformedRequest."""
     found = []
-    for port in fields.section("Options").sections(_PORTS):
-        numbers = [port.values.get(name) or 0 for name in ("HostPort", "Port", "Proto")]
-        if not all(isinstance(number, int) for number in numbers):
-            raise MalformedRequest(f"cannot carry out {fields.call}: a published port is no number")
-        host, container, protocol = numbers
-        found.append(f"{host or ''}:{container}/{_PROTOCOLS.get(protocol, protocol)}")
+    for given in fields.section("Options").sections(_PORTS):
+        numbers = {name: given.values.get(name) or 0 for name in ("Port", "HostPort", "HostPortEnd")}
+        number = given.values.get("Proto")
+        protocol = _PROTOCOLS.get(number) if isinstance(number, int) else None
+        good = all(isinstance(number, int) and 0 <= number <= 65535 for number in numbers.values())
+        if protocol is None or not good or not numbers["Port"]:
+            raise MalformedRequest(f"cannot carry out {fields.call}: a published port is none")
+        host = given.address("HostIP")
+        everywhere = host is None or host.is_unspecified
+        found.append(
+            PortRequest(
+                protocol, numbers["Port"], numbers["HostPort"], numbers["HostPortEnd"], None if everywhere else host
+            )
+        )
     return tuple(found)
 
 

@@ -28,7 +28,8 @@ from cni_calico.docker.documents import (
 )
 from cni_calico.docker.identify import find_owner, identify, record_endpoint
 from cni_calico.docker.links import add_next_hop, ensure_routes, make_link
-from cni_calico.docker.records import remove_record
+from cni_calico.docker.ports import render_forward
+from cni_calico.docker.records import remove_record, write_ports
 from cni_calico.docker.removal import leave, now_or_later
 from cni_calico.docker.state import JOINED, DockerEndpoint, DockerNetwork
 from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig
@@ -40,9 +41,6 @@ from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.plan import format_mac, random_mac
 
 _SANDBOX_S, _SANDBOX_LOOK_S = 20.0, 0.01
-_NO_PORTS = (
-    "start the container in a bridge network, where Docker publishes them, or let clients connect to its own address"
-)
 
 
 class NetworkDriver:
@@ -212,14 +210,43 @@ class NetworkDriver:
         return {}
 
     def program_external_connectivity(self, fields: RequestFields) -> Mapping[str, Any]:
-        """Raises InvalidConfig for published ports: the container has its default route here."""
-        fields.id("EndpointID")
-        ports = parse_ports(fields)
-        if ports:
-            raise InvalidConfig(
-                f"cannot publish {', '.join(ports)}: this network publishes no ports", details=_NO_PORTS
-            )
+        """The container's default route is here, and so are its ports. Raises CalicoError, with none published."""
+        host, id, asked = self._host, fields.id("EndpointID"), parse_ports(fields)
+        if not asked:
+            return {}
+        with host.locks.hold(id):
+            endpoint = host.state.endpoints.get(id)
+            if endpoint is None or endpoint.owed:
+                raise InvalidConfig(f"cannot publish {asked[0]}: there is no endpoint {id[:12]}")
+            deadline = call_deadline()
+            forwards = host.ports.bind(id, asked, [ip_address(address) for address in endpoint.addresses])
+            try:
+                host.state.endpoints.put(replace(endpoint, ports=list(map(render_forward, forwards))))
+                host.ports.apply(deadline)
+                write_ports(host, id, forwards, deadline)
+            except CalicoError:
+                self._withdraw(id, call_deadline())
+                raise
         return {}
+
+    def revoke_external_connectivity(self, fields: RequestFields) -> Mapping[str, Any]:
+        """The container's default route, and with it its ports, are another network's."""
+        host, id = self._host, fields.id("EndpointID")
+
+        def act(deadline: Deadline) -> None:
+            with host.locks.hold(id):
+                self._withdraw(id, deadline)
+
+        found = host.state.endpoints.get(id)
+        if found is not None and found.ports:
+            now_or_later(host, f"the published ports of endpoint {id[:12]}", act)
+        return {}
+
+    def _withdraw(self, id: str, deadline: Deadline) -> None:
+        host = self._host
+        host.ports.withdraw(id, deadline)
+        host.state.endpoints.change(id, ports=[])
+        write_ports(host, id, (), deadline)
 
     def nothing_to_do(self, _: RequestFields) -> Mapping[str, Any]:
         return {}

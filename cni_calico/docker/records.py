@@ -6,7 +6,7 @@ existing Profile is never changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 
@@ -19,11 +19,12 @@ from cni_calico.docker.context import DockerHost
 from cni_calico.docker.documents import host_name
 from cni_calico.docker.links import LIBNETWORK
 from cni_calico.docker.state import DockerEndpoint
+from cni_calico.kernel.filter.port_table import PortForward
 from cni_calico.model.documents.codec import decode_endpoint, encode
 from cni_calico.model.identity import ContainerIdentity, IdentityLabels, merge_labels, plan_labels
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import endpoint_name, sha1_hex
-from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
+from cni_calico.model.resources import EndpointPort, Metadata, Resource, WorkloadEndpoint
 from cni_calico.model.timestamps import rfc3339
 from cni_calico.plugin.endpoints import ensure_profile
 from cni_calico.plugin.identity.boot import BOOT
@@ -150,3 +151,27 @@ def ensure_record(
 def remove_record(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
     """Remove an endpoint's record; absent is success. Raises DatastoreError, DeadlineExceeded."""
     update(host.datastore.store, endpoint_key(host.node, endpoint), lambda current: None, deadline)
+
+
+def write_ports(host: DockerHost, endpoint: str, forwards: Sequence[PortForward], deadline: Deadline) -> None:
+    """What the endpoint publishes, in its record if there is one. Raises DatastoreError, DeadlineExceeded."""
+    key, ports = endpoint_key(host.node, endpoint), plan_ports(forwards)
+
+    def change(current: Versioned | None) -> Document | None:
+        if current is None:
+            return None
+        record = decode_endpoint(key, current.value)
+        return current.value if record.ports == ports else encode(replace(record, ports=ports))
+
+    update(host.datastore.store, key, change, deadline)
+
+
+def plan_ports(forwards: Sequence[PortForward]) -> tuple[EndpointPort, ...]:
+    """PURE: as a record has them; a port of both families is one."""
+    found = {
+        (each.protocol, each.host_port, str(each.host or "")): EndpointPort(
+            f"{each.protocol}-{each.host_port}", each.port, each.protocol.upper(), each.host_port, str(each.host or "")
+        )
+        for each in forwards
+    }
+    return tuple(found.values())

@@ -21,6 +21,7 @@ _LATER_S = 5.0
 
 def leave(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
     """Remove what is in the kernel. Raises KernelError. The caller holds the endpoint's lock."""
+    host.ports.withdraw(endpoint, deadline)
     with Host() as kernel:
         remove_link(kernel, endpoint, deadline)
     host.gate.forget(endpoint)

@@ -24,6 +24,7 @@ from cni_calico.docker.context import DockerHost
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
 from cni_calico.docker.networks import NetworkDriver
+from cni_calico.docker.ports import PortPublisher
 from cni_calico.docker.serving import CALLS, DockerCall, DriverServer, adopt_listeners, open_listener
 from cni_calico.docker.settings import parse_docker_settings, read_docker_node
 from cni_calico.docker.state import DockerState
@@ -51,7 +52,7 @@ def network_calls(driver: NetworkDriver) -> dict[str, DockerCall]:
         "Join": driver.join,
         "Leave": driver.leave,
         "ProgramExternalConnectivity": driver.program_external_connectivity,
-        "RevokeExternalConnectivity": nothing,
+        "RevokeExternalConnectivity": driver.revoke_external_connectivity,
         "DiscoverNew": nothing,
         "DiscoverDelete": nothing,
         "AllocateNetwork": nothing,
@@ -109,6 +110,7 @@ class DockerProcess:
             state=DockerState(files, self._services.state_dir, self.log),
             engine=self._engine,
             gate=self._gate,
+            ports=PortPublisher(self.log),
             services=self._services,
             log=self.log,
             now=time.time,

@@ -47,7 +47,8 @@ class HeldAddress:
 class DockerEndpoint:
     """``waits``: its interface is closed until its policy is in force. ``known``: its record says who the container is.
     ``owed``: it is to be removed. ``made_s``: Unix time. ``labels``: of ``--driver-opt``. ``hop``: which of its
-    container's networks it is, and so which next hop is its own.
+    container's networks it is, and so which next hop is its own. ``ports``: published ones
+    (``docker.ports:render_forward``).
     """
 
     id: str
@@ -63,6 +64,7 @@ class DockerEndpoint:
     waits: bool = False
     known: bool = False
     hop: int = 1
+    ports: list[str] = field(default_factory=list)
     owed: bool = False
 
 

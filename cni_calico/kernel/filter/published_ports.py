@@ -15,7 +15,7 @@ from cni_calico.kernel.filter.nft import read_table
 from cni_calico.kernel.filter.programs import find_program, run_program
 from cni_calico.netfilter.nat import NatTable, hooked_tables, parse_iptables, parse_nft
 
-_PORTMAP = "cni_hostport"
+_OURS = ("cni_hostport", "calico-published")  # of portmap; of Docker's networks
 _FAMILIES = {4: "ip", 6: "ip6"}
 _LEGACY_TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 _NOT_ALL = "# Table `nat' "  # how iptables-nft-save begins a line about what it cannot print: others have made it
@@ -32,7 +32,7 @@ class SeenNat:
 def read_nat(version: int, deadline: Deadline) -> SeenNat:
     """The tables of a family. Raises KernelError, DeadlineExceeded."""
     found, unread, family = [], [], _FAMILIES[version]
-    read = {(family, _PORTMAP)}
+    read = {(family, name) for name in _OURS}
     for variant in VARIANTS:
         if variant == "legacy" and not _has_legacy_nat(version):
             continue
@@ -45,9 +45,10 @@ def read_nat(version: int, deadline: Deadline) -> SeenNat:
                 read.add((family, "nat"))
         elif variant == "legacy":
             unread.append(by)
-    items = read_table(family, _PORTMAP, deadline)
-    if items is not None:
-        found.append(parse_nft(items, f"nftables, table {_PORTMAP}", ("prerouting", "output")))
+    for name in _OURS:
+        items = read_table(family, name, deadline)
+        if items is not None:
+            found.append(parse_nft(items, f"nftables, table {name}", ("prerouting", "output")))
     return SeenNat(tuple(found), (*unread, *_unread_tables(family, read, deadline)))
 
 

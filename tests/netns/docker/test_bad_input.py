@@ -11,6 +11,7 @@ import pytest
 
 from tests.deadlines import until
 from tests.netns.docker.machine import Machine
+from tests.netns.policing.lab import socket_in
 
 pytestmark = [pytest.mark.netns, pytest.mark.docker]
 
@@ -70,14 +71,24 @@ def test_addresses_that_are_refused(box: Machine) -> None:
     assert box.address("chosen", "web") == "10.65.0.77", "it keeps an address that was chosen"
 
 
-def test_published_ports_are_refused_where_they_would_not_work(box: Machine) -> None:
+def test_ports_that_cannot_be_published(box: Machine) -> None:
+    """Taken by a program of the host, by another container; and where a bridge network has the default route."""
     box.network("web")
-    text = box.refused("run", "-d", "--name", "one", "-p", "8080:80", "--network", "web", "box", "sleep", "100")
-    assert "cannot publish 8080:80/tcp" in text
-    until(box.is_clean, "nothing is left")
-    box.run("two", "bridge", "-p", "8080:80")
-    box.docker("network", "connect", "web", "two")
-    assert "two" in box.records(), "Docker's bridge publishes it"
+    start = ("run", "-d", "--network", "web")
+    with socket_in(box.lab.host, socket.AF_INET, socket.SOCK_STREAM) as taken:
+        taken.bind(("0.0.0.0", 8080))
+        taken.listen()
+        text = box.refused(*start, "--name", "one", "-p", "8080:80", "box", "sleep", "100")
+        assert "cannot publish 8080/tcp: the port is in use on 0.0.0.0" in text
+        until(box.is_clean, "nothing is left")
+    box.run("two", "web", "-p", "8080:80")
+    assert "in use" in box.refused(*start, "--name", "three", "-p", "8080:81", "box", "sleep", "100")
+    assert box.docker("run", "-d", "-p", "8080:80", "box", "sleep", "100", check=False).returncode, (
+        "Docker's proxy, too"
+    )
+    box.run("four", "bridge", "-p", "8081:80")
+    box.docker("network", "connect", "web", "four")
+    assert not box.records()["four"]["spec"].get("ports"), "Docker's bridge publishes it"
 
 
 def test_a_datastore_that_is_not_ready(box: Machine) -> None:

@@ -18,6 +18,7 @@ from cni_calico.docker.documents import (
     MalformedRequest,
     NetworkRequest,
     PoolRequest,
+    PortRequest,
     RequestFields,
     host_name,
     next_hops,
@@ -48,7 +49,9 @@ ENDPOINT = {
     "Interface": INTERFACE,
     "Options": {"com.docker.network.endpoint.exposedports": [], "com.docker.network.portmap": []},
 }
-PORTS = {"Options": {"com.docker.network.portmap": [{"Proto": 6, "IP": "", "Port": 80, "HostPort": 8080}]}}
+PORTMAP = "com.docker.network.portmap"
+PORT = {"Proto": 6, "IP": "", "Port": 80, "HostIP": "", "HostPort": 8080, "HostPortEnd": 8080}
+PORTS = {"Options": {PORTMAP: [{"Proto": 6, "IP": "", "Port": 80, "HostPort": 8080}]}}
 PARSERS: tuple[Callable[[RequestFields], object], ...] = (
     parse_network,
     parse_pool,
@@ -80,7 +83,17 @@ def test_dockerds_documents() -> None:
     assert parsed.mac == "02:42:ac:11:00:02" and parsed.labels == {"org.projectcalico.label.role": "db"}
     assert parse_pool(fields_of({"Pool": "", "V6": True})) == PoolRequest(6, None)
     assert parse_pool(fields_of({"Pool": "10.65.0.0/24"})) == PoolRequest(4, ip_network("10.65.0.0/24"))
-    assert parse_ports(fields_of(PORTS)) == ("8080:80/tcp",)
+    assert parse_ports(fields_of(PORTS)) == (PortRequest("tcp", 80, 8080),)
+    (some,) = parse_ports(fields_of({"Options": {PORTMAP: [{**PORT, "Proto": 17, "HostPortEnd": 8082}]}}))
+    assert list(some.candidates()) == [8080, 8081, 8082] and str(some) == "8080-8082/udp"
+    (own,) = parse_ports(fields_of({"Options": {PORTMAP: [{**PORT, "HostIP": "192.0.2.1", "HostPort": 0}]}}))
+    assert own.host == ip_address("192.0.2.1") and not list(own.candidates())
+
+
+@pytest.mark.parametrize("wrong", [{"Proto": 1}, {"Proto": "tcp"}, {"Port": 0}, {"HostPort": 65536}, {"HostIP": "x"}])
+def test_a_port_that_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(MalformedRequest):
+        parse_ports(fields_of({"Options": {PORTMAP: [{**PORT, **wrong}]}}))
 
 
 def test_join_gives_each_family_its_gateway() -> None:

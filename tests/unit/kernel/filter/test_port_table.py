@@ -1,0 +1,38 @@
+"""The tables of published ports, as text for nft."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from cni_calico.kernel.filter.port_table import PortForward, render_forwards
+
+WEB = PortForward("tcp", 8080, ip_address("10.65.0.7"), 80)
+OWN = PortForward("udp", 53, ip_address("10.65.0.8"), 5353, ip_address("192.0.2.1"))
+
+
+def test_one_address_s_ports_come_first_and_nothing_else_is_masqueraded() -> None:
+    lines = [line.strip() for line in render_forwards([WEB, OWN], 4).splitlines()]
+    assert lines[:3] == [
+        "table ip calico-published {}",
+        "delete table ip calico-published",
+        "table ip calico-published {",
+    ]
+    first, second = (
+        lines.index("ip daddr 192.0.2.1 udp dport 53 dnat to 10.65.0.8:5353"),
+        lines.index("tcp dport 8080 dnat to 10.65.0.7:80"),
+    )
+    assert first < second
+    assert [line for line in lines if line.endswith("masquerade")] == [
+        "ip saddr 127.0.0.0/8 ct status dnat masquerade",
+        "ip saddr 10.65.0.7 ip daddr 10.65.0.7 masquerade",
+        "ip saddr 10.65.0.8 ip daddr 10.65.0.8 masquerade",
+    ]
+
+
+def test_without_ports_the_table_goes() -> None:
+    assert render_forwards([], 6) == "table ip6 calico-published {}\ndelete table ip6 calico-published\n"
+
+
+def test_ipv6_has_its_brackets() -> None:
+    text = render_forwards([PortForward("tcp", 80, ip_address("fd00::1"), 8080)], 6)
+    assert "tcp dport 80 dnat to [fd00::1]:8080" in text and "loopback" not in text
