@@ -125,6 +125,11 @@ class Machine:
         path = self.root / "log" / name
         return path.read_text() if path.exists() else ""
 
+    @property
+    def plugins(self) -> Path:
+        """Where Docker looks for drivers, as the host sees it."""
+        return Path("/proc", str(self.pid), "root", "run", "docker", "plugins")
+
     # -- programs -----------------------------------------------------------------------------------------------------
 
     def start_driver(self, *, activated: bool = False, **environ: str) -> None:
@@ -145,7 +150,7 @@ class Machine:
             sockets = (f"--listen=/run/docker/plugins/{name}.sock" for name in ("calico", "calico-ipam"))
             variables = (f"{name}={value}" for name, value in {**given, "PYTHONPATH": str(ROOT)}.items())
             self.start("driver", "systemd-socket-activate", *sockets, "env", *variables, *command)
-            held = Path(f"/proc/{self.pid}/root/run/docker/plugins/calico-ipam.sock")
+            held = self.plugins / "calico-ipam.sock"
             until(held.exists, "the sockets are held")
             return
         self.start("driver", *command, environ=given)

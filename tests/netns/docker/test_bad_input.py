@@ -104,7 +104,6 @@ def test_a_datastore_that_is_not_ready(box: Machine) -> None:
 
 def test_malformed_requests(box: Machine) -> None:
     """On sockets that are root's alone."""
-    directory = f"/proc/{box.pid}/root/run/docker/plugins"
     asked = {
         b"POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 0\r\n\r\n": b"400",
         b"POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 2\r\n\r\n[]": b"400",
@@ -117,9 +116,9 @@ def test_malformed_requests(box: Machine) -> None:
     }
     for request, status in asked.items():
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(f"{directory}/calico.sock")
+            client.connect(str(box.plugins / "calico.sock"))
             client.sendall(request)
             answer = b"".join(iter(lambda: client.recv(4096), b""))
         assert answer.startswith(b"HTTP/1.1 " + status) and b"Traceback" not in answer, request
     for name in ("calico", "calico-ipam"):
-        assert stat.S_IMODE((box.root / directory / f"{name}.sock").stat().st_mode) == 0o600
+        assert stat.S_IMODE((box.plugins / f"{name}.sock").stat().st_mode) == 0o600

@@ -42,11 +42,10 @@ NETWORK = {
     "IPv4Data": [{"AddressSpace": "CalicoGlobalAddressSpace", "Gateway": "169.254.1.1/32", "Pool": "0.0.0.0/0"}],
     "IPv6Data": [],
 }
-INTERFACE = {"Address": "10.65.0.208/32", "AddressIPv6": "", "MacAddress": ""}
-ENDPOINT = {
+ENDPOINT: dict[str, Any] = {
     "NetworkID": ID,
     "EndpointID": ID,
-    "Interface": INTERFACE,
+    "Interface": {"Address": "10.65.0.208/32", "AddressIPv6": "", "MacAddress": ""},
     "Options": {"com.docker.network.endpoint.exposedports": [], "com.docker.network.portmap": []},
 }
 PORTMAP = "com.docker.network.portmap"
@@ -77,7 +76,7 @@ def test_dockerds_documents() -> None:
     assert parse_network(fields_of({**NETWORK, **generic})).ingress == MEMBERS
     (v4,) = (ip_address("10.65.0.208"),)
     assert parse_endpoint(fields_of(ENDPOINT)) == EndpointRequest(ID, ID, (v4,))
-    given_mac = {**INTERFACE, "MacAddress": "02:42:AC:11:00:02"}
+    given_mac = {**ENDPOINT["Interface"], "MacAddress": "02:42:AC:11:00:02"}
     options = {"org.projectcalico.label.role": "db", "other": "x"}
     parsed = parse_endpoint(fields_of({**ENDPOINT, "Interface": given_mac, "Options": options}))
     assert parsed.mac == "02:42:ac:11:00:02" and parsed.labels == {"org.projectcalico.label.role": "db"}
