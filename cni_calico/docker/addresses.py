@@ -26,12 +26,13 @@ from cni_calico.docker.documents import (
     render_address,
     render_pool,
 )
-from cni_calico.docker.links import LIBNETWORK, is_attached
+from cni_calico.docker.links import is_attached
 from cni_calico.docker.removal import handle_of, now_or_later, release_held, take_down
 from cni_calico.docker.state import HeldAddress
 from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
 from cni_calico.ipam.allocator import AssignRequest
 from cni_calico.model.documents.codec import decode_pool, decode_reservation
+from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Address, IPPool
 from cni_calico.plugin.call.ready import require_ready
@@ -80,7 +81,7 @@ class AddressDriver:
         require_ready(host.datastore, deadline)
         if asked.address is not None:
             self._take_over(str(asked.address), deadline)
-        held = HeldAddress(os.urandom(16).hex(), host.boot, asked.pool_id)
+        held = HeldAddress(os.urandom(16).hex(), host.boot, asked.pool_id, made_s=host.now())
         host.state.addresses.put(held, durable=True)
         try:
             request = self._plan(asked, held, deadline)

@@ -62,7 +62,10 @@ class DockerCleanup:
         }
         host.gate.close_all(waiting)
         published = [each for each in host.state.endpoints.all() if each.ports and not each.owed]
-        host.ports.restore(published, Deadline.after(FIRST_S))
+        try:
+            host.ports.restore(published, Deadline.after(FIRST_S))
+        except CalicoError as e:  # rather no ports than no driver
+            host.log.error(f"ports of containers are not published: {e}")
         self._pay(Deadline.after(FIRST_S))
 
     def run(self, stopping: threading.Event) -> None:
@@ -130,6 +133,7 @@ class DockerCleanup:
                 take_down(host, endpoint.id, Deadline.after(_STEP_S))
             elif not endpoint.known:
                 identify(host, endpoint.id, Deadline.after(_STEP_S))
+        self._owe_unused()
         for network in [each.id for each in host.state.networks.all()]:
             if not members[network].found and not any(each.network == network for each in host.state.endpoints.all()):
                 self._forget_network(network)
@@ -138,6 +142,20 @@ class DockerCleanup:
         if members is None or endpoint.owed or self._host.now() - endpoint.made_s < OLD_S:
             return False
         return not members.found or endpoint.id not in members.endpoints
+
+    def _owe_unused(self) -> None:
+        """Addresses that no endpoint of ours has got: dockerd was killed, or another network driver took them."""
+        host = self._host
+        for held in host.state.addresses.all():
+            is_used = host.state.endpoint_with(held.address) is not None
+            if held.owed or is_used or host.now() - held.made_s < OLD_S:
+                continue
+            host.log.warning(
+                f"{held.address} is released: no network of ours uses it; networks with --ipam-driver calico-ipam need "
+                "--driver calico, too"
+            )
+            host.state.addresses.change(held.id, owed=True)
+            release_held(host, held.id, Deadline.after(_STEP_S))
 
     def _forget_network(self, network: str) -> None:
         """One that is being made is not known to Docker yet, either: only one that had a name."""

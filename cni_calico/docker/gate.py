@@ -20,11 +20,11 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.filter.boot_table import apply_waiting
 from cni_calico.log import Log
+from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.resources import Address
 from cni_calico.plugin.policy_decision import read_decision
 from cni_calico.plugin.waits import status_fields, status_file_name
 
-LIBNETWORK = "libnetwork"
 _LOOK_S, _SOON_S, _LATER_S = 0.005, 0.2, 0.2
 _FILTER_S = 10.0
 

@@ -19,12 +19,11 @@ from cni_calico.kernel.netlink import links
 from cni_calico.kernel.netlink.links import Link
 from cni_calico.log import Log
 from cni_calico.model import names
+from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.resources import Address
 from cni_calico.plugin.network import host_routes
 from cni_calico.plugin.network.host import Host, read_link
 from cni_calico.plugin.network.plan import host_sysctls
-
-LIBNETWORK = "libnetwork"
 
 
 def alias_of(endpoint: str) -> str:

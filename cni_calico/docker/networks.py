@@ -41,6 +41,7 @@ from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.plan import format_mac, random_mac
 
 _SANDBOX_S, _SANDBOX_LOOK_S = 20.0, 0.01
+_IDENTIFY_S = 2.0  # Docker's next call for the endpoint waits so long at most
 
 
 class NetworkDriver:
@@ -176,7 +177,7 @@ class NetworkDriver:
         limit, pause = Deadline.after(_SANDBOX_S), threading.Event()
         while not limit.expired():
             try:
-                if identify(self._host, id, limit):
+                if identify(self._host, id, limit.sooner(_IDENTIFY_S)):
                     return
             except CalicoError as e:
                 self._host.log.warning(f"endpoint {id[:12]}: {e}")

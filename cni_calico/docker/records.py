@@ -17,11 +17,10 @@ from cni_calico.deadline import Deadline
 from cni_calico.docker.containers import DockerContainer
 from cni_calico.docker.context import DockerHost
 from cni_calico.docker.documents import host_name
-from cni_calico.docker.links import LIBNETWORK
 from cni_calico.docker.state import DockerEndpoint
 from cni_calico.kernel.filter.port_table import PortForward
 from cni_calico.model.documents.codec import decode_endpoint, encode
-from cni_calico.model.identity import ContainerIdentity, IdentityLabels, merge_labels, plan_labels
+from cni_calico.model.identity import LIBNETWORK, ContainerIdentity, IdentityLabels, merge_labels, plan_labels
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import endpoint_name, sha1_hex
 from cni_calico.model.resources import EndpointPort, Metadata, Resource, WorkloadEndpoint

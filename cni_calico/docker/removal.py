@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.context import DockerHost, call_deadline
-from cni_calico.docker.links import LIBNETWORK, remove_link
+from cni_calico.docker.links import remove_link
 from cni_calico.docker.records import remove_record
 from cni_calico.errors import CalicoError
+from cni_calico.model.identity import LIBNETWORK
 from cni_calico.plugin.network.host import Host
 
 _LATER_S = 5.0

@@ -34,12 +34,15 @@ class DockerNetwork:
 
 @dataclass(frozen=True, slots=True)
 class HeldAddress:
-    """``id`` is the second half of the handle. ``address`` "": the request was under way. ``owed``: to be released."""
+    """``id`` is the second half of the handle. ``address`` "": the request was under way. ``made_s``: Unix time.
+    ``owed``: to be released.
+    """
 
     id: str
     boot: str
     pool: str = ""
     address: str = ""
+    made_s: float = 0.0
     owed: bool = False
 
 

@@ -20,6 +20,7 @@ OURS, OWN = "cni-calico.io/", "org.projectcalico.label."
 CONTAINER, IMAGE, NETWORK, POD = f"{OURS}container", f"{OURS}image", f"{OURS}network", f"{OURS}pod"
 PROJECT, SERVICE = f"{OURS}compose-project", f"{OURS}compose-service"  # claims
 MADE_HERE = frozenset((CONTAINER, IMAGE, NETWORK, POD, PROJECT, SERVICE))
+LIBNETWORK = "libnetwork"  # of Docker's containers: namespace, orchestrator and workload, as upstream's plugin has them
 INFRA_END = "-infra"  # of the names of the containers that hold a podman pod's network
 TEXT_MAX = 1024  # characters of a container's key or value; a longer one is left out
 LABELS_MAX, LABELS_BYTES = 64, 4096  # of a container's own labels, as they are stored

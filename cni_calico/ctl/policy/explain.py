@@ -35,7 +35,7 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
-from cni_calico.model.identity import container_name
+from cni_calico.model.identity import LIBNETWORK, container_name
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import runtimes_id
 from cni_calico.model.resources import Resource, WorkloadEndpoint
@@ -196,8 +196,10 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
         return _host_end(records, text.removeprefix(HOST_PREFIX))
     space, slash, name = text.rpartition("/")
     wanted = space if slash else namespace or DEFAULT_NAMESPACE
-    named = [(key, record) for key, record in records.endpoints.items() if key.namespace == wanted]
-    named = [(key, record) for key, record in named if _is_called(key, record, name)]
+    named = _named_in(records, wanted, name)
+    if not named and not slash and not namespace:  # Docker has no namespaces: nobody there would say one
+        named = _named_in(records, LIBNETWORK, name)
+        wanted = LIBNETWORK if named else wanted
     if not named:
         raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
     named.sort(key=lambda item: item[0].name)
@@ -209,6 +211,11 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
     if not addresses:
         raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
     return TrafficEnd(_endpoint_name(key, record), addresses, key, record.node)
+
+
+def _named_in(records: PolicyRecords, namespace: str, name: str) -> list[tuple[ResourceKey, WorkloadEndpoint]]:
+    there = ((key, record) for key, record in records.endpoints.items() if key.namespace == namespace)
+    return [(key, record) for key, record in there if _is_called(key, record, name)]
 
 
 def _is_called(key: ResourceKey, record: WorkloadEndpoint, name: str) -> bool:

@@ -234,6 +234,21 @@ def test_containers_have_their_names(calicoctl):
     assert said.startswith("default/web (10.0.0.1) to default/shop (10.0.0.2), tcp/80:")
 
 
+def test_a_container_of_docker_is_found_without_its_namespace(calicoctl):
+    """One of another runtime with the same name comes first; it is in the namespace that is meant without one."""
+    name, metadata = "n1-libnetwork-libnetwork-ab12", {"namespace": "libnetwork", "uid": "u", "labels": {CALLED: "web"}}
+    spec = {"orchestrator": "libnetwork", "workload": "libnetwork", "node": "n1", "endpoint": "ab12"}
+    spec |= {"containerID": WEB, "interfaceName": "caliab12", "ipNetworks": ["10.0.0.1/32"]}
+    document = {"apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint", "spec": spec}
+    document["metadata"] = {"name": name, "creationTimestamp": "2026-11-20T12:06:00Z", **metadata}
+    calicoctl.write({etcd_path(ResourceKey("WorkloadEndpoint", name, "libnetwork")): document})
+    for asked in ("web", "libnetwork/web", WEB[:12]):
+        assert calicoctl.ok("policy", "show", asked).startswith("libnetwork/web on n1, caliab12")
+    assert "there is no workload default/web" in calicoctl.fails("policy", "show", "default/web")
+    containers(calicoctl, ("n2", OTHER, "10.0.0.3", {CALLED: "web"}))
+    assert calicoctl.ok("policy", "show", "web").startswith("default/web on n2, ")
+
+
 def test_two_containers_of_one_name_are_listed(calicoctl):
     containers(calicoctl, ("n1", WEB, "10.0.0.1", {CALLED: "web"}), ("n2", OTHER, "10.0.0.3", {CALLED: "web"}))
     refused = calicoctl.fails("policy", "show", "web")
