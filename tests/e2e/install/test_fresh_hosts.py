@@ -167,14 +167,14 @@ def test_apt_installs_from_our_tree(fresh_machine: Machine) -> None:
 
 
 def give(host: Machine, release: Path, served: Path) -> None:
-    """What it installs of the release, where the pages have it: in dist/release of root's directory."""
+    """What it installs of the release, where the pages have it: in dist/release of the current directory."""
     names = [path.name for path in release.iterdir() if path.suffix in (".deb", ".sh") or path.name == "SHA256SUMS"]
     subprocess.run(["tar", "-C", release, "-cf", served / "given.tar", *names], check=True)
-    host.run("sh", "-euc", f"mkdir -p /root/dist/release; curl -fsS {SERVER}/given.tar | tar -C /root/dist/release -x")
+    host.run("sh", "-euc", f"mkdir -p /srv/dist/release; curl -fsS {SERVER}/given.tar | tar -C /srv/dist/release -x")
 
 
 def by_the_page(host: Machine, commands: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return host.run("sh", "-exc", f"cd /root\n{commands}", check=check)
+    return host.run("sh", "-exc", f"cd /srv\n{commands}", check=check)
 
 
 @pytest.mark.parametrize("fresh_machine", ["bookworm"], indirect=True)
@@ -215,7 +215,7 @@ def test_podman_by_its_page(fresh_machine: Machine, built_release: Path, whole_r
         "podman", "inspect", "-f", "{{.NetworkSettings.Networks.calico.IPAddress}}", "two"
     ).stdout.strip()
     assert " 0% packet loss" in host.run("podman", "exec", "one", "ping", "-c", "2", address).stdout
-    uninstall = "cd /root && dist/release/install.sh --uninstall"
+    uninstall = "cd /srv && dist/release/install.sh --uninstall"
     refused = host.run("sh", "-c", uninstall, check=False)
     assert refused.returncode == 1 and "containers still have an interface" in refused.stderr
     assert "0% packet loss" in host.run("podman", "exec", "one", "ping", "-c", "1", address).stdout
