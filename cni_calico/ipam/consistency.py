@@ -168,7 +168,7 @@ def list_allocations(block: Block, users: Mapping[Address, tuple[str, ...]]) -> 
 def check_records(records: Records) -> ConsistencyReport:
     """Looks at each block once, and keeps of it only what is compared with other records."""
     users = list_users(records.endpoints, records.nodes)
-    unallocated, held = set(users), _Held()
+    unallocated, held = set(users), _HeldByHandle()
     taken: dict[Network, int] = {}
     on_nodes: Counter[str] = Counter()
     owners: dict[Network, str | None] = {}
@@ -238,7 +238,7 @@ def _check_users(
             yield Finding(Inconsistency.UNALLOCATED, str(address), text, address)
 
 
-class _Held:
+class _HeldByHandle:
     """How many addresses each handle holds in which blocks, as the blocks say. Most hold one in one block, which all
     handles of that block share.
     """
@@ -255,7 +255,7 @@ class _Held:
             self.of[folded] = one if before is None else {**before, **one}
 
 
-def _check_handles(held: _Held, records: Records) -> Iterator[Finding]:
+def _check_handles(held: _HeldByHandle, records: Records) -> Iterator[Finding]:
     for folded, counts in held.of.items():
         if folded not in records.handles:
             addresses = sum(counts.values())

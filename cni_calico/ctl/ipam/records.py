@@ -81,7 +81,7 @@ def read_items(session: Session, note: Callable[[], None] = lambda: None) -> Sto
     return items
 
 
-class _Blocks(Mapping[Network, Block]):
+class _PackedBlocks(Mapping[Network, Block]):
     """In the order of their addresses; decoded whenever they are looked at."""
 
     def __init__(self, documents: Mapping[Network, bytes]) -> None:
@@ -97,7 +97,7 @@ class _Blocks(Mapping[Network, Block]):
         return len(self._packed)
 
 
-class _Endpoints(Iterable[WorkloadEndpoint]):
+class _PackedEndpoints(Iterable[WorkloadEndpoint]):
     """Decoded whenever they are looked at; those that cannot be are reported once they have been."""
 
     def __init__(self, items: StoredItems, corrupt: list[tuple[str, str]]) -> None:
@@ -124,7 +124,7 @@ def read_records(session: Session, items: StoredItems | None = None) -> Records:
     nodes, pools = ([record for _, record in _decode(items.of(kind), corrupt)] for kind in ("Node", "IPPool"))
     handles = _read_handles(items, corrupt)
     corrupt += session.take_damaged()
-    return Records(_Blocks(blocks), handles, affinities, _Endpoints(items, corrupt), nodes, pools, corrupt)
+    return Records(_PackedBlocks(blocks), handles, affinities, _PackedEndpoints(items, corrupt), nodes, pools, corrupt)
 
 
 def _read_blocks(items: StoredItems, corrupt: list[tuple[str, str]]) -> Iterator[tuple[bytes, Block]]:
