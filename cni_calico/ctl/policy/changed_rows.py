@@ -9,7 +9,7 @@ from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.cells import JudgedPacket
 from cni_calico.policy.judge.compare import CellDifference, verdict_of
 from cni_calico.policy.judge.spans import Span, Spans, spans_of
-from cni_calico.policy.judge.worlds import ComparedPair, TrafficEnd, WorldPair
+from cni_calico.policy.judge.worlds import ComparedEnd, ComparedPair, WorldPair
 from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Direction, PolicyReach
 
@@ -19,7 +19,7 @@ _OTHER, _ANY = "other protocols", "any protocol"
 
 RowKey = tuple[Direction, PolicyReach | None, str, JudgedPacket, JudgedPacket]
 TrafficPiece = tuple[int, CellDifference]  # protocol, and where in its plane
-RowEnds = tuple[frozenset[TrafficEnd], frozenset[TrafficEnd]]
+RowEnds = tuple[frozenset[ComparedEnd], frozenset[ComparedEnd]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class ChangedRow:
     traffic: str
     before: JudgedPacket | None
     after: JudgedPacket | None
-    sources: frozenset[TrafficEnd]
-    destinations: frozenset[TrafficEnd]
+    sources: frozenset[ComparedEnd]
+    destinations: frozenset[ComparedEnd]
     pieces: tuple[TrafficPiece, ...] = ()
 
     @property
@@ -69,7 +69,7 @@ def changed_rows(worlds: WorldPair) -> list[ChangedRow]:
     ends_of: dict[RowKey, dict[RowEnds, None]] = {}
     unknown: list[ChangedRow] = []
     pieces: dict[RowKey, dict[TrafficPiece, None]] = {}
-    sets: dict[tuple[TrafficEnd, ...], frozenset[TrafficEnd]] = {}
+    sets: dict[tuple[ComparedEnd, ...], frozenset[ComparedEnd]] = {}
     for asked in worlds.groups:
         if not worlds.is_concerned(asked):
             continue
@@ -94,8 +94,8 @@ def changed_rows(worlds: WorldPair) -> list[ChangedRow]:
 
 
 def _shared(
-    sets: dict[tuple[TrafficEnd, ...], frozenset[TrafficEnd]], ends: tuple[TrafficEnd, ...]
-) -> frozenset[TrafficEnd]:
+    sets: dict[tuple[ComparedEnd, ...], frozenset[ComparedEnd]], ends: tuple[ComparedEnd, ...]
+) -> frozenset[ComparedEnd]:
     """Equal ones are the same object: there may be thousands of lines with hundreds of ends."""
     found = sets.get(ends)
     if found is None:
@@ -132,10 +132,10 @@ def _shown(spans: Iterable[Span]) -> str:
 
 def _merged(ends: Iterable[RowEnds]) -> list[RowEnds]:
     """The same pairs of ends, in fewer lines."""
-    by_source: dict[frozenset[TrafficEnd], list[frozenset[TrafficEnd]]] = {}
+    by_source: dict[frozenset[ComparedEnd], list[frozenset[ComparedEnd]]] = {}
     for sources, destinations in ends:
         by_source.setdefault(sources, []).append(destinations)
-    by_destination: dict[frozenset[TrafficEnd], list[frozenset[TrafficEnd]]] = {}
+    by_destination: dict[frozenset[ComparedEnd], list[frozenset[ComparedEnd]]] = {}
     for sources, found in by_source.items():
         by_destination.setdefault(found[0] if len(found) == 1 else frozenset().union(*found), []).append(sources)
     return [

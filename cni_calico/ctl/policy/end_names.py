@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_network
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource
-from cni_calico.policy.judge.worlds import TrafficEnd
+from cni_calico.policy.judge.worlds import ComparedEnd
 from cni_calico.policy.wanted import PackedNet
 
 BEST_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
@@ -58,7 +58,7 @@ class EndNames:
             self._spaces[key.namespace] = self._spaces.get(key.namespace, 0) + 1
         self._sets = _named_nets(records)
 
-    def describe(self, ends: Iterable[TrafficEnd]) -> NamedEnds:
+    def describe(self, ends: Iterable[ComparedEnd]) -> NamedEnds:
         workloads, hosts, names = list[ResourceKey](), set[str](), set[str]()
         for end in ends:
             if not isinstance(end, ResourceKey):

@@ -9,7 +9,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.judge.cells import AskedEachTime, plane_of
 from cni_calico.policy.judge.compare import verdict_of
 from cni_calico.policy.judge.spans import intersection
-from cni_calico.policy.judge.worlds import TrafficEnd, WorldPair
+from cni_calico.policy.judge.worlds import ComparedEnd, WorldPair
 from cni_calico.policy.wanted import Direction, Packed
 
 _MOST = 400  # pairs of ends that are looked at for one line
@@ -31,7 +31,7 @@ def describe_other_end(worlds: WorldPair, row: ChangedRow) -> str:
 
 
 def _verdicts(
-    worlds: WorldPair, row: ChangedRow, direction: Direction, source: TrafficEnd, destination: TrafficEnd
+    worlds: WorldPair, row: ChangedRow, direction: Direction, source: ComparedEnd, destination: ComparedEnd
 ) -> set[str]:
     asked = destination if direction == "ingress" else source
     if not isinstance(asked, ResourceKey) or asked not in worlds.after.endpoints:
@@ -57,7 +57,7 @@ def _verdicts(
     return found
 
 
-def _addresses(worlds: WorldPair, end: TrafficEnd) -> tuple[Packed, ...]:
+def _addresses(worlds: WorldPair, end: ComparedEnd) -> tuple[Packed, ...]:
     if not isinstance(end, ResourceKey):
         return (end.example,)
     endpoint = worlds.after.endpoints.get(end)

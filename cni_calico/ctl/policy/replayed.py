@@ -1,4 +1,4 @@
-"""PURE: recorded flows, judged by two states of policy.
+"""Recorded flows, judged by two states of policy.
 
 Rule: a flow counts as changed or unchanged only if everything about it is known that its verdict needs; else it is
 uncertain, with the reason. Labels, network sets and services are those of now; a pod that is gone has those of its
@@ -34,7 +34,7 @@ _HOST = "decided by a host endpoint"
 
 
 @dataclass(frozen=True, slots=True)
-class FlowEnd:
+class ReplayedEnd:
     """``key``: the workload; None: an address outside. ``token``: equal for equal ones."""
 
     key: ResourceKey | None
@@ -106,7 +106,7 @@ class Replay:
                 for owner in _owners(name):
                     self._owned.setdefault((key.namespace, owner), []).append(key)
         self._known: dict[tuple[int | Packed, ...], tuple[JudgedFlow, JudgedFlow]] = {}
-        self._ends: dict[tuple[str, str, int], FlowEnd] = {}
+        self._ends: dict[tuple[str, str, int], ReplayedEnd] = {}
         self._verdicts: dict[tuple[bool, Decision | None], JudgedFlow] = {}
         self._verdict_of: dict[int, tuple[Decision, JudgedFlow]] = {}  # by which object the decision is
 
@@ -145,8 +145,8 @@ class Replay:
     def _row(
         self,
         rows: dict[RowName, ReplayedRow],
-        source: FlowEnd,
-        destination: FlowEnd,
+        source: ReplayedEnd,
+        destination: ReplayedEnd,
         protocol: int,
         first: int,
         before: JudgedFlow,
@@ -172,31 +172,31 @@ class Replay:
             self._verdict_of[id(by)] = by, found
         return found
 
-    def _shown(self, end: FlowEnd) -> str:
+    def _shown(self, end: ReplayedEnd) -> str:
         return str(ip_address(end.address)) if end.key is None else self._names.group_of(end.key)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _end(self, end: Mapping[str, Any]) -> FlowEnd:
+    def _end(self, end: Mapping[str, Any]) -> ReplayedEnd:
         if end.get("kind") == "network":
             raise Uncertain(_NETWORK)
         if "name" not in end:
             packed = ip_address(end["ip"]).packed
-            return FlowEnd(self._at.get(packed), packed, packed)
+            return ReplayedEnd(self._at.get(packed), packed, packed)
         at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
         known = self._ends.get(at)
         if known is None:
             known = self._ends[at] = self._named_end(end, ip_address(end["ip"]).packed)
         return known
 
-    def _named_end(self, end: Mapping[str, Any], packed: Packed) -> FlowEnd:
+    def _named_end(self, end: Mapping[str, Any], packed: Packed) -> ReplayedEnd:
         key = self._named.get((end["namespace"], end["name"])) or self._sibling(end["namespace"], end["name"])
         if key is None:
             raise Uncertain(_GONE)
         address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
         if address is None:
             raise Uncertain(_GONE)
-        return FlowEnd(key, address, len(self._ends))
+        return ReplayedEnd(key, address, len(self._ends))
 
     def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
         """Another pod of the same owner, if all of them are alike."""
@@ -216,7 +216,7 @@ class Replay:
     # -- verdicts -----------------------------------------------------------------------------------------------------
 
     def _judge(
-        self, source: FlowEnd, destination: FlowEnd, protocol: int, first: int, second: int
+        self, source: ReplayedEnd, destination: ReplayedEnd, protocol: int, first: int, second: int
     ) -> tuple[JudgedFlow, JudgedFlow]:
         """Raises Uncertain."""
         at = source.token, destination.token, protocol, first, second
@@ -229,10 +229,10 @@ class Replay:
         return known
 
     def _by(
-        self, which: int, source: FlowEnd, destination: FlowEnd, protocol: int, first: int, second: int
+        self, which: int, source: ReplayedEnd, destination: ReplayedEnd, protocol: int, first: int, second: int
     ) -> JudgedFlow:
         judge, by = self._judges[which], None
-        sides: tuple[tuple[Direction, FlowEnd], ...] = (("egress", source), ("ingress", destination))
+        sides: tuple[tuple[Direction, ReplayedEnd], ...] = (("egress", source), ("ingress", destination))
         for direction, own in sides:
             if own.key is None:
                 continue

@@ -25,9 +25,9 @@ DIRECTIONS: tuple[Direction, ...] = ("ingress", "egress")
 STAGES: tuple[PolicyReach, ...] = ("own", "forward", "beforeNat", "raw")
 
 NameOfIt = TypeVar("NameOfIt", bound=Hashable)
-TrafficEnd = ResourceKey | OutsidePart  # a workload or host endpoint, or addresses that are no workload's
+ComparedEnd = ResourceKey | OutsidePart  # a workload or host endpoint, or addresses that are no workload's
 ClassPair = tuple[AddressClass, AddressClass]  # before and after
-EndsByClass = Mapping[ClassPair, tuple[TrafficEnd, ...]]
+EndsByClass = Mapping[ClassPair, tuple[ComparedEnd, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class ComparedPair:
     """
 
     asked: AskedBoth
-    sources: tuple[TrafficEnd, ...]
-    destinations: tuple[TrafficEnd, ...]
+    sources: tuple[ComparedEnd, ...]
+    destinations: tuple[ComparedEnd, ...]
     classes: tuple[ClassPair, ClassPair]
     protocol: int
     others: bool
@@ -102,8 +102,8 @@ class WorldPair:
         was, now = self.judges
         return was.classes.of(address), now.classes.of(address)
 
-    def _by_class(self, ends: Iterable[tuple[Packed, tuple[TrafficEnd, ...]]]) -> EndsByClass:
-        found: dict[ClassPair, list[TrafficEnd]] = {}
+    def _by_class(self, ends: Iterable[tuple[Packed, tuple[ComparedEnd, ...]]]) -> EndsByClass:
+        found: dict[ClassPair, list[ComparedEnd]] = {}
         for address, its in ends:
             found.setdefault(self.classes_of(address), []).extend(its)
         return {pair: tuple(dict.fromkeys(its)) for pair, its in found.items()}
@@ -112,7 +112,7 @@ class WorldPair:
 
     def _groups(self) -> Iterator[AskedBoth]:
         before, after = self.before, self.after
-        alike: dict[tuple[str, str], list[tuple[Packed, tuple[TrafficEnd, ...]]]] = {}
+        alike: dict[tuple[str, str], list[tuple[Packed, tuple[ComparedEnd, ...]]]] = {}
         for key, endpoint in before.endpoints.items():
             if key in after.endpoints:
                 its = alike.setdefault((endpoint.class_id, after.endpoints[key].class_id), [])
@@ -166,7 +166,7 @@ class WorldPair:
 
     def kinds_of_pairs(
         self, asked: AskedBoth, names: AskedNames
-    ) -> Iterator[tuple[ClassPair, ClassPair, tuple[TrafficEnd, ...], tuple[TrafficEnd, ...]]]:
+    ) -> Iterator[tuple[ClassPair, ClassPair, tuple[ComparedEnd, ...], tuple[ComparedEnd, ...]]]:
         """Sources and destinations, in the least classes that the group's rules tell apart; of one family."""
         ingress = asked.direction == "ingress"
         peers = _narrowed(self.everybody, names, source=ingress)
@@ -206,16 +206,16 @@ class WorldPair:
 
 
 def _narrowed(ends: EndsByClass, names: AskedNames, *, source: bool) -> EndsByClass:
-    found: dict[ClassPair, list[TrafficEnd]] = {}
+    found: dict[ClassPair, list[ComparedEnd]] = {}
     sets, nets = names.of_side(source=source)
     for (before, after), its in ends.items():
         found.setdefault((narrowed(before, sets, nets), narrowed(after, sets, nets)), []).extend(its)
     return {pair: tuple(dict.fromkeys(its)) for pair, its in found.items()}
 
 
-def addresses_at(wanted: Wanted) -> dict[Packed, tuple[TrafficEnd, ...]]:
+def addresses_at(wanted: Wanted) -> dict[Packed, tuple[ComparedEnd, ...]]:
     """Which workloads have an address."""
-    found: dict[Packed, list[TrafficEnd]] = {}
+    found: dict[Packed, list[ComparedEnd]] = {}
     for key, endpoint in wanted.endpoints.items():
         for address in endpoint.addresses:
             found.setdefault(address, []).append(key)

@@ -28,7 +28,7 @@ HOLDING = (
 
 
 @pytest.fixture
-def alone(tmp_path, capsys):
+def by_files(tmp_path, capsys):
     """(exit status, output, errors) of expectations against policies alone."""
 
     def do(document, policies, *options):
@@ -41,26 +41,26 @@ def alone(tmp_path, capsys):
     return do
 
 
-def test_manifests_alone_with_labels(alone):
-    assert alone(expecting(*HOLDING), [POLICIES["database"]]) == (0, "6 of 6 expectations hold.\n", "")
+def test_manifests_alone_with_labels(by_files):
+    assert by_files(expecting(*HOLDING), [POLICIES["database"]]) == (0, "6 of 6 expectations hold.\n", "")
 
 
-def test_what_does_not_hold_says_who_decides(alone):
+def test_what_does_not_hold_says_who_decides(by_files):
     turned = [{**one, "expect": "denied" if one["expect"] == "allowed" else "allowed"} for one in HOLDING]
     turned[0]["name"] = "web needs it"
-    code, out, _ = alone(expecting(*turned), [POLICIES["database"]])
+    code, out, _ = by_files(expecting(*turned), [POLICIES["database"]])
     assert code == 1 and out.endswith("0 of 6 expectations hold.\n")
     assert "shop/app=web -> shop/app=db tcp/5432 (web needs it): expected denied" in out
     assert "shop/app=cache -> shop/app=db: ingress DENIED at the end of tier default" in out
 
 
-def test_each_workload_with_the_labels_counts(alone, tmp_path):
+def test_each_workload_with_the_labels_counts(by_files, tmp_path):
     """One of the two pods web has a policy of its own."""
     pods = endpoints_file(tmp_path)
     held = expecting({"from": "web-1", "to": "shop/db-0", "port": 5432, "expect": "allowed"}, HOLDING[0])
-    assert alone(held, [POLICIES["database"]], "--endpoints", pods)[0] == 0
+    assert by_files(held, [POLICIES["database"]], "--endpoints", pods)[0] == 0
     named = {"from": {"namespace": "shop", "pod": "absent"}, "to": DB, "port": 1, "expect": "denied"}
-    code, out, _ = alone(expecting(named), [POLICIES["database"]], "--endpoints", pods, "-o", "json")
+    code, out, _ = by_files(expecting(named), [POLICIES["database"]], "--endpoints", pods, "-o", "json")
     assert code == 1 and json.loads(out)["failed"][0]["why"] == ["there is no workload shop/absent"]
 
 
@@ -102,14 +102,14 @@ def test_labels_that_no_stored_workload_has_have_failed(calicoctl, tmp_path):
         (expecting("web"), "it must be an object"),
     ],
 )
-def test_what_is_no_expectation_is_refused(alone, document, why):
-    code, out, err = alone(document, [POLICIES["database"]])
+def test_what_is_no_expectation_is_refused(by_files, document, why):
+    code, out, err = by_files(document, [POLICIES["database"]])
     assert (code, out) == (2, "")
     assert why in err and "expected.yaml" in err
 
 
-def test_two_outside_addresses_have_failed(alone):
-    code, out, _ = alone(
+def test_two_outside_addresses_have_failed(by_files):
+    code, out, _ = by_files(
         expecting({"from": "192.0.2.1", "to": "192.0.2.2", "port": 1, "expect": "allowed"}), [POLICIES["database"]]
     )
     assert code == 1 and "neither end is a workload" in out

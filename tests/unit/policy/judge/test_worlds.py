@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cni_calico.policy.explain import Packet, decide, decide_host
 from cni_calico.policy.judge.outside import nets_named, outside_parts
 from cni_calico.policy.judge.unused import unused_rules
-from cni_calico.policy.judge.worlds import DIRECTIONS, STAGES, ComparedPair, TrafficEnd, WorldPair
+from cni_calico.policy.judge.worlds import DIRECTIONS, STAGES, ComparedEnd, ComparedPair, WorldPair
 from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Direction, PolicyReach, Wanted, WantedEndpoint
 from tests.unit.policy.judge.test_oracle import HOST, POD, V4, V6, packets, worlds
@@ -24,7 +24,7 @@ def with_addresses(wanted: Wanted) -> Wanted:
     return replace(wanted, endpoints={POD: WantedEndpoint(POD, "cali1", "c", OWN)})
 
 
-def end_of(packed: bytes, before: Wanted, after: Wanted) -> TrafficEnd:
+def end_of(packed: bytes, before: Wanted, after: Wanted) -> ComparedEnd:
     """The pod, or the part of the world outside that has the address: the smallest network that is named."""
     if packed in OWN:
         return POD
@@ -38,7 +38,7 @@ def end_of(packed: bytes, before: Wanted, after: Wanted) -> TrafficEnd:
     return part
 
 
-def told(pair: WorldPair, found: list[ComparedPair], packet: Packet, ends: list[TrafficEnd]) -> list[tuple[str, str]]:
+def told(pair: WorldPair, found: list[ComparedPair], packet: Packet, ends: list[ComparedEnd]) -> list[tuple[str, str]]:
     """The verdicts before and after that are said of the packet."""
     first, second = packet.destination_port, packet.source_port
     if packet.protocol == ICMP[packet.source.version]:
