@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 from typing import Any
 
-from cni_calico.controllers.conditions.wishes import Condition, Wish, is_going, status_of
+from cni_calico.controllers.conditions.wishes import ObjectCondition, Wish, is_going, status_of
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
 
 FINALIZER = "projectcalico.org/ippool-finalizer"
 ALLOCATABLE = "Allocatable"
-OK = Condition(ALLOCATABLE, True, "OK", "IPPool is available for IP allocation.")
-DISABLED = Condition(ALLOCATABLE, False, "PoolDisabled", "IPPool is disabled.")
-TERMINATING = Condition(ALLOCATABLE, False, "Terminating", "IPPool is being deleted")
-OVERLAP = Condition(
+OK = ObjectCondition(ALLOCATABLE, True, "OK", "IPPool is available for IP allocation.")
+DISABLED = ObjectCondition(ALLOCATABLE, False, "PoolDisabled", "IPPool is disabled.")
+TERMINATING = ObjectCondition(ALLOCATABLE, False, "Terminating", "IPPool is being deleted")
+OVERLAP = ObjectCondition(
     ALLOCATABLE,
     False,
     "CIDROverlap",

@@ -104,7 +104,7 @@ TIERS = Guarded(
 )
 
 
-class Guard:
+class ObjectGuard:
     """``store`` is fenced. To be used by one thread."""
 
     def __init__(self, guarded: Guarded, store: Datastore, now: Callable[[], str]) -> None:
@@ -174,7 +174,7 @@ class GuardLoop:
             Cache(store, Kept(each, _tier, keep_documents=False), Listeners(on_change=lambda keys: changed.set()))
             for each in guarded.keepers
         ]
-        guard = Guard(guarded, store, Fresh().timestamp)
+        guard = ObjectGuard(guarded, store, Fresh().timestamp)
         again_at = 0.0
         try:
             while not stopping.is_set() and self._leading.leads():
@@ -187,7 +187,7 @@ class GuardLoop:
         finally:
             stop_caches((objects, *keepers))
 
-    def _try(self, guard: Guard, objects: Cache[Document], keepers: Sequence[Cache[str]]) -> bool:
+    def _try(self, guard: ObjectGuard, objects: Cache[Document], keepers: Sequence[Cache[str]]) -> bool:
         known = {key: document for key, document in objects.records().items() if isinstance(key, ResourceKey)}
         kept = {key: tier for cache in keepers for key, tier in cache.records().items()}
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from cni_calico.controllers.conditions.wishes import Condition, Wish, is_going
+from cni_calico.controllers.conditions.wishes import ObjectCondition, Wish, is_going
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import ResourceKey
 
@@ -36,7 +36,7 @@ def desired_tiers(
         if not is_going(document):
             wishes[key] = Wish(True)
         elif left:
-            wishes[key] = Wish(True, Condition(READY, False, "Terminating", _waiting(left)))
+            wishes[key] = Wish(True, ObjectCondition(READY, False, "Terminating", _waiting(left)))
         else:
             wishes[key] = Wish(False)
     return wishes

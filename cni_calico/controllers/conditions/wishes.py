@@ -14,7 +14,7 @@ from cni_calico.model.documents.fields import JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ObjectCondition:
     type: str
     is_true: bool
     reason: str
@@ -30,7 +30,7 @@ class Wish:
     """``holds``: whether the finalizer is to be there; ``condition`` None: nothing is said."""
 
     holds: bool
-    condition: Condition | None = None
+    condition: ObjectCondition | None = None
 
 
 def is_going(document: JSON) -> bool:
@@ -70,7 +70,7 @@ def _find(conditions: Sequence[Mapping[str, Any]], condition_type: str) -> Mappi
     return next((each for each in conditions if each.get("type") == condition_type), None)
 
 
-def _with(conditions: Sequence[Mapping[str, Any]], wanted: Condition, now: str) -> list[Mapping[str, Any]]:
+def _with(conditions: Sequence[Mapping[str, Any]], wanted: ObjectCondition, now: str) -> list[Mapping[str, Any]]:
     said = {"type": wanted.type, "status": wanted.status, "reason": wanted.reason, "message": wanted.message}
     old = _find(conditions, wanted.type)
     if old is not None and all(old.get(name) == text for name, text in said.items()):

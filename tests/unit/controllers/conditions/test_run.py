@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.controllers.conditions.pools import FINALIZER
-from cni_calico.controllers.conditions.run import POOLS, TIERS, Guard, Guarded
+from cni_calico.controllers.conditions.run import POOLS, TIERS, Guarded, ObjectGuard
 from cni_calico.datastore.interface import Write
 from cni_calico.model.keys import AffinityKey, BlockKey, ResourceKey
 from tests.deadlines import soon
@@ -33,7 +33,7 @@ def look(store: MemoryStore, guarded: Guarded, key: ResourceKey, keepers: Any = 
     """The document afterwards; ``keepers``: what the caches know."""
     found = store.get(key, soon())
     assert found is not None
-    guard = Guard(guarded, store, lambda: "2026-08-01T00:00:00Z")
+    guard = ObjectGuard(guarded, store, lambda: "2026-08-01T00:00:00Z")
     guard.apply({key: found.value}, keepers or {}, soon())
     after = store.get(key, soon())
     assert after is not None
@@ -94,5 +94,5 @@ def test_a_tier_waits_for_policies_that_no_cache_knows_yet() -> None:
 
 def test_what_is_gone_meanwhile_is_no_failure() -> None:
     store = MemoryStore()
-    guard = Guard(TIERS, store, lambda: "")
+    guard = ObjectGuard(TIERS, store, lambda: "")
     assert guard.apply({TIER: resource(TIER, {})}, {}, soon()) == 0

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.controllers.conditions.wishes import Condition, Wish, apply_wish, status_of
+from cni_calico.controllers.conditions.wishes import ObjectCondition, Wish, apply_wish, status_of
 
 NAME, NOW, LATER = "projectcalico.org/ippool-finalizer", "2026-08-01T00:00:00Z", "2026-08-02T00:00:00Z"
-YES, NO = Condition("Ready", True, "OK", "fine"), Condition("Ready", False, "Bad", "not fine")
+YES, NO = ObjectCondition("Ready", True, "OK", "fine"), ObjectCondition("Ready", False, "Bad", "not fine")
 
 
 def test_a_condition_keeps_its_time_while_its_status_is_the_same():
@@ -15,7 +15,7 @@ def test_a_condition_keeps_its_time_while_its_status_is_the_same():
     [said] = first["status"]["conditions"]
     assert said == {"type": "Ready", "status": "True", "reason": "OK", "message": "fine", "lastTransitionTime": NOW}
     assert apply_wish(first, Wish(True, YES), NAME, LATER) == first
-    other = apply_wish(first, Wish(True, Condition("Ready", True, "Other", "x")), NAME, LATER)
+    other = apply_wish(first, Wish(True, ObjectCondition("Ready", True, "Other", "x")), NAME, LATER)
     assert other["status"]["conditions"][0]["lastTransitionTime"] == NOW
     changed = apply_wish(first, Wish(False, NO), NAME, LATER)
     assert changed["status"]["conditions"][0]["lastTransitionTime"] == LATER and status_of(changed, "Ready") == "False"
