@@ -124,7 +124,7 @@ def test_options_that_do_not_go_together(capsys, tmp_path):
 
 def test_the_schema_names_what_is_read():
     """The fields, and which of them must be given."""
-    schema = json.loads((Path(__file__).resolve().parents[4] / "docs" / "policy-test.schema.json").read_text())
+    schema = json.loads((Path(__file__).resolve().parents[4] / "docs" / "expectations.schema.json").read_text())
     item = schema["properties"]["expectations"]["items"]
     assert set(item["properties"]) == expectations.FIELDS
     assert set(schema["$defs"]["end"]["oneOf"][1]["properties"]) == expectations.END_FIELDS
