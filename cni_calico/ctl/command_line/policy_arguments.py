@@ -43,7 +43,8 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_diff(commands: Commands, common: CommandParser) -> None:
-    commands.add("diff", common, namespace_option(), _changes(), output_option())
+    diff = commands.add("diff", common, namespace_option(), _changes(), output_option())
+    diff.set_defaults(without=[])
 
 
 def _add_replay(commands: Commands, common: CommandParser) -> None:
@@ -79,7 +80,7 @@ def _add_replay(commands: Commands, common: CommandParser) -> None:
 
 def _add_test(commands: Commands, common: CommandParser) -> None:
     test = commands.add("test", common, namespace_option(), output_option())
-    test.set_defaults(directory="", prune=False)
+    test.set_defaults(directory="", prune=False, without=[])
     test.add_argument("files", nargs="+", metavar="FILE", help="expectations: files, or directories of them")
     test.add_argument(
         "--with",

@@ -1,4 +1,4 @@
-"""What ``calicoctl policy`` says about its commands. Rule: as for the texts of all commands (help_texts.py)."""
+"""PURE: what ``calicoctl policy`` says about its commands. Rule: as for the texts of all commands (help_texts.py)."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
         removed = []
         if arguments.prune:
             removed = [key for key in records.records if key.kind in POLICY_KINDS and key not in new]
-    removed += [_named(name, records, arguments.namespace) for name in getattr(arguments, "without", ())]
+    removed += [_named(name, records, arguments.namespace) for name in arguments.without]
     _require_tiers(new, records, removed)
     return _compared(records, new, removed, uncertain, tuple(staged))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.ctl.conftest import calicoctl  # noqa: F401  (a fixture)
+from tests.unit.ctl.conftest import Calicoctl
 from tests.unit.ctl.policy.shop import POLICIES, endpoints_file, policy, stored, write
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,8 @@ def blocks(page):
     return found
 
 
-def test_the_examples_print_what_they_say(calicoctl, tmp_path, monkeypatch):  # noqa: F811
+def test_the_examples_print_what_they_say(tmp_path, capsys, monkeypatch):
+    calicoctl = Calicoctl(tmp_path / "datastore.db", capsys, monkeypatch)
     calicoctl.write(stored([POLICIES["database"]]))
     monkeypatch.chdir(tmp_path)
     tried = 0

@@ -15,35 +15,28 @@ from cni_calico.relay.client import Client, Gone
 from cni_calico.relay.handshakes import Handshakes
 from cni_calico.relay.parts import server_context
 from tests.deadlines import until
-from tests.e2e.relays import make_certificates
 
 CLIENTS, GARBAGE, SILENT = 12, 3, 2
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("handshakes")
-    make_certificates(directory)
-    return directory
-
-
 @pytest.fixture
-def undo() -> Iterator[ExitStack]:
+def pairs() -> Iterator[ExitStack]:
+    """What ends with the test: connected sockets, threads."""
     with ExitStack() as stack:
         yield stack
 
 
-def connected(undo: ExitStack, server: ssl.SSLContext, number: int) -> tuple[Client, socket.socket]:
+def connected(pairs: ExitStack, server: ssl.SSLContext, number: int) -> tuple[Client, socket.socket]:
     ours, theirs = socket.socketpair()
-    undo.callback(theirs.close)
+    pairs.callback(theirs.close)
     ours.setblocking(False)
     client = Client(server.wrap_socket(ours, server_side=True, do_handshake_on_connect=False), f"10.0.0.{number}", 0.0)
-    undo.callback(client.close)
+    pairs.callback(client.close)
     return client, theirs
 
 
 @pytest.mark.parametrize("processors", [1, 2, 4, 64])
-def test_each_gets_its_own_outcome(certificates: Path, undo: ExitStack, processors: int) -> None:
+def test_each_gets_its_own_outcome(certificates: Path, pairs: ExitStack, processors: int) -> None:
     server = server_context(
         str(certificates / "server.crt"), str(certificates / "server.key"), str(certificates / "ca.crt"),
         wants_certificates=True,
@@ -51,24 +44,24 @@ def test_each_gets_its_own_outcome(certificates: Path, undo: ExitStack, processo
     theirs = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
     theirs.load_cert_chain(certificates / "client.crt", certificates / "client.key")
     handshakes = Handshakes(processors)
-    undo.callback(handshakes.close)
+    pairs.callback(handshakes.close)
     waiting: list[Client] = []
     for number in range(CLIENTS):
-        client, far = connected(undo, server, number)
+        client, far = connected(pairs, server, number)
         waiting.append(client)
 
         def shake(far: socket.socket = far) -> None:
-            undo.callback(theirs.wrap_socket(far, server_hostname="127.0.0.1").close)
+            pairs.callback(theirs.wrap_socket(far, server_hostname="127.0.0.1").close)
 
         thread = threading.Thread(target=shake, daemon=True)
         thread.start()
-        undo.callback(thread.join, 60)
+        pairs.callback(thread.join, 60)
     spoiled, silent = [], []
     for number in range(GARBAGE):
-        client, far = connected(undo, server, number)
+        client, far = connected(pairs, server, number)
         far.sendall(b"GET / HTTP/1.1\r\n\r\n")
         spoiled.append(client)
-    silent = [connected(undo, server, number)[0] for number in range(SILENT)]
+    silent = [connected(pairs, server, number)[0] for number in range(SILENT)]
     done: list[Client] = []
 
     def turn() -> bool:
@@ -91,9 +84,9 @@ def test_each_gets_its_own_outcome(certificates: Path, undo: ExitStack, processo
     assert not any(client.shake_hands() for client in silent)
 
 
-def test_an_outcome_is_asked_for_once(certificates: Path, undo: ExitStack) -> None:
+def test_an_outcome_is_asked_for_once(certificates: Path, pairs: ExitStack) -> None:
     server = server_context(str(certificates / "server.crt"), str(certificates / "server.key"))
-    client, far = connected(undo, server, 1)
+    client, far = connected(pairs, server, 1)
     far.sendall(b"not TLS at all")
     client.shake_hands_ahead()
     for _ in range(2):  # the first is what was kept, the second the socket's own

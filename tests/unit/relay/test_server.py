@@ -33,18 +33,10 @@ from cni_calico.relay.snapshots import RenderedLists
 from cni_calico.relay.tokens import Accepted
 from cni_calico.relay.watch_cache import WatchCache
 from tests.deadlines import until
-from tests.e2e.relays import make_certificates
 from tests.fakes.scripted_http import Scripted
 
 USER = "system:serviceaccount:kube-system:calico-node"
 NODES, SERVICES = "/api/v1/nodes", "/api/v1/services"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("relay")
-    make_certificates(directory)
-    return directory
 
 
 def node(number: int, version: int, size: int = 10) -> dict[str, Any]:

@@ -180,6 +180,7 @@ def test_a_changed_verdict_is_what_decide_says(calicoctl, tmp_path):
             sides.append(str(tmp_path / f"{side}{number}"))
             write(tmp_path / f"{side}{number}" / "all.yaml", *drawn)
         asked = Namespace(overlay=[sides[1]], directory=sides[0], endpoints=[pods], stdin="", namespace="", warn=print)
+        asked.without = []
         change = read_proposed(None, asked)
         rows = changed_rows(WorldPair(change.before, change.after))
         for source, one in change.before.endpoints.items():
