@@ -32,6 +32,8 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises InvalidConfig, and CommandFailed with what changes."""
     if not arguments.overlay and not arguments.without:
         raise InvalidConfig("cannot replay: name the change with --with FILE or DIR, or --without KIND/NAME")
+    if arguments.endpoints and not arguments.directory:
+        raise InvalidConfig("cannot replay: --endpoints is for --dir; without it the datastore has the endpoints")
     if arguments.directory:
         change = read_proposed(None, arguments)
     else:

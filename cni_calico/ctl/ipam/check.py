@@ -67,6 +67,7 @@ _BY_SECTION = (
 def check(session: Session, arguments: Namespace) -> str:
     """Raises CommandFailed if there are problems, DatastoreError, CalicoError if the report cannot be written."""
     every = arguments.show_problem_ips or bool(arguments.report)
+    cluster = read_cluster(session)
     try:
         records, report, lost, unjudged, here = _judge(session, arguments.progress, every=every)
     finally:
@@ -74,7 +75,7 @@ def check(session: Session, arguments: Namespace) -> str:
     text = ""
     if arguments.report or arguments.output != TABLE:
         document = {
-            **build_report(report, *read_cluster(session)),
+            **build_report(report, *cluster),
             "lost": report_lost(lost),
             "unasked": lost.unasked,
             "unjudged": report_unjudged(unjudged),

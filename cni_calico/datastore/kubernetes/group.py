@@ -62,13 +62,20 @@ class GroupChoice:
             if self.known is not None:
                 self._require_served(group, e, deadline)
                 raise
-            if self.choose(deadline) is group:
+            if self._choose_after(e, deadline) is group:
                 raise
         else:
             if self.known is None:
                 self._decide(group)
             return done
         return act(self.choose(deadline))
+
+    def _choose_after(self, failed: DatastoreError, deadline: Deadline) -> ApiGroup:
+        """Raises ``failed`` if the server knows nothing of groups either: that is what was asked for."""
+        try:
+            return self.choose(deadline)
+        except DatastoreUnsupported as e:
+            raise failed from e
 
     def choose(self, deadline: Deadline) -> ApiGroup:
         """Raises DatastoreError, DeadlineExceeded."""

@@ -28,6 +28,16 @@ EMBEDDED = ("datastore check", "datastore rebuild", "datastore salvage")  # abou
 FOREVER = {("version", "--poll"), ("get", "--watch")}  # run as programs elsewhere
 HEAD = {"apiVersion": "projectcalico.org/v3"}
 SET = HEAD | {"kind": "NetworkSet", "metadata": {"name": "s", "namespace": "space"}, "spec": {"nets": ["10.0.0.0/8"]}}
+POLICY = HEAD | {
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "p", "namespace": "space"},
+    "spec": {"selector": "has(nobody)", "types": ["Ingress"]},
+}
+EXPECTED = {
+    "apiVersion": "cni-calico.dev/v1",
+    "kind": "PolicyTest",
+    "expectations": [{"from": "10.1.2.3", "to": "10.1.2.4", "port": 80, "expect": "allowed"}],
+}
 POOL = HEAD | {"kind": "IPPool", "metadata": {"name": "p"}, "spec": {"cidr": "10.9.0.0/24"}}
 
 # what follows each command so that it has something to do
@@ -48,6 +58,9 @@ BASE = {
     "ipam split": "ipam split 2 --name=p",
     "policy explain": "policy explain --from 10.1.2.3 --to 10.1.2.4 --port 80",
     "policy show": "policy show --all",
+    "policy diff": "policy diff --with {policies}",
+    "policy replay": "policy replay --with {policies} --flows {flows}",
+    "policy test": "policy test {expectations}",
     "datastore check": "datastore check",
     "datastore rebuild": "datastore rebuild",
     "datastore salvage": "datastore salvage -o {unused}",
@@ -141,6 +154,12 @@ OWN_VALUES = {
     ("flows", "--output"): ["wide", "json", "jsonl"],
     ("ipam check", "--format"): SAID,
     ("create", "--filename"): ["{new}"],
+    **{(f"policy {name}", "--with"): ["{policy_directory}"] for name in ("diff", "replay", "test")},
+    **{(f"policy {name}", "--output"): ["json", "table"] for name in ("diff", "replay", "test")},
+    **{(f"policy {name}", "--dir"): ["{policy_directory}"] for name in ("diff", "replay")},
+    **{(f"policy {name}", "--endpoints"): ["{workloads}"] for name in ("diff", "replay", "test")},
+    ("policy replay", "--flows"): ["{flows}"],
+    ("policy replay", "--without"): ["NetworkPolicy/space/p"],
     ("datastore migrate import", "--filename"): ["{export}"],
 }
 PREPARED = {
@@ -163,7 +182,26 @@ FAILING = {
     ("label", "--remove"): "a value is given",
     ("get", "--all-namespaces"): "a name is given",
 }
-ALWAYS_FAILING = {"flows", "node init", "cluster check", "cluster status", "ipam release", "node run", "node status"}
+# command lines that end with 2, and why
+REFUSED = {
+    ("policy diff", "--endpoints"): "--dir is missing",
+    ("policy replay", "--endpoints"): "--dir is missing",
+    ("policy replay", "--without"): "there is no such policy",
+    ("policy test", "--alone"): "--with is missing",
+    ("policy test", "--endpoints"): "--alone is missing",
+}
+# which say by 1 that something differs
+WITH_TROUBLE = {"diff", "policy diff", "policy replay", "policy test"}
+ALWAYS_FAILING = {
+    "flows",
+    "node init",
+    "cluster check",
+    "cluster status",
+    "ipam release",
+    "node run",
+    "node status",
+    "policy test",
+}
 
 
 LEAVES = dict(leaves(build_parser()))
@@ -224,7 +262,9 @@ def expected(name, option, argv, space):
             "completion",
             "datastore etcd-roles",
         )
-        return (2 if name == "diff" else 1) if unreachable else expected(name, "", argv[:-2], space)
+        return (2 if name in WITH_TROUBLE else 1) if unreachable else expected(name, "", argv[:-2], space)
+    if (name, option) in REFUSED:
+        return 2
     if name in ALWAYS_FAILING or (name, option) in FAILING:
         return 1
     return 0
@@ -318,6 +358,10 @@ def write_files(space, tmp_path):
         "pool": json.dumps(POOL),
         "export": json.dumps({"format": "cni-calico/datastore-export/v1", "records": {}}),
         "report": json.dumps({"allocations": {}}),
+        "policies": json.dumps(POLICY),
+        "workloads": json.dumps({"apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpointList", "items": []}),
+        "flows": "",
+        "expectations": json.dumps(EXPECTED),
         "kubeconfig": kubeconfig_of(space.address),
     }
     files = {}
@@ -327,11 +371,16 @@ def write_files(space, tmp_path):
     files["directory"] = tmp_path / "directory"
     files["directory"].mkdir()
     (files["directory"] / "set.json").write_text(texts["set"])
+    files["policy_directory"] = tmp_path / "policies"
+    files["policy_directory"].mkdir()
+    (files["policy_directory"] / "policy.json").write_text(json.dumps(POLICY | {"metadata": {"name": "other"}}))
     return files
 
 
 def kubeconfig_of(address):
-    url, ca = address.partition(":")[2].split(" ") if address.startswith("kubernetes") else ("https://127.0.0.1:1", "")
+    url, ca, _ = (
+        address.partition(":")[2].split(" ") if address.startswith("kubernetes") else ("https://127.0.0.1:1", "", "")
+    )
     cluster = {"server": url, **({"certificate-authority": ca} if ca else {})}
     context = {"cluster": "c", "user": "u"}
     return json.dumps(

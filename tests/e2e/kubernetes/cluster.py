@@ -158,10 +158,10 @@ class Cluster:
             self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
         api = self.api()
         for plural in plurals_of(root):
-            self._until_served(api, f"{root}/{plural}")
+            self.until_served(api, f"{root}/{plural}")
         api.close()
 
-    def _until_served(self, api: KubernetesAPI, path: str) -> None:
+    def until_served(self, api: KubernetesAPI, path: str) -> None:
         until, doing = Deadline.after(60), f"see {path}"
         while api.send(ApiRequest("GET", f"{path}?limit=1", doing, expect=(404,)), until).status == 404:
             select_pause()

@@ -47,6 +47,8 @@ ELSEWHERE = {
     "kubernetes.": "tests/unit/datastore/kubernetes/test_api.py",
     "legacy.": "tests/netns/policing/test_legacy.py",
     "nfnetlink.": "tests/contract/test_packet_filter.py",
+    "netlink.filter-": "tests/netns/agent/test_bandwidth.py",
+    "netlink.qdisc-": "tests/netns/agent/test_bandwidth.py",
     "netlink.fdb": "tests/netns/agent/test_faults.py",
     "netlink.neigh-del": "tests/netns/agent/test_faults.py",
     "netlink.tunnel": "tests/netns/agent/test_faults.py",

@@ -242,7 +242,7 @@ def test_policies_stay_while_the_api_server_is_away(policed_cluster: KubernetesL
 
 def test_rights_that_are_missing_are_said(policed_cluster: KubernetesLab) -> None:
     kube = policed_cluster.kube
-    fewer = roles()
+    fewer = roles("calico.yaml")
     [role] = [document for document in fewer if document["kind"] == "ClusterRole"]
     role["rules"] = [rule for rule in role["rules"] if "networking.k8s.io" not in rule["apiGroups"]]
     kube.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": fewer}))
@@ -253,7 +253,7 @@ def test_rights_that_are_missing_are_said(policed_cluster: KubernetesLab) -> Non
         lambda: "networkpolicies.networking.k8s.io" in policed_cluster.node.standing().get("failing", ""), "it is told"
     )
     assert not policed_cluster.node.standing()["in_force"]
-    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles()})
+    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": roles("calico.yaml")})
     kube.kubectl("apply", "-f", "-", stdin=items)
     policed_cluster.node.until_in_force()
 

@@ -31,7 +31,10 @@ def test_a_cluster_without_cluster_information(unready_node: KubeNode, pod_ns: N
     assert unready_node.pod_call("ADD", "web-0", C1, pod_ns.path).ok
     assert not_ready.try_datastore(unready_node).ok
     before = unready_node.dump()
-    for document, text in ((None, "wiped on purpose"), ({"datastoreReady": False}, "datastoreReady: false")):
+    for document, text in (
+        (None, "while Calico is being installed"),
+        ({"datastoreReady": False}, "datastoreReady: false"),
+    ):
         if document is None:
             unready_node.put({not_ready.CLUSTER: None})
         else:

@@ -29,7 +29,7 @@ from tests.deadlines import until
 from tests.e2e import old_model as old
 from tests.e2e.forks import forks_in
 from tests.e2e.host import Reply, etcd_in
-from tests.e2e.kubernetes.cluster import Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import CRD_ROOT, Cluster, running_cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
@@ -256,7 +256,7 @@ class KubernetesSite(Site):
             self.kube.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         api = self.kube.api()
         for plural in old.PLURALS.values():
-            self.kube._until_served(api, plural)
+            self.kube.until_served(api, f"{CRD_ROOT}/{plural}")
         api.close()
         for obj in old.kubernetes_objects():
             namespace = obj["metadata"].get("namespace")
