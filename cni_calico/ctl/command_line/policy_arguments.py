@@ -82,14 +82,7 @@ def _add_test(commands: Commands, common: CommandParser) -> None:
     test = commands.add("test", common, namespace_option(), output_option())
     test.set_defaults(directory="", prune=False, without=[])
     test.add_argument("files", nargs="+", metavar="FILE", help="expectations: files, or directories of them")
-    test.add_argument(
-        "--with",
-        dest="overlay",
-        action="append",
-        default=[],
-        metavar="FILE|DIR",
-        help="policies as if they were applied; of a directory all files below it",
-    )
+    _add_overlay(test)
     test.add_argument("--alone", action="store_true", help="only the policies of --with; no datastore is used")
     test.add_argument(
         "--endpoints", action="append", default=[], metavar="FILE|DIR", help="with --alone: the workloads"
@@ -99,14 +92,7 @@ def _add_test(commands: Commands, common: CommandParser) -> None:
 def _changes() -> CommandParser:
     """A change of policy, and what it is compared with."""
     changes = CommandParser(add_help=False)
-    changes.add_argument(
-        "--with",
-        dest="overlay",
-        action="append",
-        default=[],
-        metavar="FILE|DIR",
-        help="policies as if they were applied; of a directory all files below it",
-    )
+    _add_overlay(changes)
     changes.add_argument(
         "--dir",
         dest="directory",
@@ -123,3 +109,14 @@ def _changes() -> CommandParser:
     )
     changes.add_argument("--prune", action="store_true", help="as if policies that the files do not have were deleted")
     return changes
+
+
+def _add_overlay(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--with",
+        dest="overlay",
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="policies as if they were applied; of a directory all files below it",
+    )
