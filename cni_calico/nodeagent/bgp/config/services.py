@@ -2,7 +2,8 @@
 
 Rule: every node announces the ranges as a whole. Single addresses are announced only by a node with a reason: a ready
 local endpoint (externalTrafficPolicy Local), or a range of exactly that address (policy Cluster). Without aggregation
-load balancers' ranges are not announced, and every address in them counts as such a range. A node labelled
+load balancers' ranges are not announced, and every address in them counts as such a range while its service has an
+endpoint anywhere. A node labelled
 ``node.kubernetes.io/exclude-from-external-load-balancers`` announces nothing, but still keeps the ranges out of its
 kernel, because they are kube-proxy's.
 """
@@ -48,6 +49,7 @@ class Service:
     load_balancer_ips: tuple[Address, ...] = ()
     local: bool = False  # externalTrafficPolicy Local
     endpoints: tuple[ServiceEndpoint, ...] = ()
+    has_endpoints: bool = False  # anywhere, ready or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def parse_service(
     if not cluster_ips:
         return None, tuple(reader.problems)
     status = reader.inner(_object(_object(service.get("status")).get("loadBalancer")), "status.loadBalancer")
+    slices = tuple(slices)
     endpoints = [_parse_endpoints(reader, item) for item in slices]
     value = Service(
         namespace,
@@ -102,6 +105,7 @@ def parse_service(
         tuple(ip for ip in status.read_each("ingress", _parse_ingress) if ip is not None),
         reader.read("externalTrafficPolicy", parse_text, "") == "Local",
         tuple(dict.fromkeys(endpoint for some in endpoints for endpoint in some)),
+        any(item.get("endpoints") for item in slices),
     )
     return value, tuple(reader.problems)
 
@@ -147,6 +151,8 @@ def _singles_of(service: Service, configuration: BgpConfiguration, node: str) ->
         if configuration.aggregates_load_balancers:
             lone_balancer = {n.network_address for n in configuration.service_load_balancer_cidrs if _is_single(n)}
             balancer = [ip for ip in balancer if ip in lone_balancer]
+        elif not service.has_endpoints:
+            balancer = []
         return [ip for ip in external if ip in lone] + balancer
     families = {endpoint.address.version for endpoint in service.endpoints if endpoint.node == node}
     cluster = service.cluster_ips if configuration.service_cluster_cidrs else ()
