@@ -89,11 +89,12 @@ def _bucket(controls: Mapping[str, object], way: str, interface: HostInterface, 
         )
         burst = packet
     limit = int(rate * _QUEUE_S) + burst
-    peak_bits = _number(controls, f"{way}Peakrate")
-    peak, least = 0, 0
-    if peak_bits is not None and peak_bits > bits:
-        peak, least = peak_bits // 8, max(packet, _number(controls, f"{way}Minburst") or 0)
+    peak, least = (_number(controls, f"{way}Peakrate") or 0) // 8, 0
+    if peak > rate:
+        least = max(packet, _number(controls, f"{way}Minburst") or 0)
         limit = min(limit, int(peak * _QUEUE_S) + least)
+    else:  # the kernel refuses one that is no higher
+        peak = 0
     limit = min(max(limit, _QUEUE_BYTES + packet), _U32_MAX)
     return TokenBucket(rate, limit, _ticks(burst, rate), peak, _ticks(least, peak) if peak else 0)
 

@@ -216,3 +216,19 @@ def test_what_fails_is_done_again(host_n1: Namespace, limited_pod: Namespace, li
         until(lambda: host_n1.link(DEVICE) is None and rates(host_n1) == (0, 0), "no limit is left", 30)
     reached = trace.read_text()
     assert all(f"{plan.rpartition(':1:')[0]}\n" in reached for plan in f"{FAILURES},{REMOVALS}".split(","))
+
+
+def test_the_last_limit_goes_though_that_fails_once(
+    host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path
+) -> None:
+    """And what took its place on the interface since is somebody else's."""
+    ask(limits, ingressBandwidth=50 * MBIT)
+    with running(host_n1, limits, "n1", tmp_path / "n1", CALICO_FAULT="netlink.qdisc-delete:before:1:fail"):
+        until_limited(host_n1, 50 * MBIT, 0)
+        ask(limits)
+        until_limited(host_n1, 0, 0)
+        ask(limits, ingressBandwidth=60 * MBIT)
+        until_limited(host_n1, 60 * MBIT, 0)
+        tc(host_n1, "qdisc replace dev calia root handle 1: tbf rate 9mbit burst 20000 latency 25ms")
+        ask(limits, egressBandwidth=70 * MBIT)
+        until_limited(host_n1, 9 * MBIT, 70 * MBIT)

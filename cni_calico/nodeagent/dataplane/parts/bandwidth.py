@@ -11,7 +11,7 @@ from collections.abc import Collection
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.shaping import Shaper
-from cni_calico.model.host import LinkShaping
+from cni_calico.model.host import LinkShaping, TokenBucket
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.bandwidth import (
     DEVICE_PREFIX,
@@ -31,8 +31,8 @@ class Bandwidth:
     name = "bandwidth"
 
     def __init__(self) -> None:
-        self._settled = NO_LIMITS
-        self._limited: set[str] = set()  # interfaces that have a limit from this agent
+        self._settled: DesiredBandwidth | None = NO_LIMITS  # None: not known
+        self._limited: dict[str, TokenBucket] = {}  # what this agent has limited interfaces to
 
     def wants(self, changed: Collection[str]) -> bool:
         return False  # who shapes a workload's interface by hand is corrected by the next full pass
@@ -41,7 +41,7 @@ class Bandwidth:
         asked = desired.bandwidth
         if asked == self._settled and (not full or asked == NO_LIMITS):
             return
-        self._settled = NO_LIMITS
+        self._settled = None
         failures = len(done.failed)
         with Shaper(deadline) as shaper:
             held = shaper.read([name for name, shaping in asked.wanted.items() if shaping.egress])
@@ -51,7 +51,7 @@ class Bandwidth:
                 except KernelError as e:
                     done.failed.append(str(e))
             if not desired.additive:
-                self._remove(shaper, asked, done)
+                self._remove(shaper, asked, held, done)
         if len(done.failed) == failures:
             self._settled = asked
 
@@ -61,7 +61,7 @@ class Bandwidth:
             if there.root != shaping.ingress:
                 shaper.limit(name, shaping.ingress)
                 done.changed.append(f"limited what {name} receives to {8 * shaping.ingress.rate} bit/s")
-            self._limited.add(name)
+            self._limited[name] = shaping.ingress
         if shaping.egress is None:
             return
         device = device_name(name)
@@ -77,16 +77,16 @@ class Bandwidth:
                 if other.startswith(_OTHERS_DEVICES):
                     shaper.remove_device(other)
 
-    def _remove(self, shaper: Shaper, asked: DesiredBandwidth, done: Pass) -> None:
-        for name in sorted(self._limited):
+    def _remove(self, shaper: Shaper, asked: DesiredBandwidth, held: dict[str, LinkShaping], done: Pass) -> None:
+        for name, limit in sorted(self._limited.items()):
             shaping = asked.wanted.get(name)
             if shaping is not None and shaping.ingress is not None:
                 continue
             try:
-                if shaper.has(name):
+                if held.get(name, _UNSHAPED).root == limit:  # otherwise it is somebody else's, or of another pod
                     shaper.unlimit(name)
                     done.changed.append(f"no longer limit what {name} receives")
-                self._limited.discard(name)
+                del self._limited[name]
             except KernelError as e:
                 done.failed.append(str(e))
         owners = {device_name(name): name for name in asked.workloads} if asked.strays else {}
