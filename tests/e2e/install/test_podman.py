@@ -11,6 +11,7 @@ import pytest
 
 from cni_calico.model.identity import OWN
 from tests.conftest import ROOT
+from tests.e2e.install.front_policy import FRONT_POLICY
 
 pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.takes(20)]
 
@@ -92,18 +93,6 @@ say links "$(ip -o link | grep -c ' cali' || :)"
 say log "$(grep -c ' ms$' /run/agent.log)"
 """
 
-# port 80 of whatever has the label, from any container
-POLICY = {
-    "apiVersion": "projectcalico.org/v3",
-    "kind": "GlobalNetworkPolicy",
-    "metadata": {"name": "front"},
-    "spec": {
-        "selector": f"{OWN}role == 'front'",
-        "types": ["Ingress"],
-        "ingress": [{"action": "Deny", "protocol": "TCP", "destination": {"ports": [80]}}, {"action": "Allow"}],
-    },
-}
-
 
 def conflist() -> str:
     """The network configuration that docs/hosts.md has people write."""
@@ -114,7 +103,7 @@ def conflist() -> str:
 
 def test_a_host_with_podman(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "conflist").write_text(conflist())
-    (tmp_path / "policy").write_text(json.dumps(POLICY))
+    (tmp_path / "policy").write_text(json.dumps(FRONT_POLICY))
     environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "BUNDLE": str(bundle), "CONFLIST": str(tmp_path / "conflist")}
     environ["POLICY"] = str(tmp_path / "policy")
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", HOST]

@@ -12,6 +12,7 @@ import pytest
 from cni_calico.model.identity import OWN
 from tests.conftest import LAB_CACHE, ROOT
 from tests.deadlines import until
+from tests.e2e.install.front_policy import FRONT_POLICY
 from tests.e2e.systemd.machine import Machine, machine
 
 pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -28,16 +29,6 @@ RUN = (
     *("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
 )
 SERVE = "echo hello >/index.html; httpd -f -p 81 -h / & httpd -f -p 80 -h /"
-POLICY = {
-    "apiVersion": "projectcalico.org/v3",
-    "kind": "GlobalNetworkPolicy",
-    "metadata": {"name": "front"},
-    "spec": {
-        "selector": f"{OWN}role == 'front'",
-        "types": ["Ingress"],
-        "ingress": [{"action": "Deny", "protocol": "TCP", "destination": {"ports": [80]}}, {"action": "Allow"}],
-    },
-}
 
 
 @pytest.fixture
@@ -64,7 +55,7 @@ def test_a_policy_follows_the_containers_label(trixie: Machine) -> None:
     assert "This host is set up." in done.stdout
     networks = json.loads(trixie.run("podman", "network", "inspect", "calico").stdout)
     assert networks[0]["driver"] == "calico"
-    trixie.write("/run/policy.json", json.dumps(POLICY))
+    trixie.write("/run/policy.json", json.dumps(FRONT_POLICY))
     trixie.calicoctl("apply", "-f", "/run/policy.json")
     trixie.run(*RUN, "--name", "client", "box", "sleep", "1000")
     trixie.run(*RUN, "--name", "web", "--label", "role=front", "box", "sh", "-c", SERVE)
