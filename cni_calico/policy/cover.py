@@ -29,6 +29,11 @@ class Cover:
     def __init__(self) -> None:
         self._by_size: dict[int, _FamilyCover] = {}
 
+    @property
+    def looked_at(self) -> int:
+        """How many networks all changes so far looked at: what they cost."""
+        return sum(family.looked_at for family in self._by_size.values())
+
     def change(
         self, added: Iterable[PackedNet], removed: Iterable[PackedNet]
     ) -> tuple[frozenset[PackedNet], frozenset[PackedNet]]:
@@ -54,10 +59,11 @@ def _by_size(nets: Iterable[PackedNet]) -> dict[int, set[_Net]]:
 class _FamilyCover:
     """``nets`` and ``kept``, their cover, are sorted: a network comes before those that it contains."""
 
-    __slots__ = ("bits", "kept", "nets")
+    __slots__ = ("bits", "kept", "looked_at", "nets")
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
+        self.looked_at = 0
         self.nets: list[_Net] = []
         self.kept: list[_Net] = []
 
@@ -67,6 +73,7 @@ class _FamilyCover:
         """
         self.nets = _exchanged(self.nets, added, removed)
         if _MANY * (len(added) + len(removed)) > len(self.nets):
+            self.looked_at += len(self.nets) + len(self.kept)
             before, self.kept = set(self.kept), _covered(self.nets, self.bits)
             after = set(self.kept)
             return after - before, before - after
@@ -90,8 +97,10 @@ class _FamilyCover:
 
         new: list[_Net] = []
         for region in self._regions(sorted(added | removed)):
-            gone.update(_inside(self.kept, region, self.bits))
-            new += _covered(_inside(self.nets, region, self.bits), self.bits)
+            kept, nets = _inside(self.kept, region, self.bits), _inside(self.nets, region, self.bits)
+            self.looked_at += len(kept) + len(nets)
+            gone.update(kept)
+            new += _covered(nets, self.bits)
         for net in new:
             add(net)
         for net in new:

@@ -27,6 +27,8 @@ _LAST = object()
 NETWORK_SET = "NetworkSet"
 NETWORK_SETS = ("GlobalNetworkSet", NETWORK_SET)
 _ASKED_EVERY = 2000  # members
+_LOOKED_AT_ONCE = 40_000  # networks that a flush looks at: some 20 ms
+_EACH_CHANGE = 4  # a network that comes or goes costs as much as so many that are looked at
 
 
 class NoRoom(Exception):
@@ -60,7 +62,7 @@ class Sets:
         self._unsettled: dict[str, None] = {}  # ids whose need began or ended, and nothing has followed from it yet
         self._making: dict[str, Steps[None]] = {}  # sets that do not have all their members yet: the steps left
         self._sets: dict[str, CountedSet] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}
         self._index: LabelIndex[ResourceKey, str] = LabelIndex(self._on_match)
         self._items: dict[ResourceKey, Labelled] = {}
         self._moving = MovingItems(ItemsOfSets(self._items, self._put, self._rename, self._count_own))
@@ -118,7 +120,7 @@ class Sets:
     @property
     def is_behind(self) -> bool:
         """Whether the last flush has left something to the next."""
-        return bool(self._unsettled) or bool(self._moving)
+        return bool(self._unsettled) or bool(self._moving) or bool(self._changed)
 
     @property
     def services(self) -> int:
@@ -247,7 +249,7 @@ class Sets:
             found.discard(gone)
             found.add(added)
             self.made += len(added)
-            self._changed.add(set_id)
+            self._changed[set_id] = None
 
     def held(self, key: ResourceKey) -> Labelled | ServiceMembers | None:
         """The newest record that counts, or will once it has moved."""
@@ -268,7 +270,7 @@ class Sets:
             for set_id in self._service_sets.get(service, ()):
                 found = self._sets[set_id]
                 found.discard(_service_members(found.source, before))
-                self._changed.add(set_id)
+                self._changed[set_id] = None
         if members is None:
             return
         service = members.namespace, members.name
@@ -277,7 +279,7 @@ class Sets:
         for set_id in self._service_sets.get(service, ()):
             found = self._sets[set_id]
             found.add(_service_members(found.source, members))
-            self._changed.add(set_id)
+            self._changed[set_id] = None
 
     def _on_match(self, set_id: str, label_set: LabelSet[ResourceKey, str], matches: bool) -> None:
         if set_id not in self._sets:  # the set is removed as a whole
@@ -291,18 +293,19 @@ class Sets:
         members = _members(found.source, item)
         found.add(members)
         self.made += len(members)
-        self._changed.add(set_id)
+        self._changed[set_id] = None
 
     def _remove(self, set_id: str, item: Labelled) -> None:
         found = self._sets[set_id]
         found.discard(_members(found.source, item))
-        self._changed.add(set_id)
+        self._changed[set_id] = None
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def flush(self, most_removed: int | None = None) -> SetChanges:
         """``most_removed``: how many sets to remove at most; the others are left to the next flush, as is what large
-        network sets that go or get other labels have besides their first portion.
+        network sets that go or get other labels have besides their first portion, and the networks that have come
+        and gone of sets, once enough were looked at.
         """
         self._moving.step(None if most_removed is None else AT_ONCE)
         removed: set[str] = set()
@@ -318,16 +321,21 @@ class Sets:
                     self._unmake(set_id)
                 del self._sources[set_id]
             del self._unsettled[set_id]
-        made, changed = {}, {}
-        for set_id in self._changed:
+        made, changed, looked_at = {}, {}, 0
+        for set_id in tuple(self._changed):
             found = self._sets[set_id]
-            change = found.take_change()
+            takes_nets = most_removed is None or found.is_new or looked_at < _LOOKED_AT_ONCE
+            before = found.looked_at
+            change = found.take_change(nets=takes_nets)
+            looked_at += found.looked_at - before
+            looked_at += _EACH_CHANGE * (len(change.added.nets) + len(change.removed.nets))
             if found.is_new:
                 found.is_new = False
                 made[set_id] = change.added
             elif change.added or change.removed:
                 changed[set_id] = change
-        self._changed.clear()
+            if not found.is_behind:
+                del self._changed[set_id]
         self._flushed_at = self._asked_at = self.made
         return SetChanges(made, changed, frozenset(removed))
 
@@ -337,7 +345,7 @@ class Sets:
 
     def _begin(self, source: SetSource) -> None:
         found = self._sets[source.id] = CountedSet(source)
-        self._changed.add(source.id)
+        self._changed[source.id] = None
         if not isinstance(source, ServiceSource):
             self._making[source.id] = self._index.adding(source.id, source.selector)
             return
@@ -356,7 +364,7 @@ class Sets:
                 del self._service_sets[source.namespace, source.name]
         else:
             self._index.remove_selector(set_id)
-        self._changed.discard(set_id)
+        self._changed.pop(set_id, None)
 
 
 def _size(item: Labelled) -> int:

@@ -51,6 +51,12 @@ class Told:
             self.members[name] = self.members[name] - removed | added
 
 
+def covered(members: set[object]) -> set[int]:
+    """The addresses of NETS that are in these members, by themselves or in a network."""
+    contains = (bytes((10, 0, 0, 0)), 16) in members
+    return {i for i in range(1, 31, 2) if contains or bytes((10, 0, 0, i)) in members}
+
+
 def matched(item: Labelled | None) -> dict[str, set[object]]:
     found = {}
     for number, text in enumerate(SELECTORS):
@@ -64,6 +70,7 @@ def small_portions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sets, "AT_ONCE", 3)
         patched.setattr(moving, "AT_ONCE", 3)
+        patched.setattr(sets, "_LOOKED_AT_ONCE", 3)
         yield
 
 
@@ -85,6 +92,8 @@ def test_the_end_is_the_same_and_what_counts_all_the_time_is_never_missing(chang
                 for name, members in matched(versions[0]).items():
                     kept = members.intersection(*(matched(one).get(name, set()) for one in versions))
                     assert {one for one in kept if isinstance(one, bytes)} <= told.members.get(name, set())
+                    always = set.intersection(*(covered(matched(one).get(name, set())) for one in versions))
+                    assert always <= covered(told.members.get(name, set()))
             if not told.sets.is_behind:
                 before, since = dict(stored), {}
     for _ in range(1000):
@@ -112,6 +121,24 @@ def test_each_flush_moves_a_portion_and_each_set_has_its_turn() -> None:
         left.append([sum(address[0] == 10 + i for address in told.members["0"]) for i in range(2)])
     assert len(left) > 100 and all(abs(one - other) <= 2 for one, other in left) and left[-1] == [0, 0]
     assert told.sets.held(KEYS[0]) is None
+
+
+def test_networks_of_many_sets_come_and_go_set_by_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of adjoining networks one goes: the few that contain the others are found anew for each of the sets."""
+    monkeypatch.setattr(sets, "_LOOKED_AT_ONCE", 1000)
+    told, nets = Sets(), [(bytes((10, 0, i // 128, i % 128 * 2)), 31) for i in range(512)]
+    for number in range(20):
+        told.need(SelectorSource(str(number), parse_selector(f"has(x) || y == '{number}'")))
+    told.set_item(KEYS[0], item_of({"x": "1"}, nets))
+    told.flush(1)
+    told.set_item(KEYS[0], item_of({"x": "1"}, nets[:100] + nets[101:]))
+    told.set_item(KEYS[1], item_of({"x": "1"}, [bytes((10, 9, 9, 9))]))
+    flushes = [told.flush(1)]
+    assert len(flushes[0].changed) == 20  # the address waits for no networks
+    while told.is_behind:
+        flushes.append(told.flush(1))
+    divided = [{name for name, change in one.changed.items() if change.removed.nets} for one in flushes]
+    assert sum(map(len, divided)) == 20 == len(set.union(*divided)) and all(1 <= len(one) <= 3 for one in divided)
 
 
 def test_whoever_changes_labels_all_the_time_leaves_no_more_than_there_is() -> None:
