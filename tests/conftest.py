@@ -47,7 +47,7 @@ SUMMARY = "summary"  # the property of a test whose value is a line at the end o
 
 # beginnings of reasons that are good ones anywhere: asked for with --slow, not in that datastore, no commits of before
 # in this copy of the sources
-MAY_BE_SKIPPED = ("slow: ", "backend: ", "history: ")
+MAY_BE_SKIPPED = ("slow: ", "backend: ", "history: ", "docker28: ", "docker29: ")
 KERNEL = "kernel: "  # of the marker's reasons
 
 
@@ -78,6 +78,11 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
     "docker": (lambda: has_tool("docker-20.10/usr/sbin/dockerd"), "docker: tests/setup/tests.sh unpacks it"),
+    "docker28": (lambda: has_tool("docker-28/usr/sbin/dockerd"), "docker28: Debian's newest suite has another one"),
+    "docker29": (
+        lambda: has_tool("bin/dockerd", "docker-28/usr/sbin/dockerd"),
+        "docker29: tests/setup/docker.sh builds it",
+    ),
     "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),
     "registries": (
         lambda: (

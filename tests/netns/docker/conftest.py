@@ -1,4 +1,4 @@
-"""One machine with Docker for each module: dockerd takes a second to start."""
+"""One machine with Docker for each module: dockerd takes a second to start. Newer releases only with ``--slow``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.netns.docker.machine import Machine, docker_machine
+from tests.netns.docker.machine import OLDEST, Machine, docker_machine
+
+NEWER = [
+    pytest.param(release, marks=(pytest.mark.slow, getattr(pytest.mark, f"docker{release}"))) for release in (28, 29)
+]
 
 
-@pytest.fixture(scope="module")
-def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+@pytest.fixture(scope="module", params=[OLDEST, *NEWER])
+def docker_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     root: Path = tmp_path_factory.mktemp("docker")
-    with docker_machine(root, CALICO_DOCKER_POLICY_WAIT="1s") as made:
+    with docker_machine(root, str(request.param), CALICO_DOCKER_POLICY_WAIT="1s") as made:
         yield made
 
 

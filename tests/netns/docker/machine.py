@@ -22,10 +22,10 @@ from tests.conftest import LAB_CACHE, ROOT
 from tests.deadlines import until
 from tests.netns.policing.lab import NODE, Lab, lab
 
-TREE = LAB_CACHE / "docker-20.10"
+OLDEST = "20.10"
 IMAGE = "box"
 APPLETS = ("sh", "nc", "sleep", "ip", "cat", "true")
-PATH = f"{TREE}/usr/sbin:{TREE}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 NAMESPACE = "libnetwork"
 # the first process: it reaps what others leave
 FIRST = """
@@ -53,8 +53,12 @@ exec "$2" -c "$3"
 class Machine:
     """``docker`` runs a command of Docker's client; ``lab`` is the node's datastore and policy engine."""
 
-    def __init__(self, root: Path, made: Lab) -> None:
+    def __init__(self, root: Path, made: Lab, release: str) -> None:
         self.root, self.lab = root, made
+        tree = LAB_CACHE / f"docker-{OLDEST if release == OLDEST else '28'}"
+        dockerd = f"{LAB_CACHE}/bin:" if release == "29" else ""
+        self.path = f"{dockerd}{tree}/usr/sbin:{tree}/usr/bin:{PATH}"
+        self.plugin_dir = tree / "usr/libexec/docker/cli-plugins"
         self.boots = 0
         self.first: subprocess.Popen[bytes] | None = None
         self.pid = 0  # of the first process, as the host sees it
@@ -106,7 +110,7 @@ class Machine:
             self._programs[name] = subprocess.Popen(
                 ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", *argv],
                 stdout=log, stderr=log,
-                env={"PATH": PATH, "TMPDIR": str(self.root), "PYTHONPATH": str(ROOT), **(environ or {})},
+                env={"PATH": self.path, "TMPDIR": str(self.root), "PYTHONPATH": str(ROOT), **(environ or {})},
             )  # fmt: skip
 
     def end(self, name: str, with_signal: signal.Signals = signal.SIGTERM) -> int:
@@ -190,7 +194,7 @@ class Machine:
 
     @property
     def _environ(self) -> dict[str, str]:
-        return {"PATH": PATH, "DOCKER_HOST": f"unix://{self.root}/docker.sock", "HOME": str(self.root)}
+        return {"PATH": self.path, "DOCKER_HOST": f"unix://{self.root}/docker.sock", "HOME": str(self.root)}
 
     def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self._in_machine("docker", *arguments, check=check)
@@ -285,14 +289,14 @@ def _import_image(machine: Machine) -> None:
 
 
 @contextmanager
-def docker_machine(root: Path, **driver_environ: str) -> Iterator[Machine]:
+def docker_machine(root: Path, release: str = OLDEST, **driver_environ: str) -> Iterator[Machine]:
     """A machine with an IP pool, dockerd and the driver; nothing of calico-node until the lab's engine starts."""
     with lab(root) as made:
         made.host.set_sysctl("ipv4/ip_forward", "1")  # so that Docker leaves the policy of FORWARD alone
         made.host.do("neigh", "add", "192.0.2.1", "lladdr", "02:00:00:00:00:01", "dev", "uplink")
         made.put("IPPool", "pool", {"cidr": "10.65.0.0/24", "blockSize": 28, "nodeSelector": "all()"})
         made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
-        machine = Machine(root, made)
+        machine = Machine(root, made, release)
         machine.driver_environ = driver_environ
         try:
             machine.power_on()
