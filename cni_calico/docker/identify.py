@@ -61,7 +61,7 @@ def record_endpoint(
 
 def identify(host: DockerHost, endpoint_id: str, deadline: Deadline) -> bool:
     """Complete the record of an endpoint whose container was not known; whether it is complete. Raises CalicoError."""
-    with host.locks.hold(endpoint_id):
+    with host.locks.hold(endpoint_id, deadline):
         endpoint = host.state.endpoints.get(endpoint_id)
         if endpoint is None or endpoint.known or endpoint.owed or not endpoint.sandbox:
             return True
@@ -78,6 +78,6 @@ def rename(host: DockerHost, container: str, deadline: Deadline) -> None:
     for endpoint in host.state.endpoints.all():
         if endpoint.container == container and not endpoint.owed:
             owner = read_container_of(host.engine, container, deadline)
-            with host.locks.hold(endpoint.id):
+            with host.locks.hold(endpoint.id, deadline):
                 if owner is not None and host.state.endpoints.get(endpoint.id) is not None:
                     record_endpoint(host, endpoint, owner, deadline)

@@ -69,7 +69,7 @@ class NetworkDriver:
     def create_endpoint(self, fields: RequestFields) -> Mapping[str, Any]:
         """Raises CalicoError, with nothing done; the kernel is not touched."""
         asked, host = parse_endpoint(fields), self._host
-        with host.locks.hold(asked.id):
+        with host.locks.hold(asked.id, call_deadline()):
             for address in asked.addresses:
                 self._require_free(asked.id, address)
             mac = asked.mac or format_mac(random_mac(os.urandom(6)))
@@ -99,7 +99,7 @@ class NetworkDriver:
 
     def _delete(self, id: str, deadline: Deadline) -> None:
         host = self._host
-        with host.locks.hold(id):
+        with host.locks.hold(id, deadline):
             leave(host, id, deadline)
             remove_record(host, id, deadline)
             host.state.endpoints.remove(id)
@@ -110,7 +110,7 @@ class NetworkDriver:
     def join(self, fields: RequestFields) -> Mapping[str, Any]:
         """Waits for the policy; without it the interface stays closed. Raises CalicoError, with everything undone."""
         host, id, sandbox = self._host, fields.id("EndpointID"), fields.text("SandboxKey")
-        with host.locks.hold(id):
+        with host.locks.hold(id, call_deadline()):
             endpoint = host.state.endpoints.get(id)
             if endpoint is None or endpoint.owed:
                 raise InvalidConfig(f"cannot connect the container: there is no endpoint {id[:12]}")
@@ -135,7 +135,7 @@ class NetworkDriver:
     def _place(self, endpoint: DockerEndpoint) -> DockerEndpoint:
         """Give it the first next hop that its container does not have yet, and write its file. Raises CalicoError."""
         host = self._host
-        with host.locks.hold(f"sandbox {endpoint.sandbox}"):
+        with host.locks.hold(f"sandbox {endpoint.sandbox}", call_deadline()):
             mates = (each for each in host.state.endpoints.all() if each.sandbox and each.sandbox == endpoint.sandbox)
             taken = {each.hop for each in mates if each.id != endpoint.id}
             hop = next((hop for hop in range(1, HOPS + 1) if hop not in taken), 0)
@@ -203,7 +203,7 @@ class NetworkDriver:
         host, id = self._host, fields.id("EndpointID")
 
         def act(deadline: Deadline) -> None:
-            with host.locks.hold(id):
+            with host.locks.hold(id, deadline):
                 leave(host, id, deadline)
 
         if host.state.endpoints.get(id) is not None:
@@ -215,11 +215,11 @@ class NetworkDriver:
         host, id, asked = self._host, fields.id("EndpointID"), parse_ports(fields)
         if not asked:
             return {}
-        with host.locks.hold(id):
+        deadline = call_deadline()
+        with host.locks.hold(id, deadline):
             endpoint = host.state.endpoints.get(id)
             if endpoint is None or endpoint.owed:
                 raise InvalidConfig(f"cannot publish {asked[0]}: there is no endpoint {id[:12]}")
-            deadline = call_deadline()
             forwards = host.ports.bind(id, asked, [ip_address(address) for address in endpoint.addresses])
             try:
                 host.state.endpoints.put(replace(endpoint, ports=list(map(render_forward, forwards))))
@@ -235,7 +235,7 @@ class NetworkDriver:
         host, id = self._host, fields.id("EndpointID")
 
         def act(deadline: Deadline) -> None:
-            with host.locks.hold(id):
+            with host.locks.hold(id, deadline):
                 self._withdraw(id, deadline)
 
         found = host.state.endpoints.get(id)

@@ -23,6 +23,9 @@ _LATER_S = 5.0
 def leave(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
     """Remove what is in the kernel. Raises KernelError. The caller holds the endpoint's lock."""
     host.ports.withdraw(endpoint, deadline)
+    found = host.state.endpoints.get(endpoint)
+    if found is not None and found.ports:  # dockerd 29 does not always revoke them
+        host.state.endpoints.change(endpoint, ports=[])
     with Host() as kernel:
         remove_link(kernel, endpoint, deadline)
     host.gate.forget(endpoint)
@@ -30,7 +33,7 @@ def leave(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
 
 def take_down(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
     """Remove an endpoint, and its addresses if they are owed. Raises CalicoError; then it is still owed."""
-    with host.locks.hold(endpoint):
+    with host.locks.hold(endpoint, deadline):
         found = host.state.endpoints.get(endpoint)
         if found is None:
             return

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
-from cni_calico.errors import KernelError
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DeadlineExceeded, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.documents.fields import brief
@@ -179,14 +180,15 @@ _SHAPES: dict[str, Callable[[Any], bool]] = {
 
 
 class EntryLocks:
-    """One lock for each name in use."""
+    """One lock for each name in use. Who waits for one waits until a deadline: dockerd waits for an answer for ever."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
-    def hold(self, name: str) -> _HeldLock:
-        return _HeldLock(self, name)
+    def hold(self, name: str, deadline: Deadline) -> _HeldLock:
+        """Entering it raises DeadlineExceeded."""
+        return _HeldLock(self, name, deadline)
 
     def take(self, name: str) -> threading.Lock:
         with self._guard:
@@ -204,12 +206,14 @@ class EntryLocks:
 
 
 class _HeldLock:
-    def __init__(self, locks: EntryLocks, name: str) -> None:
-        self._locks, self._name = locks, name
+    def __init__(self, locks: EntryLocks, name: str, deadline: Deadline) -> None:
+        self._locks, self._name, self._deadline = locks, name, deadline
 
     def __enter__(self) -> None:
         self._lock = self._locks.take(self._name)
-        self._lock.acquire()
+        if not self._lock.acquire(timeout=self._deadline.remaining_s()):
+            self._locks.give_back(self._name)
+            raise DeadlineExceeded(f"cannot go on with {self._name[:12]}: another call for it does not end")
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cni_calico.deadline import Deadline
 from cni_calico.docker.state import DockerEndpoint, DockerState, EntryLocks, HeldAddress
+from cni_calico.errors import DeadlineExceeded
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 
@@ -60,9 +62,12 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path) -> None:
 
 def test_one_name_s_lock_is_another_name_s_not() -> None:
     locks, inside = EntryLocks(), threading.Event()
-    with locks.hold("a"):
-        thread = threading.Thread(target=lambda: [inside.set() for _ in (1,) if locks.hold("a").__enter__() is None])
-        with locks.hold("b"):
+    with locks.hold("a", Deadline.after(60)):
+        with pytest.raises(DeadlineExceeded), locks.hold("a", Deadline.after(0)):
+            pass
+        held = locks.hold("a", Deadline.after(60))
+        thread = threading.Thread(target=lambda: [inside.set() for _ in (1,) if held.__enter__() is None])
+        with locks.hold("b", Deadline.after(60)):
             thread.start()
             assert not inside.is_set()
     thread.join()
