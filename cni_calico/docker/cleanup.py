@@ -17,9 +17,11 @@ from cni_calico.deadline import Deadline
 from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_members
 from cni_calico.docker.context import DockerHost
 from cni_calico.docker.identify import identify, learn_name, rename
+from cni_calico.docker.links import is_attached
 from cni_calico.docker.removal import release_held, take_down
-from cni_calico.docker.state import DockerEndpoint
-from cni_calico.errors import CalicoError
+from cni_calico.docker.state import JOINED, DockerEndpoint
+from cni_calico.errors import CalicoError, TryAgain
+from cni_calico.plugin.network.host import Host
 
 _Paying = Callable[[DockerHost, str, Deadline], None]
 
@@ -123,6 +125,7 @@ class DockerCleanup:
             found = members[network] = read_members(host.engine, network, Deadline.after(_STEP_S))
             if found.found:
                 learn_name(host, network, found.name)
+        unknown: list[str] = []
         for endpoint in host.state.endpoints.all():
             if self._is_over(endpoint, members.get(endpoint.network)):
                 host.log.warning(f"endpoint {endpoint.id[:12]} is removed: Docker does not have it any more")
@@ -131,17 +134,30 @@ class DockerCleanup:
                     if (held := host.state.holding(address)) is not None:
                         host.state.addresses.change(held.id, owed=True)
                 take_down(host, endpoint.id, Deadline.after(_STEP_S))
-            elif not endpoint.known:
-                identify(host, endpoint.id, Deadline.after(_STEP_S))
+            elif endpoint.known:
+                self._compare_name(endpoint, members[endpoint.network])
+            elif not identify(host, endpoint.id, Deadline.after(_STEP_S)):
+                unknown.append(endpoint.id[:12])
         self._owe_unused()
         for network in [each.id for each in host.state.networks.all()]:
             if not members[network].found and not any(each.network == network for each in host.state.endpoints.all()):
                 self._forget_network(network)
+        if unknown:
+            raise TryAgain(f"cannot find out whose these endpoints are, so they are closed: {', '.join(unknown)}")
 
     def _is_over(self, endpoint: DockerEndpoint, members: NetworkMembers | None) -> bool:
-        if members is None or endpoint.owed or self._host.now() - endpoint.made_s < OLD_S:
+        old_s = OLD_S + self._host.settings.policy_wait_s  # Join waits so long
+        if members is None or endpoint.owed or self._host.now() - endpoint.made_s < old_s:
             return False
-        return not members.found or endpoint.id not in members.endpoints
+        if not members.found or endpoint.id not in members.endpoints:
+            return True
+        with Host() as kernel:  # Docker has put the container's end back, and Leave got lost
+            return endpoint.step == JOINED and not is_attached(kernel, endpoint.id, Deadline.after(_STEP_S))
+
+    def _compare_name(self, endpoint: DockerEndpoint, members: NetworkMembers) -> None:
+        """It may have got another one while nobody listened to Docker's events."""
+        if members.endpoints.get(endpoint.id, endpoint.name) != endpoint.name:
+            self.renamed(endpoint.container)
 
     def _owe_unused(self) -> None:
         """Addresses that no endpoint of ours has got: dockerd was killed, or another network driver took them."""
@@ -158,9 +174,9 @@ class DockerCleanup:
             release_held(host, held.id, Deadline.after(_STEP_S))
 
     def _forget_network(self, network: str) -> None:
-        """One that is being made is not known to Docker yet, either: only one that had a name."""
+        """One that is being made is not known to Docker yet, either: only one that had a name, or is old."""
         held = self._host.state.networks.get(network)
-        if held is not None and held.name:
+        if held is not None and (held.name or self._host.now() - held.made_s > OLD_S):
             self._host.state.networks.remove(network)
 
     def renamed(self, container: str) -> None:

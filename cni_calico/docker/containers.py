@@ -94,21 +94,34 @@ def find_container(sandbox: str, docker_root: str = DOCKER_ROOT) -> DockerContai
         except (OSError, OutOfBounds):
             continue  # it has ended
         for line in lines:
-            if found := _CONTAINER_ID.search(line):
+            found = _CONTAINER_ID.search(line)
+            if found and not is_guest(found.group(1), docker_root):
                 return _read_config(found.group(1), docker_root)
     return None
 
 
+def is_guest(container_id: str, docker_root: str) -> bool:
+    """Whether its namespace is another container's (``--network container:NAME``)."""
+    document = _read_object(f"{docker_root}/containers/{container_id}/hostconfig.json")
+    return str(document.get("NetworkMode", "")).startswith("container:")
+
+
 def _read_config(container_id: str, docker_root: str) -> DockerContainer | None:
-    path = f"{docker_root}/containers/{container_id}/config.v2.json"
-    try:
-        document = _object(json.loads(read_bytes(path, limit=CONFIG_BYTES)))
-    except (OSError, OutOfBounds, ValueError, RecursionError):
+    document = _read_object(f"{docker_root}/containers/{container_id}/config.v2.json")
+    if not document:
         return None
     config = _object(document.get("Config"))
     name = str(document.get("Name", "")).removeprefix("/")
     labels = _texts(config.get("Labels"))
     return DockerContainer(container_id, ContainerIdentity(name, str(config.get("Image", "")), labels=labels))
+
+
+def _read_object(path: str) -> Mapping[str, Any]:
+    """Nothing if it cannot be read."""
+    try:
+        return _object(json.loads(read_bytes(path, limit=CONFIG_BYTES)))
+    except (OSError, OutOfBounds, ValueError, RecursionError):
+        return {}
 
 
 def read_docker_root(engine: DockerEngine, deadline: Deadline) -> str:

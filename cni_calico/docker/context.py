@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from cni_calico.docker.containers import DOCKER_ROOT
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
 from cni_calico.docker.ports import PortPublisher
+from cni_calico.docker.serving import CALLS
 from cni_calico.docker.settings import DockerSettings
 from cni_calico.docker.state import DockerState, EntryLocks
 from cni_calico.log import Log
@@ -19,7 +21,8 @@ from cni_calico.plugin.call.services import CallDatastore, Services
 @dataclass(slots=True)
 class DockerHost:
     """``boot``: of this host. ``now``: Unix time. ``docker_root``: where Docker's own files are.
-    ``later_until``: until then what is to be removed is left to the clean-up, because the datastore does not answer.
+    ``turns``: of calls that run at once. ``later_until``: until then what is to be removed is left to the clean-up,
+    because the datastore does not answer.
     """
 
     settings: DockerSettings
@@ -34,6 +37,7 @@ class DockerHost:
     log: Log
     now: Callable[[], float]
     locks: EntryLocks = field(default_factory=EntryLocks)
+    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(CALLS))
     docker_root: str = DOCKER_ROOT
     later_until: float = 0.0  # monotonic
     wake: Callable[[], None] = lambda: None  # the clean-up

@@ -49,14 +49,13 @@ def network_name(host: DockerHost, network: str) -> str:
     return held.name if held is not None else ""
 
 
-def record_endpoint(
-    host: DockerHost, endpoint: DockerEndpoint, owner: DockerContainer | None, deadline: Deadline
-) -> None:
+def record_endpoint(host: DockerHost, endpoint: DockerEndpoint, owner: DockerContainer, deadline: Deadline) -> None:
     """Write its record with what is known of its container, under the endpoint's lock. Raises CalicoError."""
     network = network_name(host, endpoint.network)
-    ensure_record(host, endpoint, owner, network, deadline)
-    if owner is not None:
-        host.state.endpoints.change(endpoint.id, container=owner.id, known=bool(network))
+    left_out = ensure_record(host, endpoint, owner, network, deadline)
+    host.state.endpoints.change(
+        endpoint.id, container=owner.id, name=owner.identity.name, known=bool(network), left_out=list(left_out)
+    )
 
 
 def identify(host: DockerHost, endpoint_id: str, deadline: Deadline) -> bool:

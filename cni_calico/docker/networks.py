@@ -13,6 +13,7 @@ from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
+from cni_calico.backoff import Backoff
 from cni_calico.deadline import Deadline
 from cni_calico.docker.context import DockerHost, call_deadline
 from cni_calico.docker.documents import (
@@ -40,7 +41,7 @@ from cni_calico.plugin.mtu import DEFAULT_MTU, MIN_MTU
 from cni_calico.plugin.network.host import Host
 from cni_calico.plugin.network.plan import format_mac, random_mac
 
-_SANDBOX_S, _SANDBOX_LOOK_S = 20.0, 0.01
+_SANDBOX_S, _SANDBOX_LOOK_S, _SANDBOX_LAST_S = 20.0, 0.01, 0.5
 _IDENTIFY_S = 2.0  # Docker's next call for the endpoint waits so long at most
 
 
@@ -59,7 +60,9 @@ class NetworkDriver:
     def create_network(self, fields: RequestFields) -> Mapping[str, Any]:
         """Raises InvalidConfig, KernelError."""
         asked = parse_network(fields)
-        self._host.state.networks.put(DockerNetwork(asked.id, asked.mtu, asked.ingress), durable=True)
+        self._host.state.networks.put(
+            DockerNetwork(asked.id, asked.mtu, asked.ingress, made_s=self._host.now()), durable=True
+        )
         return {}
 
     def delete_network(self, fields: RequestFields) -> Mapping[str, Any]:
@@ -125,12 +128,21 @@ class NetworkDriver:
                 raise
         if not is_recorded:
             self._identify_later(id)
-        elif waits and not host.gate.wait(id, Deadline.after(host.settings.policy_wait_s)):
+        elif waits and not self._wait_for_policy(id):
             host.log.warning(
                 f"endpoint {id[:12]} starts closed: its policy is not known to be in force after "
                 f"{host.settings.policy_wait_s:g} s; it opens as soon as calico-node says that it is"
             )
         return render_join(id, addresses, host.settings.interface_prefix, endpoint.hop)
+
+    def _wait_for_policy(self, id: str) -> bool:
+        """Whether it is in force. Other calls take the turn meanwhile: containers that end do not wait for this."""
+        host = self._host
+        host.turns.release()
+        try:
+            return host.gate.wait(id, Deadline.after(host.settings.policy_wait_s))
+        finally:
+            host.turns.acquire()
 
     def _place(self, endpoint: DockerEndpoint) -> DockerEndpoint:
         """Give it the first next hop that its container does not have yet, and write its file. Raises CalicoError."""
@@ -146,7 +158,9 @@ class NetworkDriver:
         return placed
 
     def _set_up(self, endpoint: DockerEndpoint, addresses: list[Address], deadline: Deadline) -> bool:
-        """Make link, record and routes; whether the record has been written."""
+        """Make link, record and routes; whether the record has been written: not for a container that nobody knows,
+        because no policy that selects it would apply.
+        """
         host, families = self._host, frozenset[int](address.version for address in addresses)
         owner = find_owner(host, endpoint, deadline)
         remove_former_connections(addresses, host.services, deadline)
@@ -157,10 +171,10 @@ class NetworkDriver:
             index = make_link(kernel, endpoint.id, mac, self._mtu(endpoint.network, deadline), families, deadline)
             if endpoint.hop > 1 and 6 in families:
                 add_next_hop(kernel, endpoint.id, index, IPv6Address(next_hops(endpoint.hop)[6]), deadline)
-            if owner is not None or host.engine.is_open:
+            if owner is not None:
                 record_endpoint(host, endpoint, owner, deadline)
             ensure_routes(kernel, endpoint.id, index, addresses, deadline, host.log)
-        return owner is not None or host.engine.is_open
+        return owner is not None
 
     def _undo(self, id: str) -> None:
         """Docker deletes the endpoint afterwards, and releases its addresses."""
@@ -174,15 +188,14 @@ class NetworkDriver:
 
     def _await_identity(self, id: str) -> None:
         """The container's namespace appears when Join has been answered, and before its program runs."""
-        limit, pause = Deadline.after(_SANDBOX_S), threading.Event()
+        limit, pause, pauses = Deadline.after(_SANDBOX_S), threading.Event(), Backoff(_SANDBOX_LOOK_S, _SANDBOX_LAST_S)
         while not limit.expired():
             try:
                 if identify(self._host, id, limit.sooner(_IDENTIFY_S)):
                     return
             except CalicoError as e:
                 self._host.log.warning(f"endpoint {id[:12]}: {e}")
-                pause.wait(1.0)
-            pause.wait(_SANDBOX_LOOK_S)
+            pause.wait(pauses.next())
         self._host.wake()
 
     def _mtu(self, network: str, deadline: Deadline) -> int:

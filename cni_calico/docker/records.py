@@ -20,7 +20,7 @@ from cni_calico.docker.documents import host_name
 from cni_calico.docker.state import DockerEndpoint
 from cni_calico.kernel.filter.port_table import PortForward
 from cni_calico.model.documents.codec import decode_endpoint, encode
-from cni_calico.model.identity import LIBNETWORK, ContainerIdentity, IdentityLabels, merge_labels, plan_labels
+from cni_calico.model.identity import LIBNETWORK, IdentityLabels, merge_labels, plan_labels
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import endpoint_name, sha1_hex
 from cni_calico.model.resources import EndpointPort, Metadata, Resource, WorkloadEndpoint
@@ -70,10 +70,10 @@ def plan_profile(network: str, ingress: str, *, now: str, uid: str) -> Resource:
 
 
 def plan_labels_of(
-    container: DockerContainer | None, network: str, own: Mapping[str, str], *, all_labels: bool
+    container: DockerContainer, network: str, own: Mapping[str, str], *, all_labels: bool
 ) -> IdentityLabels:
     """PURE: who the container is, as labels; ``own``: those of ``--driver-opt``, which come before the container's."""
-    identity = container.identity if container is not None else ContainerIdentity()
+    identity = container.identity
     labels = {**(identity.labels if all_labels else {}), **own}
     return plan_labels(replace(identity, labels=labels), network)
 
@@ -123,9 +123,11 @@ def with_identity(record: WorkloadEndpoint, planned: WorkloadEndpoint) -> Worklo
 
 
 def ensure_record(
-    host: DockerHost, endpoint: DockerEndpoint, container: DockerContainer | None, network: str, deadline: Deadline
-) -> None:
-    """Write the endpoint's record, and its network's Profile before. Raises CalicoError."""
+    host: DockerHost, endpoint: DockerEndpoint, container: DockerContainer, network: str, deadline: Deadline
+) -> tuple[str, ...]:
+    """Write the endpoint's record, and its network's Profile before; returns what is left out of its labels, and why.
+    Raises CalicoError.
+    """
     now, uid = rfc3339(host.now()), host.services.new_uid
     held = host.state.networks.get(endpoint.network)
     if network and host.settings.create_profiles:
@@ -134,9 +136,7 @@ def ensure_record(
     labels = plan_labels_of(container, network, endpoint.labels, all_labels=host.settings.label_endpoints)
     for why in labels.left_out:
         host.log.warning(f"endpoint {endpoint.id[:12]}: {why}")
-    planned = plan_record(
-        host.node, endpoint, labels, network, container.id if container is not None else "", now=now, uid=uid()
-    )
+    planned = plan_record(host.node, endpoint, labels, network, container.id, now=now, uid=uid())
     key = endpoint_key(host.node, endpoint.id)
 
     def change(current: Versioned | None) -> Document:
@@ -145,6 +145,7 @@ def ensure_record(
         return encode(with_identity(decode_endpoint(key, current.value), planned))
 
     update(host.datastore.store, key, change, deadline)
+    return labels.left_out
 
 
 def remove_record(host: DockerHost, endpoint: str, deadline: Deadline) -> None:

@@ -25,7 +25,7 @@ from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
 from cni_calico.docker.networks import NetworkDriver
 from cni_calico.docker.ports import PortPublisher
-from cni_calico.docker.serving import CALLS, DockerCall, DriverServer, adopt_listeners, open_listener
+from cni_calico.docker.serving import DockerCall, DriverServer, adopt_listeners, open_listener
 from cni_calico.docker.settings import parse_docker_settings, read_docker_node
 from cni_calico.docker.state import DockerState
 from cni_calico.errors import InvalidConfig
@@ -132,12 +132,11 @@ class DockerProcess:
         }
         self.host.state.read()
         self._cleanup.begin()
-        turns = threading.Semaphore(CALLS)
         calls = {
             NETWORK_SOCKET: network_calls(NetworkDriver(self.host)),
             IPAM_SOCKET: ipam_calls(AddressDriver(self.host)),
         }
-        servers = [DriverServer(listeners[name], calls[name], BARE, turns, self.log) for name in listeners]
+        servers = [DriverServer(listeners[name], calls[name], BARE, self.host.turns, self.log) for name in listeners]
         for name, work in (
             *((f"calls-{at}", server.run) for at, server in enumerate(servers)),
             ("clean-up", self._cleanup.run),

@@ -25,12 +25,13 @@ MADE, JOINED = "made", "joined"  # steps of an endpoint
 
 @dataclass(frozen=True, slots=True)
 class DockerNetwork:
-    """``name`` "": Docker has not told it yet."""
+    """``name`` "": Docker has not told it yet. ``made_s``: Unix time."""
 
     id: str
     mtu: int = 0
     ingress: str = ""
     name: str = ""
+    made_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class DockerEndpoint:
     """``waits``: its interface is closed until its policy is in force. ``known``: its record says who the container is.
     ``owed``: it is to be removed. ``made_s``: Unix time. ``labels``: of ``--driver-opt``. ``hop``: which of its
     container's networks it is, and so which next hop is its own. ``ports``: published ones
-    (``docker.ports:render_forward``).
+    (``docker.ports:render_forward``). ``container``, ``name``: the container's ID and name. ``left_out``: what of it is
+    no label, a sentence each.
     """
 
     id: str
@@ -65,10 +67,12 @@ class DockerEndpoint:
     step: str = MADE
     sandbox: str = ""
     container: str = ""
+    name: str = ""
     waits: bool = False
     known: bool = False
     hop: int = 1
     ports: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     owed: bool = False
 
 
@@ -85,12 +89,16 @@ class Shelf(Generic[Shelved]):
         self._entries: dict[str, Shelved] = {}
         self.unreadable: tuple[str, ...] = ()
 
-    def read(self) -> None:
-        """Read the directory; unreadable files are logged. Raises KernelError."""
+    def read(self, *, only_look: bool = False) -> None:
+        """Read the directory, which is made unless it is to be looked at only; unreadable files are logged. Raises
+        KernelError.
+        """
         found, unreadable = {}, []
         try:
-            self._files.make_directory(self._directory, 0o700)
-            for name in self._files.names(self._directory):
+            if not only_look:
+                self._files.make_directory(self._directory, 0o700)
+            there = not only_look or self._files.exists(self._directory)
+            for name in self._files.names(self._directory) if there else ():
                 if name.startswith(".") or not name.endswith(".json"):
                     continue
                 path = f"{self._directory}/{name}"
@@ -229,10 +237,10 @@ class DockerState:
         self.addresses: Shelf[HeldAddress] = Shelf(files, f"{base}/addresses", HeldAddress, log)
         self.endpoints: Shelf[DockerEndpoint] = Shelf(files, f"{base}/endpoints", DockerEndpoint, log)
 
-    def read(self) -> None:
+    def read(self, *, only_look: bool = False) -> None:
         """Raises KernelError."""
         for shelf in (self.networks, self.addresses, self.endpoints):
-            shelf.read()
+            shelf.read(only_look=only_look)
 
     def holding(self, address: str) -> HeldAddress | None:
         return self.addresses.find(lambda held: held.address == address)

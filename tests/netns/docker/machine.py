@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -108,7 +109,7 @@ class Machine:
         """A program in the machine; its output is log/NAME."""
         with open(self.root / "log" / name, "ab") as log:
             self._programs[name] = subprocess.Popen(
-                ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", *argv],
+                [*self._enter, *argv],
                 stdout=log, stderr=log,
                 env={"PATH": self.path, "TMPDIR": str(self.root), "PYTHONPATH": str(ROOT), **(environ or {})},
             )  # fmt: skip
@@ -130,15 +131,18 @@ class Machine:
         return path.read_text() if path.exists() else ""
 
     @property
+    def _enter(self) -> tuple[str, ...]:
+        return ("nsenter", "-t", str(self.pid), "-m", "-p", "-n")
+
+    @property
     def plugins(self) -> Path:
         """Where Docker looks for drivers, as the host sees it."""
         return Path("/proc", str(self.pid), "root", "run", "docker", "plugins")
 
     # -- programs -----------------------------------------------------------------------------------------------------
 
-    def start_driver(self, *, activated: bool = False, **environ: str) -> None:
-        """``activated``: its sockets are held for it, and the first call starts it."""
-        given = {
+    def _driver_environ(self) -> dict[str, str]:
+        return {
             "DATASTORE_TYPE": "local",
             "DATASTORE_PATH": str(self.root / "store.db"),
             "NODENAME": NODE,
@@ -147,8 +151,11 @@ class Machine:
             "CALICO_NODENAME_FILE": str(self.root / "state" / "nodename"),
             "CALICO_DOCKER_SOCKET": str(self.root / "docker.sock"),
             **self.driver_environ,
-            **environ,
         }
+
+    def start_driver(self, *, activated: bool = False, **environ: str) -> None:
+        """``activated``: its sockets are held for it, and the first call starts it."""
+        given = {**self._driver_environ(), **environ}
         before, command = self.log(), (sys.executable, "-m", "cni_calico.docker.main")
         if activated:
             sockets = (f"--listen=/run/docker/plugins/{name}.sock" for name in ("calico", "calico-ipam"))
@@ -160,6 +167,29 @@ class Machine:
         self.start("driver", *command, environ=given)
         until(lambda: "serving" in self.log()[len(before) :] or not self.is_running("driver"), "the driver serves")
         assert self.is_running("driver"), self.log()
+
+    def status(self) -> str:
+        """What ``calico-docker -status`` prints, also to stderr."""
+        environ = {**self._environ, **self._driver_environ(), "PYTHONPATH": str(ROOT)}
+        argv = [*self._enter, sys.executable, "-m", "cni_calico.docker.main", "-status"]
+        done = subprocess.run(argv, capture_output=True, text=True, env=environ)
+        return done.stdout + done.stderr
+
+    def ask(self, name: str, call: str, **fields: Any) -> dict[str, Any]:
+        """A call to one of the driver's sockets, as dockerd would make it; the answer."""
+        body = json.dumps(fields).encode()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(self.plugins / f"{name}.sock"))
+            client.sendall(f"POST /{call} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            answer = b"".join(iter(lambda: client.recv(4096), b""))
+        return dict(json.loads(answer.partition(b"\r\n\r\n")[2]))
+
+    def age(self, *kinds: str) -> None:
+        """Everything of these kinds that the driver, which does not run, has made is an hour older."""
+        for kind in kinds:
+            for path in (self.root / "state" / "docker" / kind).glob("*.json"):
+                document = json.loads(path.read_text())
+                path.write_text(json.dumps({**document, "made_s": document["made_s"] - 3600}))
 
     def start_docker(self, *, wait: bool = True) -> None:
         base = str(self.root)
@@ -182,11 +212,11 @@ class Machine:
         self.end("dockerd", signal.SIGKILL)
         pidfile = self.root / "exec" / "containerd" / "containerd.pid"
         with suppress(OSError, ValueError):
-            self._in_machine("kill", "-9", pidfile.read_text().strip(), check=False)
+            self.in_machine("kill", "-9", pidfile.read_text().strip(), check=False)
         (self.root / "pid").unlink(missing_ok=True)
 
-    def _in_machine(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", *argv]
+    def in_machine(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [*self._enter, *argv]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=self._environ)
         if check and done.returncode:
             raise AssertionError(f"{argv}: {done.stderr}{done.stdout}\n{self.log()[-3000:]}")
@@ -197,11 +227,11 @@ class Machine:
         return {"PATH": self.path, "DOCKER_HOST": f"unix://{self.root}/docker.sock", "HOME": str(self.root)}
 
     def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self._in_machine("docker", *arguments, check=check)
+        return self.in_machine("docker", *arguments, check=check)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """A command that is not waited for."""
-        command = ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", "docker", *arguments]
+        command = [*self._enter, "docker", *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._environ)
 
     def refused(self, *arguments: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.docker.containers import find_container, read_container, read_members
+from cni_calico.docker.containers import find_container, is_guest, read_container, read_members
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.log import SILENT
 from tests.deadlines import SOON
@@ -39,6 +39,15 @@ def test_a_container_by_its_name() -> None:
     assert found is not None and found.identity.name == "web" and found.identity.labels == {"app": "a"}
     assert read_container(Answering({"/containers/json": []}), "web", SOON) is None
     assert read_container(Answering({"/containers/json": {"x": 1}}), "web", SOON) is None
+
+
+def test_a_container_in_another_one_s_namespace_does_not_own_it(tmp_path: Path) -> None:
+    for name, mode in (("a" * 64, "shop"), ("b" * 64, f"container:{'a' * 64}")):
+        directory = tmp_path / "containers" / name
+        directory.mkdir(parents=True)
+        (directory / "hostconfig.json").write_text(json.dumps({"NetworkMode": mode}))
+    assert not is_guest("a" * 64, str(tmp_path)) and is_guest("b" * 64, str(tmp_path))
+    assert not is_guest("c" * 64, str(tmp_path)), "it has no file: the next step says that it is not known"
 
 
 def test_a_namespace_that_is_nobody_s(tmp_path: Path) -> None:

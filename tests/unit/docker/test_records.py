@@ -49,7 +49,7 @@ def test_upstream_s_key_and_our_labels() -> None:
 
 
 def test_what_others_have_written_stays() -> None:
-    first = plan_record("n", ENDPOINT, plan_labels_of(None, "", {}, all_labels=True), "", "", now="t", uid="u")
+    first = plan_record("n", ENDPOINT, plan_labels_of(container(""), "", {}, all_labels=True), "", "", now="t", uid="u")
     theirs = encode(first)
     theirs["metadata"]["labels"]["team"] = "red"
     theirs["spec"]["profiles"] = ["mine"]

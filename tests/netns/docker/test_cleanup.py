@@ -1,0 +1,65 @@
+"""What Docker does not know any more, and did not tell, is removed once Docker, asked, has answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.deadlines import until
+from tests.netns.docker.machine import Machine
+
+pytestmark = [pytest.mark.netns, pytest.mark.docker]
+
+OURS = {"AddressSpace": "CalicoGlobalAddressSpace", "Pool": "0.0.0.0/0"}
+
+
+def lone_address(box: Machine) -> str:
+    answer = box.ask("calico-ipam", "IpamDriver.RequestAddress", PoolID="CalicoPoolIPv4", Address="", Options=None)
+    return str(answer["Address"])
+
+
+def lone_endpoint(box: Machine, network: str, endpoint: str) -> None:
+    """Of a container that Docker has never had."""
+    interface: dict[str, Any] = {"Address": lone_address(box), "AddressIPv6": "", "MacAddress": ""}
+    ids = {"NetworkID": network, "EndpointID": endpoint}
+    made = box.ask("calico", "NetworkDriver.CreateEndpoint", **ids, Interface=interface, Options={})
+    assert made["Interface"]["MacAddress"]
+    sandbox = f"/run/docker/netns/{endpoint[:12]}"
+    joined = box.ask("calico", "NetworkDriver.Join", **ids, SandboxKey=sandbox)
+    assert joined["InterfaceName"]["SrcName"] == f"temp{endpoint[:11]}"
+
+
+def test_what_docker_does_not_know_is_removed_and_what_it_knows_stays(box: Machine) -> None:
+    """Endpoints, addresses and networks; also one whose interface Docker has put back to the host."""
+    box.network("web")
+    for name in ("stays", "torn"):
+        box.run(name, "web")
+    web = box.inspect("stays")["NetworkSettings"]["Networks"]["web"]
+    lone_endpoint(box, web["NetworkID"], "e" * 64)
+    lone_address(box)
+    box.ask("calico", "NetworkDriver.CreateNetwork", NetworkID="f" * 64, Options={}, IPv4Data=[OURS], IPv6Data=[])
+    assert len(box.veths()) == 3 and len(box.handles()) == 4 and len(box.files("networks")) == 2
+    until(lambda: "eeeeeeeeeeee" in box.status(), "it is shown")
+    torn = str(box.inspect("torn")["State"]["Pid"])
+    box.in_machine("nsenter", "-t", torn, "-n", "ip", "link", "set", "eth0", "netns", "1")
+    assert len(box.files("endpoints")) == 3, "they are young"
+    box.end("driver")
+    box.age("endpoints", "addresses", "networks")
+    box.start_driver()
+    until(lambda: set(box.records()) == {"stays"} and len(box.handles()) == 1, "one is left")
+    until(lambda: len(box.files("endpoints")) == len(box.files("addresses")) == len(box.veths()) == 1, "of everything")
+    assert box.files("endpoints")[0]["id"] == web["EndpointID"]
+    until(lambda: len(box.files("networks")) == 1, "and of networks")
+
+
+def test_a_name_that_docker_gave_while_nobody_listened(box: Machine) -> None:
+    box.network("web")
+    box.run("old", "web")
+    box.end("driver")
+    box.docker("rename", "old", "new")
+    box.start_driver()
+    until(lambda: set(box.records()) == {"new"}, "it is asked when the driver starts")
+    assert " new " in box.status() and "the driver answers" in box.status()
+    box.end("driver")
+    assert "the driver does not answer" in box.status() and " new " in box.status()
