@@ -42,6 +42,7 @@ fi
 if [ -n "${all:-}" ]; then
   if [ "$(id -u)" = 0 ]; then KERNELS_ARCH=arm64 tests/setup/kernels.sh 6.1; fi
   for part in actionlint lab browser netavark registries; do "tests/setup/$part.sh"; done
+  tests/setup/docker.sh 28 29
 fi
 # each of the processes below, and each program that a test starts, would compile the sources once more; pytest's copies
 # of the test modules are made by the first one that imports them, while the executables are built
