@@ -80,7 +80,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "docker": (lambda: has_tool("docker-20.10/usr/sbin/dockerd"), "docker: tests/setup/tests.sh unpacks it"),
     "docker28": (lambda: has_tool("docker-28/usr/sbin/dockerd"), "docker28: Debian's newest suite has another one"),
     "docker29": (
-        lambda: has_tool("bin/dockerd", "docker-28/usr/sbin/dockerd"),
+        lambda: has_tool("docker-29/dockerd", "docker-29/runc", "docker-28/usr/sbin/dockerd"),
         "docker29: tests/setup/docker.sh builds it",
     ),
     "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Docker, for the tests of its network driver: unpacked, not installed, so that no daemon of this machine is started or
-# changed. 20.10 is this Debian's; 28 is that of Debian's newest suite, with its compose; 29 is dockerd built from its Go
-# module, beside the rest of 28.
+# changed. 20.10 is this Debian's; 28 is that of Debian's newest suite, with its compose; 29 is dockerd, and the runc that
+# it needs, built from their Go modules, beside the rest of 28.
 #
 #   tests/setup/docker.sh [--check] [20.10 | 28 | 29]...     --check: only say (by exit status) whether they are there
 #
@@ -19,13 +19,15 @@ LIBRARIES=(libdevmapper1.02.1 libsystemd0 runc)
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 DOCKERD=v2.0.0-beta.24
 MODULE=github.com/moby/moby/v2
+RUNC=v1.3.4
+NEWEST=$LAB_CACHE/docker-29
 
 check=
 if [ "${1:-}" = --check ]; then check=1 && shift; fi
 [ $# != 0 ] || set -- 20.10
 there() {
   case $1 in
-    29) built "$BIN/dockerd" "$DOCKERD" ;;
+    29) built "$NEWEST/dockerd" "$DOCKERD" && built "$NEWEST/runc" "$RUNC" ;;
     *) [ -x "$LAB_CACHE/docker-$1/usr/sbin/dockerd" ] && [ -x "$LAB_CACHE/docker-$1/usr/bin/containerd" ] ;;
   esac
 }
@@ -84,9 +86,15 @@ for release; do
       ;;
     29)
       find_go
-      dir=$(module "$BIN/dockerd" "$DOCKERD" "$MODULE" </dev/null)
+      debian_install gcc libc6-dev
+      dir=$(module "$NEWEST/runc" "$RUNC" github.com/opencontainers/runc </dev/null)
+      (cd "$dir" && GOTOOLCHAIN=local GOWORK=off GOFLAGS=-buildvcs=false CGO_ENABLED=1 nice "$GO" build -mod=mod \
+        -trimpath -ldflags "-s -w" -o "$NEWEST/runc" github.com/opencontainers/runc)
+      echo "$RUNC" >"$LAB_CACHE/mod/runc.version"
+      rm -rf "$dir"
+      dir=$(module "$NEWEST/dockerd" "$DOCKERD" "$MODULE" </dev/null)
       sed -i 's/^go .*/go 1.26.0/' "$dir/go.mod"
-      compile "$BIN/dockerd" "$DOCKERD" "$dir" "$MODULE/cmd/dockerd" "-X $MODULE/dockerversion.Version=29.0.0"
+      compile "$NEWEST/dockerd" "$DOCKERD" "$dir" "$MODULE/cmd/dockerd" "-X $MODULE/dockerversion.Version=29.0.0"
       rm -rf "$dir"
       ;;
   esac
