@@ -18,7 +18,7 @@ from cni_calico.directories import BOOT_TABLE, POLICY_DECISION
 from cni_calico.docker.documents import host_name
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
-from cni_calico.kernel.filter.boot_table import apply_waiting
+from cni_calico.kernel.filter.boot_table import apply_waiting, is_waiting
 from cni_calico.log import Log
 from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.resources import Address
@@ -81,6 +81,15 @@ class PolicyGate:
                 if deadline.expired():
                     return False
                 self._changed.wait(max(0.001, deadline.remaining_s()))
+        return True
+
+    def repair(self, deadline: Deadline) -> bool:
+        """Close again what another program has opened; whether it had. Raises KernelError."""
+        with self._guard:
+            if not self._closed or is_waiting(self._closed, deadline):
+                return False
+            self._closed = None
+            self._write()
         return True
 
     def waiting(self) -> frozenset[str]:

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.documents import PortRequest
 from cni_calico.docker.state import DockerEndpoint
 from cni_calico.errors import CalicoError, InvalidConfig
-from cni_calico.kernel.filter.port_table import PortForward, apply_forwards
+from cni_calico.kernel.filter.port_table import PortForward, apply_forwards, read_forwards
 from cni_calico.log import Log
 from cni_calico.model.resources import Address
 
@@ -41,6 +42,7 @@ class PortPublisher:
         self._log = log
         self._guard = threading.Lock()
         self._published: dict[str, _Published] = {}
+        self._written: Any = None  # what the packet filter has listed after the last change
 
     def bind(
         self, endpoint: str, asked: Sequence[PortRequest], addresses: Sequence[Address]
@@ -63,7 +65,20 @@ class PortPublisher:
     def apply(self, deadline: Deadline) -> None:
         """Forward what is bound, and nothing else. Raises KernelError."""
         with self._guard:
-            apply_forwards([each for one in self._published.values() for each in one.forwards], deadline)
+            self._apply(deadline)
+
+    def _apply(self, deadline: Deadline) -> None:
+        self._written = None
+        apply_forwards([each for one in self._published.values() for each in one.forwards], deadline)
+        self._written = read_forwards(deadline)
+
+    def repair(self, deadline: Deadline) -> bool:
+        """Forward again what another program has changed; whether it had. Raises KernelError."""
+        with self._guard:
+            if not self._published or self._written == read_forwards(deadline):
+                return False
+            self._apply(deadline)
+        return True
 
     def withdraw(self, endpoint: str, deadline: Deadline) -> None:
         """Absent is success. Raises KernelError; then the ports are still bound."""
@@ -72,7 +87,7 @@ class PortPublisher:
             if former is None or not former.forwards:
                 return
             try:
-                apply_forwards([each for one in self._published.values() for each in one.forwards], deadline)
+                self._apply(deadline)
             except CalicoError:
                 self._published[endpoint] = former
                 raise

@@ -25,6 +25,7 @@ from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
 from cni_calico.docker.networks import NetworkDriver
 from cni_calico.docker.ports import PortPublisher
+from cni_calico.docker.repair import TableRepair
 from cni_calico.docker.serving import DockerCall, DriverServer, adopt_listeners, open_listener
 from cni_calico.docker.settings import parse_docker_settings, read_docker_node
 from cni_calico.docker.state import DockerState
@@ -141,6 +142,7 @@ class DockerProcess:
             *((f"calls-{at}", server.run) for at, server in enumerate(servers)),
             ("clean-up", self._cleanup.run),
             ("gate", self._gate.run),
+            ("repair", TableRepair(self._gate, self.host.ports, self.log).run),
             ("events", self._engine.follow),
         ):
             self._start(name, work)

@@ -98,6 +98,16 @@ def apply_waiting(interfaces: Collection[str], deadline: Deadline, before: Colle
             programs.restore(family, script, deadline)
 
 
+def is_waiting(interfaces: Collection[str], deadline: Deadline) -> bool:
+    """Whether all of these are closed by nftables, or cannot be: who flushes it, flushes the whole table. Raises
+    KernelError.
+    """
+    if why_no_nf_tables(plan_waiting(interfaces), deadline):
+        return True
+    with NfTables() as kernel:
+        return kernel.has_table(WAITING, deadline)
+
+
 def _is_changed(operations: Sequence[Operation], deadline: Deadline) -> bool:
     """Whether that was possible; not if somebody else has changed the table."""
     if not operations:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.filter.nft import apply_script, has_table, usable
+from cni_calico.kernel.filter.nft import apply_script, has_table, read_table, usable
 
 PORT_TABLE = "calico-published"
 FAMILIES = {4: "ip", 6: "ip6"}
@@ -38,6 +39,11 @@ def apply_forwards(forwards: Collection[PortForward], deadline: Deadline) -> Non
             raise KernelError("cannot publish ports: nft is not installed, or this kernel has no nf_tables")
         if mine or has_table(family, PORT_TABLE, deadline):
             apply_script(render_forwards(mine, version), deadline)
+
+
+def read_forwards(deadline: Deadline) -> Any:
+    """What is in force, to be compared with another reading. Raises KernelError."""
+    return [read_table(family, PORT_TABLE, deadline) for family in FAMILIES.values()]
 
 
 def render_forwards(forwards: Collection[PortForward], version: int) -> str:

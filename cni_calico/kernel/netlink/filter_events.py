@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import EAGAIN, ENOBUFS
 from select import POLLIN, poll
@@ -55,10 +55,13 @@ class Happened:
 
 
 class FilterMonitor:
-    """Events of the network namespace that the opening thread was in. Any thread may call ``wake``."""
+    """Events of the network namespace that the opening thread was in. Any thread may call ``wake``. ``own_port`` 0: no
+    change is our own.
+    """
 
-    def __init__(self, table: str, own_port: int) -> None:
-        self._table = wire.attribute(_TABLE, table.encode() + b"\0")
+    def __init__(self, tables: str | Sequence[str], own_port: int) -> None:
+        named = (tables,) if isinstance(tables, str) else tables
+        self._tables = tuple(wire.attribute(_TABLE, table.encode() + b"\0") for table in named)
         self._own_port = own_port
         self._pending = False  # an unfinished transaction of another program has changed our table
         self._happened = Happened(links=None)
@@ -161,7 +164,7 @@ class FilterMonitor:
             if message.kind >> 8 != NFTABLES:
                 continue
             if message.kind != _NEWGEN:
-                self._pending = self._pending or message.payload.startswith(self._table, GENERAL_BYTES)
+                self._pending = self._pending or message.payload.startswith(self._tables, GENERAL_BYTES)
             elif self._pending:
                 self._pending = False
                 name = wire.attributes(message.payload, GENERAL_BYTES).get(_PROCESS_NAME)

@@ -57,7 +57,7 @@ class Machine:
     def __init__(self, root: Path, made: Lab, release: str) -> None:
         self.root, self.lab = root, made
         tree = LAB_CACHE / f"docker-{OLDEST if release == OLDEST else '28'}"
-        dockerd = f"{LAB_CACHE}/bin:" if release == "29" else ""
+        dockerd = f"{LAB_CACHE}/docker-29:" if release == "29" else ""
         self.path = f"{dockerd}{tree}/usr/sbin:{tree}/usr/bin:{PATH}"
         self.plugin_dir = tree / "usr/libexec/docker/cli-plugins"
         self.boots = 0

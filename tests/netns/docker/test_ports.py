@@ -91,6 +91,8 @@ def test_a_published_port_is_reached_from_everywhere_that_policies_allow(box: Ma
         until(lambda: not knock(other, HOST, 8080), "another policy")
         box.lab.remove("GlobalNetworkPolicy", "allow")
         until(lambda: knock(other, HOST, 8080), "no policy")
+        box.lab.host.run("nft", "delete table ip calico-published")
+        until(lambda: knock(other, HOST, 8080), "another program has removed it, and it is back")
         box.end("driver", signal.SIGKILL)
         assert knock(other, HOST, 8080), "without the driver"
         box.start_driver()
