@@ -31,11 +31,12 @@ _TICK_S = 0.25
 @dataclass(slots=True)
 class ChildService:
     """A process to keep running. ``once``: it has to succeed only once; services that name it in ``after`` wait for
-    that. ``anyway`` returns whether they may start although it has failed.
+    that. ``anyway`` returns whether they may start although it has failed. ``command``: of another program of ours.
     """
 
     name: str
     arguments: Sequence[str]
+    command: Sequence[str] = ()
     once: bool = False
     after: str = ""
     anyway: Callable[[], bool] = lambda: False
@@ -122,7 +123,9 @@ class Supervisor:
 
     def _start(self, service: ChildService, now: float) -> None:
         try:
-            child = Child.start([*self._command, *service.arguments], env=self._environ, output_fd=self._lines.fd)
+            child = Child.start(
+                [*(service.command or self._command), *service.arguments], env=self._environ, output_fd=self._lines.fd
+            )
         except KernelError as e:
             service.ended(now)
             self._log.error(f"{e}; next try in {service.pause_s:g} s")
@@ -169,13 +172,21 @@ def own_command() -> list[str]:
     return [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "cni_calico.nodeagent.main"]
 
 
+def docker_command() -> list[str]:
+    """The command of Docker's drivers, which are beside this executable."""
+    if getattr(sys, "frozen", False):
+        return [os.path.join(os.path.dirname(os.path.realpath(sys.executable)), "calico-docker")]
+    return [sys.executable, "-m", "cni_calico.docker.main"]
+
+
 def services_of_run(
-    *, startup: bool, was_set_up: Callable[[], bool] = lambda: False, data_plane: bool = True
+    *, startup: bool, was_set_up: Callable[[], bool] = lambda: False, data_plane: bool = True, docker: bool = False
 ) -> list[ChildService]:
     """The processes of ``calico-node run``; the CNI server waits for none of the others.
 
     ``was_set_up``: whether start-up succeeded here before. If so, its failure is no reason to leave the node's
     workloads without an agent, or other nodes without routes to them. ``data_plane`` False: another agent maintains it.
+    ``docker``: with Docker's drivers, which wait for none of the others either.
     """
     services = [ChildService("the CNI server", ["-cni-server"])]
     parts = ["-felix", "-confd", "-allocate-tunnel-addrs", "-monitor-addresses", "-monitor-token", "-complete-startup"]
@@ -189,4 +200,6 @@ def services_of_run(
         services.append(ChildService("the agent", parts, after="start-up", anyway=was_set_up))
     else:
         services.append(ChildService("the agent", parts))
+    if docker:
+        services.append(ChildService("Docker's drivers", (), docker_command()))
     return services

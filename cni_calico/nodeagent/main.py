@@ -223,7 +223,10 @@ def _supervise(chosen: set[str]) -> int:
     nodename_file = directories.nodename_file(os.environ)
     data_plane = os.environ.get("CALICO_DISABLE_FELIX", "").strip().lower() not in TRUE
     services = services_of_run(
-        startup="run" in chosen, was_set_up=lambda: os.path.exists(nodename_file), data_plane=data_plane
+        startup="run" in chosen,
+        was_set_up=lambda: os.path.exists(nodename_file),
+        data_plane=data_plane,
+        docker=os.environ.get("CALICO_LIBNETWORK_ENABLED", "").strip().lower() in TRUE,
     )
     run_dir = directories.run_dir(os.environ)
     log = Log("info", context="supervisor: ", as_json=wants_json(os.environ))

@@ -158,6 +158,9 @@ class NodeSettings:
     disable_felix: bool = setting(
         "CALICO_DISABLE_FELIX", FLAG, False, "Run no data plane part here (another agent does)."
     )
+    libnetwork: bool = setting(
+        "CALICO_LIBNETWORK_ENABLED", FLAG, False, "Run Docker's drivers, too (docs/docker.md); the service is better."
+    )
     wait_for_datastore: bool = setting(
         "WAIT_FOR_DATASTORE", FLAG, False, "Wait until the datastore answers instead of failing."
     )
@@ -314,7 +317,6 @@ _RELAY = (
 WITHOUT_EFFECT: Mapping[str, str] = {
     "CALICO_EARLY_NETWORKING": "dual top-of-rack set-ups are not supported",
     "BGP_LOGSEVERITYSCREEN": "set logSeverityScreen in the BGPConfiguration instead",
-    "CALICO_LIBNETWORK_ENABLED": "calico-docker is a service of its own (docs/docker.md)",
     **{
         f"{prefix}_TYPHA{name}": "BGP shares the agent's connection, which FELIX_TYPHA variables describe"
         for prefix in ("CONFD", "CALICO")

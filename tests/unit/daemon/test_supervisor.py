@@ -138,5 +138,7 @@ def test_the_services_of_run():
     assert not agent.anyway()
     assert services_of_run(startup=True, was_set_up=lambda: True)[2].anyway()
     assert [service.after for service in services_of_run(startup=False)] == ["", ""]
+    (*_, docker) = services_of_run(startup=True, docker=True)
+    assert list(docker.command)[-1] == "cni_calico.docker.main" and not docker.after
     without = services_of_run(startup=True, data_plane=False)[2]
     assert set(agent.arguments) - set(without.arguments) == {"-felix"}
