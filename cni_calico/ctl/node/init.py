@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from cni_calico import directories
 from cni_calico.ctl.node.setup import host, podman
 from cni_calico.ctl.node.setup.options import SetupOptions, WantedPeer, parse_options
-from cni_calico.ctl.node.setup.plan import ENVIRONMENT, NETWORK, PlannedFile, plan_files
-from cni_calico.ctl.node.setup.units import NODE
+from cni_calico.ctl.node.setup.plan import ENVIRONMENT, NETWORK, PlannedFile, SetupFacts, plan_files
+from cni_calico.ctl.node.setup.units import DOCKER, DOCKER_SOCKET, NODE
 from cni_calico.ctl.node.setup.written import KEPT, MOVED, WrittenFiles, read_written
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.resources import operations
@@ -30,6 +30,7 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.status import file as agent_status
 
 PODMAN, PEERS = "podman networks", "BGPPeers"
+DOCKER_NETWORK = "docker network create --driver calico --ipam-driver calico-ipam"
 _PAUSE_S = 0.5
 _CHECK_PAUSE_S = 3.0
 
@@ -45,7 +46,7 @@ def init(arguments: Namespace, environ: Mapping[str, str]) -> str:
     written = read_written()
     network = _plan_network(options, written) if facts.netavark else ""
     if arguments.show_only:
-        return _shown(options, files, written, network)
+        return _shown(options, files, written, network, facts)
     host.require_root()
     host.require_systemd()
     _require_ours(files, written, force=arguments.force)
@@ -61,11 +62,17 @@ def init(arguments: Namespace, environ: Mapping[str, str]) -> str:
     _start(gone + changed)
     arguments.say("started calico-node, and with every start of this host before the containers\n")
     _until_ready(environ, deadline)
+    if facts.docker:
+        _start_docker(gone + changed)
+        arguments.say("started Docker's network driver and IPAM driver\n")
     with _configured(arguments):
         _add_peers(options, arguments, environ, written)
         _add_network(options, written, network)
         _check(arguments, deadline, facts.executables)
-    return "This host is set up.\n" + (f"Podman has no network of it: {facts.outdated}.\n" if facts.outdated else "")
+    lines = ["This host is set up."]
+    lines += [f"Podman has no network of it: {facts.outdated}."] if facts.outdated else []
+    lines += [f"A network for Docker: {DOCKER_NETWORK} NAME (docs/docker.md)."] if facts.docker else []
+    return "\n".join([*lines, ""])
 
 
 def _require_ours(files: Sequence[PlannedFile], written: WrittenFiles, *, force: bool) -> None:
@@ -79,7 +86,9 @@ def _require_ours(files: Sequence[PlannedFile], written: WrittenFiles, *, force:
         )
 
 
-def _shown(options: SetupOptions, files: Sequence[PlannedFile], written: WrittenFiles, network: str) -> str:
+def _shown(
+    options: SetupOptions, files: Sequence[PlannedFile], written: WrittenFiles, network: str, facts: SetupFacts
+) -> str:
     """What a run would do. ``network``: with podman's, "" if it gets none."""
     lines = []
     for one in files:
@@ -89,6 +98,7 @@ def _shown(options: SetupOptions, files: Sequence[PlannedFile], written: Written
     conflicts = list(written.conflicts(files))
     lines += [f"refuse {path}: somebody else wrote it, or changed it (--force keeps it aside)" for path in conflicts]
     lines.append(f"systemctl enable {NODE}, and start or restart it")
+    lines += [f"systemctl enable {DOCKER_SOCKET} {DOCKER}, and start or restart them"] if facts.docker else []
     lines += [f"BGPPeer {peer.address}, AS {peer.as_number}" for peer in options.peers]
     if network:
         lines += [f"podman network rm {NETWORK}"] if network == podman.CHANGED else []
@@ -109,6 +119,17 @@ def _start(changed: Sequence[str]) -> None:
     matters = any(path == ENVIRONMENT or path.endswith(".service") for path in changed)
     if matters or not host.is_active(NODE):
         host.systemctl("restart" if matters else "start", NODE)
+
+
+def _start_docker(changed: Sequence[str]) -> None:
+    """The sockets first: they are there while the service starts."""
+    host.systemctl("enable", DOCKER_SOCKET, DOCKER)
+    matters = any(path == ENVIRONMENT or path.endswith((DOCKER, DOCKER_SOCKET)) for path in changed)
+    if not host.is_active(DOCKER_SOCKET):
+        host.systemctl("stop", DOCKER)  # systemd does not open sockets that a running service has opened itself
+        host.systemctl("start", DOCKER_SOCKET)
+    if matters or not host.is_active(DOCKER):
+        host.systemctl("restart" if matters else "start", DOCKER)
 
 
 def _until_ready(environ: Mapping[str, str], deadline: Deadline) -> None:

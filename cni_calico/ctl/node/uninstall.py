@@ -21,7 +21,7 @@ from cni_calico.ctl.node.setup import bird, host
 from cni_calico.ctl.node.setup.plan import COMMAND_LINK, CONFLIST, ENVIRONMENT, NETAVARK_LINK
 from cni_calico.ctl.node.setup.podman import remove_network
 from cni_calico.ctl.node.setup.traces import read_interface_names, remove_traces
-from cni_calico.ctl.node.setup.units import BOOT_TABLE, NODE
+from cni_calico.ctl.node.setup.units import BOOT_TABLE, DOCKER, DOCKER_SOCKET, NODE
 from cni_calico.ctl.node.setup.written import WrittenFiles, read_written
 from cni_calico.ctl.node_datastore import parse_environment_file
 from cni_calico.ctl.opening import open_session
@@ -38,6 +38,7 @@ from cni_calico.nodeagent.boot_table import switch_off
 from cni_calico.nodeagent.context.felix import parse_felix
 
 _LINKS = (NETAVARK_LINK, COMMAND_LINK)  # those made by hand are as dangling as ours
+_UNITS = (DOCKER_SOCKET, DOCKER, NODE, BOOT_TABLE)
 _REMOVE_S = 60.0
 _RECORDS = "removed this node's records"
 _NAME_DATASTORE = (ENVIRONMENT, DEFAULT_PATH)
@@ -94,7 +95,7 @@ def _shown(written: WrittenFiles, interfaces: list[str]) -> str:
     lines = [f"refuse: {len(interfaces)} interfaces of containers are there"] if interfaces else []
     lines += [f"remove {path}" for path in written.digests]
     lines += [f"remove {kind[:-1]} {name}" for kind, names in written.extra.items() for name in names]
-    lines.append(f"systemctl disable --now {NODE} {BOOT_TABLE}")
+    lines.append(f"systemctl disable --now {' '.join(_UNITS)}")
     lines.append("remove this node's records, its interfaces, routes and packet filter rules")
     lines += [f"remove {path}" for path in _directories({})]
     return "\n".join([*lines, "Nothing was changed: --dry-run."]) + "\n"
@@ -149,7 +150,7 @@ def _has_systemd() -> bool:
 def _stop() -> None:
     if not _has_systemd():
         return
-    for unit in (NODE, BOOT_TABLE):
+    for unit in _UNITS:
         if host.has_unit(unit):
             host.systemctl("disable", "--now", unit)
 

@@ -58,6 +58,8 @@ class Machine:
         self.root, self.lab = root, made
         tree = LAB_CACHE / f"docker-{OLDEST if release == OLDEST else '28'}"
         dockerd = f"{LAB_CACHE}/docker-29:" if release == "29" else ""
+        # the runc that is built for it has no seccomp
+        self.docker_options = ("--seccomp-profile", "unconfined") if dockerd else ()
         self.path = f"{dockerd}{tree}/usr/sbin:{tree}/usr/bin:{PATH}"
         self.plugin_dir = tree / "usr/libexec/docker/cli-plugins"
         self.boots = 0
@@ -196,7 +198,7 @@ class Machine:
         self.start(
             "dockerd", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec",
             "--pidfile", f"{base}/pid", "-H", f"unix://{base}/docker.sock",
-            "--cgroup-parent", f"/{self.containers_cgroup}",
+            "--cgroup-parent", f"/{self.containers_cgroup}", *self.docker_options,
         )  # fmt: skip
         if wait:
             self.until_docker_serves()

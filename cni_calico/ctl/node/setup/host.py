@@ -40,6 +40,9 @@ def read_facts() -> SetupFacts:
             )
     packaged = any(os.path.exists(f"{place}/{units.NODE}") for place in _PACKAGED)
     wanted = () if packaged else (units.BOOT_TABLE, units.NODE)
+    docker = bool(find_program("dockerd")) and os.access(f"{directory}/calico-docker", os.X_OK)
+    if docker and not any(os.path.exists(f"{place}/{units.DOCKER}") for place in _PACKAGED):
+        wanted = (*wanted, units.DOCKER_SOCKET, units.DOCKER)
     portmap = next((place for place in REFERENCE_PLUGIN_DIRS if os.access(f"{place}/{PORTMAP}", os.X_OK)), "")
     return SetupFacts(
         directory,
@@ -48,6 +51,7 @@ def read_facts() -> SetupFacts:
         portmap=os.path.realpath(f"{portmap}/{PORTMAP}") if portmap else "",  # the link may be ours
         has_bird=bool(find_program("bird")),
         has_command=_finds_command(directory),
+        docker=docker,
     )
 
 

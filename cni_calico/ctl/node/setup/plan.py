@@ -30,8 +30,9 @@ _HEAD = '# Written by "calicoctl node init"; docs/node-environment.md lists ever
 class SetupFacts:
     """``executables``: the directory of ours. ``units``: those that have to be written, by name, with their text; those
     of a package are there already. ``netavark``: podman makes its networks with it. ``portmap``: where it is, "" if
-    nowhere. ``has_bird``: BIRD is installed. ``has_command``: a shell finds calicoctl. ``outdated``: podman makes its
-    networks with netavark, and this is too old for networks of ours.
+    nowhere. ``has_bird``: BIRD is installed. ``has_command``: a shell finds calicoctl. ``docker``: Docker is installed,
+    and our drivers for it. ``outdated``: podman makes its networks with netavark, and this is too old for networks of
+    ours.
     """
 
     executables: str
@@ -41,6 +42,7 @@ class SetupFacts:
     portmap: str = ""
     has_bird: bool = False
     has_command: bool = False
+    docker: bool = False
     outdated: str = ""
 
 

@@ -11,10 +11,12 @@ from cni_calico.ctl.node.setup.bird import select_routes
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter import iptables
+from cni_calico.kernel.filter.boot_table import apply_waiting
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.legacy.filter import LegacyFilter
 from cni_calico.kernel.filter.legacy.matches import Marks
 from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.kernel.filter.port_table import apply_forwards
 from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink.links import delete_link
@@ -52,6 +54,8 @@ def remove_traces(prefixes: Sequence[str], pools: Sequence[Network], deadline: D
     for _, error in apply_host_routes((), routes, deadline):
         raise error
     _remove_tables(deadline)
+    apply_waiting((), deadline)  # of Docker's driver
+    apply_forwards((), deadline)
     _remove_legacy(deadline)
     return others
 

@@ -15,6 +15,7 @@ from cni_calico.errors import KernelError
 
 NODE = "calico-node.service"
 BOOT_TABLE = "calico-boot-table.service"
+DOCKER, DOCKER_SOCKET = "calico-docker.service", "calico-docker.socket"
 # not with Kubernetes, where etcd or the API server may be a container of theirs
 RUNTIMES = """# Written by "calicoctl node init". Without Kubernetes these start containers by themselves.
 [Unit]
