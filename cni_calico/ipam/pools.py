@@ -1,9 +1,9 @@
 """PURE: which pools a request may use, and which addresses are reserved.
 
 Rule: pools named by the request are used whatever they select, if they are usable at all and serve the purpose at hand;
-otherwise the automatic ones that select both the node and the namespace, sorted by name. A pool whose selector cannot
-be read, which kubectl gets past an API server, selects nothing and is named only if no other pool is left. Every error
-says what was asked for.
+otherwise the automatic ones that select both the node and the namespace, sorted by name. A pool that cannot be read,
+which kubectl gets past an API server, gives nothing, and is named only if no other pool is left; as long as its network
+can be read, no younger pool gives the same addresses. Every error says what was asked for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from cni_calico.errors import InvalidConfig, NoPool
-from cni_calico.model.documents.fields import brief
-from cni_calico.model.resources import Address, IPPool, IPReservation, Network
+from cni_calico.model.documents.fields import JSON, brief
+from cni_calico.model.resources import Address, IPPool, IPReservation, Metadata, Network
 from cni_calico.model.selectors import parse_selector
 
 WORKLOAD, LOAD_BALANCER = "Workload", "LoadBalancer"  # values of a pool's allowedUses
@@ -27,6 +27,21 @@ class NodeFacts:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePool(IPPool):
+    """The network of a pool of which nothing else is known; ``why`` says what is wrong with it."""
+
+    why: str = ""
+
+
+def unreadable_pool(name: str, document: JSON, why: str) -> UnreadablePool | None:
+    """None if its network cannot be read either. It has no blocks, and counts as the oldest pool."""
+    spec = document.get("spec") if isinstance(document, Mapping) else None
+    text = spec.get("cidr") if isinstance(spec, Mapping) else None
+    cidr = _parse_cidr(text) if isinstance(text, str) else None
+    return None if cidr is None else UnreadablePool(Metadata(name), cidr, 0, why=why)
 
 
 def select_pools(
@@ -44,9 +59,11 @@ def select_pools(
     if explicit:
         named = {pool.cidr: pool for pool in (_find_pool(text, usable, pools, family) for text in explicit)}
         return _serving(tuple(named.values()), use)
+    unreadable = (pool for pool in of_family if isinstance(pool, UnreadablePool))
+    wrong = next((_cannot_read(pool) for pool in unreadable), None)
     if not usable:
-        raise NoPool(f"cannot find a qualified ippool: no IPv{family} pool exists that is enabled")
-    selecting, wrong = [], None
+        raise wrong or NoPool(f"cannot find a qualified ippool: no IPv{family} pool exists that is enabled")
+    selecting = []
     for pool in usable:
         try:
             if pool.assignment_mode == "Automatic" and _selects(pool, node, namespace_labels):
@@ -66,9 +83,14 @@ def is_usable(pool: IPPool, pools: Iterable[IPPool]) -> bool:
 def overlapped(pool: IPPool, pools: Iterable[IPPool]) -> IPPool | None:
     """An older pool that covers some of the same addresses with another block size: both would assign them."""
     for other in pools:
-        if other.block_size != pool.block_size and _is_older(other, pool) and other.cidr.overlaps(pool.cidr):
+        comes_first = isinstance(other, UnreadablePool) or _is_older(other, pool)
+        if other.block_size != pool.block_size and comes_first and other.cidr.overlaps(pool.cidr):
             return other
     return None
+
+
+def _cannot_read(pool: UnreadablePool) -> NoPool:
+    return NoPool(f"cannot use IPPool {pool.metadata.name}: {pool.why}")
 
 
 def _is_older(pool: IPPool, than: IPPool) -> bool:
@@ -97,7 +119,13 @@ def _find_pool(text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], fam
         if pool.cidr == wanted:
             return pool
     for pool in pools:
-        other = overlapped(pool, pools) if pool.cidr == wanted else None
+        if pool.cidr != wanted:
+            continue
+        if isinstance(pool, UnreadablePool):
+            raise _cannot_read(pool)
+        other = overlapped(pool, pools)
+        if isinstance(other, UnreadablePool):
+            raise _cannot_read(other)
         if other is not None:
             raise NoPool(
                 f"cannot use IPPool {pool.metadata.name}: it overlaps IPPool {other.metadata.name} ({other.cidr}), "

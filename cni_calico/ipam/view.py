@@ -15,7 +15,7 @@ from typing import Protocol
 from cni_calico.datastore.interface import Datastore, Listing, Versioned, has_transactions
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.pools import NodeFacts
+from cni_calico.ipam.pools import NodeFacts, unreadable_pool
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
     AffinityKey,
@@ -125,7 +125,20 @@ class DirectView:
         return self.node(node, deadline)
 
     def pools(self, deadline: Deadline) -> Sequence[IPPool]:
-        return [codec.decode_pool(_resource_key(i.key), i.value) for i in self._all(ResourceList("IPPool"), deadline)]
+        """One that cannot be read spoils no other. Raises CorruptRecord if none can be read."""
+        listing = self._store.list(ResourceList("IPPool"), deadline)
+        readable, wrong = [], []
+        for item in listing.items:
+            key = _resource_key(item.key)
+            try:
+                readable.append(codec.decode_pool(key, item.value))
+            except CorruptRecord as e:
+                wrong.append((unreadable_pool(key.name, item.value, e.message), e))
+        if not readable:
+            for _, error in wrong:
+                raise error
+            require_readable(listing)
+        return [*readable, *(pool for pool, _ in wrong if pool is not None)]
 
     def reservations(self, deadline: Deadline) -> Sequence[IPReservation]:
         items = self._all(ResourceList("IPReservation"), deadline)

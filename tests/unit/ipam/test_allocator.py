@@ -584,13 +584,31 @@ def test_stored_documents_are_encoded_records(dual):
         assert dual.store.documents()[etcd_path(key)] == encode(record)
 
 
-@pytest.mark.parametrize("kind", ["IPPool", "IPReservation"])
-@pytest.mark.parametrize("raw", [b"{not json", b'{"spec":7}'])
-def test_pools_and_reservations_that_cannot_be_read_stop_the_request(dual, kind, raw):
-    dual.store.plant(ResourceKey(kind, "broken"), raw)
-    with pytest.raises(CorruptRecord, match=f"{kind} broken"):
+UNREADABLE = (b"{not json", b'{"spec":7}')
+
+
+@pytest.mark.parametrize("raw", UNREADABLE)
+def test_reservations_that_cannot_be_read_stop_the_request(dual, raw):
+    dual.store.plant(ResourceKey("IPReservation", "broken"), raw)
+    with pytest.raises(CorruptRecord, match="IPReservation broken"):
         dual.allocator().assign(request("net.a"), soon())
     assert dual.store.commits == []
+
+
+@pytest.mark.parametrize("raw", [*UNREADABLE, b'{"spec":{"cidr":"10.9.0.0/16","blockSize":"big"}}'])
+def test_a_pool_that_cannot_be_read_spoils_no_other(dual, raw):
+    dual.store.plant(ResourceKey("IPPool", "broken"), raw)
+    allocator = dual.allocator()
+    assert len(allocator.assign(request("net.a", num6=1), soon())) == 2
+    allocator.release_handle("net.a", soon())
+
+
+@pytest.mark.parametrize("raw", UNREADABLE)
+def test_a_pool_that_cannot_be_read_is_named_where_there_is_no_other(world, raw):
+    world.store.plant(ResourceKey("IPPool", "broken"), raw)
+    with pytest.raises(CorruptRecord, match="IPPool broken"):
+        world.allocator().assign(request("net.a"), soon())
+    assert world.store.commits == []
 
 
 def test_huge_pools_cost_no_more_than_small_ones(world):

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from cni_calico.errors import NoPool
-from cni_calico.ipam.pools import NodeFacts, pool_of, reserved_networks, select_pools, selects_node
+from cni_calico.ipam.pools import NodeFacts, pool_of, reserved_networks, select_pools, selects_node, unreadable_pool
 from cni_calico.model.resources import IPPool, IPReservation, Metadata
 
 NODE = NodeFacts("n1", {"zone": "a"})
@@ -131,3 +131,23 @@ def test_of_overlapping_pools_with_blocks_of_different_sizes_only_the_oldest_is_
         select_pools([new, old], family=4, node=NODE, explicit=("a-new",))
     with pytest.raises(NoPool, match="no IPv4 pool exists that is enabled"):
         select_pools([new, replace(old, disabled=True)], family=4, node=NODE)  # its blocks may hold addresses still
+
+
+WRONG = {"spec": {"cidr": "10.2.1.0/24", "blockSize": "big"}}
+
+
+def test_no_other_pool_gives_the_addresses_of_one_that_cannot_be_read():
+    unreadable = unreadable_pool("wrong", WRONG, "spec.blockSize is no number")
+    assert unreadable is not None
+    apart, inside = pool("apart", "10.3.0.0/16"), pool("inside", "10.2.1.128/25")
+    assert names(select_pools([unreadable, apart, inside], family=4, node=NODE)) == ["apart"]
+    with pytest.raises(NoPool, match=r"cannot use IPPool wrong: spec\.blockSize is no number"):
+        select_pools([unreadable, inside], family=4, node=NODE)
+    for asked in ("10.2.1.0/24", "10.2.1.128/25"):
+        with pytest.raises(NoPool, match="cannot use IPPool wrong"):
+            select_pools([unreadable, apart, inside], family=4, node=NODE, explicit=[asked])
+
+
+@pytest.mark.parametrize("document", [{}, {"spec": 7}, {"spec": {"cidr": 7}}, {"spec": {"cidr": "10.0.0.0/99"}}])
+def test_a_pool_without_a_network_says_nothing(document):
+    assert unreadable_pool("wrong", document, "") is None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cni_calico.model.kubernetes.custom import METADATA
 from tests.deadlines import until
 from tests.e2e.kubernetes.node import KubeNode
 from tests.e2e.kubernetes.pods import C1, C2, ips
@@ -68,3 +69,10 @@ def test_a_pool_whose_condition_says_no(two_pool_node: KubeNode, make_pod_ns: Ma
     assert two_pool_node.kube.request("GET", f"{POOLS}/pool4")["status"]["conditions"] == [condition]
     until(lambda: turns_away(two_pool_node, make_pod_ns), "the pool is not used any more", 20)
     assert two_pool_node.pod_call("DEL", "one", C1).ok
+
+
+def test_a_pool_that_nobody_can_read(two_pool_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """kubectl gets any text into an annotation."""
+    wrong = {"metadata": {"annotations": {METADATA: "{"}}}
+    two_pool_node.kube.request("PATCH", f"{POOLS}/pool4", wrong, content_type=MERGE)
+    until(lambda: turns_away(two_pool_node, make_pod_ns), "the other pool is used", 20)
