@@ -21,6 +21,7 @@ from cni_calico.install.steps import (
     ensure_binaries,
     ensure_kubeconfig,
     ensure_tls_assets,
+    find_api_group,
     pod_token_file,
     read_template,
 )
@@ -50,7 +51,9 @@ def install(settings: Settings, log: Log) -> Token | None:
 
 def _conflist(settings: Settings, template: str, token: Token | None, tls_files: frozenset[str]) -> str:
     text = "" if token is None else token.text
-    return render_conflist(template, template_values(settings, node=_host_name(), token=text, tls_files=tls_files))
+    group = find_api_group(settings, template, Files(), Deadline.after(TIMEOUT_S))
+    values = template_values(settings, node=_host_name(), token=text, tls_files=tls_files, api_group=group)
+    return render_conflist(template, values)
 
 
 def _host_name() -> str:

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 from cni_calico import faults
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.login import SERVICE_ADDRESS, read_file
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.kubernetes.token import Token, find_token, render_kubeconfig
 from cni_calico.deadline import Deadline
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
-from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, InstallFailed, InvalidConfig
+from cni_calico.errors import DatastoreForbidden, DatastoreUnavailable, DeadlineExceeded, InstallFailed, InvalidConfig
 from cni_calico.install.plugin_versions import read_version, reason_to_stay
 from cni_calico.install.settings import HOST_BIN_DIRS, KUBECONFIG, TLS_DIR, Settings
+from cni_calico.install.template import API_GROUP_VARIABLE
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.process import clean_environment, run
 from cni_calico.log import Log
 from cni_calico.model.access import KubernetesAccess, parse_proxy_variables
+from cni_calico.model.keys import ResourceKey
 
 COPY = faults.declare("install.copy")
 BUNDLED = ("calico", "calico-ipam")  # each comes with its NAME.python
@@ -272,22 +276,25 @@ def _read_account(account: str, name: str, files: Files) -> bytes:
         raise _failed(f"read the service account's {name}", e) from e
 
 
-def _find_token(settings: Settings, account: str, files: Files, deadline: Deadline) -> Token:
-    own = _read_account(account, "token", files).decode("ascii", "replace").strip()
-    try:
-        namespace = files.read_text(f"{account}/namespace").strip() or _NAMESPACE
-    except OSError:
-        namespace = _NAMESPACE
+def _pods_access(settings: Settings, account: str, files: Files) -> KubernetesAccess:
+    """The API server with the pod's own token. Raises InstallFailed."""
     https_proxy, no_proxy = parse_proxy_variables(settings.environ)
-    access = KubernetesAccess(
+    return KubernetesAccess(
         api_root=server_url(settings),
-        token=own,
+        token=_read_account(account, "token", files).decode("ascii", "replace").strip(),
         certificate_authority="" if settings.skip_tls_verify else f"{account}/ca.crt",
         insecure=settings.skip_tls_verify,
         https_proxy=https_proxy,
         no_proxy=no_proxy,
     )
-    api = KubernetesAPI(access)
+
+
+def _find_token(settings: Settings, account: str, files: Files, deadline: Deadline) -> Token:
+    try:
+        namespace = files.read_text(f"{account}/namespace").strip() or _NAMESPACE
+    except OSError:
+        namespace = _NAMESPACE
+    api = KubernetesAPI(_pods_access(settings, account, files))
     try:
         return find_token(api, namespace, settings.cni_service_account, deadline, own=pod_token_file(settings))
     except (DatastoreUnavailable, DeadlineExceeded) as e:
@@ -296,6 +303,27 @@ def _find_token(settings: Settings, account: str, files: Files, deadline: Deadli
         raise
     finally:
         api.close()
+
+
+def find_api_group(settings: Settings, template: str, files: Files, deadline: Deadline) -> str:
+    """The API group of this cluster's records, for a template that is to name it and an environment that does not;
+    else "". So the plugin keeps to it even if somebody applies the definitions of the other group later.
+
+    Raises InstallFailed, DatastoreError.
+    """
+    account = settings.inside(SERVICE_ACCOUNT_DIR)
+    environ = settings.environ
+    is_asked = f"__{API_GROUP_VARIABLE}__" in template and not environ.get(API_GROUP_VARIABLE)
+    is_kubernetes = environ.get("DATASTORE_TYPE") in (None, "", "kubernetes")
+    if not is_asked or not is_kubernetes or not settings.kubernetes_host or not os.path.isdir(account):
+        return ""
+    store = KubernetesStore(_pods_access(settings, account, files))
+    try:
+        with suppress(DatastoreForbidden):  # then the definitions alone decide
+            store.get(ResourceKey("ClusterInformation", "default"), deadline)
+        return store.group.choose(deadline).name
+    finally:
+        store.close()
 
 
 # -- network configuration --------------------------------------------------------------------------------------------

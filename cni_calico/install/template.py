@@ -14,6 +14,7 @@ from cni_calico.errors import InvalidConfig
 from cni_calico.install.settings import KUBECONFIG, TLS_DIR, Settings
 from cni_calico.model.access import parse_api_group
 
+API_GROUP_VARIABLE = "CALICO_API_GROUP"  # of template and environment
 # variable of the template -> (variable of the environment, default)
 _PLAIN = {
     "LOG_LEVEL": ("LOG_LEVEL", "info"),
@@ -26,18 +27,22 @@ _PLAIN = {
     "REQUIRE_MTU_FILE": ("REQUIRE_MTU_FILE", "false"),
     "ETCD_ENDPOINTS": ("ETCD_ENDPOINTS", ""),
     "ETCD_DISCOVERY_SRV": ("ETCD_DISCOVERY_SRV", ""),
-    "CALICO_API_GROUP": ("CALICO_API_GROUP", ""),
+    API_GROUP_VARIABLE: (API_GROUP_VARIABLE, ""),
 }
 
 
-def template_values(settings: Settings, *, node: str, token: str, tls_files: frozenset[str]) -> dict[str, str]:
-    """Variable -> value; ``tls_files`` are those that were copied, ``node`` is used if the environment names none.
+def template_values(
+    settings: Settings, *, node: str, token: str, tls_files: frozenset[str], api_group: str = ""
+) -> dict[str, str]:
+    """Variable -> value; ``tls_files`` are those that were copied, ``node`` and ``api_group`` are used if the
+    environment names none.
 
     Raises InvalidConfig for an API group that is none of Calico's: each call of the plugin would refuse it.
     """
     environ = settings.environ
     values = {name: environ.get(variable) or default for name, (variable, default) in _PLAIN.items()}
-    values["CALICO_API_GROUP"] = parse_api_group(values["CALICO_API_GROUP"], "CALICO_API_GROUP")
+    group = values[API_GROUP_VARIABLE] or api_group
+    values[API_GROUP_VARIABLE] = parse_api_group(group, API_GROUP_VARIABLE)
     tls = {
         f"{file.upper().replace('-', '_')}_FILE": f"{settings.net_dir}/{TLS_DIR}/{file}" if file in tls_files else ""
         for file in ("etcd-key", "etcd-cert")

@@ -14,6 +14,7 @@ TEMPLATE = Path(__file__).resolve().parents[3] / "conflist" / "10-calico.conflis
 # the install container's variables; those of the etcd files are empty where no TLS assets were given
 VALUES = {
     "DATASTORE_TYPE": "kubernetes",
+    "CALICO_API_GROUP": "projectcalico.org/v3",
     "KUBERNETES_NODE_NAME": "node-1",
     "CNI_MTU": "1440",
     "REQUIRE_MTU_FILE": "false",
