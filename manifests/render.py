@@ -7,6 +7,7 @@ line ending in "# only: WHICH", is only for that datastore, or for the group pro
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,7 +67,7 @@ def select_lines(source: str, *which: str) -> str:
 def in_native_group(text: str) -> str:
     """The rights that a manifest grants, in the other API group."""
     text = text.replace(f"apiGroups: [{GROUP}]", f"apiGroups: [{NATIVE_GROUP}]")
-    return text.replace("resources: [ipamconfigs]", "resources: [ipamconfigurations]")
+    return re.sub(r"(resources: \[|- )ipamconfigs\b", r"\1ipamconfigurations", text)
 
 
 def render_all() -> dict[str, str]:
@@ -88,6 +89,7 @@ def render_all() -> dict[str, str]:
         "etcd/kustomization.yaml": _BASE.format(resource="calico-etcd.yaml", datastore="etcd"),
         "etcd/calico-etcd.yaml": etcd,
         "calico-typha.yaml": relays,
+        "calico-typha-v3.yaml": in_native_group(relays),
     }
     monitoring = {"monitoring/podmonitor.yaml": (HERE / "monitoring" / "podmonitor.yaml").read_text()}
     chart = render_chart({**files, **monitoring}, __version__)

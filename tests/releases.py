@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "build" / "release"))
 
 from archive import join_images, tree_layer, write_image
 from buildinfo import render_buildinfo
+from join import MANIFESTS
 from published import Published, render_text
 
 VERSION = "0.1.0"
@@ -40,7 +41,7 @@ def make_release(
     scratch = out / "scratch"
     name = f"cni-calico-{version}"
     manifests = scratch / "tarball" / f"{name}-linux-{architecture}" / "manifests"
-    for path in ("calico.yaml", "etcd/calico-etcd.yaml", "crds.yaml", "calico-typha.yaml"):
+    for path in MANIFESTS:
         (manifests / path).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / "manifests" / path).read_text().replace(f":v{VERSION}", f":v{version}")
         (manifests / path).write_text(render_text(text, published, version))

@@ -36,7 +36,10 @@ from verification_keys import KEYS, join_keys
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "cni-calico"
-MANIFESTS = ("calico.yaml", "etcd/calico-etcd.yaml", "crds.yaml", "calico-typha.yaml")
+MANIFESTS = (
+    *("calico.yaml", "etcd/calico-etcd.yaml", "calico-v3.yaml", "crds.yaml", "crds-v3.yaml"),
+    *("calico-typha.yaml", "calico-typha-v3.yaml"),
+)
 SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("verify.sh", "mirror.sh"))
 
 

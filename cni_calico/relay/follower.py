@@ -10,7 +10,7 @@ import os
 import random
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cni_calico.backoff import Backoff
@@ -120,6 +120,6 @@ class CollectionFollower:
                 self._cache.apply(self.path, kind, obj)
 
 
-def order_of_start() -> list[str]:
-    """The collections' paths: pods, the largest, last."""
-    return sorted(SERVED, key=lambda path: (path.endswith("/pods"), os.urandom(2)))
+def order_of_start(paths: Iterable[str]) -> list[str]:
+    """Pods, the largest collection, last."""
+    return sorted(paths, key=lambda path: (path.endswith("/pods"), os.urandom(2)))

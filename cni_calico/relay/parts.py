@@ -15,9 +15,10 @@ from collections.abc import Callable
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.relayed.served import SERVED
+from cni_calico.datastore.kubernetes.relayed.served import SERVED_IN
 from cni_calico.errors import CalicoError, Compacted
 from cni_calico.log import Log
+from cni_calico.model.access import API_GROUP
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Listening
 from cni_calico.relay.cut_off import CutOff
@@ -33,7 +34,7 @@ END_S = 3.0
 
 
 class Relay:
-    """``accepted``: which tokens are. ``run`` serves until ``stopping`` is set."""
+    """``accepted``: which tokens are; ``group``: where the records are. ``run`` serves until ``stopping`` is set."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Relay:
         log: Log,
         *,
         accepted: Accepted | None = None,
+        group: str = API_GROUP,
     ) -> None:
         self.cut_off = CutOff(listening.limits.cut_off_s)
         self._was_cut_off = False
@@ -49,8 +51,8 @@ class Relay:
         self._api = api
         self._log = log
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._older_threads = SideThreads(len(SERVED), "relay-older")  # each waits for a bookmark for seconds
-        self.cache = WatchCache(self._wake, self._fetch_older)
+        self._older_threads = SideThreads(len(SERVED_IN[group]), "relay-older")  # each waits for a bookmark for seconds
+        self.cache = WatchCache(self._wake, self._fetch_older, SERVED_IN[group])
         self.snapshots = RenderedLists(self.cache, self._wake)
         self.reviews = TokenReviews(api, accepted or Accepted(), self._wake)
         offered = Offered(self.cache, self.snapshots, self.reviews, self.cut_off)
@@ -68,7 +70,7 @@ class Relay:
         """``turn`` is called in every turn of the server's loop, ``before_end`` when ``stopping`` is set, while clients
         are still connected.
         """
-        for path in order_of_start():
+        for path in order_of_start(self.cache.paths):
             follower = CollectionFollower(self._api, self.cache, path, self._tell)
             thread = threading.Thread(target=follower.run, args=(self._ending,), name=f"follow-{path}", daemon=True)
             self._threads.append(thread)

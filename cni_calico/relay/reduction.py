@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, PARTIAL
+from cni_calico.datastore.kubernetes.relayed.served import BLOCK_PATHS, PARTIAL
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_block
 from cni_calico.model.documents.fields import JSON
@@ -206,7 +206,7 @@ REDUCTIONS: Mapping[str, Reduce] = {
     "/api/v1/pods": reduce_pod,
     "/api/v1/namespaces": reduce_account,
     "/api/v1/serviceaccounts": reduce_account,
-    BLOCKS: reduce_block,
+    **dict.fromkeys(BLOCK_PATHS, reduce_block),
 }
 
 

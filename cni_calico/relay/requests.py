@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, unquote_plus
 
 from cni_calico.datastore.kubernetes.relayed.served import (
     AFFINITY_FIELD,
-    BLOCKS,
+    BLOCK_PATHS,
     CUT_OFF_PATH,
     HOLDERS_QUERY,
     READY_PATH,
@@ -60,7 +60,7 @@ _STATUS_REASONS = {
 
 
 _TOPICS = {path: Topic(path) for path in SERVED}  # one object for everybody who follows it
-_HOLDERS, _HOLDERS_NAMES = Topic(BLOCKS, holders=True), HOLDERS_QUERY.partition("=")
+_HOLDERS, _HOLDERS_NAMES = {path: Topic(path, holders=True) for path in BLOCK_PATHS}, HOLDERS_QUERY.partition("=")
 
 
 class RequestRefused(Exception):
@@ -189,11 +189,12 @@ def _parse_topic(path: str, query: Mapping[str, str]) -> Topic:
         raise RequestRefused(404, f"a relay does not have {path[:200]}: it has {', '.join(SERVED)}")
     field_name, _, value = query.get("fieldSelector", "").partition("=")
     value = value.removeprefix("=")
-    if query.get("labelSelector") or (field_name and (path, field_name) != (BLOCKS, AFFINITY_FIELD)):
-        raise RequestRefused(400, f"a relay selects nothing but {BLOCKS} by {AFFINITY_FIELD}; ask the API server")
+    if query.get("labelSelector") or (field_name and not (path in BLOCK_PATHS and field_name == AFFINITY_FIELD)):
+        raise RequestRefused(400, f"a relay selects nothing but ipamblocks by {AFFINITY_FIELD}; ask the API server")
     if field_name:
         return Topic(path, value)
-    return _HOLDERS if path == BLOCKS and query.get(_HOLDERS_NAMES[0]) == _HOLDERS_NAMES[2] else _TOPICS[path]
+    with_pods = path in BLOCK_PATHS and query.get(_HOLDERS_NAMES[0]) == _HOLDERS_NAMES[2]
+    return (_HOLDERS if with_pods else _TOPICS)[path]
 
 
 def _parse_version(text: str) -> int:

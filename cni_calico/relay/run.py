@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from cni_calico.backoff import Backoff
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.daemon.exposition import Exposition
@@ -24,9 +25,10 @@ from cni_calico.daemon.process_metrics import add_process_metrics
 from cni_calico.daemon.said import Said
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.errors import InvalidConfig
+from cni_calico.datastore.kubernetes.group import GroupChoice
+from cni_calico.deadline import Deadline
+from cni_calico.errors import DatastoreUnavailable, DeadlineExceeded, InvalidConfig
 from cni_calico.log import Log, wants_json
-from cni_calico.model.access import NATIVE_GROUP
 from cni_calico.relay.balance import Balance
 from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.metrics import render_relay_metrics
@@ -38,6 +40,7 @@ from cni_calico.server.descriptors import raise_limit
 NODES = "/api/v1/nodes"
 PORT = 5473
 LOOK_S = 5.0
+GROUP_S, FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1.0, 10.0
 STUCK_S = 60.0
 BACKLOG = 1024
 SPARE_DESCRIPTORS = 500  # for everything that is no client's connection
@@ -53,12 +56,8 @@ class RelayProcess:
         for text in without:
             self.log.warning(text)
         config = parse_datastore(JsonFields({}), {**environ, "CALICO_DATASTORE_TYPE": "kubernetes"})
-        if config.kubernetes.api_group == NATIVE_GROUP:
-            raise InvalidConfig(
-                f"cannot run as a relay: relays do not serve records of {NATIVE_GROUP} yet",
-                details="remove calico-typha: there, agents follow the API server",
-            )
         self.api = KubernetesAPI(config.kubernetes)
+        group = self._find_group()
         raise_limit(self.settings.upper_limit + SPARE_DESCRIPTORS)
         self._certificates = self._stamp()
         settings = self.settings
@@ -76,11 +75,23 @@ class RelayProcess:
             ),
             self.log,
             accepted=accepted_of(settings),
+            group=group,
         )
         self.balance = Balance(self.relay.server, settings, lambda: self.relay.cache.sizes().get(NODES, 0))
         self._http_servers = HttpServers(self.log)
         self._said = Said(self.log)
         self._turned_at = time.monotonic()
+
+    def _find_group(self) -> str:
+        """Waits for the API server: until it answers there is nothing to serve. Raises DatastoreDenied."""
+        choice, backoff = GroupChoice(self.api), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        while True:
+            try:
+                return choice.choose(Deadline.after(GROUP_S)).name
+            except (DatastoreUnavailable, DeadlineExceeded) as e:
+                pause_s = backoff.next()
+                self.log.warning(f"{e}; trying again in {pause_s:.0f} s")
+                self.stopping.wait(pause_s)
 
     def run(self) -> int:
         """Serve until a signal; returns the exit status."""

@@ -20,6 +20,7 @@ from cni_calico.relay.requests import (
     LIST_HEAD,
     STREAM_HEAD,
     AskedList,
+    AskedReady,
     AskedWatch,
     RequestRefused,
     chunk,
@@ -68,6 +69,7 @@ class Serving:
             raise RequestRefused(503, why)
         assert client.request is not None
         wanted = client.request.wanted
+        self._require_followed(wanted)
         if isinstance(wanted, AskedList):
             return self._list(wanted, client.since)
         if isinstance(wanted, AskedWatch):
@@ -76,6 +78,12 @@ class Serving:
             raise RequestRefused(503, f"not read yet: {', '.join(self._cache.unsynced())}")
         self._numbers.request("ready")
         return (render_text("ready\n"),)
+
+    def _require_followed(self, wanted: AskedList | AskedWatch | AskedReady) -> None:
+        topics = (wanted.topic,) if isinstance(wanted, AskedList) else getattr(wanted, "places", ())
+        for topic in topics:
+            if topic.path not in self._cache.paths:
+                raise RequestRefused(404, f"this relay follows the other API group of Calico's, not {topic.path}")
 
     def _list(self, wanted: AskedList, since: float) -> tuple[bytes, ...] | None:
         history = self._cache.history(wanted.topic)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, SERVED
+from cni_calico.datastore.kubernetes.relayed.served import BLOCK_PATHS, SERVED, SERVED_IN
+from cni_calico.model.access import API_GROUP
 from cni_calico.relay.history import HeldObject, History, ToldChange
 from cni_calico.relay.numbers import WatchCacheNumbers
 from cni_calico.relay.reduction import affinity_of, reduce_block, reduce_held_block, reduce_own_block, reduction_of
@@ -58,7 +59,10 @@ class WatchCache:
     """
 
     def __init__(
-        self, wake: Callable[[], None], fetch_older: Callable[[str, int, int], None], paths: Iterable[str] = SERVED
+        self,
+        wake: Callable[[], None],
+        fetch_older: Callable[[str, int, int], None],
+        paths: Iterable[str] = SERVED_IN[API_GROUP],
     ) -> None:
         self.numbers = WatchCacheNumbers()
         self._wake = wake
@@ -126,6 +130,10 @@ class WatchCache:
         self._wake()
 
     # -- what clients ask ---------------------------------------------------------------------------------------------
+
+    @property
+    def paths(self) -> Collection[str]:
+        return self._histories.keys()
 
     @property
     def synced(self) -> bool:
@@ -331,7 +339,7 @@ def _prefix(topic: Topic, *, several: bool) -> bytes:
 
 def _histories(path: str) -> tuple[History, ...]:
     served = SERVED[path]
-    if path == BLOCKS:
+    if path in BLOCK_PATHS:
         return (
             History(served, reduce_block),
             History(served, reduce_own_block, affinity_of),

@@ -36,8 +36,8 @@ from urllib.parse import quote
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.relayed.served import SERVED, WATCH_PATH
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.datastore.kubernetes.relayed.served import SERVED_IN, WATCH_PATH
+from cni_calico.model.access import API_GROUP, KubernetesAccess
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.tokens import AUDIENCE, Accepted
 from tests.bench.api_simulation import AGENT
@@ -264,7 +264,7 @@ def listed(port: int, certificates: Path) -> tuple[dict[str, int], int, int]:
     context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
     context.load_cert_chain(certificates / "client.crt", certificates / "client.key")
     positions, whole, packed = {}, 0, 0
-    for path in SERVED:
+    for path in SERVED_IN[API_GROUP]:
         for accept in ("identity", "gzip"):
             request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers={"Accept-Encoding": accept})
             data = urllib.request.urlopen(request, context=context, timeout=60).read()
@@ -288,7 +288,7 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path, *, to
             positions, out["lists_mb"], out["lists_packed_mb"] = listed(port, certificates)
             out["lists_mb"] /= 1e6
             out["lists_packed_mb"] /= 1e6
-            seconds_until(lambda: int(ask(f"{url}/bench/watches")) >= len(SERVED), "the watches")
+            seconds_until(lambda: int(ask(f"{url}/bench/watches")) >= len(SERVED_IN[API_GROUP]), "the watches")
             out["watches_before"] = int(ask(f"{url}/bench/watches"))
             clients = Clients(port, certificates, positions, count, tokens=tokens)
             empty_kb, cpu = rss_kb(relay.pid), cpu_s(relay.pid)

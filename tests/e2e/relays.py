@@ -12,7 +12,7 @@ from pathlib import Path
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.log import Log
-from cni_calico.model.access import RelayAccess
+from cni_calico.model.access import API_GROUP, RelayAccess
 from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.parts import Relay, server_context
 from cni_calico.relay.tokens import Accepted
@@ -56,6 +56,7 @@ class RunningRelay:
         *,
         accepted: Accepted | None = None,
         limits: Limits | None = None,
+        group: str = API_GROUP,
     ) -> None:
         listener = socket.create_server(("127.0.0.1", port), backlog=1000)
         self.port = int(listener.getsockname()[1])
@@ -65,9 +66,8 @@ class RunningRelay:
             str(certificates / "ca.crt"),
             wants_certificates=True,
         )
-        self.relay = Relay(
-            api, Listening(listener, tls, ("typha-client", ""), limits or Limits()), Log("error"), accepted=accepted
-        )
+        listening = Listening(listener, tls, ("typha-client", ""), limits or Limits())
+        self.relay = Relay(api, listening, Log("error"), accepted=accepted, group=group)
         self._stopping = Stopping()
         self._thread = threading.Thread(target=self.relay.run, args=(self._stopping,), daemon=True)
         self._thread.start()

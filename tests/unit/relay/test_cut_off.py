@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cni_calico.datastore.kubernetes.relayed.served import SERVED
+from cni_calico.datastore.kubernetes.relayed.served import SERVED_IN
+from cni_calico.model.access import API_GROUP
 from cni_calico.relay.cut_off import CutOff
 from cni_calico.relay.run import RelayProcess
 from tests.e2e.kubernetes.cluster import free_port
@@ -46,6 +47,7 @@ def test_a_relay_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
     process = RelayProcess(
         {
             "K8S_API_ENDPOINT": "http://127.0.0.1:1",
+            "CALICO_API_GROUP": API_GROUP,
             "TYPHA_SERVERHOST": "127.0.0.1",
             "TYPHA_SERVERPORT": str(free_port()),
             "TYPHA_SERVERCERTFILE": str(tmp_path / "server.crt"),
@@ -55,7 +57,7 @@ def test_a_relay_that_is_cut_off_is_not_ready(tmp_path: Path) -> None:
     process.relay.cut_off = CutOff(0.0)
     ready = process._health_pages()["/readiness"]
     assert ready()[0] == 503
-    for path in SERVED:
+    for path in SERVED_IN[API_GROUP]:
         process.relay.cache.begin_list(path).finish(100)
     assert ready()[0] == 200
     process.relay.cut_off.tell(NODES, "refused")

@@ -19,10 +19,10 @@ from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.http import Connection, render_head
 from cni_calico.datastore.http import Server as Address
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
-from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, SERVED
+from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, SERVED_IN
 from cni_calico.deadline import Deadline
 from cni_calico.log import Log
-from cni_calico.model.access import KubernetesAccess
+from cni_calico.model.access import API_GROUP, KubernetesAccess
 from cni_calico.relay.admission import TokenReviews
 from cni_calico.relay.connections import Limits, Listening
 from cni_calico.relay.cut_off import CutOff
@@ -54,7 +54,7 @@ class Running:
             os.eventfd_write(wake_fd, 1)
 
         self.cache = WatchCache(wake, lambda path, since, until: self.cache.no_older(path, since))
-        for path in SERVED:
+        for path in SERVED_IN[API_GROUP]:
             listed = self.cache.begin_list(path)
             if path == NODES:
                 listed.receive(node(1, 90))

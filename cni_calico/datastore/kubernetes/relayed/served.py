@@ -1,9 +1,9 @@
 """PURE: what a relay serves: collections by their paths at the API server, and how a client names them in one watch.
 
 Rule: the paths, the types and the resourceVersions are the API server's own, so a reader of Kubernetes' lists and
-watches reads a relay's. Two things are added: one watch may follow several collections (WATCH_PATH), where each event
-begins with the path it belongs to; and IPAM blocks can be selected by their affinity, or read with the pods that have
-their addresses.
+watches reads a relay's. A relay serves one of Calico's groups, that of the cluster's records. Two things are added: one
+watch may follow several collections (WATCH_PATH), where each event begins with the path it belongs to; and IPAM blocks
+can be selected by their affinity, or read with the pods that have their addresses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from cni_calico.model.access import API_GROUP, CRD_ROOT
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP
 
 WATCH_PATH = "/relay/v1/watch"
 READY_PATH = "/relay/v1/ready"
 CUT_OFF_PATH = (
     "/relay/v1/cut-off"  # the path of an event that says why there may be no events for now; "": that is over
 )
-BLOCKS = f"{CRD_ROOT}/ipamblocks"
+BLOCKS, NATIVE_BLOCKS = (f"/apis/{group}/ipamblocks" for group in (API_GROUP, NATIVE_GROUP))
+BLOCK_PATHS = frozenset((BLOCKS, NATIVE_BLOCKS))
 AFFINITY_FIELD = "spec.affinity"
 # the query for the blocks with their pods; an older relay ignores it and sends partial blocks
 HOLDERS_QUERY = "holders=1"
@@ -37,7 +38,7 @@ class Served:
 
     @property
     def is_custom(self) -> bool:
-        return self.path.startswith(CRD_ROOT)
+        return self.api_version in (API_GROUP, NATIVE_GROUP)
 
 
 def _core(plural: str, kind: str) -> Served:
@@ -48,11 +49,13 @@ def _grouped(group: str, plural: str, kind: str, *, optional: bool = False) -> S
     return Served(f"/apis/{group}/{plural}", group, kind, optional)
 
 
-def _custom(plural: str, kind: str) -> Served:
-    return Served(f"{CRD_ROOT}/{plural}", API_GROUP, kind)
+def _in_group(group: str, configuration: str) -> tuple[Served, ...]:
+    """Calico's own; ``configuration``: the kind of IPAM's."""
+    kinds = {**_KINDS, f"{configuration.lower()}s": configuration}
+    return tuple(_grouped(group, plural, kind) for plural, kind in kinds.items())
 
 
-_ALL = (
+_KUBERNETES = (
     _core("nodes", "Node"),
     _core("pods", "Pod"),
     _core("namespaces", "Namespace"),
@@ -61,22 +64,28 @@ _ALL = (
     _grouped("discovery.k8s.io/v1", "endpointslices", "EndpointSlice"),
     _grouped("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     _grouped("policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", optional=True),
-    _custom("ipamblocks", "IPAMBlock"),
-    _custom("blockaffinities", "BlockAffinity"),
-    _custom("ipamconfigs", "IPAMConfig"),
-    _custom("ippools", "IPPool"),
-    _custom("felixconfigurations", "FelixConfiguration"),
-    _custom("tiers", "Tier"),
-    _custom("networkpolicies", "NetworkPolicy"),
-    _custom("globalnetworkpolicies", "GlobalNetworkPolicy"),
-    _custom("networksets", "NetworkSet"),
-    _custom("globalnetworksets", "GlobalNetworkSet"),
-    _custom("hostendpoints", "HostEndpoint"),
-    _custom("bgpconfigurations", "BGPConfiguration"),
-    _custom("bgppeers", "BGPPeer"),
-    _custom("bgpfilters", "BGPFilter"),
 )
-SERVED = {served.path: served for served in _ALL}
+_KINDS = {
+    "ipamblocks": "IPAMBlock",
+    "blockaffinities": "BlockAffinity",
+    "ippools": "IPPool",
+    "felixconfigurations": "FelixConfiguration",
+    "tiers": "Tier",
+    "networkpolicies": "NetworkPolicy",
+    "globalnetworkpolicies": "GlobalNetworkPolicy",
+    "networksets": "NetworkSet",
+    "globalnetworksets": "GlobalNetworkSet",
+    "hostendpoints": "HostEndpoint",
+    "bgpconfigurations": "BGPConfiguration",
+    "bgppeers": "BGPPeer",
+    "bgpfilters": "BGPFilter",
+}
+# of a relay for that group: path -> what is there
+SERVED_IN = {
+    group: {served.path: served for served in (*_KUBERNETES, *_in_group(group, configuration))}
+    for group, configuration in ((API_GROUP, "IPAMConfig"), (NATIVE_GROUP, "IPAMConfiguration"))
+}
+SERVED = {path: served for served_in in SERVED_IN.values() for path, served in served_in.items()}
 
 
 def affinity_query(affinity: str) -> str:

@@ -13,22 +13,24 @@ import yaml
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreDenied
-from cni_calico.model.access import RelayAccess
+from cni_calico.errors import DatastoreDenied, DatastoreUnsupported
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP, RelayAccess
 from cni_calico.relay.settings import accepted_of, parse_relay_settings
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.cluster import Cluster, native_cluster
 from tests.e2e.kubernetes.definitions import cluster_wide_policies
 from tests.e2e.relays import RunningRelay, make_certificates
 
 pytestmark = pytest.mark.kubernetes
 MANIFEST = ROOT / "manifests" / "calico-typha.yaml"
+# API group -> its manifest
+MANIFESTS = {API_GROUP: MANIFEST, NATIVE_GROUP: ROOT / "manifests" / "calico-typha-v3.yaml"}
 SCRIPT = ROOT / "manifests" / "calico-typha-certificates.sh"
 
 
-def documents() -> list[dict[str, Any]]:
-    return [found for found in yaml.safe_load_all(MANIFEST.read_text()) if found]
+def documents(manifest: Path = MANIFEST) -> list[dict[str, Any]]:
+    return [found for found in yaml.safe_load_all(manifest.read_text()) if found]
 
 
 def token(kube: Cluster, namespace: str, account: str) -> str:
@@ -53,25 +55,28 @@ def used(kube: Cluster, since: int) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.parametrize("group", MANIFESTS)
 def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_nothing_else(
-    kube: Cluster, tmp_path: Path
+    request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
+    kube: Cluster = native_cluster() if group == NATIVE_GROUP else request.getfixturevalue("kube")
+    manifest = MANIFESTS[group]
     kube.ensure_namespace("kube-system")
-    kube.kubectl("apply", "-f", str(MANIFEST))
+    kube.kubectl("apply", "-f", str(manifest))
     own, agent, other = (
         account(kube, *names)
         for names in (("kube-system", "calico-typha"), ("kube-system", "calico-node"), ("default", "somebody"))
     )
-    [deployment] = [found for found in documents() if found["kind"] == "Deployment"]
+    [deployment] = [found for found in documents(manifest) if found["kind"] == "Deployment"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     settings, without = parse_relay_settings({one["name"]: one["value"] for one in container["env"]})
     assert without == ()
     make_certificates(tmp_path)
-    [role] = [found for found in documents() if found["kind"] == "ClusterRole"]
+    [role] = [found for found in documents(manifest) if found["kind"] == "ClusterRole"]
     granted = {(verb, one) for rule in role["rules"] for verb in rule["verbs"] for one in rule["resources"]}
     since = len(kube.audited())
     with cluster_wide_policies(kube, "v1alpha2"):
-        relay = RunningRelay(kube.api(own), tmp_path, accepted=accepted_of(settings))
+        relay = RunningRelay(kube.api(own), tmp_path, accepted=accepted_of(settings), group=group)
         try:
             until(lambda: relay.relay.cache.synced, "everything to be read", 60)
             assert relay.relay.cut_off.troubles == {}
@@ -79,6 +84,9 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
             doing = "list"
             client = RelayTargets(access, kube.api(agent)).next(Deadline.after(5))[1]
             assert "items" in client.send(ApiRequest("GET", "/api/v1/nodes", doing), Deadline.after(10)).document
+            other_group = API_GROUP if group == NATIVE_GROUP else NATIVE_GROUP
+            with pytest.raises(DatastoreUnsupported, match="this relay follows the other API group"):
+                client.send(ApiRequest("GET", f"/apis/{other_group}/tiers", doing), Deadline.after(10))
             client.close()
             client = RelayTargets(access, kube.api(other)).next(Deadline.after(5))[1]
             with pytest.raises(DatastoreDenied, match="system:serviceaccount:default:somebody may not use this relay"):
@@ -89,7 +97,7 @@ def test_the_api_server_takes_it_and_its_role_is_enough_for_a_relay_and_for_noth
             relay.kill()
     assert used(kube, since) == granted
     api = kube.api(own)
-    for path in ("/api/v1/secrets", "/api/v1/configmaps", "/apis/crd.projectcalico.org/v1/ipamhandles"):
+    for path in ("/api/v1/secrets", "/api/v1/configmaps", f"/apis/{group}/ipamhandles"):
         with pytest.raises(DatastoreDenied):
             api.send(ApiRequest("GET", path, "list"), Deadline.after(5))
     with pytest.raises(DatastoreDenied):

@@ -18,14 +18,14 @@ import pytest
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
-from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, SERVED, affinity_query
+from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, SERVED_IN, affinity_query
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.remembered import Kept
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
-from cni_calico.model.access import KubernetesAccess, RelayAccess
+from cni_calico.model.access import API_GROUP, KubernetesAccess, RelayAccess
 from cni_calico.model.documents.codec import encode_node
 from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.nodeagent.context.open import open_context
@@ -170,7 +170,7 @@ def name_of(obj: Any) -> tuple[str, str]:
 def test_its_lists_are_the_reduction_of_the_api_servers(relayed: Relayed) -> None:
     fill(relayed.kube)
     client = relayed.client()
-    for path, served in SERVED.items():
+    for path, served in SERVED_IN[API_GROUP].items():
         if served.optional:
             continue
         beside = relayed.kube.request("GET", path)
