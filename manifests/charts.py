@@ -57,12 +57,20 @@ _CONFIG = {
     "etcd_cert": 'empty .Values.etcd.tls.crt | ternary "" "/calico-secrets/etcd-cert"',
     "etcd_key": 'empty .Values.etcd.tls.key | ternary "" "/calico-secrets/etcd-key"',
 }
+_CUSTOM, _NATIVE = (
+    f'(eq (include "cni-calico.apiGroup" .) "{group}")'
+    for group in ("crd.projectcalico.org/v1", "projectcalico.org/v3")
+)
+_RELAYS = 'ne (include "cni-calico.relays" .) "none"'
 # file of the chart -> the manifest whose documents it has, whether those are its definitions, when it is in force
 _TEMPLATES = {
-    "kubernetes": ("calico.yaml", False, 'eq .Values.datastore "kubernetes"'),
+    "kubernetes": ("calico.yaml", False, _CUSTOM[1:-1]),
+    "native": ("calico-v3.yaml", False, _NATIVE[1:-1]),
     "etcd": ("calico-etcd.yaml", False, 'eq .Values.datastore "etcd"'),
-    "crds": ("crds.yaml", True, 'and .Values.includeCRDs (eq .Values.datastore "kubernetes")'),
-    "typha": ("calico-typha.yaml", False, 'ne (include "cni-calico.relays" .) "none"'),
+    "crds": ("crds.yaml", True, f"and .Values.includeCRDs {_CUSTOM}"),
+    "crds-v3": ("crds-v3.yaml", True, f"and .Values.includeCRDs {_NATIVE}"),
+    "typha": ("calico-typha.yaml", False, f"and ({_RELAYS}) {_CUSTOM}"),
+    "typha-v3": ("calico-typha-v3.yaml", False, f"and ({_RELAYS}) {_NATIVE}"),
     "podmonitor": ("monitoring/podmonitor.yaml", False, ".Values.podMonitor.enabled"),
 }
 Document = dict[str, Any]

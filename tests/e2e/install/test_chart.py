@@ -25,8 +25,10 @@ def helm(*words: str | Path, values: Any = None) -> subprocess.CompletedProcess[
     return subprocess.run([HELM, *words, *given], input=json.dumps(values), capture_output=True, text=True, timeout=120)
 
 
-def template(values: Any = None) -> Documents:
-    done = helm("template", "calico", CHART, "--namespace", "kube-system", values=values)
+def template(values: Any = None, *served: str) -> Documents:
+    """``served``: versions of API groups that the cluster has, beside Kubernetes' own."""
+    has = [word for each in served for word in ("--api-versions", each)]
+    done = helm("template", "calico", CHART, "--namespace", "kube-system", *has, values=values)
     assert done.returncode == 0, done.stderr
     return documents(done.stdout)
 
@@ -45,9 +47,15 @@ def agent(found: Documents) -> tuple[Any, dict[str, str]]:
     return container, {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
-@pytest.mark.parametrize(("datastore", "manifest"), [("kubernetes", "calico.yaml"), ("etcd", "calico-etcd.yaml")])
-def test_by_default_it_is_the_manifest(datastore: str, manifest: str) -> None:
-    found = template({"datastore": datastore})
+NATIVE, CUSTOM = "projectcalico.org/v3", "crd.projectcalico.org/v1"
+
+
+@pytest.mark.parametrize(
+    ("values", "manifest"),
+    [({}, "calico.yaml"), ({"datastore": "etcd"}, "calico-etcd.yaml"), ({"apiGroup": NATIVE}, "calico-v3.yaml")],
+)
+def test_by_default_it_is_the_manifest(values: Any, manifest: str) -> None:
+    found = template(values)
     for (kind, _), document in found.items():
         if kind == "CustomResourceDefinition":  # and with it what is stored
             assert document["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
@@ -83,6 +91,25 @@ def test_relays_are_off_and_can_be_on() -> None:
     assert found["ConfigMap", "calico-config"]["data"]["typha_service_name"] == "calico-typha"
     many = template({"typha": {"enabled": True, "replicas": 5}})["Deployment", "calico-typha"]
     assert many["spec"]["replicas"] == 5
+
+
+def test_the_group_is_the_clusters() -> None:
+    values = {"typha": {"enabled": True}}
+    native, custom = (template({**values, "apiGroup": group}) for group in (NATIVE, CUSTOM))
+    assert template(values, NATIVE) == native
+    for served in ((), (CUSTOM,), (CUSTOM, NATIVE)):
+        assert template(values, *served) == custom
+    relays = documents((MANIFESTS / "calico-typha-v3.yaml").read_text())
+    assert {key: native[key] for key in relays} == relays
+    assert ("CustomResourceDefinition", "ippools.projectcalico.org") not in custom
+    assert ("CustomResourceDefinition", "ippools.crd.projectcalico.org") not in native
+
+
+@pytest.mark.parametrize(("given", "served"), [(NATIVE, CUSTOM), (CUSTOM, NATIVE)])
+def test_the_other_group_than_the_clusters_is_refused(given: str, served: str) -> None:
+    done = helm("template", "calico", CHART, "--api-versions", served, values={"apiGroup": given})
+    assert done.returncode != 0 and f"apiGroup: {given}: this cluster's records are in the other group" in done.stderr
+    assert "no records are in Kubernetes" in refused({"datastore": "etcd", "apiGroup": given})
 
 
 def test_without_the_definitions() -> None:

@@ -102,6 +102,20 @@ nodeAffinity:
 {{- end }}
 {{- end }}
 
+{{- /* The API group of the records, "" with etcd: as given, else that of the cluster, as every program finds it out. */}}
+{{- define "cni-calico.apiGroup" -}}
+{{- $native := .Capabilities.APIVersions.Has "projectcalico.org/v3" }}
+{{- $custom := .Capabilities.APIVersions.Has "crd.projectcalico.org/v1" }}
+{{- $given := .Values.apiGroup }}
+{{- if eq .Values.datastore "etcd" }}
+{{- if $given }}{{ fail (printf "apiGroup: %s: with datastore: etcd no records are in Kubernetes" $given) }}{{ end }}
+{{- else if and $given (ternary (and $custom (not $native)) (and $native (not $custom)) (eq $given "projectcalico.org/v3")) }}{{ fail (printf "apiGroup: %s: this cluster's records are in the other group, and its definitions beside them would make them two datastores (docs/kubernetes.md)" $given) }}
+{{- else if $given -}} {{ $given }}
+{{- else if and $native (not $custom) -}} projectcalico.org/v3
+{{- else -}} crd.projectcalico.org/v1
+{{- end }}
+{{- end }}
+
 {{- /* The relays' Service; none without relays. */}}
 {{- define "cni-calico.relays" -}}
 {{- if not .Values.typha.enabled -}} none
