@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 MOST_GIVEN = 500
+_LATEST_S = 1e11
 
 
 class GivenName(NamedTuple):
@@ -37,7 +38,7 @@ def _parse_one(found: Any) -> GivenName:
     address, kind, namespace, name, since = found
     if not all(isinstance(text, str) for text in (address, kind, namespace, name)):
         raise ValueError("a name has four texts and a time")
-    if isinstance(since, bool) or not isinstance(since, int | float):
+    if isinstance(since, bool) or not isinstance(since, int | float) or not abs(since) <= _LATEST_S:
         raise ValueError("a name is given from a time on")
     return GivenName(str(ip_address(address)), kind, namespace, name, float(since))
 

@@ -29,6 +29,7 @@ def test_they_come_with_the_question() -> None:
         [["10.0.0.1", "pod", None, "web", 1]],
         [["10.0.0.1", "pod", "shop", "web", "now"]],
         [["10.0.0.1", "pod", "shop", "web", True]],
+        [["10.0.0.1", "pod", "shop", "web", 10**400]],
         [["10.0.0.1", "pod", "shop", "web", 1]] * (MOST_GIVEN + 1),
     ],
 )

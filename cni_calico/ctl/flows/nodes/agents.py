@@ -1,6 +1,7 @@
 """Which pods answer for which node, and the names of pods that a question is about.
 
-Rule: only read. A node whose agent cannot be asked is told with the reason, not left out.
+Rule: only read. A node whose agent cannot be asked is told with the reason, not left out. Pods of other namespaces than
+the agents' are not asked, whatever labels they have: whoever can make a pod somewhere must not answer for a node.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cni_calico.flows.query import Condition, is_end
 from cni_calico.model.timestamps import parse_rfc3339
 
 _AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
+_OURS = frozenset(("kube-system", "calico-system"))  # where manifests and operators put the agents
 _CONTAINER, _PIPE = "calico-node", "-flows-pipe"
 _NAMED = ("from", "to", "pod", "namespace")
 _MOST_BYTES = 48 << 10  # of a request, which has at most 64 kB
@@ -44,9 +46,25 @@ class NodeAgent:
 
 def find_agents(api: KubernetesAPI, wanted: Sequence[str], deadline: Deadline) -> list[NodeAgent]:
     """Of the nodes ``wanted``, or of all. Raises NoAgents, InvalidConfig, DatastoreError, DeadlineExceeded."""
+    pods = api.send(ApiRequest("GET", _AGENTS, "list calico-node's pods"), deadline).document.get("items") or ()
+    return choose_agents(pods, wanted)
+
+
+def choose_agents(pods: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> list[NodeAgent]:
+    """Of pods with the agents' label. Raises NoAgents, InvalidConfig."""
+    namespaces = {str(pod["metadata"]["namespace"]) for pod in pods}
+    trusted = namespaces & _OURS or namespaces
+    if len(trusted - _OURS) > 1:
+        raise NoAgents(
+            "cannot ask nodes for flows: pods with the label k8s-app=calico-node are in several namespaces "
+            f"({', '.join(sorted(trusted))}), and none of them is kube-system or calico-system: delete those that are "
+            "not the agents'"
+        )
     found: dict[str, NodeAgent] = {}
-    for pod in api.send(ApiRequest("GET", _AGENTS, "list calico-node's pods"), deadline).document.get("items") or ():
+    for pod in pods:
         agent = _agent(pod)
+        if agent.command.namespace not in trusted:
+            continue
         if agent.node and (agent.node not in found or not agent.trouble):
             found[agent.node] = agent
     if not found:

@@ -19,6 +19,7 @@ from cni_calico.flows.query import ALLOWED, DENIED
 APART_S = 5.0  # the clocks of two nodes, and the time on the way
 _SIDES, _REPORTERS = ("source", "destination"), ("src", "dst")
 _ENDS_TEXTS = ("kind", "namespace", "name")
+_COUNTS = ("packets", "bytes")
 FlowPath = tuple[object, ...]
 
 
@@ -46,6 +47,8 @@ def parse_told(node: str, document: dict[str, Any]) -> ToldFlow:
         fits = document["reporter"] in _REPORTERS and document["verdict"] in (ALLOWED, DENIED)
         fits = fits and type(document["connections"]) is int and isinstance(document["protocol"], str)
         fits = fits and all(isinstance(one["said"], str) for one in document["decided"])
+        fits = fits and all(map(_is_decision, document["decided"]))
+        fits = fits and all(_is_count(document.get(name)) for name in _COUNTS)
         icmp = document.get("icmp")
         path = *ends[0], *ends[1], document["protocol"], icmp and (icmp["type"], icmp["code"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
@@ -59,10 +62,23 @@ def parse_told(node: str, document: dict[str, Any]) -> ToldFlow:
     return ToldFlow(node, start, path, reporter, verdict, whole, json.dumps(document).encode())
 
 
+def _is_decision(one: Mapping[str, Any]) -> bool:
+    policy, passed = one.get("trigger") or {}, one.get("passed", [])
+    fits = isinstance(policy, dict) and isinstance(passed, list)
+    return fits and all(isinstance(step["said"], str) for step in passed)
+
+
+def _is_count(found: Any) -> bool:
+    """None where the kernel did not count."""
+    return found is None or all(type(found[way]) is int for way in ("in", "out"))
+
+
 def _require_end(end: Mapping[str, Any]) -> tuple[str, int | None]:
-    port = end.get("port")
+    port, asked = end.get("port"), end.get("asked")
     if port is not None and type(port) is not int:
         raise ValueError("a port is no number")
+    if asked is not None:
+        _require_end(asked)
     if "name" in end and not all(isinstance(end[text], str) for text in _ENDS_TEXTS):
         raise ValueError("a name is no text")
     return str(ip_address(end["ip"])), port
@@ -123,7 +139,7 @@ def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, An
         "decided": [*source["decided"], *destination["decided"]],
         "how": "kernel" if source.get("how") == destination.get("how") == "kernel" else "unknown",
     }
-    for name in ("packets", "bytes"):
+    for name in _COUNTS:
         if destination.get(name) is None and source.get(name) is not None:
             found[name] = {"in": source[name].get("out"), "out": source[name].get("in")}
     return found

@@ -134,6 +134,11 @@ def test_an_address_that_two_pods_had_names_nobody() -> None:
         {"source": {"ip": "10.0.0.1", "name": "n", "namespace": None, "kind": "pod"}},
         {"source": []},
         {"icmp": {"type": 3}},
+        {"packets": [1, 2]},
+        {"bytes": {"in": "many", "out": 0}},
+        {"decided": [{**ALLOWS_OUT, "trigger": "shop/web"}]},
+        {"decided": [{**ALLOWS_OUT, "passed": [{}]}]},
+        {"destination": {**address("10.65.1.9", 80), "asked": "10.96.0.1"}},
     ],
 )
 def test_what_is_no_flow(change: dict[str, Any]) -> None:
