@@ -23,9 +23,12 @@ _FELIX_HEAD = """\
 ## FELIX_ parameters
 
 Each is a variable `FELIX_<NAME>` (any case) or a field of a FelixConfiguration. The variable wins over
-FelixConfiguration `node.<name>`, that over `default`, that over the built-in value. A wrong value is reported in the
-log and the next source is used. Unknown names are reported too, and so are upstream's parameters that have no effect
-here.
+FelixConfiguration `node.<name>`, that over one whose `nodeSelector` selects the node by its labels, that over
+`default`, that over the built-in value. Of several that select a node only the oldest counts; a change of labels acts
+at once. In a FelixConfiguration the annotation `config.projectcalico.org/<NAME>`, with the text of a variable, wins
+over the field. A wrong value is reported in the log and the next source is used. Unknown names are reported too, and
+upstream's parameters where a value asks for something that is not there
+([compatibility.md](compatibility.md#parameters-of-felix)).
 """
 
 

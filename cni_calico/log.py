@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from copy import copy
@@ -75,9 +76,12 @@ class Log:
         self.context = context
         self.stderr = stderr
         self.as_json = as_json
+        self.file_threshold: int | None = None  # None: as ``threshold``
+        self.debug_files: re.Pattern[str] | None = None  # source files whose debug records are written; None: all
 
     def debug(self, text: str) -> None:
-        self.write("debug", text)
+        if self.debug_files is None or self.debug_files.search(sys._getframe(1).f_code.co_filename):
+            self.write("debug", text)
 
     def info(self, text: str) -> None:
         self.write("info", text)
@@ -90,7 +94,11 @@ class Log:
 
     def write(self, level: str, text: str) -> None:
         """Write one record; a line break inside it becomes a continuation."""
-        if LEVELS[level] < self.threshold:
+        severity = LEVELS[level]
+        to_stderr = self.stderr and severity >= self.threshold
+        of_file = self.threshold if self.file_threshold is None else self.file_threshold
+        to_file = self.file_path and severity >= of_file
+        if not to_stderr and not to_file:
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}"
@@ -101,11 +109,11 @@ class Log:
             indented = body.replace("\n", "\n\t")
             line = f"{stamp} [{level.upper()}][{os.getpid()}] {self.context}{indented}\n".encode("utf-8", "replace")
         try:
-            if self.stderr:
+            if to_stderr:
                 os.write(2, line)
         except OSError:
             Log.failures += 1
-        if self.file_path:
+        if to_file:
             try:
                 self._append(line)
             except (OSError, ValueError):  # ValueError: no file can have that name

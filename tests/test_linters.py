@@ -440,6 +440,7 @@ LAZY = {
     "kernel.named_netns": HEAVY,
     "kernel.netlink.pyroute": HEAVY,
     "model.validation.known_fields": HEAVY,
+    "daemon.http_servers": HEAVY,
     "flows.recorder": HEAVY,
     "nodeagent.bgp.bird.probes": PROBE,
     "nodeagent.commands": COMMAND,

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Page = Callable[[], tuple[int, str, bytes]]  # status, content type, body
 
@@ -29,6 +30,28 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 _PAIRS = {"localhost": ("127.0.0.1", "::1"), "": ("0.0.0.0", "::")}
 
 
+@dataclass(frozen=True, slots=True)
+class ServerFiles:
+    """What serves over TLS (PEM). ``clients``: "required", "optional" or "none", their certificates; ``ca``: who must
+    have signed these, "" for the system's authorities.
+    """
+
+    certificate: str
+    key: str
+    ca: str = ""
+    clients: str = "required"
+
+
+class Tls(Protocol):
+    """How connections are secured (server_tls.py)."""
+
+    def wrap(self, connection: socket.socket) -> socket.socket:
+        """The connection, whose handshake is done by ``receive``. Raises OSError."""
+
+    def receive(self, connection: socket.socket, size: int) -> bytes:
+        """Raises BlockingIOError while nothing has come, OSError."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     """A connection whose request is being read; ``until`` is when it is given up."""
@@ -41,14 +64,21 @@ class RequestServer:
     """Has ``answer`` called in a thread with each connection and its request, which ends with its head. "localhost"
     means 127.0.0.1 and ::1, "" every address of both families.
 
-    Without IPv6 the IPv4 address alone is enough; ``missing`` then says why.
+    Without IPv6 the IPv4 address alone is enough; ``missing`` then says why. With ``tls`` only those are answered whose
+    handshake succeeds; it counts as part of the request.
     """
 
     def __init__(
-        self, host: str, port: int, answer: Callable[[socket.socket, bytes], None], workers: int = WORKERS
+        self,
+        host: str,
+        port: int,
+        answer: Callable[[socket.socket, bytes], None],
+        workers: int = WORKERS,
+        tls: Tls | None = None,
     ) -> None:
         """Raises OSError if the address cannot be used."""
         self.missing = ""
+        self._tls = tls
         self._answer_to = answer
         self._listeners = self._listen(host, port)
         self._waiting: dict[socket.socket, _Waiting] = {}  # in the order of their arrival
@@ -123,13 +153,19 @@ class RequestServer:
         if len(self._waiting) >= PLACES:
             self._drop(next(iter(self._waiting)), selector)
         connection.setblocking(False)
+        if self._tls is not None:
+            try:
+                connection = self._tls.wrap(connection)
+            except OSError:
+                connection.close()
+                return
         self._waiting[connection] = _Waiting(time.monotonic() + REQUEST_S)
         selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket, selector: selectors.BaseSelector) -> None:
         data = self._waiting[connection].data
         try:
-            part = connection.recv(REQUEST_BYTES)
+            part = connection.recv(REQUEST_BYTES) if self._tls is None else self._tls.receive(connection, REQUEST_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -163,10 +199,10 @@ class RequestServer:
 class PageServer(RequestServer):
     """Serves ``pages`` by path."""
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], tls: Tls | None = None) -> None:
         """Raises OSError if the address cannot be used."""
         self._pages = pages
-        super().__init__(host, port, lambda connection, request: connection.sendall(self._render(request)))
+        super().__init__(host, port, lambda connection, request: connection.sendall(self._render(request)), tls=tls)
 
     def _render(self, request: bytes) -> bytes:
         words = request.partition(b"\n")[0].split()

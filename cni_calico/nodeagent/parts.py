@@ -43,7 +43,7 @@ from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.alone import tell_alone
 from cni_calico.nodeagent.status.metrics import Metrics
-from cni_calico.nodeagent.status.pages import health_pages
+from cni_calico.nodeagent.status.pages import health_pages, metrics_files
 from cni_calico.nodeagent.view.follow import follow
 from cni_calico.nodeagent.view.snapshot import Snapshot
 
@@ -181,7 +181,8 @@ class Parts:
         health = (felix.health_host, felix.health_port) if felix.health_enabled else None
         self._http_servers.keep("health", health, lambda: health_pages(settings.run_dir))
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
-        self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page})
+        self._metrics.has_language, self._metrics.has_process = felix.metrics_go, felix.metrics_process
+        self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page}, metrics_files(felix))
 
     def _keep_clean(self) -> None:
         options = JanitorOptions()

@@ -12,6 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable
 
+from cni_calico.daemon.server_tls import server_context as verifying_context
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.threads import SideThreads
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -136,12 +137,6 @@ def server_context(
     certificate_file: str, key_file: str, ca_file: str = "", *, wants_certificates: bool = False
 ) -> ssl.SSLContext:
     """TLS for the relay's side. Raises OSError, ssl.SSLError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # strangers could have it done over and over
-    context.num_tickets = 0  # clients resume no TLS sessions, and each stored session costs memory
-    context.load_cert_chain(certificate_file, key_file)
-    if ca_file and wants_certificates:
-        context.load_verify_locations(ca_file)
-        context.verify_mode = ssl.CERT_OPTIONAL  # clients without a certificate may have a token
-    return context
+    # clients without a certificate may have a token
+    clients = ssl.CERT_OPTIONAL if ca_file and wants_certificates else ssl.CERT_NONE
+    return verifying_context(certificate_file, key_file, ca_file, clients)

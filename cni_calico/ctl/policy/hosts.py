@@ -6,17 +6,20 @@ nodes through a tunnel, a connection passes the tunnel's interface. Answers name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.ipam.records import read_pools
 from cni_calico.ctl.policy.interfaces import NodeHosts, node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Address, Resource
+from cni_calico.errors import CorruptRecord
+from cni_calico.model.documents.codec import decode_resource
+from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.resources import Address, Node, Resource
+from cni_calico.nodeagent.context.configurations import select_scoped, spec_of
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of
 from cni_calico.policy.explain import Decision, Packet, asked_host, decide_host
@@ -237,19 +240,28 @@ def _is_idle(gate: HostGate, interface: str) -> bool:
 def read_views(session: Session, records: PolicyRecords, nodes: Iterable[str]) -> dict[str, NodeHosts]:
     """The host endpoints of those of some nodes that have any, with these nodes' parameters."""
     hosts = host_records(records)
+    chosen = {host.node for host in hosts.values()}.intersection(nodes)
+    felix = _read_felix(session) if chosen else {}
     return {
-        node: node_hosts(hosts, node, records.nodes.get(node), _read_felix(session, node))
-        for node in {host.node for host in hosts.values()}.intersection(nodes)
+        name: node_hosts(hosts, name, node := records.nodes.get(name), _felix_of(felix, name, node)) for name in chosen
     }
 
 
-def _read_felix(session: Session, node: str) -> FelixSettings:
-    """The parameters in the FelixConfigurations; a node's environment may set others."""
-    specs: list[Any] = []
-    for name in (f"node.{node}", "default"):
-        found = session.store.get(ResourceKey("FelixConfiguration", name), session.deadline)
-        specs.append(None if found is None else found.value.get("spec"))
-    return parse_felix({}, *specs).settings
+def _read_felix(session: Session) -> dict[str, Resource]:
+    """The FelixConfigurations that can be read, by name."""
+    found: dict[str, Resource] = {}
+    for item in session.store.list(ResourceList("FelixConfiguration"), session.deadline).items:
+        if isinstance(item.key, ResourceKey):
+            with suppress(CorruptRecord):
+                found[item.key.name] = decode_resource(item.key, item.value)
+    return found
+
+
+def _felix_of(felix: Mapping[str, Resource], name: str, node: Node | None) -> FelixSettings:
+    """The parameters of a node in the FelixConfigurations; its environment may set others."""
+    scoped = select_scoped(felix.values(), None if node is None else node.metadata.labels)
+    own, default = (spec_of(felix[key]) if key in felix else None for key in (f"node.{name}", "default"))
+    return parse_felix({}, own, default, scoped).settings
 
 
 def read_tunnel(

@@ -1,14 +1,16 @@
 """PURE: the parameters that upstream calls Felix's: FELIX_ variables and FelixConfiguration resources.
 
-Rule: environment > FelixConfiguration node.<name> > FelixConfiguration default > built-in, parameter by parameter. A
-value that cannot be parsed is not used, with a warning; of failsafe ports those that can be parsed are. There is also a
-warning for an unknown name, and for a parameter of upstream's that this agent does not use. Names are case-insensitive.
+Rule: environment > FelixConfiguration node.<name> > the one whose nodeSelector selects the node > default > built-in,
+parameter by parameter. A value that cannot be parsed is not used, with a warning; of failsafe ports those that can be
+parsed are. There is also a warning for an unknown name, and for a value of upstream's that asks for something that this
+agent does not do (unused.py). Names are case-insensitive.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
@@ -20,7 +22,6 @@ from cni_calico.daemon.settings_table import (
     PORT,
     SECONDS,
     TEXT,
-    Kind,
     Setting,
     choice,
     number,
@@ -28,87 +29,65 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.directories import RUN_DIR
-from cni_calico.model.access import parse_relay_address
+from cni_calico.nodeagent.context.configurations import NOT_SCOPED, Scoped, Spec, sources_of
 from cni_calico.nodeagent.context.host_protection import (
     ENFORCEMENT,
     EXCLUDED,
     FAILSAFE,
     STANDING_RULES,
-    failsafe_text,
     select_readable,
+)
+from cni_calico.nodeagent.context.kinds import (
+    DENY,
+    ENABLED,
+    EXPRESSION,
+    LOG_RATE,
+    MARK_MASK,
+    V4,
+    V6,
 )
 from cni_calico.nodeagent.context.legacy import ACCESS
 from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, RETENTION, SERVER
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
-from cni_calico.nodeagent.context.unused import ELSEWHERE, NOT_ENFORCED
+from cni_calico.nodeagent.context.serving import ServingSettings
+from cni_calico.nodeagent.context.unused import render_loss, unused_of
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
-
-SEVERITIES = choice(
-    "debug",
-    "info",
-    "warning",
-    "error",
-    "none",
-    spellings={"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"},
-)
-
-
-def parse_mark_mask(text: str) -> int:
-    """A 32-bit number, decimal or after 0x, with the two bits that are needed. Raises ValueError."""
-    mask = int(text, 0)
-    if not 0 < mask <= 0xFFFFFFFF or mask.bit_count() < 2:
-        raise ValueError("expected at least two bits of a 32-bit mark")
-    return mask
-
-
-def parse_log_rate(text: str) -> str:
-    """The unchanged text. Raises ValueError."""
-    count, _, unit = text.partition("/")
-    if unit not in ("second", "minute", "hour", "day") or not count.isdigit() or not 0 < int(count) <= 10000:
-        raise ValueError("expected a rate such as 10/second, 5/minute, 2/hour or 1/day")
-    return text
-
-
-def parse_relay(text: str) -> str:
-    """The unchanged text. Raises ValueError."""
-    parse_relay_address(text)
-    return text
-
-
-_ENABLED = choice("Enabled", "Disabled")
-MARK_MASK = Kind(parse_mark_mask, "bits, such as 0xffff0000")
-LOG_RATE = Kind(parse_log_rate, "N/second, N/minute, N/hour or N/day")
-RELAY = Kind(parse_relay, "host:port")
-_V4, _V6 = Kind(IPv4Address, "IPv4 address"), Kind(IPv6Address, "IPv6 address")
 
 
 @dataclass(frozen=True, slots=True)
-class FelixSettings:
+class FelixSettings(ServingSettings):
     """The parameters this agent uses."""
 
     interface_prefixes: tuple[str, ...] = setting(
         "InterfacePrefix", NAMES, ("cali",), "Prefixes of the names of workloads' interfaces.", section="Interfaces"
     )
     ipv6_support: bool = setting("Ipv6Support", FLAG, True, "Do IPv6.")
-    ip_forwarding: str = setting("IPForwarding", _ENABLED, "Enabled", "Switch the host's IP forwarding on.")
+    ip_forwarding: str = setting("IPForwarding", ENABLED, "Enabled", "Switch the host's IP forwarding on.")
     device_route_protocol: int = setting(
         "DeviceRouteProtocol", number(1, 255), 3, "Protocol number of routes to workloads that the agent adds."
     )
     device_route_source: IPv4Address | None = setting(
-        "DeviceRouteSourceAddress", _V4, None, "Source address of the host's packets to workloads."
+        "DeviceRouteSourceAddress", V4, None, "Source address of the host's packets to workloads."
     )
-    device_route_source_v6: IPv6Address | None = setting(
-        "DeviceRouteSourceAddressIPv6", _V6, None, "The same for IPv6."
-    )
+    device_route_source_v6: IPv6Address | None = setting("DeviceRouteSourceAddressIPv6", V6, None, "The same for IPv6.")
     remove_external_routes: bool = setting(
         "RemoveExternalRoutes", FLAG, True, "Remove routes on workloads' interfaces that do not belong there."
     )
     route_sync_disabled: bool = setting("RouteSyncDisabled", FLAG, False, "Leave all routes alone.")
     program_cluster_routes: str = setting(
         "ProgramClusterRoutes",
-        _ENABLED,
+        ENABLED,
         "Disabled",
         "The agent, not BIRD, makes the routes to other nodes' blocks of IPIP and unencapsulated pools.",
+    )
+    mtu_interfaces: re.Pattern[str] | None = setting(
+        "MTUIfacePattern",
+        EXPRESSION,
+        None,
+        "Interfaces whose smallest MTU is the node's, of those that are up; unset: those with the node's addresses.",
+    )
+    require_mtu_file: bool = setting(
+        "RequireMTUFile", FLAG, False, "The node is not ready while the file with workloads' MTU cannot be written."
     )
     mtu_v4_ipip: int = setting(
         "IpInIpMtu", MTU, 0, "MTU of tunl0; 0: the node's MTU less 20.", section="Tunnels", shown_default="0"
@@ -139,7 +118,7 @@ class FelixSettings:
         "IptablesLockTimeoutSecs", SECONDS, 5.0, "How long to wait for the lock of the legacy iptables."
     )
     nat_port_range: str = setting("NATPortRange", TEXT, "", "Source ports of masqueraded connections, MIN:MAX.")
-    nat_address: IPv4Address | None = setting("NATOutgoingAddress", _V4, None, "Address to masquerade with.")
+    nat_address: IPv4Address | None = setting("NATOutgoingAddress", V4, None, "Address to masquerade with.")
     nat_exclusions: str = setting(
         "NATOutgoingExclusions",
         choice("IPPoolsOnly", "IPPoolsAndHostIPs"),
@@ -215,13 +194,25 @@ class FelixSettings:
         "Drop",
         "What happens to forwarded packets to a service's address (BGPConfiguration) that was not translated.",
     )
-    filter_deny_action: str = setting("NftablesFilterDenyAction", choice("Drop", "Reject"), "Drop", "What Deny does.")
+    filter_deny_action: str = setting("NftablesFilterDenyAction", DENY, "Drop", "What Deny does.")
+    iptables_deny_action: str | None = setting(
+        "IptablesFilterDenyAction",
+        DENY,
+        None,
+        "The same by its older name: counts unless NftablesFilterDenyAction is set, or if NFTablesMode is Disabled.",
+    )
     mark_mask: int = setting(
         "NftablesMarkMask",
         MARK_MASK,
         0xFFFF0000,
         "Bits of packet marks that the agent may use: at least two, four with legacy iptables.",
         shown_default="0xffff0000",
+    )
+    iptables_mark_mask: int | None = setting(
+        "IptablesMarkMask",
+        MARK_MASK,
+        None,
+        "The same by its older name: counts unless NftablesMarkMask is set, or if NFTablesMode is Disabled.",
     )
     disable_invalid_check: bool = setting(
         "DisableConntrackInvalidCheck", FLAG, False, "Do not drop packets that connection tracking considers invalid."
@@ -255,97 +246,48 @@ class FelixSettings:
         "IptablesRefreshInterval", SECONDS, 180.0, "How often legacy iptables is compared."
     )
     nftables_refresh_s: float = setting("NftablesRefreshInterval", SECONDS, 180.0, "How often nftables is compared.")
-    reporting_interval_s: float = setting(
-        "ReportingIntervalSecs",
-        SECONDS,
-        30.0,
-        "How often this host's status is written to etcd; 0: never (what start-up stores for the cluster).",
-        section="Health, metrics, logs",
-    )
-    reporting_ttl_s: float = setting(
-        "ReportingTTLSecs", SECONDS, 90.0, "How long that status stays in etcd unless it is renewed."
-    )
-    health_enabled: bool = setting("HealthEnabled", FLAG, False, "Serve /liveness and /readiness.")
-    health_host: str = setting("HealthHost", TEXT, "localhost", "Address of the health pages.")
-    health_port: int = setting("HealthPort", PORT, 9099, "Port of the health pages.")
-    metrics_enabled: bool = setting("PrometheusMetricsEnabled", FLAG, False, "Serve Prometheus metrics.")
-    metrics_host: str = setting("PrometheusMetricsHost", TEXT, "", "Address of the metrics.")
-    metrics_port: int = setting("PrometheusMetricsPort", PORT, 9091, "Port of the metrics.")
-    log_severity: str = setting("LogSeverityScreen", SEVERITIES, "info", "Log level on stderr.")
+    ipsets_refresh_s: float = setting("IpsetsRefreshInterval", SECONDS, 90.0, "How often sets are compared.")
 
     @property
     def resync_s(self) -> float:
         """One full resync serves all kinds: the shortest of the intervals that is not zero; 0 switches it off."""
-        intervals = (self.route_refresh_s, self.interface_refresh_s, self.iptables_refresh_s, self.nftables_refresh_s)
-        return min(filter(None, intervals), default=0.0)
-
-    relay_address: str = setting(
-        "TyphaAddr",
-        RELAY,
-        "",
-        "host:port of the relay (calico-typha) through which the cluster is followed. Relay parameters are read from "
-        "the environment only.",
-        section="Relay",
-    )
-    relay_service: str = setting("TyphaK8sServiceName", TEXT, "", "The relays' Service; none or empty: there is none.")
-    relay_namespace: str = setting("TyphaK8sNamespace", TEXT, "kube-system", "The Service's namespace.")
-    relay_ca: str = setting("TyphaCAFile", TEXT, "", "The certificate authority of the relays; required.")
-    relay_certificate: str = setting("TyphaCertFile", TEXT, "", "The agent's certificate; empty: a token is sent.")
-    relay_key: str = setting("TyphaKeyFile", TEXT, "", "The certificate's key.")
-    relay_token_file: str = setting(
-        "TyphaTokenFile", TEXT, "", "Ours: a file with a token that only relays take; empty: they get the API server's."
-    )
-    relay_common_name: str = setting(
-        "TyphaCN", TEXT, "", "Name in relays' certificates; empty: their host's or Service's."
-    )
-    relay_uri: str = setting("TyphaURISAN", TEXT, "", "A URI that must be among the names of the relays' certificates.")
-
-
-# Names in a FelixConfiguration of parameters whose FELIX_ variable is spelled differently.
-_RESOURCE_NAMES = {
-    "ipipmtu": "ipinipmtu",
-    "ipipenabled": "ipinipenabled",
-    "externalnodeslist": "externalnodescidrlist",
-    "iptableslocktimeout": "iptableslocktimeoutsecs",
-    "reportinginterval": "reportingintervalsecs",
-    "reportingttl": "reportingttlsecs",
-}
-
-# What every cluster's FelixConfiguration contains by default: not worth a warning on each node.
-_DEFAULTS = {
-    "floatingips": "Disabled",
-    "bpfconnecttimeloadbalancing": "TCP",
-    "bpfhostnetworkednatwithoutctlb": "Enabled",
-    "bpfloglevel": "",
-}
+        links = (self.route_refresh_s, self.interface_refresh_s)
+        return min(
+            filter(None, (*links, self.iptables_refresh_s, self.nftables_refresh_s, self.ipsets_refresh_s)), default=0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
+    """``errors`` are as ``warnings``, where the cluster may be without something that it cannot do without."""
+
     settings: FelixSettings
     warnings: tuple[str, ...]
+    errors: tuple[str, ...] = ()
 
 
 def parse_felix(
     environ: Mapping[str, str],
-    node_spec: Mapping[str, Any] | None = None,
-    default_spec: Mapping[str, Any] | None = None,
+    node_spec: Spec | None = None,
+    default_spec: Spec | None = None,
+    scoped: Scoped = NOT_SCOPED,
 ) -> Parameters:
-    """The parameters from FELIX_ variables and the specs of FelixConfiguration node.<name> and default."""
-    environment = {name[6:]: value for name, value in environ.items() if name.upper().startswith("FELIX_")}
-    sources = (
-        ("FELIX_{}", {name.lower(): (name, text) for name, text in environment.items()}),
-        ("{} of FelixConfiguration node.<name>", _texts(node_spec)),
-        ("{} of FelixConfiguration default", _texts(default_spec)),
-    )
+    """The parameters from FELIX_ variables and from the FelixConfigurations (``configurations.spec_of``) node.<name>,
+    default, and the one that selects the node.
+    """
     values: dict[str, Any] = {}
     warnings: list[str] = []
+    errors: list[str] = []
     declared = {item.name.lower(): item for item in settings_of(FelixSettings)}
-    for label, source in sources:
+    for label, source in sources_of(environ, node_spec, default_spec, scoped):
         for lower, (name, text) in source.items():
             item = declared.get(lower)
             if item is None:
-                warnings += _stranger(label.format(name), lower) if _DEFAULTS.get(lower) != text else []
+                row = unused_of(lower)
+                if row is None and lower not in ACCESS:  # legacy.py has read these
+                    warnings.append(f"{label.format(name)} is unknown: no parameter has this name")
+                elif row is not None and (lost := render_loss(row, text)):
+                    (errors if row.is_error else warnings).append(f"{label.format(name)}={text!r}: {lost}")
                 continue
             if not text:
                 continue
@@ -356,43 +298,32 @@ def parse_felix(
                 warnings.append(f"{label.format(name)}={text!r} is {'used only in part' if value else 'not used'}: {e}")
                 if value:
                     values.setdefault(item.attribute, value)
-    return Parameters(FelixSettings(**values), tuple(warnings))
+    return Parameters(_with_twins(values), (*warnings, *scoped.warnings), tuple(errors))
+
+
+def _with_twins(values: Mapping[str, Any]) -> FelixSettings:
+    """Of what upstream has twice, for iptables and for nftables, the former counts unless the latter is set; with
+    NFTablesMode Disabled it wins.
+    """
+    found = FelixSettings(**values)
+    wins = found.nftables_mode == "Disabled"
+    deny, mask = found.iptables_deny_action, found.iptables_mark_mask
+    if deny is not None and (wins or "filter_deny_action" not in values):
+        found = replace(found, filter_deny_action=deny)
+    if mask is not None and (wins or "mark_mask" not in values):
+        found = replace(found, mark_mask=mask)
+    return found
 
 
 def _parse(item: Setting, text: str) -> Any:
     """The value of a text; "none" means the empty value (0, "", false) unless it is a value of the parameter."""
-    if text.lower() == "none":
-        if item.kind is TEXT:
-            return ""
-        if isinstance(item.default, (bool, int, float)) or item.default is None:
+    if text.lower() != "none":
+        return item.kind.parse(text)
+    if item.kind is TEXT:
+        return ""
+    try:
+        return None if item.kind is EXPRESSION else item.kind.parse(text)
+    except ValueError:
+        if item.default is None or isinstance(item.default, (bool, int, float)):
             return None if item.default is None else type(item.default)()
-    return item.kind.parse(text)
-
-
-def _stranger(label: str, lower: str) -> list[str]:
-    if lower in ACCESS or lower.startswith("usagereporting"):
-        return []  # legacy.py has read the former; no usage is ever reported to anybody
-    if lower in NOT_ENFORCED:
-        return [f"{label}: {NOT_ENFORCED[lower]}"]
-    if lower.startswith(ELSEWHERE):
-        return [f"{label} has no effect: this agent does not use it"]
-    return [f"{label} is unknown: no parameter has this name"]
-
-
-def _texts(spec: Mapping[str, Any] | None) -> dict[str, tuple[str, str]]:
-    """A spec's fields as the texts that environment variables would have."""
-    out = {}
-    for name, value in (spec or {}).items():
-        lower = _RESOURCE_NAMES.get(name.lower(), name.lower())
-        if isinstance(value, bool):
-            text = "true" if value else "false"
-        elif isinstance(value, (str, int, float)):
-            text = str(value)
-        elif isinstance(value, (list, tuple)) and lower.startswith("failsafe"):
-            text = ",".join(map(failsafe_text, value)) or "none"
-        elif isinstance(value, (list, tuple)) and all(isinstance(entry, str) for entry in value):
-            text = ",".join(value)
-        else:
-            text = "" if value is None else repr(value)
-        out[lower] = (name, text)
-    return out
+        raise

@@ -9,11 +9,11 @@ configuration file (``[global]``, ``Name = value``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import parse_api_group, without_prefixes
+from cni_calico.nodeagent.context.configurations import NOT_SCOPED, Scoped, Spec, sources_of
 
 FELIX_CFG = "/etc/calico/felix.cfg"
 # Felix's parameter (lower case) -> the variable with the same meaning; only a bare "calico-node -felix" gets the former
@@ -32,7 +32,7 @@ _REFUSED = {
 }
 _EXTERNAL = "useinternaldataplanedriver"
 _WAY_OUT = (
-    "useInternalDataplaneDriver of FelixConfiguration {} is false: another data plane (Calico/VPP) would work beside "
+    "{} is false: another data plane (Calico/VPP) would work beside "
     "this agent's; remove that field and dataplaneDriver, or keep upstream's calico-node on this host"
 )
 
@@ -70,14 +70,19 @@ def require_supported(environ: Mapping[str, str]) -> None:
             )
 
 
-def unmet_driver(environ: Mapping[str, str], node_spec: Mapping[str, Any], default_spec: Mapping[str, Any]) -> str:
+def unmet_driver(
+    environ: Mapping[str, str],
+    node_spec: Spec | None,
+    default_spec: Spec | None,
+    scoped: Scoped = NOT_SCOPED,
+) -> str:
     """Why a FelixConfiguration keeps this agent from running the data plane; "" if none does."""
     if any(name.upper() == f"FELIX_{_EXTERNAL.upper()}" and text.strip() for name, text in environ.items()):
         return ""  # it wins over every resource, and start-up has refused any value but true
-    for name, spec in (("node.<name>", node_spec), ("default", default_spec)):
-        value = spec.get("useInternalDataplaneDriver")
-        if value is not None:
-            return "" if _is_on(str(value)) else _WAY_OUT.format(name)
+    for label, texts in sources_of({}, node_spec, default_spec, scoped):
+        name, text = texts.get(_EXTERNAL, ("", ""))
+        if text:
+            return "" if _is_on(text) else _WAY_OUT.format(label.format(name))
     return ""
 
 

@@ -1,29 +1,232 @@
-"""PURE: upstream's parameters that this agent does not use.
+"""PURE: Felix's parameters that are not settings of this agent: what becomes of each, and what the log says.
 
-Rule: one that is not here is unknown, and probably a typing error.
+Rule: every parameter of upstream's is a setting (``FelixSettings``) or a row here; any other name is unknown, and
+probably a typing error. The log has a line only where a value asks for something that is then missing; one where the
+cluster may be without its services is an error. docs/compatibility.md is printed from this table.
 """
 
 from __future__ import annotations
 
-# Prefixes of the names of upstream's other parameters: policy, eBPF, WireGuard, OpenStack, ...
-_ELSEWHERE_NAMES = """
-awssrcdstcheck bpf cgroupv2path clusterguid clustertype calicoversion dataplane datastoretype debug
-endpointreporting etcd featuredetect featuregates felixhostname floatingips flowlogscollectordebugtrace
-flowlogspolicyevaluationmode genericxdp
-gogcthreshold gomaxprocs gomemorylimit healthtimeout ignorelooserpf ipsets iptablesfilter
-iptableslockfile iptableslockprobe iptablesmangle iptablesmark iptablespostwrite ipv4elevated ipv4normal
-ipv6elevated ipv6normal ipv4vxlantunnel ipv6vxlantunnel ipiniptunneladdr istio kubenodeport livemigration
-logdebug logfilepath logseverityfile logseveritysys maxipsetsize metadataaddr metadataport mtuifacepattern
-netlinktimeout nftablesfilterallow nftablesmangle openstack policysync prometheusgo prometheusprocess
-prometheuswireguard prometheusmetricsca prometheusmetricscert prometheusmetricskey prometheusmetricsclient
-prometheusreporter requiremtufile routesource routetablerange sidecar typhareadtimeout
-typhawritetimeout usageexport usagereporting
-useinternaldataplane usenodelocal variant vxlantunnelmac windows wireguard xdp
-"""
-ELSEWHERE = tuple(_ELSEWHERE_NAMES.split())
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-NOT_ENFORCED = {
-    "policysyncpathprefix": "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
-    "useinternaldataplanedriver": "there is no external data plane: this agent programs the kernel",
-    "dataplanedriver": "there is no external data plane: this agent programs the kernel",
-}
+# what becomes of a parameter: the page's words
+ACCEPTED, NEVER, REFUSED, MISSING = "accepted", "never applies", "refused", "not there"
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """``names``: as upstream's references spell variables, separated by blanks. ``here``: what the page says.
+
+    ``lost``: what the log says of a value that is none of ``harmless`` (lower case); "": nothing, whatever the value.
+    ``environment``: it is never a field of a FelixConfiguration.
+    """
+
+    what: str
+    names: str
+    here: str
+    lost: str = ""
+    harmless: tuple[str, ...] = ()
+    is_error: bool = False
+    environment: bool = False
+
+
+_OFF = ("false", "disabled", "none", "0", "no", "f", "n")
+_BPF_NAMES = """
+BPFDisableUnprivileged BPFJITHardening BPFLogLevel BPFConntrackLogLevel BPFConntrackCleanupMode BPFConntrackTimeouts
+BPFLogFilters BPFCTLBLogFilter BPFDataIfacePattern BPFL3IfacePattern BPFConnectTimeLoadBalancingEnabled
+BPFConnectTimeLoadBalancing BPFHostNetworkedNATWithoutCTLB BPFExternalServiceMode BPFDSROptoutCIDRs
+BPFKubeProxyIptablesCleanupEnabled BPFKubeProxyMinSyncPeriod BPFKubeProxyHealthzPort
+BPFKubeProxyEndpointSlicesEnabled BPFExtToServiceConnmark BPFPSNATPorts BPFMapSizeNATFrontend BPFMapSizeNATBackend
+BPFMapSizeNATAffinity BPFMapSizeRoute BPFMapSizeConntrack BPFMapSizePerCPUConntrack BPFMapSizeConntrackScaling
+BPFMapSizeConntrackCleanupQueue BPFMapSizeIPSets BPFMapSizeIfState BPFHostConntrackBypass BPFEnforceRPF
+BPFPolicyDebugEnabled BPFForceTrackPacketsFromIfaces BPFDisableGROForIfaces BPFExcludeCIDRsFromNAT BPFRedirectToPeer
+BPFAttachType BPFExportBufferSizeMB BPFProfiling BPFMaglevMaxEndpointsPerService BPFMaglevMaxServices
+BPFIPFragTimeout BPFIPFragmentReassemblyEnabled BPFOverlayHostSourceIP
+XDPEnabled XDPRefreshInterval GenericXDPEnabled SidecarAccelerationEnabled CgroupV2Path
+"""
+TABLE = (
+    Unused(
+        ACCEPTED,
+        "IptablesFilterAllowAction IptablesMangleAllowAction NftablesFilterAllowAction NftablesMangleAllowAction",
+        "what policies let through is still judged by the host's other rules, as with RETURN: they have chains of "
+        "their own. With legacy iptables it is accepted there, whatever these say",
+    ),
+    Unused(
+        ACCEPTED,
+        "MaxIpsetSize",
+        "IP sets of legacy iptables hold 16,777,216 members, and take memory only for those they have",
+    ),
+    Unused(
+        ACCEPTED,
+        "IptablesPostWriteCheckIntervalSecs IptablesLockProbeIntervalMillis NetlinkTimeoutSecs",
+        "what the agent writes is compared after each change and at each resync; every step has its own deadline",
+    ),
+    Unused(
+        ACCEPTED,
+        "IptablesLockFilePath",
+        "iptables takes its lock itself",
+        "iptables uses /run/xtables.lock",
+        ("/run/xtables.lock", "none"),
+    ),
+    Unused(ACCEPTED, "HealthTimeoutOverrides", "what hangs is found by the agent's own limits"),
+    Unused(ACCEPTED, "LogSeveritySys", "nothing goes to syslog: the log is standard error, and a file"),
+    Unused(
+        ACCEPTED,
+        "DataplaneDriver DataplaneWatchdogTimeout",
+        "for an external data plane, which UseInternalDataplaneDriver would choose",
+    ),
+    Unused(
+        REFUSED,
+        "UseInternalDataplaneDriver",
+        "`false` by the variable ends the start, by a FelixConfiguration the node is not ready: no other data plane "
+        "(Calico/VPP) can be used",
+    ),
+    Unused(
+        REFUSED,
+        "OpenstackRegion",
+        "by the variable; the log names the field",
+        "OpenStack's regions are not supported",
+        ("none",),
+    ),
+    Unused(
+        MISSING,
+        "BPFEnabled",
+        "an error in the log: there is no eBPF data plane; services need kube-proxy",
+        "there is NO eBPF data plane: policies are enforced by the packet filter, but NOBODY PROGRAMS SERVICES unless "
+        "kube-proxy runs; start it, or keep upstream's calico-node",
+        _OFF,
+        is_error=True,
+    ),
+    Unused(
+        MISSING,
+        "WireguardEnabled WireguardEnabledV6 WireguardHostEncryptionEnabled",
+        "a warning in the log: there is no WireGuard",
+        "there is no WireGuard: traffic between nodes is NOT ENCRYPTED",
+        _OFF,
+    ),
+    Unused(
+        MISSING,
+        "PolicySyncPathPrefix",
+        "a warning: there is no policy sync for Dikastes; a policy's `http` allows by addresses and ports alone",
+        "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
+        ("none",),
+    ),
+    Unused(
+        MISSING,
+        "IstioAmbientMode",
+        "a warning: packets between pods of a mesh are not marked",
+        "packets between pods of the mesh are NOT MARKED for ztunnel",
+        _OFF,
+    ),
+    Unused(
+        MISSING,
+        "FloatingIPs",
+        "a warning: floating IPs are stored in endpoints, and not programmed",
+        "floating IPs are recorded, and NOT PROGRAMMED",
+        _OFF,
+    ),
+    Unused(
+        MISSING,
+        "AWSSrcDstCheck",
+        "a warning unless it is DoNothing: set the check of instances by other means",
+        "the check of the instance's source and destination is NOT CHANGED: change it with AWS's tools, or AWS drops "
+        "what goes between nodes without encapsulation",
+        ("donothing",),
+    ),
+    Unused(
+        MISSING,
+        "FeatureDetectOverride",
+        "a warning",
+        "features are found out by trying; it overrides none",
+        ("none",),
+    ),
+    Unused(
+        MISSING,
+        "IPv4NormalRoutePriority IPv4ElevatedRoutePriority IPv6NormalRoutePriority IPv6ElevatedRoutePriority",
+        "a warning unless it is upstream's default: routes to workloads have the metric 0",
+        "routes to workloads have the metric 0",
+        ("1024", "512"),
+    ),
+    Unused(
+        MISSING,
+        "RouteSource",
+        "a warning for WorkloadIPs: routes come from IPAM's blocks, and from pods' CIDRs with USE_POD_CIDR",
+        "routes come from IPAM's blocks",
+        ("calicoipam",),
+    ),
+    Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
+    Unused(
+        NEVER,
+        "WireguardListeningPort WireguardListeningPortV6 WireguardRoutingRulePriority WireguardInterfaceName "
+        "WireguardInterfaceNameV6 WireguardMTU WireguardMTUV6 WireguardPersistentKeepAlive "
+        "WireguardThreadingEnabled PrometheusWireGuardMetricsEnabled RouteTableRange RouteTableRanges",
+        "for WireGuard",
+    ),
+    Unused(NEVER, "IstioDSCPMark", "for IstioAmbientMode"),
+    Unused(NEVER, "LiveMigrationRouteConvergenceTime", "for the live migration of virtual machines"),
+    Unused(NEVER, "KubeNodePortRanges", "for kube-proxy in mode ipvs"),
+    Unused(
+        NEVER,
+        "GoGCThreshold GoMemoryLimitMB GoMaxProcs DebugMemoryProfilePath DebugDisableLogDropping "
+        "DebugSimulateCalcGraphHangAfter DebugSimulateDataplaneHangAfter DebugSimulateDataplaneApplyDelay DebugHost "
+        "DebugPort FeatureGates",
+        "for upstream's program, which is written in Go, and its tests",
+    ),
+    Unused(
+        NEVER,
+        "FlowLogsCollectorDebugTrace FlowLogsPolicyEvaluationMode",
+        "flows are recorded with the rules that decided; there is nothing to trace, or to evaluate again",
+    ),
+    Unused(
+        NEVER,
+        "UsageReportingEnabled UsageReportingInitialDelaySecs UsageReportingIntervalSecs",
+        "nothing is ever reported to anybody",
+    ),
+    Unused(NEVER, "WindowsManageFirewallRules WindowsNetworkName", "for Windows"),
+    Unused(NEVER, "EndpointReportingEnabled EndpointReportingDelaySecs MetadataAddr MetadataPort", "for OpenStack"),
+    Unused(
+        NEVER,
+        "LocalSubnetL2Reachability LocalSubnetL2ReachabilityRefreshInterval",
+        "of other releases: routes to nodes of the same subnet are the kernel's",
+    ),
+    Unused(NEVER, "TyphaReadTimeout TyphaWriteTimeout", "for Typha's protocol", environment=True),
+    Unused(
+        NEVER,
+        "IgnoreLooseRPF",
+        "releases of upstream until 2020 refused to run with `rp_filter=2` unless it was true, which is why guides for "
+        "kind set it; here rules check a workload's sources, whatever `rp_filter` is",
+        environment=True,
+    ),
+    Unused(
+        NEVER,
+        "IPv4VXLANTunnelAddr IPv6VXLANTunnelAddr VXLANTunnelMACAddr VXLANTunnelMACAddrV6 IpInIpTunnelAddr ClusterGUID "
+        "ClusterType CalicoVersion Variant",
+        "what upstream's agent tells itself; the log names it",
+        "it is read from the Node and the ClusterInformation",
+        environment=True,
+    ),
+    Unused(
+        NEVER,
+        "DebugBPFCgroupV2 DebugCPUProfilePath DebugPanicAfter DebugSimulateDataRace",
+        "for tests of upstream's program; the log names it",
+        "this agent does not use it",
+        environment=True,
+    ),
+)
+_BY_NAME = {name.lower(): row for row in TABLE for name in row.names.split()}
+
+
+def unused_of(lower: str) -> Unused | None:
+    """The row of a parameter, by its name in lower case; None: there is none."""
+    return _BY_NAME.get(lower)
+
+
+def render_loss(row: Unused, text: str) -> str:
+    """What is lost by a value; "" for nothing."""
+    return "" if not text.strip() or text.strip().lower() in row.harmless else row.lost
+
+
+def names_of(rows: Iterable[Unused]) -> set[str]:
+    """The parameters of some rows."""
+    return {name for row in rows for name in row.names.split()}

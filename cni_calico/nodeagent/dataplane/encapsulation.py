@@ -6,6 +6,7 @@ naming of devices and MAC addresses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
@@ -20,6 +21,7 @@ IPIP = "tunl0"
 OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70}
 MTU_MIN = 576  # a smaller MTU is not usable, and the kernel refuses IPv6 below 1280
 DEFAULT_MTU = 1500
+UNMATCHED_MTU = 1460
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,22 @@ def holder_of(address: Address, interfaces: Iterable[HostInterface]) -> HostInte
     return None
 
 
-def node_mtu(own: Node | None, interfaces: Sequence[HostInterface]) -> int:
-    """The smallest MTU of the interfaces that have the node's addresses; 1500 if none does."""
+def node_mtu(own: Node | None, interfaces: Sequence[HostInterface], felix: FelixSettings) -> int:
+    """The smallest MTU of the interfaces that have the node's addresses; 1500 if none does. With MTUIfacePattern it is
+    the smallest of the matching ones that are up.
+    """
+    if felix.mtu_interfaces is not None:
+        return _matching_mtu(felix.mtu_interfaces, interfaces, felix.interface_prefixes)
     addresses = [] if own is None else [a.ip for a in (own.ipv4, own.ipv6) if a is not None]
     holders = [holder for address in addresses if (holder := holder_of(address, interfaces)) is not None]
     return min((holder.mtu for holder in holders), default=DEFAULT_MTU)
+
+
+def _matching_mtu(pattern: re.Pattern[str], interfaces: Iterable[HostInterface], workloads: tuple[str, ...]) -> int:
+    """Of what is not ours, which would shrink at each turn; as upstream has it, 1460 if no interface matches."""
+    ours = (IPIP, *VXLAN.values(), *workloads)
+    matching = (i.mtu for i in interfaces if i.up and not i.name.startswith(ours) and pattern.search(i.name))
+    return min(matching, default=UNMATCHED_MTU)
 
 
 def _less(mtu: int, overhead: str) -> int:
@@ -121,12 +134,14 @@ def desired_devices(
             lacking[made.name] = "this node has no tunnel address for it yet"
     end = endpoint_of(own, 4)
     if wants_ipip(pools, felix) and end is not None:
-        mtu = felix.mtu_v4_ipip or _less(_mtu_below(end.address, interfaces), "ipip")
+        mtu = felix.mtu_v4_ipip or _less(_mtu_below(end.address, interfaces, felix), "ipip")
         devices[IPIP] = TunnelDevice(IPIP, "ipip", mtu, end.ipip)
     return devices, lacking
 
 
-def _mtu_below(address: Address, interfaces: Sequence[HostInterface]) -> int:
+def _mtu_below(address: Address, interfaces: Sequence[HostInterface], felix: FelixSettings) -> int:
+    if felix.mtu_interfaces is not None:
+        return _matching_mtu(felix.mtu_interfaces, interfaces, felix.interface_prefixes)
     holder = holder_of(address, interfaces)
     return DEFAULT_MTU if holder is None else holder.mtu
 
@@ -138,7 +153,8 @@ def _vxlan(own: Node, family: int, interfaces: Sequence[HostInterface], felix: F
     holder = holder_of(end.address, interfaces)
     if holder is None:
         return f"no interface of this host holds the node's address {end.address}"
-    mtu = (felix.vxlan_mtu if family == 4 else felix.vxlan_mtu_v6) or _less(holder.mtu, f"vxlan{family}")
+    below = _mtu_below(end.address, interfaces, felix)
+    mtu = (felix.vxlan_mtu if family == 4 else felix.vxlan_mtu_v6) or _less(below, f"vxlan{family}")
     return TunnelDevice(
         name=VXLAN[family],
         kind="vxlan",
@@ -156,7 +172,7 @@ def workload_mtu(
     own: Node | None, pools: Sequence[IPPool], interfaces: Sequence[HostInterface], felix: FelixSettings, backend: str
 ) -> int:
     """The MTU of workloads' interfaces: the largest that fits through every tunnel in use."""
-    base = node_mtu(own, interfaces)
+    base = node_mtu(own, interfaces, felix)
     sizes = [base]
     if backend != "none":
         if wants_ipip(pools, felix):

@@ -27,6 +27,7 @@ from cni_calico.model.access import describe_config
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.context.agent import Context
+from cni_calico.nodeagent.context.configurations import Scoped
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
 from cni_calico.nodeagent.context.legacy import unmet_driver
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
@@ -102,6 +103,7 @@ class DataplaneLoop:
         self._on_tunnels = on_tunnels
         self._engine = _EngineView(policing, policing_stalled_s, policies)
         self._log: Log = context.log
+        self._usual_log_file = context.log.file_path
         self._said = Said(self._log)
         self._schedule = PassSchedule()
         self._last = Pass()
@@ -228,7 +230,7 @@ class DataplaneLoop:
         ended = time.monotonic()
         failed, pending = bool(done.failed), bool(done.pending)
         self._schedule.ended(ended, full=full, resync_s=felix.resync_s, failed=failed, pending=pending)
-        driver = unmet_driver(self._environ, snapshot.felix_node or {}, snapshot.felix_default or {})
+        driver = unmet_driver(self._environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
         done.unmet = (*unmet, *done.refused, *filter(None, [driver]))
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
@@ -252,19 +254,19 @@ class DataplaneLoop:
             memory.trim_memory()
             self._resident = memory.resident_bytes()
 
-    def _makes_routes(self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
-        felix = parse_felix(self._environ, felix_node, felix_default).settings
+    def _makes_routes(
+        self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped
+    ) -> bool:
+        felix = parse_felix(self._environ, felix_node, felix_default, scoped).settings
         return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
-        parsed: Parameters = parse_felix(self._environ, snapshot.felix_node, snapshot.felix_default)
-        selecting = (
-            f"the nodeSelector of FelixConfiguration {name} is not supported: its parameters count only if it is named "
-            "default or node.NAME"
-            for name in snapshot.felix_selecting
+        parsed: Parameters = parse_felix(
+            self._environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped
         )
-        self._said.say("parameters", (*parsed.warnings, *selecting), "warning")
-        self._log.threshold = LEVELS.get(parsed.settings.log_severity, 20)
+        self._said.say("parameters", parsed.warnings, "warning")
+        self._said.say("missing", parsed.errors, "error")
+        configure_log(self._log, parsed.settings, self._usual_log_file)
         return parsed.settings
 
     # -- telling ------------------------------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ class DataplaneLoop:
             "failed": self._last.failed,
             "unmet": list(self._last.unmet),
             "problems": list(self._desired.problems),
-            "warnings": [text for topic in ("parameters", "policies") for text in self._said.texts(topic)],
+            "warnings": [text for topic in ("missing", "parameters", "policies") for text in self._said.texts(topic)],
             "mtu": self._desired.mtu,
             "devices": {name: str(device.address or "") for name, device in self._desired.devices.items()},
             "routes": len(self._desired.routes),
@@ -324,6 +326,14 @@ class DataplaneLoop:
             status.write_status(self._context.settings.run_dir, fields)
         except OSError as e:
             self._said.say("status", (f"cannot write the agent's status: {e.strerror}",), "error")
+
+
+def configure_log(log: Log, felix: FelixSettings, usual_file: str) -> None:
+    """What is written, and where. ``usual_file``: without LogFilePath."""
+    log.threshold = LEVELS.get(felix.log_severity, 20)
+    log.file_threshold = None if felix.log_file_severity is None else LEVELS[felix.log_file_severity]
+    log.file_path = usual_file if felix.log_file is None else felix.log_file
+    log.debug_files = felix.log_debug_files
 
 
 def pause_after(took_s: float) -> float:

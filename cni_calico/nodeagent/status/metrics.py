@@ -42,6 +42,7 @@ class Metrics:
         self.janitor: JanitorCounters | None = None
         self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
         self.has_cni_server = False  # one was started beside this agent
+        self.has_language = self.has_process = True  # python_..., process_...
         self._numbers = numbers
         self._run_dir = run_dir
         self._socket = f"{run_dir}/{CNI_SOCKET}"
@@ -54,8 +55,12 @@ class Metrics:
 
         registry = CollectorRegistry()
         of_server = self._of_cni_server()
-        for collector in (self, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-            registry.register(collector)
+        registry.register(self)
+        if self.has_process:
+            registry.register(PROCESS_COLLECTOR)
+        if self.has_language:
+            registry.register(PLATFORM_COLLECTOR)
+            registry.register(GC_COLLECTOR)
         if self.has_cni_server:
             registry.register(CniServerAnswers(bool(of_server)))
         return 200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry) + self._of_pools() + of_server

@@ -5,9 +5,25 @@ Rule: reads the status file that the agent writes, so a loop that hangs is notic
 
 from __future__ import annotations
 
-from cni_calico.daemon.http_server import TEXT, Page
+from cni_calico.daemon.http_server import TEXT, Page, ServerFiles
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.probes import why_cni_missing
+
+# RequireAnyClientCert is stricter here: no certificate is taken that nobody has verified; NoClientCert is all others
+_CLIENTS = {
+    "RequireAndVerifyClientCert": "required",
+    "RequireAnyClientCert": "required",
+    "VerifyClientCertIfGiven": "optional",
+}
+
+
+def metrics_files(felix: FelixSettings) -> ServerFiles | None:
+    """What the metrics are served with; None: without TLS, because neither a certificate nor a key is asked for."""
+    if not felix.metrics_certificate and not felix.metrics_key:
+        return None
+    clients = _CLIENTS.get(felix.metrics_client_auth, "none")
+    return ServerFiles(felix.metrics_certificate, felix.metrics_key, felix.metrics_ca, clients)
 
 
 def health_pages(run_dir: str) -> dict[str, Page]:

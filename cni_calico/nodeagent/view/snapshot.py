@@ -14,6 +14,7 @@ from typing import Any
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.keys import AffinityKey, BlockKey, Key, ResourceKey
 from cni_calico.model.resources import Address, Block, IPPool, Network, Node, WorkloadEndpoint
+from cni_calico.nodeagent.context.configurations import NOT_SCOPED, Scoped
 from cni_calico.nodeagent.view.claims import Holder
 
 
@@ -44,6 +45,7 @@ class Snapshot:
     effects may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that only a
     pod's annotation names; they are in no endpoint. ``parts``: by the name of a Node that cannot be read as a whole,
     its addresses that can. ``handles``: IPAM's handles of the pods (namespace, name) that have addresses on this node.
+    ``felix_scoped``: the FelixConfiguration that selects this node by its labels.
     """
 
     node: str
@@ -53,7 +55,7 @@ class Snapshot:
     endpoints: tuple[WorkloadEndpoint, ...] = ()
     felix_node: Mapping[str, Any] | None = None
     felix_default: Mapping[str, Any] | None = None
-    felix_selecting: tuple[str, ...] = ()  # FelixConfigurations with a nodeSelector, which are not supported
+    felix_scoped: Scoped = NOT_SCOPED
     problems: tuple[str, ...] = ()
     unread: frozenset[Key] = frozenset()
     unproven: Mapping[str, frozenset[Network]] = field(default_factory=dict)

@@ -36,14 +36,12 @@ from cni_calico.model.keys import FELIX_DEFAULT, Key, ResourceKey, ResourceList,
 from cni_calico.model.resources import Address, IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
+from cni_calico.nodeagent.context.configurations import Scoped, select_scoped, spec_of
 from cni_calico.nodeagent.view.blocks import FollowedBlocks
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
 from cni_calico.nodeagent.view.known_nodes import describe_cut_off, parse_node_addresses
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
-
-# parameters that a FelixConfiguration has as annotations: upstream's schema would refuse their fields
-_ANNOTATED, _PARAMETERS = "config.projectcalico.org/", ("Flows", "FlowsNames", "FlowsRetention")
 
 RANDOM = random.SystemRandom()
 NODES_S = 30.0
@@ -110,13 +108,7 @@ def _is_decided(cache: Cache[Any]) -> bool:
     return cache.synced or isinstance(cache.error, DatastoreDenied)
 
 
-def _with_annotations(felix: Resource) -> Mapping[str, Any]:
-    """The parameters of a FelixConfiguration, with those that upstream's schema has no field for."""
-    given = {name: felix.metadata.annotations.get(f"{_ANNOTATED}{name}", "") for name in _PARAMETERS}
-    return {**felix.spec, **{name: text for name, text in given.items() if text}}
-
-
-def _always(pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec) -> bool:
+def _always(pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped) -> bool:
     return True
 
 
@@ -124,9 +116,10 @@ class Sources:
     """The caches. ``stop`` ends their threads. ``use_pod_cidr``: nodes' pod CIDRs count as their blocks.
 
     With ``brief`` the datastore sends other Nodes without the parts that are not needed. ``routed`` says, from the
-    pools and the FelixConfigurations for this node and for all, whether this node makes routes to other nodes' blocks:
-    only then every block has to be followed. ``partial_blocks``: the datastore's list of all blocks has only a part of
-    each, and it has those of this node separately. ``last_valid`` remembers last readable versions between runs.
+    pools and the FelixConfigurations for this node, for all and for some, whether this node makes routes to other
+    nodes' blocks: only then every block has to be followed. ``partial_blocks``: the datastore's list of all blocks has
+    only a part of each, and it has those of this node separately. ``last_valid`` remembers last readable versions
+    between runs.
     ``watch_after``: as for Cache.
     """
 
@@ -138,7 +131,7 @@ class Sources:
         *,
         use_pod_cidr: bool = False,
         brief: bool = False,
-        routed: Callable[[Sequence[IPPool], FelixSpec, FelixSpec], bool] = _always,
+        routed: Callable[[Sequence[IPPool], FelixSpec, FelixSpec, Scoped], bool] = _always,
         partial_blocks: bool = False,
         last_valid: LastValid | None = None,
         watch_after: threading.Event | None = None,
@@ -186,9 +179,8 @@ class Sources:
         """Follow as much of IPAM as is needed now. Returns whether everything that is needed has been read once."""
         if not self.begun:
             return False
-        felix = self._felix_specs()
         pools = self._checked_pools()
-        routed = self._routed([pool.record for pool in pools], felix.get(f"node.{self.node}"), felix.get("default"))
+        routed = self._routed([pool.record for pool in pools], *self._felix_specs(self._own_labels()))
         return self._blocks.settle(routed=routed, claimed=self._claimed_blocks(pools))
 
     def _claimed_blocks(self, pools: Iterable[CheckedPool]) -> set[Network]:
@@ -203,8 +195,17 @@ class Sources:
                     found.add(ip_network((claim.network_address, pool.block_size), strict=False))
         return found
 
-    def _felix_specs(self) -> dict[str, Mapping[str, Any]]:
-        return {record.metadata.name: _with_annotations(record) for record in self._kept.records(self._felix).values()}
+    def _felix_specs(self, labels: Mapping[str, str] | None) -> tuple[FelixSpec, FelixSpec, Scoped]:
+        """What counts on this node, with these labels: of it alone, of all nodes, and of those that it is one of."""
+        named = {record.metadata.name: record for record in self._kept.records(self._felix).values()}
+        own, default = (
+            None if record is None else spec_of(record) for record in map(named.get, (f"node.{self.node}", "default"))
+        )
+        return own, default, select_scoped(named.values(), labels)
+
+    def _own_labels(self) -> Mapping[str, str] | None:
+        own = self._kept.records(self._own).get(ResourceKey("Node", self.node))
+        return None if own is None else own.metadata.labels
 
     def _checked_pools(self) -> list[CheckedPool]:
         return sorted(self._kept.records(self._pools).values(), key=lambda pool: pool.record.metadata.name)
@@ -222,8 +223,9 @@ class Sources:
         """What is known now; only meaningful once ``settle`` has been true, and before that without blocks and routes
         once ``begun`` is.
         """
-        felix = self._felix_specs()
         nodes = self._all_nodes()
+        labels = nodes[self.node].metadata.labels if self.node in nodes else None
+        felix_node, felix_default, scoped = self._felix_specs(labels)
         pools = self._checked_pools()
         endpoints = self._kept.records(self._endpoints).values()
         routed = self._blocks.routes()
@@ -240,9 +242,9 @@ class Sources:
             pools=tuple(pool.record for pool in pools),
             blocks=routed + (pod_cidr_blocks(nodes.values()) if self._use_pod_cidr else ()),
             endpoints=judged.endpoints,
-            felix_node=felix.get(f"node.{self.node}"),
-            felix_default=felix.get("default"),
-            felix_selecting=tuple(sorted(name for name, spec in felix.items() if spec.get("nodeSelector"))),
+            felix_node=felix_node,
+            felix_default=felix_default,
+            felix_scoped=scoped,
             unread=self._unread(),
             unproven=judged.unproven,
             parts=self._node_parts(),

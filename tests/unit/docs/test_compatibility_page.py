@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,10 +12,15 @@ import pytest
 from cni_calico.ctl.command_line.arguments import build_parser, leaves
 from cni_calico.daemon.settings_table import settings_of
 from cni_calico.errors import InvalidConfig
+from cni_calico.model.validation.felix_fields import KNOWN
+from cni_calico.model.validation.kept_fields import KEPT
+from cni_calico.model.validation.known_fields import known_fields
 from cni_calico.nodeagent import flags
+from cni_calico.nodeagent.context.configurations import RESOURCE_NAMES
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.legacy import ACCESS, require_supported
 from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings, without_effect
+from cni_calico.nodeagent.context.unused import TABLE, names_of
 from cni_calico.relay.settings import RelaySettings, parse_relay_settings
 from tests.unit.docs import upstream_names
 
@@ -103,22 +109,31 @@ def felix(names: Iterable[str]) -> set[str]:
     return {f"FELIX_{name.upper()}" for name in names}
 
 
-UNUSED = "FELIX_ parameters without effect"
 REFUSED = felix(["UseInternalDataplaneDriver", "OpenstackRegion"])
 
 
-def test_the_parameters_of_felix_without_effect() -> None:
-    """Each one that upstream has and this agent does not use, and no other; the log says what the page says."""
+def test_the_part_about_felix_is_as_the_tables_have_it() -> None:
+    module = runpy.run_path(str(ROOT / "build" / "compatibility_page.py"))
+    assert module["with_part"](PAGE) == PAGE
+
+
+def test_every_parameter_of_felix_is_used_or_in_the_table() -> None:
     used = {item.name.lower() for item in settings_of(FelixSettings)} | ACCESS.keys()
-    unused = felix(name for name in upstream_names.FELIX.split() if name.lower() not in used)
-    shown = set().union(*rows_of(UNUSED))
-    assert sorted(unused - REFUSED) == sorted(shown)
-    for name in sorted(shown):
-        warnings = parse_felix({name: "1"}).warnings
-        assert len(warnings) == (0 if name.startswith("FELIX_USAGEREPORTING") else 1), (name, warnings)
-        assert "unknown" not in str(warnings), name
+    table = {name.lower(): name for name in names_of(TABLE)}
+    upstreams = {name.lower() for name in upstream_names.FELIX.split()}
+    assert sorted(upstreams - used - table.keys()) == [] and sorted(used & table.keys()) == []
+    fields = {RESOURCE_NAMES.get(name.lower(), name.lower()) for name in KNOWN}
+    assert sorted(table.keys() - upstreams - fields) == []  # no name that nobody has
+    assert sum(len(row.names.split()) for row in TABLE) == len(table)
     [unknown] = parse_felix({"FELIX_NOSUCHPARAMETER": "1"}).warnings
     assert "is unknown" in unknown
+
+
+def test_fields_that_are_kept_are_fields() -> None:
+    for kinds, names, here in KEPT:
+        for kind in kinds.split(", "):
+            known = str(known_fields(kind)) if kind != "IPAMConfiguration" else names
+            assert here and all(name in known for name in names.split()), kind
 
 
 def test_the_parameters_of_felix_that_are_refused_or_used() -> None:

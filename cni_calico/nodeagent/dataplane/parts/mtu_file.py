@@ -29,8 +29,15 @@ class MtuFile:
             found = self._files.read_bytes(self._path).strip()
         except OSError:
             found = b""
+        if felix.require_mtu_file and not found and not desired.mtu:
+            done.refused.append(f"{self._path} is not there, which RequireMTUFile demands: the MTU is not known yet")
         grows = found.isdigit() and desired.mtu > int(found)
         if not desired.mtu or found == str(desired.mtu).encode() or (desired.additive and grows):
             return
-        self._files.write_atomic(self._path, str(desired.mtu).encode(), 0o644)
+        try:
+            self._files.write_atomic(self._path, str(desired.mtu).encode(), 0o644)
+        except OSError as e:
+            if felix.require_mtu_file:
+                done.refused.append(f"cannot write {self._path}, which RequireMTUFile demands: {e.strerror or e}")
+            raise
         done.changed.append(f"MTU of workloads: {desired.mtu}")

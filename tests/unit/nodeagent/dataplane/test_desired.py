@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.ipam.pools import pool_of
-from cni_calico.model.host import ForwardingEntry, HostRoute, NeighbourEntry
+from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Attribute, Block
-from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.desired import desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from cni_calico.nodeagent.dataplane.endpoints import desired_endpoint_settings
@@ -237,6 +237,18 @@ def test_the_mtu_is_that_of_the_nodes_own_card():
     jumbo = {**NODES, "n1": replace(NODES["n1"], ipv4=ip_interface("192.0.2.1/24"), ipv6=None)}
     assert state(snapshot(PLAIN, nodes=jumbo)).mtu == 9000
     assert state(snapshot(VXLAN4, nodes=jumbo)).devices["vxlan.calico"].mtu == 8950
+
+
+@pytest.mark.parametrize(
+    ("pattern", "workloads", "tunnel"),
+    [("^eth", 1450, 1450), ("^eth1", 8950, 8950), ("^cali", 1410, 1410), ("^nothing", 1410, 1410)],
+)
+def test_the_mtu_is_the_smallest_of_the_interfaces_that_a_pattern_chooses(pattern, workloads, tunnel):
+    """1460 without any, as upstream has it; of those that are up, and not of workloads, which would shrink theirs."""
+    felix = parse_felix({}, None, {"mtuIfacePattern": pattern}).settings
+    down = HostInterface(7, "eth7", False, 600)
+    found = state(snapshot(VXLAN4), felix, interfaces=(*INTERFACES, down))
+    assert (found.mtu, found.devices["vxlan.calico"].mtu) == (workloads, tunnel)
 
 
 # -- the rest ---------------------------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ import pytest
 from cni_calico import __version__
 from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.controllers.ipam_metrics import IpamNumbers
-from cni_calico.daemon.http_server import PageServer
+from cni_calico.daemon.http_server import PageServer, ServerFiles
 from cni_calico.daemon.http_servers import HttpServers
 from cni_calico.log import SILENT, Log
+from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.numbers import Numbers
-from cni_calico.nodeagent.status.pages import health_pages
+from cni_calico.nodeagent.status.pages import health_pages, metrics_files
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.plugin.call import protocol
 from cni_calico.server.run import CniServer
@@ -298,6 +299,34 @@ def test_promtool_has_no_complaint(tmp_path):
 def test_metrics_without_anybody_to_ask(tmp_path):
     code, _, body = Metrics(Numbers(), str(tmp_path), str(tmp_path)).page()
     assert code == 200 and b"calico_cni_refused" not in body
+
+
+@pytest.mark.parametrize("language", [True, False])
+@pytest.mark.parametrize("process", [True, False])
+def test_metrics_of_the_language_and_of_the_process_can_be_left_out(tmp_path, language, process):
+    metrics = Metrics(Numbers(), str(tmp_path), str(tmp_path))
+    metrics.has_language, metrics.has_process = language, process
+    page = metrics.page()[2]
+    assert (b"\npython_" in page, b"\nprocess_" in page) == (language, process)
+    assert b"\ncalico_build_info" in page
+
+
+@pytest.mark.parametrize(
+    ("mode", "clients"),
+    [
+        (None, "required"),
+        ("RequireAnyClientCert", "required"),
+        ("VerifyClientCertIfGiven", "optional"),
+        ("NoClientCert", "none"),
+    ],
+)
+def test_what_metrics_are_served_with(mode, clients):
+    spec = {"prometheusMetricsCertFile": "/c", "prometheusMetricsKeyFile": "/k", "prometheusMetricsCAFile": "/a"}
+    felix = parse_felix({}, None, spec | ({"prometheusMetricsClientAuth": mode} if mode else {})).settings
+    assert metrics_files(felix) == ServerFiles("/c", "/k", "/a", clients)
+    assert metrics_files(parse_felix({}, None, {"prometheusMetricsCAFile": "/a"}).settings) is None
+    half = metrics_files(parse_felix({}, None, {"prometheusMetricsKeyFile": "/k"}).settings)
+    assert half == ServerFiles("", "/k")  # which cannot be used, and is no reason to serve without TLS
 
 
 def test_the_status_file_is_json(tmp_path):

@@ -120,7 +120,7 @@ class World:
             self.set_block(Block(cidr, block.affinity, (None,) * 64, tuple(range(64))))
 
 
-def decides(pools, felix_node, felix_default) -> bool:
+def decides(pools, felix_node, felix_default, scoped) -> bool:
     return makes_routes(pools, FELIX, BACKEND)
 
 

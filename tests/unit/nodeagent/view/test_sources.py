@@ -16,6 +16,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import AffinityList, BlockList, ResourceKey
+from cni_calico.model.resources import Metadata
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.view.known_nodes import parse_node_addresses
 from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
@@ -233,6 +234,37 @@ def test_recording_of_flows_is_switched_by_an_annotation(two_node_store, watch):
     put("node.n1")
     put("default")
     until(lambda: flows() == ("Disabled", 0), "it is off")
+
+
+def test_a_configuration_for_some_nodes_comes_and_goes_with_the_labels(two_node_store, watch):
+    def put(name, at, **spec):
+        metadata = {"name": name, "creationTimestamp": f"2026-01-0{at}T00:00:00Z"}
+        two_node_store.elsewhere(
+            Write.put(ResourceKey("FelixConfiguration", name), {"metadata": metadata, "spec": spec})
+        )
+
+    def label(**labels):
+        labelled = replace(node("n1", "10.0.0.1/24"), metadata=Metadata("n1", labels=labels))
+        two_node_store.elsewhere(Write.put(NODE, encode_node(labelled)))
+
+    def port():
+        now = sources.snapshot()
+        return parse_felix({}, now.felix_node, now.felix_default, now.felix_scoped).settings.health_port
+
+    put("default", 1, healthPort=1)
+    put("edge", 3, healthPort=2, nodeSelector="rack == 'edge'")
+    sources = watch()
+    assert port() == 1
+    label(rack="edge")
+    until(lambda: port() == 2, "it is selected")
+    put("older", 2, healthPort=3, nodeSelector="has(rack)")
+    until(lambda: port() == 3, "the older one counts")
+    assert len(sources.snapshot().felix_scoped.warnings) == 1
+    put("node.n1", 1, healthPort=4)
+    until(lambda: port() == 4, "that of the node alone wins")
+    two_node_store.elsewhere(Write.remove(ResourceKey("FelixConfiguration", "node.n1")))
+    label()
+    until(lambda: port() == 1, "nothing selects it")
 
 
 def test_all_parts_that_share_a_store_are_told(two_node_store, watch):
