@@ -26,6 +26,7 @@ from cni_calico.docker.documents import (
     render_address,
     render_pool,
 )
+from cni_calico.docker.former import addresses_of, find_former, owe_address, owe_endpoint
 from cni_calico.docker.links import is_attached
 from cni_calico.docker.removal import handle_of, now_or_later, release_held, take_down
 from cni_calico.docker.state import HeldAddress
@@ -96,8 +97,12 @@ class AddressDriver:
     def release_address(self, fields: RequestFields) -> Mapping[str, Any]:
         """Also what is left of an endpoint, of which a killed dockerd says no more than this."""
         host, address = self._host, fields.address("Address")
-        held = host.state.holding(str(address)) if address is not None else None
+        if address is None or address.is_link_local:
+            return {}  # the gateway, which nobody has requested
+        held = host.state.holding(str(address))
         if held is None:
+            held = owe_address(host, str(address))
+            now_or_later(host, held.address, lambda deadline: self._release_former(held, deadline))
             return {}
         host.state.addresses.change(held.id, owed=True)
         endpoint = host.state.endpoint_with(held.address)
@@ -108,6 +113,15 @@ class AddressDriver:
         else:
             now_or_later(host, held.address, lambda deadline: release_held(host, held.id, deadline))
         return {}
+
+    def _release_former(self, held: HeldAddress, deadline: Deadline) -> None:
+        """With the endpoint that upstream's plugin has made: a killed dockerd does not delete it."""
+        record = find_former(self._host, held.address, deadline)
+        if record is None:
+            release_held(self._host, held.id, deadline)
+        else:
+            owe_endpoint(self._host, record.endpoint, addresses=addresses_of(record))
+            take_down(self._host, record.endpoint, deadline)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

@@ -8,15 +8,16 @@ is tried again until it is done.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ipaddress import ip_address
 
 from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
-from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_members
+from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_members, read_network_ids
 from cni_calico.docker.context import DockerHost
-from cni_calico.docker.identify import identify, learn_name, rename
+from cni_calico.docker.former import addresses_of, former_endpoints, owe_endpoint
+from cni_calico.docker.identify import identify, learn_network, rename
 from cni_calico.docker.links import is_attached
 from cni_calico.docker.removal import release_held, take_down
 from cni_calico.docker.state import JOINED, DockerEndpoint
@@ -25,6 +26,7 @@ from cni_calico.plugin.network.host import Host
 
 _Paying = Callable[[DockerHost, str, Deadline], None]
 
+NETWORK_DRIVER = "calico"
 LOOK_S, OLD_S = 300.0, 60.0
 FIRST_S = 5.0  # for what another boot has left, before the first call is answered
 _STEP_S, _RETRY_S, _RETRY_MAX_S = 5.0, 1.0, 30.0
@@ -119,14 +121,18 @@ class DockerCleanup:
         host = self._host
         host.docker_root = read_docker_root(host.engine, Deadline.after(_STEP_S))
         members: dict[str, NetworkMembers] = {}
-        for network in {each.network for each in host.state.endpoints.all()} | {
-            each.id for each in host.state.networks.all()
+        docker_s = read_network_ids(host.engine, NETWORK_DRIVER, Deadline.after(_STEP_S))
+        for network in {
+            *docker_s,
+            *(each.network for each in host.state.endpoints.all() if each.network),
+            *(each.id for each in host.state.networks.all()),
         }:
             found = members[network] = read_members(host.engine, network, Deadline.after(_STEP_S))
             if found.found:
-                learn_name(host, network, found.name)
+                learn_network(host, network, found)
+        self._owe_former({endpoint for each in members.values() for endpoint in each.endpoints})
         unknown: list[str] = []
-        for endpoint in host.state.endpoints.all():
+        for endpoint in [each for each in host.state.endpoints.all() if not each.owed]:
             if self._is_over(endpoint, members.get(endpoint.network)):
                 host.log.warning(f"endpoint {endpoint.id[:12]} is removed: Docker does not have it any more")
                 host.state.endpoints.change(endpoint.id, owed=True)
@@ -135,12 +141,16 @@ class DockerCleanup:
                         host.state.addresses.change(held.id, owed=True)
                 take_down(host, endpoint.id, Deadline.after(_STEP_S))
             elif endpoint.known:
-                self._compare_name(endpoint, members[endpoint.network])
+                self._compare_name(endpoint, members.get(endpoint.network, NetworkMembers()))
             elif not identify(host, endpoint.id, Deadline.after(_STEP_S)):
                 unknown.append(endpoint.id[:12])
         self._owe_unused()
         for network in [each.id for each in host.state.networks.all()]:
-            if not members[network].found and not any(each.network == network for each in host.state.endpoints.all()):
+            if (
+                network in members
+                and not members[network].found
+                and not any(each.network == network for each in host.state.endpoints.all())
+            ):
                 self._forget_network(network)
         if unknown:
             raise TryAgain(f"cannot find out whose these endpoints are, so they are closed: {', '.join(unknown)}")
@@ -158,6 +168,15 @@ class DockerCleanup:
         """It may have got another one while nobody listened to Docker's events."""
         if members.endpoints.get(endpoint.id, endpoint.name) != endpoint.name:
             self.renamed(endpoint.container)
+
+    def _owe_former(self, known: Collection[str]) -> None:
+        """Endpoints that upstream's plugin has made, and Docker does not have any more: of before a reboot, say."""
+        host = self._host
+        for record in list(former_endpoints(host, Deadline.after(_STEP_S))):
+            if record.endpoint not in known:
+                host.log.warning(f"endpoint {record.endpoint[:12]} is removed: Docker does not have it any more")
+                owe_endpoint(host, record.endpoint, addresses=addresses_of(record))
+                take_down(host, record.endpoint, Deadline.after(_STEP_S))
 
     def _owe_unused(self) -> None:
         """Addresses that no endpoint of ours has got: dockerd was killed, or another network driver took them."""

@@ -29,11 +29,14 @@ _CGROUP_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class NetworkMembers:
-    """``endpoints``: container name by endpoint ID. ``found``: Docker knows the network."""
+    """``endpoints``: container name by endpoint ID. ``found``: Docker knows the network.
+    ``options``: its ``-o``.
+    """
 
     name: str = ""
     endpoints: Mapping[str, str] = field(default_factory=dict)
     found: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,17 @@ def read_members(engine: DockerEngine, network: str, deadline: Deadline) -> Netw
         str(_object(each).get("EndpointID") or key.removeprefix("ep-")): str(_object(each).get("Name", ""))
         for key, each in containers.items()
     }
-    return NetworkMembers(str(_object(answer).get("Name", "")), found, found=True)
+    return NetworkMembers(
+        str(_object(answer).get("Name", "")), found, found=True, options=_texts(_object(answer).get("Options"))
+    )
+
+
+def read_network_ids(engine: DockerEngine, driver: str, deadline: Deadline) -> list[str]:
+    """The IDs of a driver's networks. Raises TryAgain."""
+    answer = engine.ask(f"/networks?filters={quote(json.dumps({'driver': [driver]}))}", deadline)
+    if not isinstance(answer, list):
+        raise TryAgain("cannot ask Docker: its answer is no list of networks")
+    return [str(_object(each).get("Id", "")) for each in answer]
 
 
 def read_container(engine: DockerEngine, name: str, deadline: Deadline) -> DockerContainer | None:

@@ -21,6 +21,7 @@ from cni_calico.model.names import GATEWAY_V4, HOST_LINK_LOCAL
 from cni_calico.model.resources import Address, Network
 
 SPACE = "CalicoGlobalAddressSpace"  # of both kinds: dockerd asks for ever where they differ (moby's default pools)
+SPACES = (SPACE, "CalicoLocalAddressSpace")  # that of networks made by upstream's plugin, too
 ANY_POOL = {4: "CalicoPoolIPv4", 6: "CalicoPoolIPv6"}
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 GATEWAYS = {4: f"{GATEWAY_V4}/32", 6: f"{HOST_LINK_LOCAL}/128"}
@@ -145,7 +146,7 @@ def parse_network(fields: RequestFields) -> NetworkRequest:
 
 def _require_ours(data: RequestFields, family: int) -> None:
     space = data.text("AddressSpace")
-    if space and space != SPACE:
+    if space and space not in SPACES:
         raise InvalidConfig(
             "cannot make the network: its addresses would come from another IPAM driver",
             details="use --ipam-driver calico-ipam",
@@ -190,7 +191,7 @@ class PoolRequest:
 def parse_pool(fields: RequestFields) -> PoolRequest:
     """Raises MalformedRequest, InvalidConfig."""
     space = fields.text("AddressSpace")
-    if space and space != SPACE:
+    if space and space not in SPACES:
         raise InvalidConfig(f"cannot use the address space {brief(space)}: there is only {SPACE}")
     if fields.text("SubPool"):
         raise InvalidConfig(

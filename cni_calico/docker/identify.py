@@ -6,9 +6,12 @@ container is, which before Docker 26 exists only after Join has been answered.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cni_calico.deadline import Deadline
 from cni_calico.docker.containers import (
     DockerContainer,
+    NetworkMembers,
     find_container,
     read_container,
     read_container_of,
@@ -16,7 +19,7 @@ from cni_calico.docker.containers import (
 )
 from cni_calico.docker.context import DockerHost
 from cni_calico.docker.records import ensure_record
-from cni_calico.docker.state import DockerEndpoint
+from cni_calico.docker.state import DockerEndpoint, DockerNetwork
 from cni_calico.errors import TryAgain
 
 _ASK_S = 2.0
@@ -27,7 +30,7 @@ def find_owner(host: DockerHost, endpoint: DockerEndpoint, deadline: Deadline) -
     if host.engine.is_open:
         try:
             members = read_members(host.engine, endpoint.network, deadline.sooner(_ASK_S))
-            learn_name(host, endpoint.network, members.name)
+            learn_network(host, endpoint.network, members)
             name = members.endpoints.get(endpoint.id, "")
             if name and (found := read_container(host.engine, name, deadline.sooner(_ASK_S))) is not None:
                 return found
@@ -36,11 +39,19 @@ def find_owner(host: DockerHost, endpoint: DockerEndpoint, deadline: Deadline) -
     return find_container(endpoint.sandbox, host.docker_root) if endpoint.sandbox else None
 
 
-def learn_name(host: DockerHost, network: str, name: str) -> None:
-    """Docker does not tell a network's name when it makes it. Raises KernelError."""
+def learn_network(host: DockerHost, network: str, members: NetworkMembers) -> None:
+    """Docker does not tell a network's name when it makes it, and of one that upstream's plugin has made it has told us
+    nothing. Raises KernelError.
+    """
     held = host.state.networks.get(network)
-    if held is not None and name and held.name != name:
-        host.state.networks.change(network, name=name)
+    if not members.name or (held is not None and held.name == members.name):
+        return
+    if held is not None:
+        host.state.networks.change(network, name=members.name)
+        return
+    mtu = members.options.get("mtu", "")
+    known = DockerNetwork(network, int(mtu) if mtu.isdecimal() and len(mtu) < 6 else 0, name=members.name)
+    host.state.networks.put(replace(known, ingress=members.options.get("profile_ingress", ""), made_s=host.now()))
 
 
 def network_name(host: DockerHost, network: str) -> str:

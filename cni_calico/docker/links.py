@@ -73,10 +73,12 @@ def ensure_routes(
         host_routes.ensure_route(host.rtnl, address, index, host_name(endpoint), deadline, lambda _: True, log)
 
 
-def remove_link(host: Host, endpoint: str, deadline: Deadline) -> None:
-    """Remove the veth, and with it the routes; absent, or somebody else's, is success. Raises KernelError."""
+def remove_link(host: Host, endpoint: str, deadline: Deadline, *, former: bool = False) -> None:
+    """Remove the veth, and with it the routes; absent, or somebody else's, is success. ``former``: upstream's plugin
+    has made it, without an alias. Raises KernelError.
+    """
     link = read_link(host.rtnl, host_name(endpoint), deadline)
-    if link is not None and is_own(link, endpoint):
+    if link is not None and (is_own(link, endpoint) or (former and not link.alias)):
         outcome = host.rtnl.submit((links.delete_link(link.ifindex, link.name),), deadline)[0]
         if outcome.error is not None and read_link(host.rtnl, link.ifindex, deadline) is not None:
             raise outcome.error

@@ -27,6 +27,7 @@ from cni_calico.docker.documents import (
     parse_ports,
     render_join,
 )
+from cni_calico.docker.former import owe_endpoint
 from cni_calico.docker.identify import find_owner, identify, record_endpoint
 from cni_calico.docker.links import add_next_hop, ensure_routes, make_link
 from cni_calico.docker.ports import render_forward
@@ -97,7 +98,9 @@ class NetworkDriver:
         host, id = self._host, fields.id("EndpointID")
         if host.state.endpoints.get(id) is not None:
             host.state.endpoints.change(id, owed=True)
-            now_or_later(host, f"endpoint {id[:12]}", lambda deadline: self._delete(id, deadline))
+        else:  # upstream's plugin has made it, or our file of it is lost
+            owe_endpoint(host, id)
+        now_or_later(host, f"endpoint {id[:12]}", lambda deadline: self._delete(id, deadline))
         return {}
 
     def _delete(self, id: str, deadline: Deadline) -> None:

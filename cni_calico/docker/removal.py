@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.context import DockerHost, call_deadline
+from cni_calico.docker.former import release_former
 from cni_calico.docker.links import remove_link
 from cni_calico.docker.records import remove_record
 from cni_calico.errors import CalicoError
@@ -27,7 +28,7 @@ def leave(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
     if found is not None and found.ports:  # dockerd 29 does not always revoke them
         host.state.endpoints.change(endpoint, ports=[])
     with Host() as kernel:
-        remove_link(kernel, endpoint, deadline)
+        remove_link(kernel, endpoint, deadline, former=found is not None and found.former)
     host.gate.forget(endpoint)
 
 
@@ -47,8 +48,12 @@ def take_down(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
 
 
 def release_held(host: DockerHost, id: str, deadline: Deadline) -> None:
-    """Release one address by its handle. Raises CalicoError; then it is still owed."""
-    host.datastore.allocator.release_handle(handle_of(id), deadline)
+    """Release one address, by its handle if it has one. Raises CalicoError; then it is still owed."""
+    held = host.state.addresses.get(id)
+    if held is not None and held.former:
+        release_former(host, held.address, deadline)
+    else:
+        host.datastore.allocator.release_handle(handle_of(id), deadline)
     host.state.addresses.remove(id)
 
 

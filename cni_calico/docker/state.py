@@ -37,7 +37,7 @@ class DockerNetwork:
 @dataclass(frozen=True, slots=True)
 class HeldAddress:
     """``id`` is the second half of the handle. ``address`` "": the request was under way. ``made_s``: Unix time.
-    ``owed``: to be released.
+    ``owed``: to be released. ``former``: upstream's plugin has assigned it, without a handle.
     """
 
     id: str
@@ -46,6 +46,7 @@ class HeldAddress:
     address: str = ""
     made_s: float = 0.0
     owed: bool = False
+    former: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class DockerEndpoint:
     ``owed``: it is to be removed. ``made_s``: Unix time. ``labels``: of ``--driver-opt``. ``hop``: which of its
     container's networks it is, and so which next hop is its own. ``ports``: published ones
     (``docker.ports:render_forward``). ``container``, ``name``: the container's ID and name. ``left_out``: what of it is
-    no label, a sentence each.
+    no label, a sentence each. ``former``: upstream's plugin has made it.
     """
 
     id: str
@@ -74,6 +75,7 @@ class DockerEndpoint:
     ports: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     owed: bool = False
+    former: bool = False
 
 
 Shelved = TypeVar("Shelved", DockerNetwork, HeldAddress, DockerEndpoint)

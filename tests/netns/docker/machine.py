@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cni_calico.model.keys import ResourceKey
 from tests.conftest import LAB_CACHE, ROOT
 from tests.deadlines import until
 from tests.netns.policing.lab import NODE, Lab, lab
@@ -292,6 +293,9 @@ class Machine:
             labels = document["metadata"]["labels"]
             found[labels.get("cni-calico.io/container") or document["spec"]["endpoint"]] = document
         return found
+
+    def record_key(self, name: str) -> ResourceKey:
+        return ResourceKey("WorkloadEndpoint", name, NAMESPACE)
 
     def handles(self) -> list[str]:
         return self.lab.handles()

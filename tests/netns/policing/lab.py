@@ -21,13 +21,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.faults import install_from_environment
 from cni_calico.kernel import netns
 from cni_calico.log import Log
-from cni_calico.model.keys import HandleKey, HandleList, ResourceKey, ResourceList
+from cni_calico.model.keys import HandleKey, HandleList, ListKey, ResourceKey, ResourceList
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
@@ -154,6 +154,9 @@ class Lab:
     def documents(self, kind: str, namespace: str = "") -> list[dict[str, Any]]:
         """Those that are stored."""
         return [dict(item.value) for item in self._store.list(ResourceList(kind, namespace), Deadline.after(10)).items]
+
+    def stored(self, listing: ListKey) -> tuple[Versioned, ...]:
+        return tuple(self._store.list(listing, Deadline.after(10)).items)
 
     def handles(self) -> list[str]:
         """The handles under which addresses are held."""
