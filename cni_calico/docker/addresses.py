@@ -88,7 +88,7 @@ class AddressDriver:
             request = self._plan(asked, held, deadline)
             with _Turn(self._turn, deadline):
                 address = host.datastore.allocator.assign(request, deadline)[0].address
-            host.state.addresses.put(replace(held, address=str(address)), durable=True)
+            host.state.addresses.put(replace(held, address=str(address)))  # the handle is enough after a crash
         except CalicoError:
             self._give_back(held)
             raise

@@ -18,7 +18,7 @@ from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_
 from cni_calico.docker.context import DockerHost
 from cni_calico.docker.former import addresses_of, former_endpoints, owe_endpoint
 from cni_calico.docker.identify import identify, learn_network, rename
-from cni_calico.docker.links import is_attached
+from cni_calico.docker.links import ensure_gateway, is_attached
 from cni_calico.docker.removal import release_held, take_down
 from cni_calico.docker.state import JOINED, DockerEndpoint
 from cni_calico.errors import CalicoError, TryAgain
@@ -87,6 +87,12 @@ class DockerCleanup:
         """Whether nothing is left to be done soon."""
         asks, self._asks = self._asks, False
         failures = [] if self._pay(None) else ["something is still to be released"]
+        if any(each.step == JOINED for each in self._host.state.endpoints.all()):
+            try:
+                with Host() as kernel:
+                    ensure_gateway(kernel, Deadline.after(_STEP_S))
+            except CalicoError as e:
+                failures.append(str(e))
         if asks or self._host.engine.is_open:
             try:
                 self._compare()

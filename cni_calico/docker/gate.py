@@ -19,6 +19,7 @@ from cni_calico.docker.documents import host_name
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.filter.boot_table import apply_waiting, is_waiting
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.log import Log
 from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.resources import Address
@@ -37,6 +38,7 @@ class PolicyGate:
         self._guard = threading.Lock()
         self._waiting: dict[str, Mapping[str, Any]] = {}  # what an endpoint's status file has to say
         self._closed: frozenset[str] | None = None  # the names in the packet filter; None: not known
+        self._kernel: NfTables | None = None
         self._changed = threading.Condition(self._guard)
         self.opened: Callable[[str], None] = lambda endpoint: None
 
@@ -155,8 +157,17 @@ class PolicyGate:
         if wanted == self._closed:
             return
         before, self._closed = self._closed, None
-        apply_waiting(wanted, Deadline.after(_FILTER_S), before)
+        apply_waiting(wanted, Deadline.after(_FILTER_S), before, self._open_kernel())
         self._closed = wanted
+
+    def _open_kernel(self) -> NfTables | None:
+        """It stays open: a container's start would wait for its end. None where there is no nf_tables."""
+        if self._kernel is None:
+            try:
+                self._kernel = NfTables()
+            except CalicoError:
+                return None
+        return self._kernel
 
 
 def status_file(endpoint: str) -> str:

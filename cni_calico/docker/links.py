@@ -7,15 +7,15 @@ address: removing one would remove the container's route to it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from errno import EEXIST
-from ipaddress import IPv6Address
+from errno import EEXIST, EHOSTUNREACH, ENETUNREACH
+from ipaddress import IPv4Network, IPv6Address, ip_address
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.documents import host_name, peer_name
 from cni_calico.errors import LinkConflict
 from cni_calico.kernel import sysctl
 from cni_calico.kernel.netlink import addresses as kernel_addresses
-from cni_calico.kernel.netlink import links
+from cni_calico.kernel.netlink import links, routes
 from cni_calico.kernel.netlink.links import Link
 from cni_calico.log import Log
 from cni_calico.model import names
@@ -24,6 +24,8 @@ from cni_calico.model.resources import Address
 from cni_calico.plugin.network import host_routes
 from cni_calico.plugin.network.host import Host, read_link
 from cni_calico.plugin.network.plan import host_sysctls
+
+GATEWAY_NETWORK = IPv4Network(f"{names.GATEWAY_V4}/24", strict=False)  # every network of a container has one of it
 
 
 def alias_of(endpoint: str) -> str:
@@ -71,6 +73,23 @@ def ensure_routes(
     for address in addresses:
         # the address is held under our handle, so a route of a dead workload may go
         host_routes.ensure_route(host.rtnl, address, index, host_name(endpoint), deadline, lambda _: True, log)
+
+
+def ensure_gateway(host: Host, deadline: Deadline) -> bool:
+    """The kernel answers for a container's gateway only if it has a route to it, which on a host without a default
+    route is through ``lo``; whether it had to be made. Raises KernelError.
+    """
+    found = host.rtnl.submit((routes.match_route(ip_address(names.GATEWAY_V4)),), deadline)[0]
+    if found.error is None:
+        return False
+    if found.error.errno not in (ENETUNREACH, EHOSTUNREACH):
+        raise found.error
+    loopback = read_link(host.rtnl, "lo", deadline)
+    if loopback is None:
+        return False
+    wanted = routes.Route(GATEWAY_NETWORK, loopback.ifindex, scope=routes.SCOPE_LINK)
+    host.rtnl.run((routes.add_route(wanted, "lo", replace=True),), deadline)
+    return True
 
 
 def remove_link(host: Host, endpoint: str, deadline: Deadline, *, former: bool = False) -> None:

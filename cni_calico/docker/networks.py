@@ -1,6 +1,6 @@
 """The network driver: networks, and containers that join and leave them.
 
-Rule: a container that starts is closed before its interface is up, and its start waits for its policy; a container that
+Rule: a container that starts is closed before its interface is up, and its start waits for its policy; one that
 ends is taken down or owed, and Docker is always answered that it is. Each endpoint's calls take turns.
 """
 
@@ -29,7 +29,7 @@ from cni_calico.docker.documents import (
 )
 from cni_calico.docker.former import owe_endpoint
 from cni_calico.docker.identify import find_owner, identify, record_endpoint
-from cni_calico.docker.links import add_next_hop, ensure_routes, make_link
+from cni_calico.docker.links import add_next_hop, ensure_gateway, ensure_routes, make_link
 from cni_calico.docker.ports import render_forward
 from cni_calico.docker.records import remove_record, write_ports
 from cni_calico.docker.removal import leave, now_or_later
@@ -51,6 +51,7 @@ class NetworkDriver:
 
     def __init__(self, host: DockerHost) -> None:
         self._host = host
+        self._waits: dict[str, Deadline] = {}  # what the start of a container waits for, and how long
 
     def get_capabilities(self, _: RequestFields) -> Mapping[str, Any]:
         return NETWORK_CAPABILITIES
@@ -110,11 +111,8 @@ class NetworkDriver:
             remove_record(host, id, deadline)
             host.state.endpoints.remove(id)
 
-    def endpoint_oper_info(self, _: RequestFields) -> Mapping[str, Any]:
-        return {"Value": {}}
-
     def join(self, fields: RequestFields) -> Mapping[str, Any]:
-        """Waits for the policy; without it the interface stays closed. Raises CalicoError, with everything undone."""
+        """The interface is closed until its policy is in force. Raises CalicoError, with everything undone."""
         host, id, sandbox = self._host, fields.id("EndpointID"), fields.text("SandboxKey")
         with host.locks.hold(id, call_deadline()):
             endpoint = host.state.endpoints.get(id)
@@ -131,19 +129,29 @@ class NetworkDriver:
                 raise
         if not is_recorded:
             self._identify_later(id)
-        elif waits and not self._wait_for_policy(id):
+        elif waits:
+            self._waits[id] = Deadline.after(host.settings.policy_wait_s)
+        return render_join(id, addresses, host.settings.interface_prefix, endpoint.hop)
+
+    def endpoint_oper_info(self, fields: RequestFields) -> Mapping[str, Any]:
+        """The last call before the container's program runs: it waits for the policy that Join has asked for, while
+        Docker has moved the interface. Without the policy the interface stays closed.
+        """
+        host, id = self._host, fields.id("EndpointID")
+        until = self._waits.pop(id, None)
+        if until is not None and not self._is_in_force(id, until):
             host.log.warning(
                 f"endpoint {id[:12]} starts closed: its policy is not known to be in force after "
                 f"{host.settings.policy_wait_s:g} s; it opens as soon as calico-node says that it is"
             )
-        return render_join(id, addresses, host.settings.interface_prefix, endpoint.hop)
+        return {"Value": {}}
 
-    def _wait_for_policy(self, id: str) -> bool:
-        """Whether it is in force. Other calls take the turn meanwhile: containers that end do not wait for this."""
+    def _is_in_force(self, id: str, until: Deadline) -> bool:
+        """Other calls take the turn meanwhile: containers that end do not wait for this."""
         host = self._host
         host.turns.release()
         try:
-            return host.gate.wait(id, Deadline.after(host.settings.policy_wait_s))
+            return host.gate.wait(id, until)
         finally:
             host.turns.acquire()
 
@@ -174,6 +182,8 @@ class NetworkDriver:
             index = make_link(kernel, endpoint.id, mac, self._mtu(endpoint.network, deadline), families, deadline)
             if endpoint.hop > 1 and 6 in families:
                 add_next_hop(kernel, endpoint.id, index, IPv6Address(next_hops(endpoint.hop)[6]), deadline)
+            if 4 in families:
+                ensure_gateway(kernel, deadline)
             if owner is not None:
                 record_endpoint(host, endpoint, owner, deadline)
             ensure_routes(kernel, endpoint.id, index, addresses, deadline, host.log)
@@ -222,6 +232,7 @@ class NetworkDriver:
             with host.locks.hold(id, deadline):
                 leave(host, id, deadline)
 
+        self._waits.pop(id, None)
         if host.state.endpoints.get(id) is not None:
             now_or_later(host, f"the interface of endpoint {id[:12]}", act)
         return {}

@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,7 +65,9 @@ class DriverServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, contextlib.suppress(OSError):
+                began = time.monotonic()
                 status, document = self._answer(connection)
+                self._log.debug(f"answered with {status} after {(time.monotonic() - began) * 1000:.0f} ms")
                 body = json.dumps(document).encode()
                 head = (
                     f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {_TYPE}\r\n"

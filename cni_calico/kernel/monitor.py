@@ -21,7 +21,10 @@ from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_
 _GROUPS = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24
 # the subsystem; each of its messages begins with the table's name, attribute 1, so they need not all be decoded
 _NFTABLES, _TABLE, _NFGENMSG_BYTES = 10, 1, 4
-SETTINGS, NEIGHBOURS, RULES = "settings", "neighbours", "rules"
+SETTINGS, NEIGHBOURS, RULES, FORWARD = "settings", "neighbours", "rules", "forward"
+# iptables' chain that other programs drop in; its name is among the first attributes of messages about it and its rules
+_FILTER = wire.attribute(_TABLE, b"filter\0")
+_FORWARD_CHAIN = b"FORWARD\0"
 _LINKS, _ROUTES, _NEIGHBOURS, _SETTINGS = (16, 17), (24, 25), (28, 29), (80, 81)
 _CONCERNS = {
     **dict.fromkeys(_SETTINGS, frozenset((SETTINGS,))),
@@ -37,7 +40,8 @@ _BUFFER = 65536
 class Monitor:
     """Notifications of the namespace that the opening thread was in. Any thread may call ``wake``.
 
-    ``table``: an nftables table whose changes matter too, if the kernel has nftables. ``devices``: the interfaces whose
+    ``table``: an nftables table whose changes matter too, and those of iptables' FORWARD, if the kernel has nftables.
+    ``devices``: the interfaces whose
     neighbours are maintained.
     """
 
@@ -73,7 +77,7 @@ class Monitor:
         """Read what has arrived; returns whether any of it matters."""
         matters = self._drain(self._socket, {SETTINGS, NEIGHBOURS}, self._receive)
         if self._rules is not None:
-            matters = self._drain(self._rules, {RULES}, self._receive_rule) or matters
+            matters = self._drain(self._rules, {RULES, FORWARD}, self._receive_rule) or matters
         return matters
 
     def _drain(self, source: socket.socket, everything: set[str], receive: Callable[[wire.Message], bool]) -> bool:
@@ -103,9 +107,12 @@ class Monitor:
     def _receive_rule(self, message: wire.Message) -> bool:
         if message.kind >> 8 != _NFTABLES:
             return False
-        if not message.payload.startswith(self._table, _NFGENMSG_BYTES):
+        if message.payload.startswith(self._table, _NFGENMSG_BYTES):
+            self._changed.add(RULES)
+        elif message.payload.startswith(_FILTER, _NFGENMSG_BYTES) and _FORWARD_CHAIN in message.payload:
+            self._changed.add(FORWARD)
+        else:
             return False
-        self._changed.add(RULES)
         return True
 
     def take_changed(self) -> set[str]:

@@ -9,6 +9,7 @@ table of their own: the agent takes the boot table away when it has decided, and
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -73,13 +74,21 @@ def remove_boot_table(deadline: Deadline) -> bool:
     return bool(found)
 
 
-def apply_waiting(interfaces: Collection[str], deadline: Deadline, before: Collection[str] | None = None) -> None:
+def apply_waiting(
+    interfaces: Collection[str],
+    deadline: Deadline,
+    before: Collection[str] | None = None,
+    kernel: NfTables | None = None,
+) -> None:
     """Close exactly these interfaces, whose policies are not in force yet; others that were closed so are open.
 
     ``before``: those of the last call that succeeded, if this process made it; without them everything is written.
+    ``kernel``: one that stays open; the kernel lets a socket close only when what was removed has been freed, which
+    takes as long as a grace period of its readers (nf_tables' flush of its destroy list).
     Raises KernelError: no packet filter can be used, or it refused; then what was closed still is.
     """
-    if before is not None and _is_changed(plan_waiting_change(frozenset(before), frozenset(interfaces)), deadline):
+    change = plan_waiting_change(frozenset(before), frozenset(interfaces)) if before is not None else None
+    if change is not None and _is_changed(change, deadline, kernel):
         return
     wanted = plan_waiting(interfaces)
     no_nf_tables = why_no_nf_tables(wanted, deadline)
@@ -108,13 +117,13 @@ def is_waiting(interfaces: Collection[str], deadline: Deadline) -> bool:
         return kernel.has_table(WAITING, deadline)
 
 
-def _is_changed(operations: Sequence[Operation], deadline: Deadline) -> bool:
+def _is_changed(operations: Sequence[Operation], deadline: Deadline, kernel: NfTables | None) -> bool:
     """Whether that was possible; not if somebody else has changed the table."""
     if not operations:
         return True
     try:
-        with NfTables() as kernel:
-            kernel.apply(operations, deadline)
+        with ExitStack() as stack:
+            (kernel or stack.enter_context(NfTables())).apply(operations, deadline)
     except KernelError:
         return False
     return True

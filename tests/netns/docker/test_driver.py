@@ -79,11 +79,13 @@ def capture(box: Machine) -> Iterator[Capture]:
 
 
 def test_a_container_gets_an_address_a_record_and_a_name_and_leaves_nothing(box: Machine) -> None:
-    """On one host, without anything of calico-node: its containers reach one another, and the host."""
+    """On one host, without anything of calico-node, and without a default route."""
+    box.lab.host.run("ip", "route", "delete", "default", check=False)
     box.network("web")
     labels = ("--label", "app=shop", "--label", "com.docker.compose.project=shop", "--hostname", "shop")
     address = box.run("server", "web", *labels, command=LISTEN)
     box.run("client", "web")
+    assert "169.254.1.0/24" in {route["dst"] for route in box.lab.host.ip("route", "show", "dev", "lo")}
     assert answers(box, "client", address) and answers(box, "client", "server"), "and by Docker's DNS"
     record, shown = box.records()["server"], box.inspect("server")
     assert record["spec"]["ipNetworks"] == [f"{address}/32"] and record["spec"]["profiles"] == ["web"]

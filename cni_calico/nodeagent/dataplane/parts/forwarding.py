@@ -1,6 +1,7 @@
 """Accepts forwarding for workloads if another program's FORWARD chain drops it (hosts with Docker).
 
-Rule: reading the rules costs processes, so they are read when the interfaces' prefixes change and at a full resync.
+Rule: reading the rules costs processes, so they are read when the interfaces' prefixes change, when the kernel reports
+that the chain of iptables-nft has changed, and at a full resync.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Collection
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.filter import iptables
+from cni_calico.kernel.monitor import FORWARD
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
@@ -22,7 +24,7 @@ class Forwarding:
         self._settled: tuple[str, ...] | None = None
 
     def wants(self, changed: Collection[str]) -> bool:
-        return False
+        return FORWARD in changed
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
         if self._settled == desired.forward_prefixes and not full:
