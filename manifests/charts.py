@@ -46,6 +46,7 @@ _PLUGIN_VOLUMES = {
     "host-local-net-dir": "",
 }
 _FORWARDING = 'include "cni-calico.forwarding" .'
+_CALICO_IPAM = 'eq .Values.installation.cni.ipam.type "Calico"'
 _HOST_PORTS = 'eq .Values.installation.calicoNetwork.hostPorts "Enabled"'
 _RELAY_VARIABLES = {"TYPHA_CLIENTAPITOKENS": '.Values.typha.apiTokens | ternary "true" "false"'}
 _CONFIG = {
@@ -155,7 +156,7 @@ def _fill(text: str) -> str:
         elif found := re.fullmatch(r" *'?@@merge (.*)@@'?: '?@@'?", line):
             merged = f"{{{{- with {found[1]} }}}}{{{{- toYaml . | nindent {indent} }}}}{{{{- end }}}}"
             lines.append(f"{' ' * indent}{merged}")
-        elif found := re.fullmatch(r" *- '?@@item (.*)@@'?", line):
+        elif found := re.fullmatch(r" *(?:- '?@@item|@@lines) (.*)@@'?", line):
             lines.append(f"{' ' * indent}{{{{- {found[1]} | nindent {indent} }}}}")
         elif found := re.fullmatch(r"( *(?:- )?[\w./-]+:) '?@@(quoted|block) (.*)@@'?", line):
             expression = found[3].replace("''", "'")
@@ -189,16 +190,32 @@ def _config_map(document: Document) -> None:
 
 
 def _network_config(text: str) -> str:
-    """The conflist with what two values add to it and take from it."""
+    """The conflist with what values add to it and take from it."""
     lines = text.splitlines()
+    lines[lines.index('  "cniVersion": "1.0.0",')] = f"  {text_of('cniVersion')}"
+    lines[lines.index('      "log_level": "info",')] = f"      {text_of('pluginKeys')}"
     ours = lines.index('      "type": "calico",')
     lines[ours + 1 : ours + 1] = items_only_if(
         _FORWARDING, ['      "container_settings": {"allow_ip_forwarding": true},']
     )
+    ipam = lines.index('      "ipam": {')
+    calico_ipam = lines[ipam : ipam + 3]
+    lines[ipam : ipam + 3] = [
+        *items_only_if(_CALICO_IPAM, calico_ipam),
+        *items_only_if(f"not ({_CALICO_IPAM})", [f"      {text_of('hostLocal')}"]),
+    ]
     first = lines.index('      "type": "portmap",') - 1
     last = lines.index("    },", first)
-    lines[first : last + 1] = items_only_if(_HOST_PORTS, lines[first : last + 1])
+    lines[first : last + 1] = [
+        *items_only_if(_HOST_PORTS, lines[first : last + 1]),
+        *items_only_if(".Values.installation.calicoNetwork.sysctl", [f"    {text_of('tuning')}"]),
+    ]
     return "\n".join(lines)
+
+
+def text_of(name: str) -> str:
+    """A line, or several, of a text that a definition of the chart's gives."""
+    return f'@@lines include "cni-calico.{name}" .@@'
 
 
 def _secret(document: Document) -> None:
@@ -226,6 +243,9 @@ def _workload(document: Document) -> None:
     if "priorityClassName" in spec:
         spec["priorityClassName"] = quoted(f"{values}.priorityClassName")
     spec.update(if_given("imagePullSecrets", ".Values.imagePullSecrets"))
+    if part == "node":
+        spec_of_set = document["spec"]
+        spec_of_set.update(given_or("updateStrategy", f"{values}.updateStrategy", spec_of_set.pop("updateStrategy")))
     if part == "typha":
         document["spec"]["replicas"] = block(f"{values}.replicas")
     for container in [*spec.get("initContainers", ()), *spec["containers"]]:
@@ -267,6 +287,8 @@ def _container(container: Document) -> None:
             variable["value"] = quoted(variables[variable["name"]])
     if name == "calico-node":
         container["env"].append('@@item include "cni-calico.variables" .@@')
+    if name == "calico-kube-controllers":
+        container["env"].append('@@item include "cni-calico.moreVariables" .Values.kubeControllers.env@@')
     if name == "install-cni":
         container["env"].append('@@item include "cni-calico.installVariables" .@@')
 

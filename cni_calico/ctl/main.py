@@ -55,6 +55,7 @@ _STANDALONE = {
     "datastore etcd-roles": "datastore.etcd_roles:show",
     "datastore rebuild": "datastore.local:rebuild",
     "datastore salvage": "datastore.local:rescue",
+    "installation convert": "convert.installation:convert",
     "node boot-table": "node.boot_table:run",
     "node checksystem": "node.checksystem:check",
     "node diags": "node.diags:collect",

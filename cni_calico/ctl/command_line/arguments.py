@@ -63,6 +63,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
     commands.below("node", lambda group: add_node(group, common))
     commands.below("cluster", lambda group: _add_cluster(group, common))
+    commands.below("installation", lambda group: _add_installation(group, common))
     add_flows(commands, common)
     show = commands.add("show", common, output_option())
     show.add_argument("--html", default="", metavar="FILE", help="write the picture as one HTML page")
@@ -227,6 +228,11 @@ def _add_etcd_roles(commands: Commands, common: CommandParser) -> None:
         metavar="DIR",
         help="users log in with a password; each one's is in a file of its name in DIR (default: by certificate)",
     )
+
+
+def _add_installation(commands: Commands, common: CommandParser) -> None:
+    convert = commands.add("convert", common)
+    convert.add_argument("-f", "--filename", required=True, metavar="FILE", help="the Installation: file or -")
 
 
 def _add_migrate(commands: Commands, common: CommandParser) -> None:

@@ -245,6 +245,15 @@ COMMANDS: Mapping[str, Help] = {
             ("datastore rebuild -f pools.yaml --node a --yes", "make it, for this node"),
         ),
     ),
+    "installation": Help("move from an operator's Installation to the chart"),
+    "installation convert": Help(
+        "print an operator's Installation as values of the chart",
+        "Every field is used, refused with what to do, or named as without effect. Opens no datastore.",
+        (
+            ("installation convert -f installation.yaml > values.yaml", "what 'kubectl get installation' has printed"),
+            ("installation convert -f -", "from a pipe"),
+        ),
+    ),
     "node": Help("inspect this host"),
     "node status": Help(
         "state of calico-node and its BGP sessions",

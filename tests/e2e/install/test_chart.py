@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from cni_calico import __version__
+from cni_calico.ctl.convert.installation import convert_installation
+from cni_calico.ctl.convert.values import merged, nested
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.manifest_documents import MANIFESTS, Documents, documents
+from tests.installations import EXAMPLES
 
 pytestmark = pytest.mark.helm
 
@@ -384,3 +387,55 @@ def test_the_api_server_before_there_is_a_service_network() -> None:
 )
 def test_what_it_does_not_know_is_refused(values: Any, says: str) -> None:
     assert says in refused(values)
+
+
+def conflist_of(found: Documents) -> Any:
+    text = found["ConfigMap", "calico-config"]["data"]["cni_network_config"]
+    return json.loads(re.sub("__[A-Z_]+__", "0", text))
+
+
+def test_the_plugins_configuration_follows_the_values() -> None:
+    installation = {
+        "cni": {"specVersion": "0.3.1"},
+        "logging": {"cni": {"logSeverity": "Debug", "logFileMaxSize": "200Mi", "logFileMaxAgeDays": 3}},
+        "calicoNetwork": {
+            "linuxPolicySetupTimeoutSeconds": 5,
+            "sysctl": [{"key": "net.ipv4.tcp_keepalive_time", "value": "40"}],
+        },
+    }
+    before, after = conflist_of(template()), conflist_of(template({"installation": installation}))
+    assert after["cniVersion"] == "0.3.1"
+    assert after["plugins"][0] == {
+        **before["plugins"][0],
+        **{"log_level": "debug", "log_file_max_size": 200, "log_file_max_age": 3, "policy_setup_timeout_seconds": 5},
+    }
+    tuning = {"type": "tuning", "sysctl": {"net.ipv4.tcp_keepalive_time": "40"}}
+    assert [each for each in after["plugins"][1:] if each not in before["plugins"]] == [tuning]
+
+
+@pytest.mark.parametrize(
+    ("pools", "ipam"),
+    [
+        ([], {"type": "host-local", "subnet": "usePodCidr"}),
+        (
+            [{"cidr": "fd00::/48"}],
+            {"type": "host-local", "ranges": [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]]},
+        ),
+    ],
+)
+def test_addresses_of_the_nodes_ranges(pools: Any, ipam: Any) -> None:
+    installation = {"cni": {"ipam": {"type": "HostLocal"}}, "calicoNetwork": {"ipPools": pools}}
+    found = template({"installation": installation})
+    assert conflist_of(found)["plugins"][0]["ipam"] == ipam
+    assert agent(found)[1]["USE_POD_CIDR"] == "true"
+
+
+def test_an_installation_that_was_converted_is_accepted() -> None:
+    spec: Any = {}
+    for path, (given, _) in EXAMPLES.items():
+        spec = merged(spec, nested(path, given))
+    found = template(convert_installation(spec, "i.yaml").values)
+    assert found["DaemonSet", "calico-node"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    [controllers] = found["Deployment", "calico-kube-controllers"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "HTTP_PROXY", "value": "http://p"} in controllers["env"]
+    assert agent(found)[1]["FELIX_PROMETHEUSMETRICSPORT"] == "9091"

@@ -85,6 +85,39 @@ nodeAffinity:
 {{- end }}
 {{- end }}
 
+{{- /* Lines of the conflist: what stands there by default is the manifests'. */}}
+{{- define "cni-calico.cniVersion" -}}
+{{- $wanted := .Values.installation.cni.specVersion }}
+{{- printf "%q: %q," "cniVersion" (ternary "1.0.0" $wanted (eq $wanted "Auto")) }}
+{{- end }}
+
+{{- define "cni-calico.pluginKeys" -}}
+{{- $log := .Values.installation.logging.cni }}
+{{- printf "%q: %q," "log_level" (lower $log.logSeverity) }}
+{{- with $log.logFileMaxSize }}{{ printf "\n%q: %s," "log_file_max_size" (trimSuffix "Mi" .) }}{{ end }}
+{{- with $log.logFileMaxAgeDays }}{{ printf "\n%q: %d," "log_file_max_age" (int .) }}{{ end }}
+{{- with $log.logFileMaxCount }}{{ printf "\n%q: %d," "log_file_max_count" (int .) }}{{ end }}
+{{- with .Values.installation.calicoNetwork.linuxPolicySetupTimeoutSeconds | int }}{{ printf "\n%q: %d," "policy_setup_timeout_seconds" . }}{{ end }}
+{{- end }}
+
+{{- define "cni-calico.hostLocal" -}}
+{{- if include "cni-calico.pool6" . | fromYaml -}}
+"ipam": {"type": "host-local", "ranges": [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]]},
+{{- else -}}
+"ipam": {"type": "host-local", "subnet": "usePodCidr"},
+{{- end }}
+{{- end }}
+
+{{- define "cni-calico.tuning" -}}
+{{- $sysctl := dict }}
+{{- range .Values.installation.calicoNetwork.sysctl }}{{ $_ := set $sysctl .key .value }}{{ end -}}
+{"type": "tuning", "sysctl": {{ toJson $sysctl }}},
+{{- end }}
+
+{{- define "cni-calico.moreVariables" -}}
+{{- if . }}{{ toYaml . }}{{ end }}
+{{- end }}
+
 {{- /* The variables of install-cni that the manifests do not have. */}}
 {{- define "cni-calico.installVariables" -}}
 {{- $bin := include "cni-calico.directory" (list . "binDir") }}{{ $conf := include "cni-calico.directory" (list . "confDir") }}
@@ -210,6 +243,10 @@ cidr: {{ $row.range }}
 {{- with include "cni-calico.detection" . }}
 - name: IP_AUTODETECTION_METHOD
   value: {{ . | quote }}
+{{- end }}
+{{- if eq .Values.installation.cni.ipam.type "HostLocal" }}
+- name: USE_POD_CIDR
+  value: "true"
 {{- end }}
 {{- if not (include "cni-calico.ours" .) }}
 {{- $network := get (.Files.Get "distributions.yaml" | fromYaml).networks .Values.installation.cni.type }}

@@ -11,20 +11,23 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cni_calico.model.access import CRD_ROOT
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.e2e.kubernetes.cluster import BIN, Cluster, read, running_cluster
+from tests.e2e.kubernetes.cluster import BIN, NATIVE_ROOT, Cluster, read, running_cluster
 from tests.e2e.kubernetes.programs import kubernetes_controllers
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
 PAGE = ROOT / "docs" / "from-operator.md"
 PROTECTED = ("calico-node", "calico-cni-plugin")  # they have the operator's finalizer
+ADMISSION = ("protect-builtin-tiers.projectcalico.org", "protect-builtin-tiers-binding.projectcalico.org")
 ROLES = (*PROTECTED, "calico-kube-controllers")
 ENDPOINT = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 
@@ -69,7 +72,29 @@ def program(kind: str, name: str, namespace: str, owner: str = "") -> dict[str, 
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def lay_down(cluster: Cluster) -> None:
+def admission(owner: str) -> list[dict[str, Any]]:
+    """What the operator makes besides, with projectcalico.org/v3: a webhook, and a policy with its binding."""
+    version = "admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": ["projectcalico.org"], "apiVersions": ["v3"], "operations": ["*"], "resources": ["ippools"]}
+    webhook = {
+        "name": "tiered-rbac.projectcalico.org",
+        "clientConfig": {"service": {"name": "calico-webhooks", "namespace": "calico-system", "path": "/rbac"}},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    validation = {"expression": "object.spec.cidr != ''"}
+    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
+    binding = {"policyName": ADMISSION[0], "validationActions": ["Deny"]}
+    made = [
+        owned("ValidatingWebhookConfiguration", "api.projectcalico.org", owner, webhooks=[webhook]),
+        owned("ValidatingAdmissionPolicy", ADMISSION[0], owner, spec=policy),
+        owned("ValidatingAdmissionPolicyBinding", ADMISSION[1], owner, spec=binding),
+    ]
+    return [{**each, "apiVersion": version} for each in made]
+
+
+def lay_down(cluster: Cluster, root: str) -> None:
     """What is there while the operator runs."""
     apply = cluster.kubectl
     names = {"plural": "installations", "singular": "installation", "kind": "Installation"}
@@ -118,7 +143,7 @@ def lay_down(cluster: Cluster) -> None:
             "metadata": {"name": "kubernetes-services-endpoint", "namespace": "tigera-operator"},
             "data": ENDPOINT,
         },
-        api_service,
+        *([api_service] if root == CRD_ROOT else admission(owner)),
     ]
     for name in ROLES:
         subject = {"kind": "ServiceAccount", "name": name, "namespace": "calico-system"}
@@ -132,15 +157,28 @@ def lay_down(cluster: Cluster) -> None:
     apply("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
 
 
-def test_the_pages_commands(tmp_path: Path) -> None:
+@pytest.mark.parametrize("root", [CRD_ROOT, NATIVE_ROOT])
+def test_the_pages_commands(tmp_path: Path, root: str) -> None:
     (tmp_path / "manifests").symlink_to(ROOT / "manifests")
+    calicoctl = tmp_path / "bin" / "calicoctl"
+    calicoctl.parent.mkdir()
+    calicoctl.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cni_calico.ctl.main "$@"\n')
+    calicoctl.chmod(0o755)
     before, *after = commands()
+    # of the two ways to change over, the group's
+    other = "calico-v3.yaml" if root == CRD_ROOT else "calico.yaml"
+    after = [script for script in after if f"/{other}" not in script]
+    group = root.removeprefix("/apis/").partition("/")[0]
     with running_cluster() as cluster, kubernetes_controllers(cluster, tmp_path / "controllers.log"):
-        cluster.apply_definitions()
-        lay_down(cluster)
-        pool = {"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": "own"}}
+        cluster.apply_definitions(root)
+        pool = {"apiVersion": root.removeprefix("/apis/"), "kind": "IPPool", "metadata": {"name": "own"}}
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps({**pool, "spec": {"cidr": "10.65.0.0/16"}}))
-        environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "KUBECONFIG": cluster.kubeconfig()}
+        lay_down(cluster, root)
+        environ = {
+            **os.environ,
+            "PATH": f"{calicoctl.parent}:{BIN}:{os.environ['PATH']}",
+            "KUBECONFIG": cluster.kubeconfig(),
+        }
 
         def run(script: str, *, check: bool = True) -> None:
             done = subprocess.run(
@@ -154,8 +192,8 @@ def test_the_pages_commands(tmp_path: Path) -> None:
             assert done.returncode == 0 or not check, f"{script}\n{done.stdout}{done.stderr}"
 
         run(before, check=False)  # its API server is named and does not run here
-        run(before.splitlines()[-1])
-        assert "bgp: Enabled" in (tmp_path / "installation.yaml").read_text()
+        run("\n".join(before.splitlines()[1:]))
+        assert "bgp: Enabled" in (tmp_path / "values.yaml").read_text()
         for script in after:
             run(script)
         left = {space["metadata"]["name"] for space in read(cluster, "namespace")["items"]}
@@ -175,4 +213,10 @@ def test_the_pages_commands(tmp_path: Path) -> None:
         endpoint = read(cluster, "configmap", "-n", "kube-system", "kubernetes-services-endpoint")
         assert endpoint["data"] == ENDPOINT
         assert read(cluster, "daemonset", "-n", "kube-system", "calico-node")["metadata"]["name"] == "calico-node"
-        assert [each["metadata"]["name"] for each in read(cluster, "ippools.crd.projectcalico.org")["items"]] == ["own"]
+        assert [each["metadata"]["name"] for each in read(cluster, f"ippools.{group}")["items"]] == ["own"]
+        definitions = [each["metadata"]["name"] for each in read(cluster, "crd")["items"]]
+        assert {name.partition(".")[2] for name in definitions if "projectcalico" in name} == {group}
+        if root == NATIVE_ROOT:
+            assert not read(cluster, "validatingwebhookconfiguration")["items"]
+            for kind, name in zip(("policy", "policybinding"), ADMISSION, strict=True):
+                assert "ownerReferences" not in read(cluster, f"validatingadmission{kind}", name)["metadata"]
