@@ -67,6 +67,7 @@ _RELAYS = 'ne (include "cni-calico.relays" .) "none"'
 _TEMPLATES = {
     "kubernetes": ("calico.yaml", False, _CUSTOM[1:-1]),
     "native": ("calico-v3.yaml", False, _NATIVE[1:-1]),
+    "admission-v3": ("admission-v3.yaml", False, f'and {_NATIVE} (include "cni-calico.mutating" .)'),
     "etcd": ("calico-etcd.yaml", False, 'eq .Values.datastore "etcd"'),
     "crds": ("crds.yaml", True, f"and .Values.includeCRDs {_CUSTOM}"),
     "crds-v3": ("crds-v3.yaml", True, f"and .Values.includeCRDs {_NATIVE}"),
@@ -293,8 +294,14 @@ def _container(container: Document) -> None:
         container["env"].append('@@item include "cni-calico.installVariables" .@@')
 
 
+def _admission(document: Document) -> None:
+    document["apiVersion"] = quoted('include "cni-calico.mutating" .')
+
+
 _CHANGES: dict[str, Callable[[Document], None]] = {
     "ConfigMap": _config_map,
+    "MutatingAdmissionPolicy": _admission,
+    "MutatingAdmissionPolicyBinding": _admission,
     "CustomResourceDefinition": _definition,
     "Secret": _secret,
     "DaemonSet": _workload,

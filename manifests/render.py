@@ -17,6 +17,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cni_calico import __version__
+from manifests.admission import VERSIONS, mutating_policies, validating_policies
 from manifests.charts import render_chart
 from manifests.kinds import GROUP, KINDS, NATIVE_GROUP, definition, native_definition
 from manifests.schemas import Schema
@@ -30,6 +31,10 @@ kind: Kustomization
 resources:
   - {resource}
 """
+_ADMISSION_HEAD = """\
+# Admission policies that complete policies of projectcalico.org/v3; made from manifests/admission.py by
+# manifests/render.py. In the version of Kubernetes 1.36; docs/kubernetes.md says how an older one is given.
+"""
 _HEAD = "# Calico's custom resource definitions; made from manifests/kinds.py by manifests/render.py.\n"
 _NATIVE_HEAD = _HEAD + "# Of projectcalico.org/v3. A cluster has these or those of crds.yaml, never both.\n"
 
@@ -41,8 +46,8 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def render_definitions(head: str, definitions: Iterable[Schema]) -> str:
-    texts = [yaml.dump(each, Dumper=_Plain, sort_keys=False, width=120) for each in definitions]
+def render_documents(head: str, documents: Iterable[Schema]) -> str:
+    texts = [yaml.dump(each, Dumper=_Plain, sort_keys=False, width=120) for each in documents]
     return head + "".join(f"---\n{text}" for text in texts)
 
 
@@ -73,14 +78,16 @@ def in_native_group(text: str) -> str:
 def render_all() -> dict[str, str]:
     """File name -> content."""
     source = (HERE / "source" / "calico.yaml").read_text().replace("@VERSION@", f"v{__version__}")
-    definitions = render_definitions(_HEAD, map(definition, KINDS))
-    native = render_definitions(_NATIVE_HEAD, map(native_definition, KINDS))
+    definitions = render_documents(_HEAD, map(definition, KINDS))
+    native = render_documents(_NATIVE_HEAD, map(native_definition, KINDS))
     etcd = select_lines(source, "etcd")
     relays = (HERE / "source" / "calico-typha.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     files = {
         "crds.yaml": definitions,
         "crds-v3.yaml": native,
+        "admission-v3.yaml": render_documents(_ADMISSION_HEAD, mutating_policies(VERSIONS[0])),
         "calico-v3.yaml": in_native_group(select_lines(source, "kubernetes", "native"))
+        + render_documents("", validating_policies())
         + native.removeprefix(_NATIVE_HEAD),
         "calico.yaml": select_lines(source, "kubernetes") + definitions.removeprefix(_HEAD),
         "calico-etcd.yaml": etcd,

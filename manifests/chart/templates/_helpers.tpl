@@ -149,6 +149,15 @@ nodeAffinity:
 {{- end }}
 {{- end }}
 
+{{- /* The version in which the cluster serves admission policies that change objects; "" if in none. */}}
+{{- define "cni-calico.mutating" -}}
+{{- $has := .Capabilities.APIVersions }}
+{{- range list "v1alpha1" "v1beta1" "v1" | reverse }}
+{{- $version := printf "admissionregistration.k8s.io/%s" . }}
+{{- if $has.Has (printf "%s/MutatingAdmissionPolicy" $version) }}{{ $version }}{{ break }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* The relays' Service; none without relays. */}}
 {{- define "cni-calico.relays" -}}
 {{- if not .Values.typha.enabled -}} none

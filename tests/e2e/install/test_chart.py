@@ -108,6 +108,18 @@ def test_the_group_is_the_clusters() -> None:
     assert ("CustomResourceDefinition", "ippools.crd.projectcalico.org") not in native
 
 
+@pytest.mark.parametrize(
+    ("served", "version"), [((), ""), (("v1beta1", "v1alpha1"), "v1beta1"), (("v1beta1", "v1"), "v1")]
+)
+def test_admission_policies_are_in_the_version_that_is_served(served: tuple[str, ...], version: str) -> None:
+    group = "admissionregistration.k8s.io"
+    found = template({"apiGroup": NATIVE}, *(f"{group}/{each}/MutatingAdmissionPolicy" for each in served))
+    policies = {key: each for key, each in found.items() if key[0].startswith("MutatingAdmissionPolicy")}
+    wanted = documents((MANIFESTS / "admission-v3.yaml").read_text()) if version else {}
+    assert policies == {key: {**each, "apiVersion": f"{group}/{version}"} for key, each in wanted.items()}
+    assert not [kind for kind, _ in template() if "Admission" in kind]
+
+
 @pytest.mark.parametrize(("given", "served"), [(NATIVE, CUSTOM), (CUSTOM, NATIVE)])
 def test_the_other_group_than_the_clusters_is_refused(given: str, served: str) -> None:
     done = helm("template", "calico", CHART, "--api-versions", served, values={"apiGroup": given})

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -92,7 +92,8 @@ def select_pause() -> None:
 class Cluster:
     """Addresses and credentials of a running API server."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, flags: Sequence[str] = ()) -> None:
+        self.flags = tuple(flags)  # of the API server, besides
         self.directory = directory
         self._choose_ports()
         self.ca = str(directory / "ca.crt")
@@ -295,6 +296,7 @@ class Cluster:
             f"--audit-log-path={self.audit}",
             f"--audit-policy-file={d}/audit.yaml",
             "--profiling=false",
+            *self.flags,
         )
         self._await("kube-apiserver", self._ready)
 
@@ -368,12 +370,12 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """A cluster of one's own: API server and etcd, without any of Calico's resources."""
+def running_cluster(*flags: str) -> Iterator[Cluster]:
+    """A cluster of one's own: API server and etcd, without any of Calico's resources; with more flags of the former."""
     directory = Path(tempfile.mkdtemp(prefix="cct-kube-"))
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
-        cluster = Cluster(directory)
+        cluster = Cluster(directory, flags)
         undo.callback(cluster.stop_all)
         cluster.start()
         yield cluster
