@@ -269,7 +269,11 @@ def delete(session: Session, arguments: Namespace) -> str:
         removal.delete_resource(session, keys[i], force=arguments.force)
 
     skip = (ResourceMissing,) if arguments.skip_not_exists else ()
-    return batch.run_batch(batch.DELETE, keys, act, skip=skip)
+    said = batch.run_batch(batch.DELETE, keys, act, skip=skip)
+    for key in keys:
+        if why := removal.why_still_there(session, key):
+            arguments.note(why)
+    return said
 
 
 # -- change -----------------------------------------------------------------------------------------------------------

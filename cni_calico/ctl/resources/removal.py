@@ -25,6 +25,12 @@ from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.names import parse_endpoint_name
 from cni_calico.model.resources import Address, is_within
 
+_OF_CONTROLLERS = ("projectcalico.org/ippool-finalizer", "projectcalico.org/tier-controller")
+_TAKEN_AWAY = {
+    "IPPool": " calico-kube-controllers does that when no address of the pool is in use; if none runs, nobody does.",
+    "Tier": " calico-kube-controllers does that when no policy is in the tier; if none runs, nobody does.",
+}
+
 
 def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) -> None:
     """Delete a resource; ``force`` also deletes a pool whose addresses are in use.
@@ -45,6 +51,22 @@ def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) 
     elif key.kind == "WorkloadEndpoint" and kubernetes:
         _require_recorded(session, key)
     operations.delete(session, key)
+
+
+def why_still_there(session: Session, key: ResourceKey) -> str:
+    """What a resource waits for that was deleted and is still there, as Kubernetes keeps what has finalizers; ""."""
+    if session.store.kind != "kubernetes" or key.kind in ("Node", "WorkloadEndpoint"):
+        return ""
+    found = session.store.get(key, session.deadline)
+    metadata = {} if found is None else found.value.get("metadata") or {}
+    if found is None or not metadata.get("deletionTimestamp"):
+        return ""
+    conditions = (found.value.get("status") or {}).get("conditions") or ()
+    says = [str(each.get("message")) for each in conditions if each.get("status") == "False" and each.get("message")]
+    finalizers = [str(name) for name in metadata.get("finalizers") or ()]
+    waits = f" It waits for {', '.join(finalizers)} to be taken away." if finalizers else ""
+    owner = _TAKEN_AWAY.get(key.kind, "") if set(finalizers) & set(_OF_CONTROLLERS) else ""
+    return f"{key.kind} {key.name} is being deleted and still there.{waits}{owner}{''.join(f' {one}' for one in says)}"
 
 
 def _require_recorded(session: Session, key: ResourceKey) -> None:
