@@ -104,6 +104,9 @@ class LiveFlows:
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
             if number in denied.numbers():
                 return attempt[0]  # tried again: what denied it has not been asked yet
+            if not denied.egress and decider is not None and not decider.ingress:
+                self._store.update(attempt[0], denied.but(egress=number))
+                return attempt[0]  # it let out what the other side denied: the kernel's two lists are read in turn
             egress, host_in = denied.egress, denied.host_in
         self._attempts.pop(key, None)
         self.allowed += 1
@@ -231,19 +234,15 @@ def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now
 
 def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int = 0) -> FlowRecord:
     """``flags``: to be added."""
-    asked, asked_port, flags = seen.destination, seen.port or record.dport, flags | record.flags
-    if seen.packets is None or seen.packets_back is None:
-        return record.but(asked=asked, asked_port=asked_port, last=last, flags=flags)
-    return record.but(
-        asked=asked,
-        asked_port=asked_port,
-        last=last,
-        flags=flags | COUNTED,
-        packets=min(_MOST_COUNT, seen.packets),
-        packets_back=min(_MOST_COUNT, seen.packets_back),
-        size=seen.size or 0,
-        size_back=seen.size_back or 0,
-    )
+    began, _, source, destination, _, sport, dport, _, protocol, before, *decided = record
+    flags |= before
+    numbers, (packets, size, packets_back, size_back), ends = decided[:5], decided[5:9], decided[9:]
+    if seen.packets is not None and seen.packets_back is not None:
+        flags |= COUNTED
+        packets, packets_back = min(_MOST_COUNT, seen.packets), min(_MOST_COUNT, seen.packets_back)
+        size, size_back = seen.size or 0, seen.size_back or 0
+    where = source, destination, seen.destination, sport, dport, seen.port or dport, protocol, flags
+    return FlowRecord(began, last, *where, *numbers, packets, size, packets_back, size_back, *ends)
 
 
 def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:

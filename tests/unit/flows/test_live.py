@@ -89,6 +89,18 @@ def test_what_is_let_out_and_not_in_is_denied() -> None:
     assert len(kept.records) == 3 and live.denied == 2
 
 
+def test_what_let_it_out_may_be_read_after_what_denied_it() -> None:
+    """Denied packets have a list of their own, and the two are read in turn."""
+    live, kept = opened()
+    where = live.decide(KEY, DENY, 1 * S, allowed=False)
+    assert live.decide(KEY, OUT, 1 * S + 1, allowed=True) == where
+    record = only(kept)
+    assert (record.egress, record.denied_by, record.flags) == (OUT, DENY, DENIED)
+    assert (live.allowed, live.denied, len(live)) == (0, 1, 0)
+    assert live.decide(KEY, IN, 2 * S, allowed=True) != where  # another policy lets it in now
+    assert kept.records[-1] is not None and (kept.records[-1].egress, kept.records[-1].ingress) == (OUT, IN)
+
+
 def test_an_attempt_that_is_let_through_later_is_another_record() -> None:
     live, kept = opened()
     live.decide(KEY, OUT, S, allowed=True)
