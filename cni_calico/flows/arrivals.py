@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from errno import EBUSY, EPERM
 
 from cni_calico.deadline import Deadline
-from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
+from cni_calico.errors import KernelError
+from cni_calico.flows.groups import PAIRS, groups_of
 from cni_calico.flows.lasting import owner_of
 from cni_calico.flows.losses import ALLOWED, DENIED, ENDS, OVERRUN, RATE, Loss
 from cni_calico.flows.packets import key_of
@@ -22,11 +24,11 @@ from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
 
 AT_ONCE = 64  # datagrams of a socket
 _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
-_GROUPS = {ALLOWED: ALLOWED_GROUP, DENIED: DENIED_GROUP}
 _MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
 _LOOKED_AT = 3  # times as many
 _SMALL = 20  # a part of them that any sender may have
 _OPEN_S = 10.0
+_TAKEN = EBUSY, EPERM  # what the kernel says of a group that another program listens to
 
 
 class SharedSecond:
@@ -56,27 +58,33 @@ class SharedSecond:
 
 class Arrivals:
     """In the network namespace of the calling thread; ``clock`` never steps. ``malformed``: packets that belong to no
-    connection. Raises KernelError (EBUSY: another program listens to our groups).
+    connection. ``pair``: of groups, the one that was asked for or the first after it to which nobody else listens.
+    Raises KernelError (EPERM, EBUSY: other programs listen to all of our groups).
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], pair: int = 0) -> None:
         self._clock = clock
         self.malformed = 0
         self._second, self._seen = 0, Counter[str]()
-        self._shares = {source: SharedSecond(_MOST[source]) for source in _GROUPS}
+        self._shares = {source: SharedSecond(_MOST[source]) for source in (ALLOWED, DENIED)}
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
         self._told = Counter[str]()
         with ExitStack() as opened:
-            deadline = Deadline.after(_OPEN_S)
-            self._reports = {
-                source: opened.enter_context(DecisionReports(group, _ROOMS[source], deadline))
-                for source, group in _GROUPS.items()
-            }
+            self.pair, self._reports = _open_first(pair, opened)
             self._ends = opened.enter_context(EndedConnections(_ROOMS[ENDS]))
             self._opened = opened.pop_all()
 
     def close(self) -> None:
         self._opened.close()
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """That are listened to."""
+        return groups_of(self.pair)
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets, to wait for."""
+        return [one.fileno() for one in (*self._reports.values(), self._ends)]
 
     @property
     def overrun(self) -> int:
@@ -137,8 +145,31 @@ class Arrivals:
     def new_losses(self, now: float) -> Iterator[Loss]:
         """Since the last time. ``now``: seconds since 1970."""
         lost = Counter(self.lost())
+        if lost == self._told:
+            return
         for source, count in (lost - self._told).items():
             is_over = source in self._held_back or (source in self._shares and self._shares[source].is_over)
             why = RATE if is_over else OVERRUN
             yield Loss(now - 1, now, source, why, None if source == ENDS else count)
         self._told = lost
+
+
+def _open_first(pair: int, opened: ExitStack) -> tuple[int, dict[str, DecisionReports]]:
+    """The first pair of groups that is free, from ``pair`` on. Raises KernelError."""
+    deadline, busy = Deadline.after(_OPEN_S), KernelError("there are no groups")
+    for tried in range(PAIRS):
+        chosen = (pair + tried) % PAIRS
+        with ExitStack() as opening:
+            try:
+                found = {
+                    source: opening.enter_context(DecisionReports(group, _ROOMS[source], deadline))
+                    for source, group in zip((ALLOWED, DENIED), groups_of(chosen), strict=True)
+                }
+            except KernelError as e:
+                if e.errno not in _TAKEN:
+                    raise
+                busy = e
+                continue
+            opened.push(opening.pop_all())
+            return chosen, found
+    raise busy

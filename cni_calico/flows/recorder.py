@@ -29,6 +29,7 @@ from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.elsewhere import EndsElsewhere
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
+from cni_calico.flows.groups import read_pair, write_pair
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
@@ -41,6 +42,7 @@ from cni_calico.flows.serving import SOCKET, FlowServer
 from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.kernel import sysctl
+from cni_calico.kernel.memory import expect_growth, give_back_memory
 from cni_calico.log import Log
 
 if TYPE_CHECKING:
@@ -48,14 +50,14 @@ if TYPE_CHECKING:
 
 DIRECTORY = "flows"
 RING_BYTES = 64 << 20
-_SLEEP_S, _FOLLOWED_S, _ROUNDS = 0.05, 0.02, 200
+_SLEEP_S, _FOLLOWED_S, _IDLE_S, _ROUNDS = 0.2, 0.02, 0.25, 200
 _NICE, _TOUCH_S = 5, 5.0
 _COUNTING = ("netfilter", "nf_conntrack_acct"), ("netfilter", "nf_conntrack_timestamp")
 
 
 class Recorder:
     """In the network namespace of the calling thread. ``now`` is wall-clock time, ``clock`` never steps. Raises
-    KernelError (EBUSY: another program listens to our groups), OSError.
+    KernelError (EPERM, EBUSY: other programs listen to all of our groups), OSError.
     """
 
     def __init__(
@@ -85,11 +87,17 @@ class Recorder:
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
             self._counted = _prepare_kernel(log)
-            self._arrivals = opened.enter_context(closing(Arrivals(clock)))
+            asked = read_pair(run_dir)
+            self._arrivals = opened.enter_context(closing(Arrivals(clock, asked)))
+            if self._arrivals.pair != asked:
+                write_pair(run_dir, self._arrivals.pair)
             self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock)))
             self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
+            for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
+                self._server.wake_for(descriptor)
             self._opened = opened.pop_all()
+        self._idle, self._came = False, 0
         self._note_absence()
         self._live.resume(self._ring.newest_first())
 
@@ -101,16 +109,22 @@ class Recorder:
         self._opened.close()
 
     def step(self) -> None:
-        """Wait a moment, serving readers; then take in what has arrived."""
+        """Wait a moment, serving readers; then take in what has arrived. A moment lets reports gather; where nothing
+        has arrived lately, until something does.
+        """
+        if self._idle:
+            self._server.wait_for_anything(_IDLE_S)
         self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
         self._names.look()
         self._elsewhere.look()
         self._judged.receive()
         new: dict[int, None] = {}
+        self._came = 0
         for _ in range(_ROUNDS):
             if not self._take(new):
                 break
             self._server.wait(0)
+        self._idle = not self._came
         self._comparison.go_on(self._arrivals.overrun, self._micros)
         now = self._now()
         self._live.tidy(self._micros())
@@ -133,6 +147,7 @@ class Recorder:
         what those who follow are told: a connection, and once more if its other side denies it later.
         """
         decisions, ended, more = self._arrivals.take()
+        self._came += len(decisions) + len(ended)
         now = self._micros()
         for allowed, key, number in decisions:
             before = self._ring.next, self._live.denied
@@ -274,6 +289,7 @@ class Recorder:
             "store_bytes": self._aggregates.size,
             "oldest_sums": self._aggregates.oldest,
             "uncounted": self._aggregates.lost,
+            "groups": self._arrivals.groups,
             "troubles": [text for text in (ring.trouble, self._names.trouble, self._aggregates.trouble) if text],
         }
 
@@ -315,6 +331,8 @@ def run(environ: Mapping[str, str], stopping: Callable[[], bool], log: Log) -> i
     except OSError as e:
         raise KernelError(f"cannot record flows: {e}", errno=e.errno or 0) from e
     log.info("recording flows")
+    give_back_memory()
+    expect_growth()  # records come and go, and refer to nothing that refers to them
     try:
         while not stopping():
             recorder.step()

@@ -67,7 +67,7 @@ class FlowServer:
         make_directories(os.path.dirname(path), 0o755)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._readers: list[Reader] = []
-        self._selector = selectors.DefaultSelector()
+        self._selector, self._waking = selectors.EpollSelector(), selectors.EpollSelector()
         with suppress(FileNotFoundError):
             os.unlink(path)
         before = os.umask(0o177)
@@ -77,6 +77,7 @@ class FlowServer:
             os.umask(before)
         self._listening.listen(READERS)
         self._selector.register(self._listening, selectors.EVENT_READ)
+        self._waking.register(self._selector.fileno(), selectors.EVENT_READ)
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -89,10 +90,21 @@ class FlowServer:
     def close(self) -> None:
         for reader in list(self._readers):
             self._drop(reader)
+        self._waking.close()
         self._selector.close()
         self._listening.close()
         with suppress(OSError):
             os.unlink(self.path)
+
+    def wake_for(self, descriptor: int) -> None:
+        """Let what can be read there end ``wait``, if it is asked to."""
+        self._waking.register(descriptor, selectors.EVENT_READ)
+
+    def wait_for_anything(self, seconds: float) -> None:
+        """At most so long, until a reader or what ``wake_for`` has named has something to say."""
+        if not any(reader.making is not None for reader in self._readers):
+            self._waking.select(seconds)
+        self.wait(0)
 
     def wait(self, seconds: float) -> None:
         """At most so long; requests are read and answers sent meanwhile."""

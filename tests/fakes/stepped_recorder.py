@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cni_calico.flows import recorder as module
+from cni_calico.flows.groups import groups_of
 from cni_calico.flows.recorder import Recorder
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from cni_calico.log import SILENT
@@ -23,7 +24,8 @@ NOW = 2_000_000_000.0
 class Arriving:
     """In place of the kernel's reports."""
 
-    overrun = strange = slow = 0
+    overrun = strange = slow = pair = 0
+    groups = groups_of(0)
 
     def __init__(self) -> None:
         self.decisions: list[tuple[bool, bytes, int]] = []
@@ -33,6 +35,9 @@ class Arriving:
         taken = self.decisions, self.ended
         self.decisions, self.ended = [], []
         return *taken, False
+
+    def descriptors(self) -> list[int]:
+        return []
 
     def lost(self) -> dict[str, int]:
         return {}
@@ -57,7 +62,7 @@ class NoComparison:
 
 def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
     arriving = Arriving()
-    monkeypatch.setattr(module, "Arrivals", lambda clock: arriving)
+    monkeypatch.setattr(module, "Arrivals", lambda clock, pair: arriving)
     monkeypatch.setattr(module, "Comparison", NoComparison)
     monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
     return arriving

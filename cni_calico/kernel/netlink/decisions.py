@@ -23,6 +23,7 @@ _PACKET, _CONFIG = _ULOG << 8, _ULOG << 8 | 1
 _COMMAND, _MODE, _TIMEOUT, _THRESHOLD, _FLAGS = 1, 2, 4, 5, 6  # attributes of a configuration
 _BIND, _SEQUENCE = b"\1", (1).to_bytes(2, "big")
 IN_DATAGRAM = 32  # packets, at most
+_PREFIX_BYTES = 9  # eight digits, and the end that C wants
 _COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets wait for others
 _WANTED = ((9,), (10,), (12,))  # payload, prefix, number
 _MESSAGE = Struct("=IHHII")
@@ -38,7 +39,8 @@ class ReportedDecision(NamedTuple):
 
 
 class DecisionReports(Nfnetlink):
-    """Listens to a group in the opening thread's network namespace. Raises KernelError (EBUSY: another program does).
+    """Listens to a group in the opening thread's network namespace. Raises KernelError (EPERM or EBUSY: another
+    program does).
 
     ``lost``: reports that did not reach us; ``strange``: that could not be parsed.
     """
@@ -99,13 +101,12 @@ class DecisionReports(Nfnetlink):
 
     def _decision(self, data: bytes, at: int, size: int) -> ReportedDecision | None:
         try:
-            packet, prefix, number = self._layouts.places(data, at, size)
-            if number[1]:
-                self._note(int.from_bytes(data[at + number[0] : at + number[1]], "big"))
-            if prefix[1] - prefix[0] != 9:
+            packet, prefix, number = self._layouts.values(data, at, size)
+            if number:
+                self._note(int.from_bytes(number, "big"))
+            if len(prefix) != _PREFIX_BYTES:
                 raise ValueError("it is not one of ours")
-            rule = int(data[at + prefix[0] : at + prefix[1] - 1], 16)
-            return ReportedDecision(rule, data[at + packet[0] : at + packet[1]])
+            return ReportedDecision(int(prefix[:-1], 16), packet)
         except ValueError:
             self.strange += 1
             return None

@@ -112,7 +112,7 @@ def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[Tracke
 
 def _parse(data: bytes, layouts: Layouts) -> TrackedConnection:
     """Raises ValueError."""
-    found = [data[begin:end] for begin, end in layouts.places(data, 0, len(data))]
+    found = layouts.values(data, 0, len(data))
     source4, destination4, reached4, source6, destination6, reached6, protocol, sport, port, reply_port = found[:10]
     packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in found[10:14])
     began, ended, label = found[14:17]

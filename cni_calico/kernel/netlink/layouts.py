@@ -1,4 +1,4 @@
-"""PURE: where the attributes of netlink messages are, remembered for each length of message.
+"""PURE: the attributes of netlink messages, by a layout that is remembered for each length of message.
 
 Rule: a remembered layout counts for a message only if every attribute's header is the same there; else the message is
 taken apart, and its layout is remembered instead.
@@ -6,30 +6,32 @@ taken apart, and its layout is remembered instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _WORD = Struct("=HH")
 _MOST = 64  # lengths that are remembered
 _DEEPEST = 4
-_ABSENT = 0, 0
 
 AttributePath = tuple[int, ...]  # the kinds of attributes, each inside the one before
 
 
-class AttributePlaces(NamedTuple):
-    """``places``: begin and end of each wanted attribute's content, from the message's begin; 0 and 0 for none."""
+class AttributeLayout(NamedTuple):
+    """``shape`` has all headers, and what is wanted; ``of_headers`` and ``of_wanted`` pick them out of that."""
 
     headers: tuple[int, ...]
     shape: Struct
-    places: tuple[tuple[int, int], ...]
+    of_headers: Callable[[tuple[Any, ...]], tuple[int, ...]]
+    of_wanted: Callable[[tuple[Any, ...]], tuple[bytes, ...]]
 
 
 class Layouts:
-    """Of one kind of message. ``start``: where the first attribute begins; ``wanted``: what is looked for; ``nested``:
-    attributes that hold others; ``slow``: how many messages were taken apart.
+    """Of one kind of message. ``start``: where the first attribute begins; ``wanted``: what is looked for, at least two
+    attributes without others inside; ``nested``: attributes that hold others; ``slow``: how many messages were taken
+    apart.
     """
 
     def __init__(
@@ -37,49 +39,65 @@ class Layouts:
     ) -> None:
         self.slow = 0
         self._start, self._wanted, self._nested = start, tuple(wanted), nested
-        self._known: dict[int, AttributePlaces] = {}
+        self._known: dict[int, AttributeLayout] = {}
 
-    def places(self, data: bytes, at: int, size: int) -> tuple[tuple[int, int], ...]:
-        """Of what is wanted, in that order, in the message of ``size`` bytes that begins there. Raises ValueError if it
-        is none.
+    def values(self, data: bytes, at: int, size: int) -> tuple[bytes, ...]:
+        """The contents of what is wanted, in that order, b"" for what is not there, of the message of ``size`` bytes
+        that begins there. Raises ValueError if it is none.
         """
         known = self._known.get(size)
-        if known is not None and known.shape.unpack_from(data, at) == known.headers:
-            return known.places
+        if known is not None:
+            found = known.shape.unpack_from(data, at)
+            if known.of_headers(found) == known.headers:
+                return known.of_wanted(found)
         self.slow += 1
-        headers: list[int] = []
-        places: dict[AttributePath, tuple[int, int]] = {}
-        shape = f"={self._start}x" + self._walk(data, at, self._start, size, (), headers, places)
+        walk = _Walk(self._wanted, self._nested)
+        walk.over(data, at, self._start, size, ())
+        if len(walk.of_headers) < 2:
+            raise ValueError("it has no attributes")
+        shape = Struct(f"={self._start}x{''.join(walk.shape)}0s")
+        absent = walk.fields  # the last field is always empty
+        of_wanted = itemgetter(*(walk.of_wanted.get(path, absent) for path in self._wanted))
+        layout = AttributeLayout(tuple(walk.headers), shape, itemgetter(*walk.of_headers), of_wanted)
         if len(self._known) >= _MOST:
             self._known.clear()
-        found = tuple(places.get(path, _ABSENT) for path in self._wanted)
-        self._known[size] = AttributePlaces(tuple(headers), Struct(shape), found)
-        return found
+        self._known[size] = layout
+        return of_wanted(shape.unpack_from(data, at))
 
-    def _walk(
-        self,
-        data: bytes,
-        base: int,
-        at: int,
-        end: int,
-        path: AttributePath,
-        headers: list[int],
-        places: dict[AttributePath, tuple[int, int]],
-    ) -> str:
-        """The shape, as struct writes it, of the attributes from ``at`` to ``end``."""
-        shape = ""
+
+class _Walk:
+    """Through the attributes of a message. ``shape``: as struct writes it; ``fields``: how many it has so far;
+    ``of_headers``, ``of_wanted``: which of them.
+    """
+
+    def __init__(self, wanted: Sequence[AttributePath], nested: AbstractSet[AttributePath]) -> None:
+        self._wanted, self._nested = wanted, nested
+        self.shape: list[str] = []
+        self.headers: list[int] = []
+        self.of_headers: list[int] = []
+        self.of_wanted: dict[AttributePath, int] = {}
+        self.fields = 0
+
+    def over(self, data: bytes, base: int, at: int, end: int, path: AttributePath) -> None:
+        """From ``at`` to ``end``, both from ``base`` on. Raises ValueError."""
         while at + 4 <= end:
             size, kind = _WORD.unpack_from(data, base + at)
             if size < 4 or at + size > end or len(path) >= _DEEPEST:
                 raise ValueError("an attribute is longer than what it is in")
             here = (*path, kind & 0x3FFF)
-            places[here] = at + 4, at + size
-            headers += (size, kind)
-            padded = min(size + 3 & ~3, end - at)
+            self.shape.append("HH")
+            self.headers += (size, kind)
+            self.of_headers += (self.fields, self.fields + 1)
+            self.fields += 2
             if here in self._nested:
-                shape += "HH" + self._walk(data, base, at + 4, at + size, here, headers, places)
-                shape += f"{padded - size}x" if padded > size else ""
+                self.over(data, base, at + 4, at + size, here)
+            elif here in self._wanted:
+                self.shape.append(f"{size - 4}s")
+                self.of_wanted[here] = self.fields
+                self.fields += 1
             else:
-                shape += f"HH{padded - 4}x"
+                self.shape.append(f"{size - 4}x")
+            padded = min(size + 3 & ~3, end - at)
+            self.shape.append(f"{padded - size}x")
             at += padded
-        return shape + (f"{end - at}x" if end > at else "")
+        self.shape.append(f"{end - at}x")

@@ -56,6 +56,10 @@ class NetlinkSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """To wait for what arrives."""
+        return self._socket.fileno()
+
     def __enter__(self) -> Self:
         return self
 

@@ -74,7 +74,7 @@ class Rounds:
         graph.set_budget(felix.policy_rule_budget)
         graph.require_present(needed=context.is_kubernetes_datastore)
         numbers = NumbersFile(state_dir, log, kernel.why_no_recording)
-        self._rules = PlaneRules(dataplane, numbers)
+        self._rules = PlaneRules(dataplane, numbers, context.settings.run_dir)
         goal = self._goal = Goal(self._rules.settings(felix, parse_service_networks(None)))
         self._report = StandingReport(context, node, tell, figures, now, (dataplane.name, dataplane.warning))
         self._enforcer = Enforcer(
@@ -148,6 +148,8 @@ class Rounds:
     def calculate(self) -> bool:
         """Calculate what changed; returns whether it needs other listings, which have to be read before ``once``."""
         needed = self.intake.facts.needs
+        if self._rules.are_out_of_date():
+            self.configure(self._felix)
         changes = self.intake.flush(self._interfaces.take_changed(), self._report.figures.calculation)
         self._goal.update(changes)
         self._report.rules.note(changes)

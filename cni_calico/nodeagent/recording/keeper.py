@@ -15,6 +15,7 @@ from cni_calico.backoff import Backoff
 from cni_calico.daemon.child_lines import ChildLines
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.errors import KernelError
+from cni_calico.flows.groups import groups_of, read_pair
 from cni_calico.flows.names import ENDS, SUMS_KEPT_S, EndName, render_ends
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.files import Files
@@ -59,7 +60,7 @@ class RecorderKeeper:
         are in force.
         """
         self._rules = rules or RulesTeller(lambda: None)
-        self._node, self._path, self._log = node, f"{run_dir}/{ENDS}", log
+        self._node, self._run_dir, self._path, self._log = node, run_dir, f"{run_dir}/{ENDS}", log
         self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
         self._start_thread, self._stopping, self._tell_trouble = start_thread, stopping, tell
         self._wanted = threading.Event()
@@ -130,6 +131,7 @@ class RecorderKeeper:
 
     def _run_once(self, output_fd: int) -> bool:
         """Until it ends, or is not wanted any more; returns whether it ran for a while."""
+        pair = read_pair(self._run_dir)
         try:
             with self._rules.attach() as theirs:
                 fds = {"output_fd": output_fd, "input_fd": theirs.fileno()}
@@ -146,6 +148,7 @@ class RecorderKeeper:
                 if ran_s == _RUNS_S:
                     self._note(_PROCESS, "")
                 self._rules.go_on()
+                pair = self._follow(pair)
                 if not self._is_wanted():
                     child.stop(_GRACE_S)
                     break
@@ -153,3 +156,12 @@ class RecorderKeeper:
             child.close()
             self._rules.detach()
         return ran_s >= _STEADY_S
+
+    def _follow(self, before: int) -> int:
+        """The pair of groups that the recorder listens to; the engine is told of another one."""
+        pair = read_pair(self._run_dir)
+        if pair != before:
+            taken, used = (" and ".join(map(str, groups_of(one))) for one in (before, pair))
+            self._log.warning(f"another program listens to groups {taken}, or one of them: rules report to {used}")
+            self._rules.wake()
+        return pair

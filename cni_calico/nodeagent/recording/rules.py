@@ -23,12 +23,12 @@ _AT_ONCE = 1000  # messages
 
 class RulesTeller:
     """``attach``, ``go_on`` and ``detach`` in one thread, ``tell`` and ``tell_lifted`` in the engine's. ``wake`` makes
-    the engine tell.
+    the engine tell, and look for what has changed.
     """
 
     def __init__(self, wake: Callable[[], None], room: int = _ROOM) -> None:
         """``room``: bytes that the socket takes."""
-        self._wake, self._room, self._lock = wake, room, Lock()
+        self.wake, self._room, self._lock = wake, room, Lock()
         self._ours: socket.socket | None = None
         self._knows_nothing = True
         self._queue: deque[Iterator[bytes]] = deque()
@@ -68,7 +68,7 @@ class RulesTeller:
             self._ours, self._knows_nothing = ours, True
             self._queue.clear()
             self._sending = memoryview(b"")
-        self._wake()
+        self.wake()
         return theirs
 
     def detach(self) -> None:

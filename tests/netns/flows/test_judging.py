@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,14 +19,18 @@ from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
+from cni_calico.flows.groups import groups_of
 from cni_calico.flows.query import FlowQuery
 from cni_calico.flows.serving import SOCKET
+from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.log import Log
 from cni_calico.nodeagent.policing.report.in_force import RulesListener
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.recording.rules import RulesTeller
 from tests.deadlines import until
 from tests.netns.policing.lab import NODE, Lab, lab
+from tests.netns.wire import entered
 
 pytestmark = [pytest.mark.netns]
 
@@ -181,3 +186,31 @@ def test_a_report_that_the_rules_do_not_explain_is_found(seen: Judged) -> None:
     until(is_found, "it differs", pause_s=0.2)
     assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 83)
     until(lambda: "ingress: p rule 0 (Allow), and not the end of tier default" in seen.said, "the log says so")
+
+
+def test_rules_report_to_where_nobody_else_listens(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        made = stack.enter_context(lab(tmp_path))
+        with entered(made.host):
+            other = stack.enter_context(DecisionReports(DENIED_GROUP, 1 << 16, Deadline.after(10)))
+        made.put_profile("kns.default")
+        made.add("a", "10.77.0.1", "fd00:77::1", app="a")
+        made.add("b", "10.77.0.2", "fd00:77::2", app="b")
+        made.beside = beside(tmp_path)
+        made.put("GlobalNetworkPolicy", "p", policy(80))
+        made.start(FELIX_FLOWS="Enabled")
+        made.until_in_force(policies=1, endpoints=2)
+        seen = Judged(made, tmp_path)
+        said = seen.until("the recorder knows the rules", lambda said: said.get("judges", False))
+        assert said["groups"] == list(groups_of(1))
+
+        def follow() -> bool:
+            rules = made.ruleset()
+            return f"group {ALLOWED_GROUP + 3}" in rules and f"group {DENIED_GROUP}" not in rules
+
+        until(follow, "the rules report to where the recorder listens")
+        other.take(1000)  # what came before
+        seen.send(80, 81)
+        seen.until("both are recorded", lambda said: (said["allowed"], said["denied"]) == (2, 2))
+        assert other.take(1000) == []
+        assert f"another program listens to groups {ALLOWED_GROUP} and {DENIED_GROUP}, or one of them" in seen.log

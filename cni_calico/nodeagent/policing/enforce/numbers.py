@@ -14,6 +14,7 @@ from dataclasses import replace
 from errno import EFBIG
 
 from cni_calico.flows.deciders import NUMBERS_BYTES, Decider, parse_line, render_line
+from cni_calico.flows.groups import groups_of, read_pair
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -130,13 +131,21 @@ def _render(numbers: Iterable[tuple[int, Decider]]) -> bytes:
 class PlaneRules:
     """What the rules of a packet filter depend on, with what they do for the recorder."""
 
-    def __init__(self, plane: DataPlane, numbers: NumbersFile) -> None:
+    def __init__(self, plane: DataPlane, numbers: NumbersFile, run_dir: str) -> None:
         self.numbers = numbers
+        self._run_dir, self._pair = run_dir, -1
         self._plane = plane
         self.refresh_s = plane.refresh_s
 
     def settings(self, felix: FelixSettings, service_networks: Networks) -> FilterSettings:
         recording = self.numbers.recording(recorded_flows(felix))
-        if recording is not None and self._plane.name == IPTABLES:
-            recording = replace(recording, by_iptables=True)
+        self._pair = -1
+        if recording is not None:
+            self._pair = read_pair(self._run_dir)
+            iptables = self._plane.name == IPTABLES
+            recording = replace(recording, by_iptables=iptables, groups=groups_of(self._pair))
         return self._plane.settings(felix, service_networks, recording)
+
+    def are_out_of_date(self) -> bool:
+        """Whether the recorder listens to other groups than those that the last settings report to."""
+        return self._pair >= 0 and read_pair(self._run_dir) != self._pair

@@ -85,13 +85,14 @@ def numbers_in(tables: Iterable[NftTable]) -> set[int]:
 @dataclass(frozen=True, slots=True)
 class Recording:
     """What rules do for the recorder. ``allowed``: also what is let through, not only what is denied; ``by_iptables``:
-    the packet filter is legacy iptables, which has no labels and none of the maps. Two are equal if they share their
-    numbers.
+    the packet filter is legacy iptables, which has no labels and none of the maps. ``groups``: to which what is let
+    through is reported, and what is denied. Two are equal if they share their numbers, and these.
     """
 
     numbers: RuleNumbers
     allowed: bool = True
     by_iptables: bool = False
+    groups: tuple[int, int] = (ALLOWED_GROUP, DENIED_GROUP)
 
     def before_accept(self, decider: Decider, *, has_connection: bool = True) -> tuple[RuleAction, ...]:
         """What comes before accept. ``has_connection`` False: at a hook before connection tracking, where packets can
@@ -103,15 +104,15 @@ class Recording:
             return (CountPacket(),)
         number = self.numbers.number_of(decider)
         if self.by_iptables:
-            return (ReportDecision(number, ALLOWED_GROUP, once=True),)
+            return (ReportDecision(number, self.groups[0], once=True),)
         return (
             AcceptKnown(),
             CountPacket(),
             LabelConnection(number, decider.ingress),
-            ReportDecision(number, ALLOWED_GROUP),
+            ReportDecision(number, self.groups[0]),
         )
 
     def before_drop(self, decider: Decider | str) -> tuple[RuleAction, ...]:
         """What comes before drop or reject; a text is one of FIXED."""
         number = FIXED[decider] if isinstance(decider, str) else self.numbers.number_of(decider)
-        return CountPacket(), ReportDecision(number, DENIED_GROUP)
+        return CountPacket(), ReportDecision(number, self.groups[1])

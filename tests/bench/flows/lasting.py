@@ -1,0 +1,147 @@
+"""A node whose recorder runs for minutes under a steady load, in a process of its own, as the agent starts it.
+
+    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND]]
+
+Each connection is let through on both sides here and ends ten seconds later; a tenth as many packets are denied. At the
+end: processor time and memory of the recorder, what it lost, and whether its records and the counters of the rules say
+the same; the disk that it takes. Ten minutes at 2,000 connections a second: ``600 2000``; an hour: ``3600 2000``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from cni_calico.daemon.supervisor import own_command
+from cni_calico.deadline import Deadline
+from cni_calico.flows.client import ask
+from cni_calico.flows.deciders import render_line
+from cni_calico.flows.query import FlowQuery
+from cni_calico.flows.serving import SOCKET
+from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
+from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.nodeagent.recording.rules import RulesTeller
+from cni_calico.regular import make_directories
+from tests.bench.flows.packets import ALLOWED_PORT, DENIED_PORT, SIDES, documents
+from tests.deadlines import until
+from tests.netns.wire import Wire, entered, frame, open_wire
+from tests.unit.policy.cluster import graph_of
+
+_LIVES_S, _TICK_S, _PORTS = 10, 0.02, 60_000
+
+
+def counted(wire: Wire) -> dict[str, int]:
+    """Packets, by the counters of rules that decide: of both sides' allowed ones, and denied ones."""
+    command = ["nft", "-j", "list", "ruleset"]
+    with entered(wire.host):
+        ruleset = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    found = {"allowed": 0, "denied": 0}
+    for one in ruleset["nftables"]:
+        parts = {name: part for each in one.get("rule", {}).get("expr", ()) for name, part in each.items()}
+        if "counter" in parts and "log" in parts:
+            found["denied" if "drop" in parts else "allowed"] += parts["counter"]["packets"]
+    return found
+
+
+def processor_s(pid: int) -> tuple[float, float]:
+    """(in the program, in the kernel)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / ticks, int(fields[12]) / ticks
+
+
+def peak_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+@contextmanager
+def recorder(wire: Wire, root: str, wanted: Any, numbers: RuleNumbers) -> Iterator[subprocess.Popen[bytes]]:
+    make_directories(f"{root}/state/flows", 0o700)
+    Path(f"{root}/state/flows/numbers").write_text("".join(render_line(*one) for one in numbers.take_new()))
+    teller = RulesTeller(lambda: None)
+    environ = {**os.environ, "CALICO_RUN_DIR": f"{root}/run", "CALICO_STATE_DIR": f"{root}/state"}
+    with entered(wire.host), teller.attach() as theirs:
+        child = subprocess.Popen([*own_command(), "-flow-recorder"], stdin=theirs, env=environ)
+    try:
+        teller.tell(None, lambda: wanted)
+        until(lambda: os.path.exists(f"{root}/run/{SOCKET}") and not teller.go_on(), "the recorder listens")
+        yield child
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(30)
+
+
+def send(wire: Wire, seconds: int, rate: int) -> tuple[int, int]:
+    """(connections, denied packets)."""
+    incoming, source = SIDES["both sides"]
+    packet = {"source": ip_address(source), "destination": ip_address("10.0.0.1"), "protocol": 17, "icmp": (0, 0)}
+    frames = [frame({**packet, "sport": 1024 + i, "dport": ALLOWED_PORT}, i) for i in range(_PORTS)]
+    refused = [frame({**packet, "sport": 1024 + i, "dport": DENIED_PORT}, i) for i in range(_PORTS)]
+    out, begun, sent, denied = wire.outer[incoming].send, time.monotonic(), 0, 0
+    while (passed := time.monotonic() - begun) < seconds:
+        while sent < passed * rate:
+            out(frames[sent % _PORTS])
+            sent += 1
+            if sent % 10 == 0:
+                out(refused[denied % _PORTS])
+                denied += 1
+        time.sleep(_TICK_S)
+    return sent, denied
+
+
+def main(seconds: int, rate: int) -> None:
+    numbers = RuleNumbers()
+    with (
+        tempfile.TemporaryDirectory() as root,
+        open_wire(FilterSettings(recording=Recording(numbers))) as wire,
+    ):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        graph = graph_of(documents())
+        graph.flush()
+        wire.apply(graph.wanted())
+        wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
+        wire.host.set_sysctl("netfilter/nf_conntrack_udp_timeout", str(_LIVES_S))
+        with recorder(wire, root, graph.wanted(), numbers) as child:
+
+            def status() -> dict[str, Any]:
+                (found,) = ask(f"{root}/run/{SOCKET}", FlowQuery(status=True), Deadline.after(30))
+                return found
+
+            empty, before = peak_mib(child.pid), processor_s(child.pid)
+            sent, denied = send(wire, seconds, rate)
+            program, kernel = (now - then for now, then in zip(processor_s(child.pid), before, strict=True))
+            told = counted(wire)
+
+            def is_over() -> bool:
+                found = status()
+                return found["allowed"] + found["denied"] + sum(found["lost"].values()) >= sent + denied
+
+            until(is_over, "everything is recorded, or lost")
+            found = status()
+            print(f"{sent} connections, {denied} denied packets in {seconds} s; recorded {found['allowed']}", end="")
+            print(f" and {found['denied']}; rules counted {told['allowed']} on both sides, {told['denied']} denied")
+            print(f"lost {found['lost']}; not as the rules say {found['disagreed']}, not judged {found['unjudged']}")
+            share, each = (program + kernel) / seconds * 100, (program + kernel) / max(1, sent) * 1e6
+            print(f"recorder: {share:.2f} % of a processor, {kernel / seconds * 100:.2f} % in the kernel", end="")
+            print(f", {each:.1f} us a connection; live at the end {found['live']}")
+            print(f"memory: {empty:.0f} MiB empty, {peak_mib(child.pid):.0f} at most")
+            sizes = {path.name: path.stat().st_blocks // 2048 for path in Path(f"{root}/state/flows").iterdir()}
+            print(f"disk, MiB: {sizes}")
+    with open("/proc/loadavg") as file:
+        print(f"load {file.read().split()[0]}")
+
+
+if __name__ == "__main__":
+    given = [int(text) for text in sys.argv[1:]]
+    main(given[0] if given else 60, given[1] if len(given) > 1 else 1000)
