@@ -23,6 +23,7 @@ class GivenName(NamedTuple):
     namespace: str
     name: str
     since: float
+    labels: Mapping[str, str]
 
 
 def parse_given(found: Any) -> tuple[GivenName, ...]:
@@ -35,12 +36,14 @@ def parse_given(found: Any) -> tuple[GivenName, ...]:
 def _parse_one(found: Any) -> GivenName:
     if not isinstance(found, list) or len(found) != len(GivenName._fields):
         raise ValueError(f"a name has {', '.join(GivenName._fields)}")
-    address, kind, namespace, name, since = found
+    address, kind, namespace, name, since, labels = found
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise ValueError("labels have a text for each key")
     if not all(isinstance(text, str) for text in (address, kind, namespace, name)):
         raise ValueError("a name has four texts and a time")
     if isinstance(since, bool) or not isinstance(since, int | float) or not abs(since) <= _LATEST_S:
         raise ValueError("a name is given from a time on")
-    return GivenName(str(ip_address(address)), kind, namespace, name, float(since))
+    return GivenName(str(ip_address(address)), kind, namespace, name, float(since), labels)
 
 
 class GivenNames:
@@ -65,7 +68,8 @@ class GivenNames:
         found = self.get(ip_address(end["ip"]).packed, _micros(start))
         if found is None:
             return end
-        return {**end, "kind": found.kind, "namespace": found.namespace, "name": found.name}
+        named = {"kind": found.kind, "namespace": found.namespace, "name": found.name}
+        return {**end, **named, "labels": dict(found.labels)}
 
 
 _SIDES = ("source", "destination")

@@ -234,15 +234,16 @@ def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now
 
 def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int = 0) -> FlowRecord:
     """``flags``: to be added."""
-    began, _, source, destination, _, sport, dport, _, protocol, before, *decided = record
+    began, _, source, destination, _, sport, dport, _, protocol, before = record[:10]
     flags |= before
-    numbers, (packets, size, packets_back, size_back), ends = decided[:5], decided[5:9], decided[9:]
+    packets, size, packets_back, size_back, source_end, destination_end = record[15:]
     if seen.packets is not None and seen.packets_back is not None:
         flags |= COUNTED
         packets, packets_back = min(_MOST_COUNT, seen.packets), min(_MOST_COUNT, seen.packets_back)
         size, size_back = seen.size or 0, seen.size_back or 0
     where = source, destination, seen.destination, sport, dport, seen.port or dport, protocol, flags
-    return FlowRecord(began, last, *where, *numbers, packets, size, packets_back, size_back, *ends)
+    carried = packets, size, packets_back, size_back
+    return FlowRecord(began, last, *where, *record[10:15], *carried, source_end, destination_end)
 
 
 def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:

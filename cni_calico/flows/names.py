@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EFBIG
+from types import MappingProxyType
+from typing import NamedTuple
 
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
 from cni_calico.kernel.files import Files
@@ -21,6 +23,7 @@ ENDS, NAMES, NUMBERS = "flow-ends.json", "names", "numbers"
 SUMS_KEPT_S = 24 * 3600
 _MOST_BYTES = NUMBERS_BYTES
 _KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
+_MOST_LABELLED = 5_000  # ends
 _TAIL = 512  # bytes by which a file is known that is only longer: more than a line
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
@@ -38,23 +41,45 @@ class EndName:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def render_ends(node: str, ends: Iterable[tuple[EndName, Iterable[bytes]]], kept_s: float = SUMS_KEPT_S) -> bytes:
-    """The agent's file: this node's name, each end with its packed addresses, and how long sums are kept."""
-    listed = [[one.kind, one.namespace, one.name, [address.hex() for address in its]] for one, its in ends]
+class AddressedEnd(NamedTuple):
+    """``addresses``: packed."""
+
+    name: EndName
+    addresses: Sequence[bytes]
+    labels: Mapping[str, str] = MappingProxyType({})
+
+
+class EndsHere(NamedTuple):
+    """``named``: who has each address. ``kept_s``: how long sums are kept."""
+
+    node: str
+    named: Mapping[bytes, EndName]
+    labels: Mapping[EndName, Mapping[str, str]]
+    kept_s: int
+
+
+def render_ends(node: str, ends: Iterable[AddressedEnd], kept_s: float = SUMS_KEPT_S) -> bytes:
+    """The agent's file: this node's name, its ends, and how long sums are kept."""
+    listed = [
+        [one.kind, one.namespace, one.name, [address.hex() for address in its], dict(sorted(labels.items()))]
+        for one, its, labels in ends
+    ]
     document = {"version": 1, "node": node, "kept": int(kept_s), "ends": listed}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def parse_ends(data: bytes) -> tuple[str, dict[bytes, EndName], int]:
-    """(the node, who has each address, how long sums are kept). Raises ValueError."""
+def parse_ends(data: bytes) -> EndsHere:
+    """Raises ValueError."""
     found: dict[bytes, EndName] = {}
+    labelled: dict[EndName, Mapping[str, str]] = {}
     try:
         document = json.loads(data)
-        for kind, namespace, name, addresses in document["ends"]:
+        for kind, namespace, name, addresses, labels in document["ends"]:
             end = EndName(*map(_text, (kind, namespace, name)))
             found.update((bytes.fromhex(address), end) for address in addresses)
-        return str(document["node"]), found, int(document.get("kept", SUMS_KEPT_S))
-    except (TypeError, KeyError) as e:
+            labelled[end] = {_text(key): _text(value) for key, value in labels.items()}
+        return EndsHere(str(document["node"]), found, labelled, int(document.get("kept", SUMS_KEPT_S)))
+    except (TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"it is not the agent's file: {e}") from e
 
 
@@ -160,6 +185,7 @@ class Names:
         self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
         self._were: dict[bytes, None] = {}  # addresses that ends here had
+        self._labels: dict[EndName, Mapping[str, str]] = {}  # of ends that are or were here
         self._numbers: dict[EndName, int] = {}
         self._names: dict[int, EndName] = {}
         self._unwritten: list[int] = []
@@ -172,7 +198,13 @@ class Names:
         """Read the agent's file again if it has changed."""
         if self._ends.changed():
             try:
-                self.node, self._now, self.kept_s = parse_ends(self._ends.read())
+                here = parse_ends(self._ends.read())
+                self.node, self._now, self.kept_s = here.node, here.named, here.kept_s
+                for end, labels in here.labels.items():
+                    self._labels.pop(end, None)
+                    self._labels[end] = labels
+                while len(self._labels) > max(_MOST_LABELLED, len(here.labels)):
+                    del self._labels[next(iter(self._labels))]
                 self._were |= dict.fromkeys(self._now)
                 while len(self._were) > _MOST:
                     del self._were[next(iter(self._were))]
@@ -196,6 +228,10 @@ class Names:
     def is_here(self, address: bytes) -> bool:
         """Whether it is, or was, one of this node's ends."""
         return address in self._now or address in self._were
+
+    def labels_of(self, name: EndName) -> Mapping[str, str] | None:
+        """Those that an end here has, or had last; None for others."""
+        return self._labels.get(name)
 
     def get(self, number: int) -> EndName | None:
         return self._names.get(number)

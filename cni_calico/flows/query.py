@@ -20,11 +20,14 @@ from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
-FIELDS = ("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol", "policy", "tier")
+FIELDS = (
+    *("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol", "policy", "tier"),
+    *("from-label", "to-label", "label", "service"),
+)
 ALLOWED, DENIED = "allowed", "denied"
 MOST_LAST = 1_000_000
 _LATEST_S = 1e11  # some thousand years
-_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps", "names")
+_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps", "names", "first")
 
 
 class QueryRefused(Exception):
@@ -33,7 +36,9 @@ class QueryRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``values``: one of them; names are prefixes ("shop/web"), all others are whole."""
+    """``values``: one of them; names are prefixes ("shop/web"), labels "key=value" or "key" with any value, a service
+    is the address to which its connections are sent; all others are whole.
+    """
 
     field: str
     values: tuple[str, ...]
@@ -44,6 +49,7 @@ class Condition:
 class FlowQuery:
     """``since``, ``until``: seconds since 1970. ``last``: the newest so many; None: all. ``status``: only how the
     recorder is. ``steps``: also the tiers that passed on before somebody decided. ``names``: of other nodes' ends.
+    ``first``: the oldest so many, instead of ``last``.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -55,12 +61,13 @@ class FlowQuery:
     status: bool = False
     steps: bool = False
     names: tuple[GivenName, ...] = ()
+    first: int | None = None
 
 
 def render_query(request: FlowQuery) -> bytes:
     conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
     flags = request.follow, request.aggregate, request.status, request.steps
-    asked = request.last, request.since, request.until, *flags, request.names
+    asked = request.last, request.since, request.until, *flags, request.names, request.first
     return json.dumps(dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))).encode() + b"\n"
 
 
@@ -75,15 +82,12 @@ def parse_query(line: bytes) -> FlowQuery:
     for name in found:
         if name not in _FIELDS_OF_QUERY:
             raise QueryRefused(f"unknown field {name!r} in the request: there are {', '.join(_FIELDS_OF_QUERY)}")
-    last = found.get("last")
-    if last is not None and (type(last) is not int or not 0 <= last <= MOST_LAST):
-        raise QueryRefused(f"last must be a number up to {MOST_LAST}")
     conditions = found.get("conditions", [])
     if not isinstance(conditions, list):
         raise QueryRefused("conditions must be a list")
     return FlowQuery(
         tuple(map(_parse_condition, conditions)),
-        last,
+        _parse_count(found, "last"),
         _parse_time(found, "since"),
         _parse_time(found, "until"),
         _parse_flag(found, "follow"),
@@ -91,7 +95,15 @@ def parse_query(line: bytes) -> FlowQuery:
         _parse_flag(found, "status"),
         _parse_flag(found, "steps"),
         _parse_names(found.get("names", [])),
+        _parse_count(found, "first"),
     )
+
+
+def _parse_count(found: Mapping[str, Any], name: str) -> int | None:
+    count = found.get(name)
+    if count is not None and (type(count) is not int or not 0 <= count <= MOST_LAST):
+        raise QueryRefused(f"{name} must be a number up to {MOST_LAST}")
+    return count
 
 
 def _parse_condition(found: Any) -> Condition:
@@ -135,7 +147,8 @@ def _parse_flag(found: Mapping[str, Any], name: str) -> bool:
 class Describer:
     """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown. ``passed_by``: the tiers that
     passed on before it decided, None if the rules in force do not say so any more. ``given``: the name of an end that
-    has none here, of an address and a time (microseconds since 1970); None: nobody gives names.
+    has none here, of an address and a time (microseconds since 1970); None: nobody gives names. ``labels_of``: an
+    end's, as the agent has last said; None if it has said nothing.
     """
 
     node: str
@@ -143,6 +156,7 @@ class Describer:
     name_of: Callable[[int], EndName | None]
     passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None] = lambda record, decider: None
     given: Callable[[bytes, int], GivenName | None] | None = None
+    labels_of: Callable[[EndName], Mapping[str, str] | None] = lambda name: None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
@@ -187,8 +201,15 @@ class Describer:
         name: EndName | GivenName | None = self.name_of(number)
         if name is None and self.given is not None:
             name = self.given(address, record.began)
-        named = {"kind": name.kind, "namespace": name.namespace, "name": name.name} if name else {"kind": "address"}
-        return {**named, "ip": str(ip_address(address)), **({} if port is None else {"port": port})}
+        where = {"ip": str(ip_address(address)), **({} if port is None else {"port": port})}
+        if name is None:
+            return {"kind": "address", **where}
+        labels = self.labels(name)
+        labelled = {} if labels is None else {"labels": dict(labels)}
+        return {"kind": name.kind, "namespace": name.namespace, "name": name.name, **labelled, **where}
+
+    def labels(self, name: EndName | GivenName) -> Mapping[str, str] | None:
+        return name.labels if isinstance(name, GivenName) else self.labels_of(name)
 
 
 def _is_icmp(record: FlowRecord) -> bool:
@@ -203,9 +224,13 @@ def _source_port(record: FlowRecord) -> int | None:
     return None if _is_icmp(record) else record.sport
 
 
+def is_translated(record: FlowRecord) -> bool:
+    return (record.asked, record.asked_port) != (record.destination, record.dport) and not _is_icmp(record)
+
+
 def _asked(record: FlowRecord) -> dict[str, Any] | None:
     """Where the connection was sent, if that was translated."""
-    if (record.asked, record.asked_port) == (record.destination, record.dport) or _is_icmp(record):
+    if not is_translated(record):
         return None
     return {"ip": str(ip_address(record.asked)), "port": record.asked_port}
 
@@ -264,8 +289,23 @@ def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
             return str(document["protocol"]) == value.lower()
         case "policy":
             return any(_is_policy(one, value) for one in document["decided"])
+        case "from-label":
+            return has_label(ends[0].get("labels"), value)
+        case "to-label":
+            return has_label(ends[1].get("labels"), value)
+        case "label":
+            return any(has_label(end.get("labels"), value) for end in ends)
+        case "service":
+            return (ends[1].get("asked") or {}).get("ip") == value
         case _:
             return any(one.get("tier") == value for one in document["decided"])
+
+
+def has_label(labels: Mapping[str, str] | None, value: str) -> bool:
+    """``value``: "key=value", or "key" with any."""
+    key, equals, wanted = value.partition("=")
+    found = (labels or {}).get(key)
+    return found is not None and (not equals or found == wanted)
 
 
 def is_end(end: Mapping[str, Any], value: str) -> bool:

@@ -202,8 +202,17 @@ class Recorder:
 
     def _describer(self, *, steps: bool, names: Sequence[GivenName] = ()) -> Describer:
         given = GivenNames(names).get if names else None
-        describer = Describer(self._names.node, self._deciders.get, self._names.get, given=given)
+        describer = Describer(
+            self._names.node, self._deciders.get, self._names.get, given=given, labels_of=self._labels_of
+        )
         return replace(describer, passed_by=self._judged.passed_by) if steps else describer
+
+    def _labels_of(self, name: EndName) -> Mapping[str, str] | None:
+        labels = self._names.labels_of(name)
+        if labels is None:
+            end = self._elsewhere.find((name.namespace, name.name))
+            labels = None if end is None else end.labels
+        return labels
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
@@ -214,8 +223,12 @@ class Recorder:
             yield from self._totals(request, describer)
             return
         if request.last is None:
+            left = ring.count if request.first is None else request.first
             for piece in self._selected(request, describer, newest_first=False):
-                yield from (describer.describe(record) for _, record in piece)
+                yield from (describer.describe(record) for _, record in piece[:left])
+                left -= len(piece)
+                if left <= 0:
+                    return
                 yield {}
             return
         numbers = array("Q")
@@ -246,7 +259,7 @@ class Recorder:
             end = complete if until is None else min(complete, int(max(0.0, until) // BUCKET_S) + 1)
             for part in self._aggregates.read(first, end):
                 names: list[EndName | None] = []
-                there = Describer(describer.node, describer.decider_of, names.__getitem__, given=describer.given)
+                there = replace(describer, name_of=names.__getitem__)
                 selection = Selection(request.conditions, there)
                 for key, source, destination, counts in part:
                     names += (source, destination)
@@ -259,7 +272,7 @@ class Recorder:
                 if first >= complete or record.began // BUCKET_US >= complete:
                     totals.add_record(record, describer.name_of)
             yield {}
-        yield from totals.documents(describer.node, describer.decider_of)
+        yield from totals.documents(describer)
 
     def _complete_since(self) -> int:
         """The first five minutes (bucket) of which the ring has everything: what it has forgotten was appended before

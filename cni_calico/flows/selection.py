@@ -12,7 +12,7 @@ from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.given_names import GivenName
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
-from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer
+from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, has_label, is_translated
 from cni_calico.flows.records import FlowRecord
 
 AnyName = EndName | GivenName
@@ -59,6 +59,16 @@ class Selection:
                     there(record.source_end, record.source, record.began)
                     or there(record.destination_end, record.destination, record.began)
                 )
+            case "from-label":
+                return self._labelled(value, source=True)
+            case "to-label":
+                return self._labelled(value, source=False)
+            case "label":
+                source, destination = self._labelled(value, source=True), self._labelled(value, source=False)
+                return lambda record: source(record) or destination(record)
+            case "service":
+                asked = _packed(value)
+                return lambda record: record.asked == asked and is_translated(record)
             case "ip":
                 packed = _packed(value)
                 return lambda record: packed in (record.source, record.destination)
@@ -79,6 +89,13 @@ class Selection:
         return lambda record: (
             record.destination == packed or named(record.destination_end, record.destination, record.began)
         )
+
+    def _labelled(self, value: str, *, source: bool) -> Test:
+        labels = self._describer.labels
+        named = self._named(lambda end: end is not None and has_label(labels(end), value))
+        if source:
+            return lambda record: named(record.source_end, record.source, record.began)
+        return lambda record: named(record.destination_end, record.destination, record.began)
 
     def _named(self, fits: Callable[[AnyName | None], bool]) -> Callable[[int, bytes, int], bool]:
         """Of a number, or if that is no name's, of an address and when the connection began."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cni_calico.flows.deciders import Decider
 from cni_calico.flows.names import EndName
 from cni_calico.flows.query import Describer
 from cni_calico.flows.records import FlowRecord
@@ -46,10 +45,10 @@ class FlowTotals:
         counts.count(record)
         self.add(key_of(record), name_of(record.source_end), name_of(record.destination_end), counts)
 
-    def documents(self, node: str, decider_of: Callable[[int], Decider | None]) -> Iterator[dict[str, Any]]:
+    def documents(self, like: Describer) -> Iterator[dict[str, Any]]:
         """One for each, with ``connections``; then what is in none, as ``lost``."""
         names: list[EndName | None] = [None, None]
-        describer = Describer(node, decider_of, names.__getitem__)
+        describer = replace(like, name_of=names.__getitem__, given=None, passed_by=lambda record, decider: None)
         for key, source, destination, counts in self._found.values():
             if counts.connections > 0:
                 names[:] = source, destination

@@ -102,6 +102,7 @@ class ScriptedRecorder:
         given = GivenNames(request.names)
         named = [given.name(document) if given else document for document in self.flows]
         found = [document for document in named if meets(document, request.conditions)]
+        found = found if request.first is None else found[: request.first]
         yield from map(dict, found if request.last is None else found[max(0, len(found) - request.last) :])
 
     def status(self) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
 from typing import Any
 
 from cni_calico.ctl.command_line.parsers import CommandParser, Commands
+from cni_calico.ctl.output.values import is_jsonpath
 from cni_calico.errors import InvalidConfig
 
-FORMATS = ("table", "wide", "json", "jsonl", "yaml")
+FORMATS = ("table", "wide", "dict", "json", "jsonl", "yaml")
 _WORDS = {"FORWARDED": "allowed", "DROPPED": "denied", "ALLOWED": "allowed", "DENIED": "denied"}
 # option, field of the query, what it takes, help
 _FILTERS = (
@@ -18,6 +18,10 @@ _FILTERS = (
     (("--to", "--to-pod"), "to", "[NS/]POD|ADDRESS", "destination"),
     (("--pod",), "pod", "[NS/]POD|ADDRESS", "source or destination"),
     (("-n", "--namespace"), "namespace", "NS", "namespace of the source or the destination"),
+    (("--from-label",), "from-label", "KEY[=VALUE]", "a label of the source"),
+    (("--to-label",), "to-label", "KEY[=VALUE]", "a label of the destination"),
+    (("--label",), "label", "KEY[=VALUE]", "a label of the source or the destination"),
+    (("--service",), "service", "[NS/]NAME|ADDRESS", "a service to which it was sent; a name needs an API server"),
     (("--ip",), "ip", "ADDRESS", "address of the source or the destination"),
     (("--port",), "port", "PORT", "port of the destination"),
     (("--protocol",), "protocol", "NAME|NUMBER", "tcp, udp, icmp, icmp6, sctp or a number"),
@@ -73,14 +77,22 @@ def _add_filters(flows: CommandParser) -> None:
         )
     flows.add_argument("--not", dest="negate", action="store_true", help="the next filter must not be met")
     flows.add_argument("--last", type=int, default=None, metavar="N", help="the newest N (default 20)")
+    flows.add_argument("--first", type=int, default=None, metavar="N", help="the oldest N")
     flows.add_argument("--since", default="", metavar="5m|TIME", help="for so long, or since a time (RFC 3339)")
     flows.add_argument("--until", default="", metavar="5m|TIME", help="up to then")
 
 
 def _output(flows: CommandParser) -> None:
-    choices: Sequence[str] = (*FORMATS, "compact")
     listed = "|".join(FORMATS)
-    flows.add_argument("-o", "--output", choices=choices, default="table", metavar="FORMAT", help=f"{listed}")
+    flows.add_argument(
+        "-o", "--output", type=_format, default="table", metavar="FORMAT", help=f"{listed}|jsonpath=TEMPLATE"
+    )
+
+
+def _format(text: str) -> str:
+    if text in (*FORMATS, "compact") or is_jsonpath(text):
+        return text
+    raise ArgumentTypeError(f"expected {', '.join(FORMATS)}, compact or jsonpath=..., got {text!r}")
 
 
 def _port(text: str) -> int:
@@ -110,7 +122,7 @@ def page_words(arguments: Namespace) -> str:
     words = [
         f"{'--not ' if negated else ''}{_word(_LONG[field], value)}" for field, value, negated in arguments.filters
     ]
-    limits = (("--last", arguments.last), ("--since", arguments.since), ("--until", arguments.until))
+    limits = [(f"--{name}", getattr(arguments, name)) for name in ("last", "first", "since", "until")]
     return " ".join([*words, *(_word(option, str(value)) for option, value in limits if value not in (None, ""))])
 
 

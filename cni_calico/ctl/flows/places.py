@@ -9,6 +9,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from ipaddress import ip_address
 from typing import Any, Protocol
 
 from cni_calico import directories
@@ -48,14 +49,27 @@ class HostFlows:
         self._path = path
 
     def ask(self, query: FlowQuery, timeout_s: float) -> Iterator[dict[str, Any]]:
+        require_service_addresses(query)
         return ask(self._path, query, Deadline.after(timeout_s))
 
     def follow(self, query: FlowQuery, timeout_s: float) -> FollowedFlows:
+        require_service_addresses(query)
         return FollowedFlows(self._path, query, Deadline.after(timeout_s))
 
     def lost_so_far(self, timeout_s: float) -> dict[str, int]:
         (status,) = self.ask(FlowQuery(status=True), timeout_s)
         return dict(status["lost"])
+
+
+def require_service_addresses(query: FlowQuery) -> None:
+    """Raises InvalidConfig for the name of a service: a recorder knows addresses only."""
+    for value in (value for one in query.conditions if one.field == "service" for value in one.values):
+        try:
+            ip_address(value)
+        except ValueError:
+            raise InvalidConfig(
+                f"--service: the name {value!r} needs an API server, such as with --kubeconfig; give its address"
+            ) from None
 
 
 def open_place(arguments: Namespace, environ: Mapping[str, str]) -> FlowPlace:

@@ -16,6 +16,7 @@ from typing import Any
 
 from cni_calico.ctl.flows.places import open_place
 from cni_calico.ctl.output.texts import render_json, render_yaml
+from cni_calico.ctl.output.values import is_jsonpath, render_value
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.errors import InvalidConfig
@@ -48,16 +49,20 @@ def parse_query_arguments(arguments: Namespace, now: datetime) -> FlowQuery:
     found: dict[tuple[str, bool], list[str]] = {}
     for field, value, negated in arguments.filters:
         found.setdefault((field, negated), []).append(value)
-    if arguments.last is not None and arguments.last < 0:
-        raise InvalidConfig(f"--last must not be negative: {arguments.last}")
+    for name in ("last", "first"):
+        if (count := getattr(arguments, name)) is not None and count < 0:
+            raise InvalidConfig(f"--{name} must not be negative: {count}")
+    first = arguments.first
+    if first is not None and (arguments.last is not None or arguments.follow or arguments.aggregate):
+        raise InvalidConfig("--first shows the oldest flows: it goes without --last, --follow and --aggregate")
     if arguments.negate:
         raise InvalidConfig("there is no filter after --not")
     since, until = _parse_when(arguments.since, "since", now), _parse_when(arguments.until, "until", now)
     last = arguments.last
-    if last is None and since is None and until is None and not arguments.follow and not arguments.aggregate:
+    if last is first is None and since is None and until is None and not arguments.follow and not arguments.aggregate:
         last = _DEFAULT_LAST
     conditions = tuple(Condition(field, tuple(values), negated) for (field, negated), values in found.items())
-    return FlowQuery(conditions, last, since, until, arguments.follow, arguments.aggregate)
+    return FlowQuery(conditions, last, since, until, arguments.follow, arguments.aggregate, first=first)
 
 
 def _parse_when(text: str, name: str, now: datetime) -> float | None:
@@ -82,6 +87,7 @@ class FlowPrinter:
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
         self._format = "table" if arguments.output == "compact" else arguments.output
+        self._path = is_jsonpath(self._format)
         self._kept: list[dict[str, Any]] = []
         self._headed = False
         self._ending: dict[str, Any] = {}
@@ -101,10 +107,14 @@ class FlowPrinter:
         self.denied += document["verdict"] == DENIED
         if self._format == "jsonl" or (self._format == "json" and self._arguments.follow):
             self._arguments.say(json.dumps(document, ensure_ascii=False) + "\n")
-        elif self._format in ("json", "yaml") and not self._arguments.follow:
+        elif self._path and self._arguments.follow:
+            self._arguments.say(render_value(document, self._format))
+        elif (self._path or self._format in ("json", "yaml")) and not self._arguments.follow:
             self._kept.append(document)
         elif self._format == "yaml":
             self._arguments.say("---\n" + render_yaml(document))
+        elif self._format == "dict":
+            self._arguments.say("".join(describe_whole(document)) + "\n")
         else:
             self._say_row(document)
 
@@ -134,9 +144,24 @@ class FlowPrinter:
             return render_json(self._kept)
         if self._format == "yaml" and not self._arguments.follow:
             return render_yaml(self._kept)
+        if self._path and not self._arguments.follow:
+            return render_value(self._kept, self._format)
         if self._format in ("table", "wide"):
             self._arguments.note(f"{self.count} flow{'' if self.count == 1 else 's'}")
         return ""
+
+
+def describe_whole(document: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """A line for each value: the names that lead to it, and the value."""
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from describe_whole(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+            for number, one in enumerate(value):
+                yield from describe_whole(one, f"{prefix}{name}[{number}].")
+        else:
+            text = ", ".join(map(shown, value)) if isinstance(value, list) else "" if value is None else shown(value)
+            yield f"{shown(prefix + name)}: {text}".rstrip() + "\n"
 
 
 def shown(value: object) -> str:

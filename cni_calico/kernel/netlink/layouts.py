@@ -62,7 +62,7 @@ class Layouts:
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[size] = layout
-        return of_wanted(shape.unpack_from(data, at))
+        return layout.of_wanted(shape.unpack_from(data, at))
 
 
 class _Walk:

@@ -16,7 +16,7 @@ from cni_calico.daemon.child_lines import ChildLines
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.errors import KernelError
 from cni_calico.flows.groups import groups_of, read_pair
-from cni_calico.flows.names import ENDS, SUMS_KEPT_S, EndName, render_ends
+from cni_calico.flows.names import ENDS, SUMS_KEPT_S, AddressedEnd, EndName, render_ends
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -81,8 +81,11 @@ class RecorderKeeper:
             self._start_thread(self._run)
 
     def _tell(self, endpoints: Iterable[WorkloadEndpoint], kept_s: float) -> None:
-        ends = [(name_of(one), [net.network_address.packed for net in one.ip_networks]) for one in endpoints]
-        data = render_ends(self._node, sorted(ends, key=lambda one: (one[0].shown, one[1])), kept_s)
+        ends = [
+            AddressedEnd(name_of(one), [net.network_address.packed for net in one.ip_networks], one.metadata.labels)
+            for one in endpoints
+        ]
+        data = render_ends(self._node, sorted(ends, key=lambda one: (one.name.shown, one.addresses)), kept_s)
         if data == self._written:
             return
         try:

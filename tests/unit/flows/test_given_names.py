@@ -12,7 +12,7 @@ from cni_calico.flows.given_names import MOST_GIVEN, GivenName, GivenNames
 from cni_calico.flows.query import FlowQuery, QueryRefused, parse_query, render_query
 from tests.fakes.recorder import address, flow, pod, rule
 
-GIVEN = GivenName("10.0.0.1", "pod", "shop", "web", 100.0)
+GIVEN = GivenName("10.0.0.1", "pod", "shop", "web", 100.0, {"app": "web"})
 
 
 def test_they_come_with_the_question() -> None:
@@ -25,12 +25,15 @@ def test_they_come_with_the_question() -> None:
         5,
         [5],
         [["10.0.0.1", "pod", "shop", "web"]],
-        [["10.0.0.300", "pod", "shop", "web", 1]],
-        [["10.0.0.1", "pod", None, "web", 1]],
-        [["10.0.0.1", "pod", "shop", "web", "now"]],
-        [["10.0.0.1", "pod", "shop", "web", True]],
-        [["10.0.0.1", "pod", "shop", "web", 10**400]],
-        [["10.0.0.1", "pod", "shop", "web", 1]] * (MOST_GIVEN + 1),
+        [["10.0.0.300", "pod", "shop", "web", 1, {}]],
+        [["10.0.0.1", "pod", None, "web", 1, {}]],
+        [["10.0.0.1", "pod", "shop", "web", "now", {}]],
+        [["10.0.0.1", "pod", "shop", "web", True, {}]],
+        [["10.0.0.1", "pod", "shop", "web", 10**400, {}]],
+        [["10.0.0.1", "pod", "shop", "web", 1]],
+        [["10.0.0.1", "pod", "shop", "web", 1, []]],
+        [["10.0.0.1", "pod", "shop", "web", 1, {"app": 1}]],
+        [["10.0.0.1", "pod", "shop", "web", 1, {}]] * (MOST_GIVEN + 1),
     ],
 )
 def test_bad_names(names: Any) -> None:
@@ -46,5 +49,6 @@ def test_only_for_whom_has_none_and_from_then_on() -> None:
     known = flow(pod("a", "b", "10.0.0.1"), address("10.0.0.1"), rule("egress", "a", "b", 0))
     named = names.name(known)
     assert named["source"] == known["source"] and named["destination"]["name"] == "web"
+    assert named["destination"]["labels"] == {"app": "web"}
     assert "name" not in known["destination"]
     assert "name" not in names.name({**known, "start": "1970-01-01T00:01:39+00:00"})["destination"]

@@ -14,8 +14,10 @@ from cni_calico.flows.names import (
     ENDS,
     NAMES,
     SUMS_KEPT_S,
+    AddressedEnd,
     Deciders,
     EndName,
+    EndsHere,
     Names,
     parse_ends,
     parse_name,
@@ -29,11 +31,11 @@ A, B = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 
 
 def test_a_name_stays_whoever_has_the_address_later(tmp_path: Path) -> None:
-    (tmp_path / ENDS).write_bytes(render_ends("n1", [(WEB, [A])]))
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(WEB, [A])]))
     names = Names(str(tmp_path / "flows"), str(tmp_path))
     first = names.number_of(A)
     assert names.node == "n1" and names.get(first) == WEB and names.number_of(B) == 0
-    (tmp_path / ENDS).write_bytes(render_ends("n1", [(DB, [A, B])]))
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(DB, [A, B])]))
     names.look()
     second = names.number_of(A)
     assert second != first and names.number_of(B) == second and names.get(first) == WEB
@@ -53,7 +55,8 @@ def test_another_file_is_not_the_agents(data: bytes) -> None:
 def test_names_are_texts() -> None:
     """JSON has half surrogate pairs; neither a database nor a terminal takes them."""
     odd, even = EndName("pod", "a", "x\ud800"), EndName("pod", "a", "x?")
-    assert parse_ends(render_ends("n1", [(odd, [A])])) == ("n1", {A: even}, SUMS_KEPT_S)
+    data = render_ends("n1", [AddressedEnd(odd, [A], {"a": "b\ud800"})])
+    assert parse_ends(data) == EndsHere("n1", {A: even}, {even: {"a": "b?"}}, SUMS_KEPT_S)
     assert parse_name('[1, "pod", "a", "x\\ud800"]') == (1, even)
 
 
@@ -63,7 +66,7 @@ def test_another_line_is_no_name(line: str) -> None:
 
 
 def test_names_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
-    (tmp_path / ENDS).write_bytes(render_ends("n1", [(WEB, [A])]))
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(WEB, [A])]))
     (tmp_path / "flows").write_text("a file")
     names = Names(str(tmp_path / "flows"), str(tmp_path))
     assert names.get(names.number_of(A)) == WEB and str(tmp_path) in names.trouble
@@ -113,10 +116,10 @@ def test_only_what_the_agent_adds_is_read_again(tmp_path: Path, monkeypatch: pyt
 
 def names_of(root: Path, *ends: EndName, at: int = NOW) -> tuple[Names, list[int]]:
     """Of a recorder that starts, and the numbers of these ends, each with an address of its own."""
-    addressed = [(end, [bytes((10, 0, 1, i))]) for i, end in enumerate(ends)]
+    addressed = [AddressedEnd(end, [bytes((10, 0, 1, i))]) for i, end in enumerate(ends)]
     (root / ENDS).write_bytes(render_ends("n1", addressed))
     names = Names(str(root), str(root), lambda: at)
-    return names, [names.number_of(address) for _, (address,) in addressed]
+    return names, [names.number_of(address) for _, (address,), _ in addressed]
 
 
 def pod(index: int) -> EndName:
@@ -153,7 +156,7 @@ def test_a_file_that_cannot_be_read_gives_no_number_again(tmp_path: Path) -> Non
 
 def test_names_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
     names, _ = names_of(tmp_path)
-    (tmp_path / ENDS).write_bytes(render_ends("n1", [(pod(0), [A]), (pod(1), [B])]))
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(pod(0), [A]), AddressedEnd(pod(1), [B])]))
     names.look()
     with largest_file(20):
         given = [names.number_of(A), names.number_of(B)]
@@ -169,9 +172,18 @@ def test_the_file_of_names_does_not_grow_for_ever(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(names_module, "_KEPT", 10)
     names, given = names_of(tmp_path, pod(0), *map(pod, range(1, 50)))
     assert len((tmp_path / NAMES).read_text().splitlines()) == 50, "all are ends now"
-    (tmp_path / ENDS).write_bytes(render_ends("n1", [(pod(0), [A]), (pod(60), [B])]))
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(pod(0), [A]), AddressedEnd(pod(60), [B])]))
     names.look()
     last = names.number_of(B)
     kept = [parse_name(line) for line in (tmp_path / NAMES).read_text().splitlines()]
     assert kept == [(given[0], pod(0)), *((given[i], pod(i)) for i in range(40, 50)), (last, pod(60))]
     assert names.number_of(A) == given[0] and names.get(given[1]) is None
+
+
+def test_labels_of_ends_that_are_or_were_here(tmp_path: Path) -> None:
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(WEB, [A], {"app": "web"})]))
+    names = Names(str(tmp_path / "flows"), str(tmp_path))
+    assert names.labels_of(WEB) == {"app": "web"} and names.labels_of(DB) is None
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(DB, [A], {"app": "db", "tier": "1"})]))
+    names.look()
+    assert names.labels_of(WEB) == {"app": "web"} and names.labels_of(DB) == {"app": "db", "tier": "1"}

@@ -96,6 +96,8 @@ def test_what_is_asked_for_is_shown_oldest_first(stepped: Callable[[], Stepped])
     assert [one["source"]["port"] for one in shown(node, FlowQuery(to_81, last=2))] == [2195, 2198]
     assert [one["source"]["port"] for one in shown(node, FlowQuery(to_81, last=0))] == []
     assert len(shown(node, FlowQuery(to_81, last=1000))) == 400
+    assert [one["source"]["port"] for one in shown(node, FlowQuery(to_81, first=3))] == [1001, 1004, 1007]
+    assert shown(node, FlowQuery(first=0)) == [] and len(shown(node, FlowQuery(first=700))) == 700
     since = shown(node, FlowQuery(since=NOW + 2, until=NOW + 3))
     assert [one["source"]["port"] for one in since] == list(range(1150, 1450))
     assert shown(stepped(), FlowQuery(last=1, until=NOW + 3))[0]["source"]["port"] == 1449, "a new one shows it, too"

@@ -28,8 +28,10 @@ DECIDERS = {
     303: Decider("Profile", "", "kns.shop", "", False, 0, "Allow"),
     304: Decider("NetworkPolicy", "shop", "web", "default", True, REFUSED, "Deny"),
 }
-GIVEN = GivenNames([GivenName("10.0.0.1", "pod", "shop", "web-9", 0.0), GivenName("fd00::", "pod", "other", "db", 5.0)])
-DESCRIBER = Describer("n", DECIDERS.get, NAMES.get)
+WEB_9 = GivenName("10.0.0.1", "pod", "shop", "web-9", 0.0, {})
+GIVEN = GivenNames([WEB_9, GivenName("fd00::", "pod", "other", "db", 5.0, {"app": "db"})])
+LABELS = {NAMES[1]: {"app": "web", "a": ""}, NAMES[2]: {"app": "db"}}
+DESCRIBER = Describer("n", DECIDERS.get, NAMES.get, labels_of=LABELS.get)
 DESCRIBERS = DESCRIBER, replace(DESCRIBER, given=GIVEN.get)
 V4, V6 = (bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))), (b"\xfd" + bytes(15), bytes(15) + b"\1")
 VALUES = {
@@ -39,6 +41,8 @@ VALUES = {
     "port": ("0", "80", "080", "8443", "-1", "x", "9" * 5000, "\u0663"),
     "protocol": ("tcp", "TCP", "6", "icmp", "1", "47", "047", "x"),
     "policy": ("db", "shop/db", "other/db", "/db", "", "web", "kns.shop", "shop/"),
+    **dict.fromkeys(("from-label", "to-label", "label"), ("app", "app=web", "app=db", "app=", "a", "a=", "=", "")),
+    "service": ("10.0.0.1", "10.0.0.2", "fd00::", "x"),
     "tier": ("default", "security", "", "x"),
 }
 ENDS = ("10.0.0.1", "10.0.0", "fd00::", "shop/web", "shop/", "web-2", "web", "/web", "", "other/10.0.0.1")
@@ -55,7 +59,8 @@ def _records(draw: st.DrawFn) -> FlowRecord:
     decided = [draw(number) for _ in range(4)]
     denied = draw(number.filter(bool)) if flags & DENIED else 0
     ends = [draw(st.sampled_from((0, 1, 2, 3, 4, 9))) for _ in range(2)]
-    where = source, destination, destination, *ports, ports[1], protocol, flags
+    asked = draw(st.sampled_from(addresses)), draw(st.sampled_from((ports[1], 80)))
+    where = source, destination, asked[0], *ports, asked[1], protocol, flags
     began = draw(st.sampled_from((1, 9_000_000)))
     return FlowRecord(began, began, *where, *decided, denied, 1, 1, 1, 1, *ends)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote
 
@@ -19,13 +20,14 @@ from cni_calico.datastore.kubernetes.exec.command import ContainerCommand
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.flows.given_names import MOST_GIVEN, GivenName
-from cni_calico.flows.query import Condition, is_end
+from cni_calico.flows.query import Condition, has_label, is_end
 from cni_calico.model.timestamps import parse_rfc3339
 
 _AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
 _OURS = frozenset(("kube-system", "calico-system"))  # where manifests and operators put the agents
 _CONTAINER, _PIPE = "calico-node", "-flows-pipe"
-_NAMED = ("from", "to", "pod", "namespace")
+_NAMED = ("from", "to", "pod", "namespace", "from-label", "to-label", "label")
+_KEPT = ("namespace", "name", "creationTimestamp")
 _MOST_BYTES = 48 << 10  # of a request, which has at most 64 kB
 
 
@@ -114,8 +116,45 @@ def find_names(
     return tuple(found)
 
 
+def find_services(api: KubernetesAPI, conditions: Sequence[Condition], deadline: Deadline) -> tuple[Condition, ...]:
+    """The conditions with the addresses of services in the place of their names. Raises InvalidConfig,
+    DatastoreError, DeadlineExceeded.
+    """
+    if not any(one.field == "service" for one in conditions):
+        return tuple(conditions)
+    found = api.send(ApiRequest("GET", "/api/v1/services", "list services"), deadline).document.get("items") or ()
+    return tuple(
+        replace(one, values=tuple(address for value in one.values for address in service_addresses(found, value)))
+        if one.field == "service"
+        else one
+        for one in conditions
+    )
+
+
+def service_addresses(services: Iterable[Mapping[str, Any]], value: str) -> list[str]:
+    """``value``: an address, or a name with or without its namespace. Raises InvalidConfig if there is none."""
+    try:
+        return [str(ip_address(value))]
+    except ValueError:
+        namespace, slash, name = value.rpartition("/")
+    addresses: dict[str, None] = {}
+    for service in services:
+        metadata, spec = service["metadata"], service.get("spec") or {}
+        if metadata["name"] == name and (not slash or metadata["namespace"] == namespace):
+            status = (service.get("status") or {}).get("loadBalancer") or {}
+            given = [*(spec.get("clusterIPs") or ()), *(spec.get("externalIPs") or ())]
+            given += [one["ip"] for one in status.get("ingress") or () if one.get("ip")]
+            addresses |= dict.fromkeys(one for one in given if one != "None")
+    if not addresses:
+        raise InvalidConfig(f"--service: there is no service {value} with an address of its own")
+    return list(addresses)
+
+
 def _pods(api: KubernetesAPI, wanted: Sequence[tuple[str, str]], deadline: Deadline) -> Iterator[Mapping[str, Any]]:
-    namespaces = {value if field == "namespace" else value.rpartition("/")[0] for field, value in wanted}
+    namespaces = {
+        "" if field.endswith("label") else value if field == "namespace" else value.rpartition("/")[0]
+        for field, value in wanted
+    }
     paths = ["/api/v1/pods"]
     if "" not in namespaces:
         paths = [f"/api/v1/namespaces/{quote(one, safe='')}/pods" for one in sorted(namespaces)]
@@ -132,15 +171,22 @@ def _keep(listed: list[Mapping[str, Any]], pod: Any) -> None:
         return
     addresses = [one["ip"] for one in status.get("podIPs") or () if isinstance(one.get("ip"), str)]
     listed.append(
-        {**{name: metadata.get(name) for name in ("namespace", "name", "creationTimestamp")}, "ips": addresses}
+        {**{name: metadata.get(name) for name in _KEPT}, "labels": metadata.get("labels") or {}, "ips": addresses}
     )
 
 
 def _names(pod: Mapping[str, Any], wanted: Sequence[tuple[str, str]]) -> Iterator[GivenName]:
     namespace, name = str(pod["namespace"]), str(pod["name"])
-    end = {"ip": "", "namespace": namespace, "name": name}
-    if not any(namespace == value if field == "namespace" else is_end(end, value) for field, value in wanted):
+    if not any(_is_wanted(namespace, name, pod["labels"], *one) for one in wanted):
         return
     since = parse_rfc3339(str(pod["creationTimestamp"] or ""))
     if since is not None:
-        yield from (GivenName(address, "pod", namespace, name, since) for address in pod["ips"])
+        yield from (GivenName(address, "pod", namespace, name, since, pod["labels"]) for address in pod["ips"])
+
+
+def _is_wanted(namespace: str, name: str, labels: Mapping[str, str], field: str, value: str) -> bool:
+    if field.endswith("label"):
+        return has_label(labels, value)
+    if field == "namespace":
+        return namespace == value
+    return is_end({"ip": "", "namespace": namespace, "name": name}, value)

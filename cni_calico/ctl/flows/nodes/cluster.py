@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from cni_calico.ctl.flows.nodes.agents import NodeAgent, find_agents, find_names
+from cni_calico.ctl.flows.nodes.agents import NodeAgent, find_agents, find_names, find_services
 from cni_calico.ctl.flows.nodes.answer import ClusterAnswer
 from cni_calico.ctl.flows.nodes.asking import AskedNodes
 from cni_calico.ctl.flows.nodes.joined import APART_S, ToldFlow, join, join_sums
@@ -73,6 +73,7 @@ class ClusterFlows:
     def _prepared(self, query: FlowQuery, timeout_s: float) -> tuple[list[NodeAgent], FlowQuery]:
         deadline = Deadline.after(timeout_s)
         agents = find_agents(self._api, self._nodes, deadline)
+        query = replace(query, conditions=find_services(self._api, query.conditions, deadline))
         return agents, replace(query, names=find_names(self._api, query.conditions, deadline, self._note))
 
     def _ask(self, agents: list[NodeAgent], query: FlowQuery, timeout_s: float) -> Iterator[dict[str, Any]]:
@@ -84,7 +85,9 @@ class ClusterFlows:
         joined = join_sums(flows) if query.aggregate else join(flows)
         conditions = _of_one_side(query)
         found = [one for one in joined if meets(one, conditions)]
-        yield from found if query.last is None or query.aggregate else found[max(0, len(found) - query.last) :]
+        if query.last is not None and not query.aggregate:
+            found = found[max(0, len(found) - query.last) :]
+        yield from found[: query.first]
         yield from answer.others
         yield answer.ending()
 
@@ -125,7 +128,7 @@ def _denials(query: FlowQuery, flows: Sequence[ToldFlow]) -> FlowQuery | None:
         return None
     others = tuple(one for one in query.conditions if one not in conditions)
     since = query.since if query.aggregate else min(one.start for one in flows) - APART_S
-    return replace(query, conditions=(*others, Condition("verdict", (DENIED,))), last=None, since=since)
+    return replace(query, conditions=(*others, Condition("verdict", (DENIED,))), last=None, first=None, since=since)
 
 
 def _starts(document: dict[str, Any]) -> float:

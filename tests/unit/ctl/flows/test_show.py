@@ -21,7 +21,7 @@ from cni_calico.ctl.flows.show import (
     shown,
 )
 from cni_calico.ctl.main import run
-from cni_calico.errors import InvalidConfig
+from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.flows.query import Condition, FlowQuery
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -51,6 +51,11 @@ def query(*words: str) -> FlowQuery:
         (("--aggregate",), FlowQuery(aggregate=True)),
         (("--since", "5m"), FlowQuery(since=NOW.timestamp() - 300)),
         (("--until", "2026-11-26T11:00:00Z"), FlowQuery(until=NOW.timestamp() - 3600)),
+        (("--first", "5"), FlowQuery(first=5)),
+        (("--first", "1", "--since", "5m"), FlowQuery(since=NOW.timestamp() - 300, first=1)),
+        (("--from-label", "app=web", "--not", "--service", "10.96.0.1"), FlowQuery((
+            Condition("from-label", ("app=web",)), Condition("service", ("10.96.0.1",), negated=True),
+        ), 20)),
         (("--port", "1", "--port", "2"), FlowQuery((Condition("port", ("1", "2")),), 20)),
         (
             ("--not", "--port", "1", "--from-pod", "a", "--verdict", "DROPPED"),
@@ -73,7 +78,19 @@ def test_options(words: tuple[str, ...], asked: FlowQuery) -> None:
     assert query(*words) == asked
 
 
-@pytest.mark.parametrize("words", [("--since", "yesterday"), ("--last", "-1"), ("--not",), ("--port", "1", "--not")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--since", "yesterday"),
+        ("--last", "-1"),
+        ("--not",),
+        ("--port", "1", "--not"),
+        ("--first", "-1"),
+        ("--first", "1", "--last", "1"),
+        ("--first", "1", "-f"),
+        ("--first", "1", "--aggregate"),
+    ],
+)
 def test_wrong_options(words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidConfig):
         query(*words)
@@ -123,6 +140,16 @@ def test_formats() -> None:
     assert [json.loads(text) for text in printed("-o", "json", documents=documents)[0]] == [[DOCUMENT]]
     assert "verdict: denied" in printed("-o", "yaml", documents=documents)[0][0]
     assert printed("-f", "-o", "yaml", documents=documents)[0][0].startswith("---\n")
+    (whole,) = printed("-o", "dict", documents=documents)[0]
+    lines = whole.splitlines()
+    assert lines[0] == "start: 2026-11-26T12:00:00.000+00:00" and "destination.asked:" in lines
+    assert "source.name: web" in lines and "decided[1].said: ingress: end of tier default (policies: shop/b)" in lines
+    (found,) = printed("-o", "jsonpath={[*].source.name}", documents=[DOCUMENT, DOCUMENT, documents[-1]])[0]
+    assert found.split() == ["web", "web"]
+    each, _ = printed("-f", "-o", "jsonpath={.source.ip}", documents=[DOCUMENT, DOCUMENT])
+    assert [text.strip() for text in each] == ["10.65.0.9"] * 2
+    with pytest.raises(CalicoError, match="xml"):
+        parse_arguments(["flows", "-o", "xml"], "calicoctl")
 
 
 def test_the_steps_of_both_sides() -> None:

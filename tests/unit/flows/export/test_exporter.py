@@ -16,7 +16,7 @@ from cni_calico.flows.elsewhere import ELSEWHERE, EndElsewhere, render_end
 from cni_calico.flows.export.listener import FlowListener
 from cni_calico.flows.export.messages import decode_update
 from cni_calico.flows.export.wanted import EXPORT, SOCKET, ExportedEnd, Target, render_export
-from cni_calico.flows.names import ENDS, EndName, render_ends
+from cni_calico.flows.names import ENDS, AddressedEnd, EndName, render_ends
 from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from tests.deadlines import until
@@ -30,7 +30,8 @@ DECIDERS = {
     IN: Decider("NetworkPolicy", "shop", "db", "default", True, 0, "Allow"),
     NO: Decider("NetworkPolicy", "shop", "db", "default", True, -1, "Deny"),
 }
-ENDS_FILE = render_ends("n1", [(EndName("pod", "shop", "web-7d9-x2k4"), [WEB]), (EndName("pod", "shop", "db-0"), [DB])])
+ENDS_HERE = (("web-7d9-x2k4", WEB), ("db-0", DB))
+ENDS_FILE = render_ends("n1", [AddressedEnd(EndName("pod", "shop", name), [at]) for name, at in ENDS_HERE])
 EXPORTED = [
     (("shop", "web-7d9-x2k4"), ExportedEnd("web-7d9-*", {"app": "web"})),
     (("shop", "db-0"), ExportedEnd("db-0", {"app": "db"})),

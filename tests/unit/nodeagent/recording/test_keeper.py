@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.flows.names import ENDS, EndName, parse_ends
+from cni_calico.flows.names import ENDS, EndName, EndsHere, parse_ends
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper, name_of
@@ -72,12 +72,14 @@ def test_it_is_started_again_and_ended(keeper: RecorderKeeper, tmp_path: Path) -
 def test_who_has_which_address(keeper: RecorderKeeper, tmp_path: Path) -> None:
     keeper.use("Enabled", [ENDPOINT])
     path = tmp_path / ENDS
-    assert parse_ends(path.read_bytes()) == ("n1", {bytes((10, 0, 0, 1)): EndName("pod", "shop", "web")}, 86400)
+    web = EndName("pod", "shop", "web")
+    labels = dict(ENDPOINT.metadata.labels)
+    assert parse_ends(path.read_bytes()) == EndsHere("n1", {bytes((10, 0, 0, 1)): web}, {web: labels}, 86400)
     before = os.stat(path).st_ino
     keeper.use("Enabled", [ENDPOINT])
     assert os.stat(path).st_ino == before
     keeper.use("Enabled", [ENDPOINT], 3600.0)
-    assert parse_ends(path.read_bytes())[2] == 3600
+    assert parse_ends(path.read_bytes()).kept_s == 3600
     path.unlink()
     path.mkdir()
     keeper.use("Enabled", [])

@@ -54,12 +54,21 @@ function isPolicy(one, value) {
   return policy.name === value.slice(slash + 1) && (slash < 0 || policy.namespace === value.slice(0, slash));
 }
 
+function hasLabel(end, value) {
+  const at = value.indexOf("="), key = at < 0 ? value : value.slice(0, at), labels = end.labels ?? {};
+  return Object.hasOwn(labels, key) && (at < 0 || labels[key] === value.slice(at + 1));
+}
+
 const MATCHES = {
   verdict: (flow, value) => flow.verdict === value,
   from: (flow, value) => isEnd(flow.source, value),
   to: (flow, value) => isEnd(flow.destination, value),
   pod: (flow, value) => isEnd(flow.source, value) || isEnd(flow.destination, value),
   namespace: (flow, value) => flow.source.namespace === value || flow.destination.namespace === value,
+  "from-label": (flow, value) => hasLabel(flow.source, value),
+  "to-label": (flow, value) => hasLabel(flow.destination, value),
+  label: (flow, value) => hasLabel(flow.source, value) || hasLabel(flow.destination, value),
+  service: (flow, value) => flow.destination.asked?.ip === value,
   ip: (flow, value) => flow.source.ip === value || flow.destination.ip === value,
   port: (flow, value) => String(flow.destination.port) === value,
   protocol: (flow, value) => flow.protocol === value.toLowerCase(),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cni_calico.ctl.flows.nodes.agents import NoAgents, choose_agents
+from cni_calico.ctl.flows.nodes.agents import NoAgents, choose_agents, service_addresses
 from cni_calico.errors import InvalidConfig
 
 
@@ -38,3 +38,24 @@ def test_the_one_of_a_node_that_can_answer() -> None:
     assert [one.command.pod for one in choose_agents(pods, ())] == ["new"]
     (found,) = choose_agents([agent_pod("kube-system", "w1", "old", "Failed")], ())
     assert found.trouble == "its pod old is Failed"
+
+
+SERVICES = (
+    {
+        "metadata": {"namespace": "shop", "name": "db"},
+        "spec": {"clusterIPs": ["10.96.0.1", "fd00::1"], "externalIPs": ["192.0.2.1"]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}, {"hostname": "x"}]}},
+    },
+    {"metadata": {"namespace": "other", "name": "db"}, "spec": {"clusterIPs": ["10.96.0.2"]}},
+    {"metadata": {"namespace": "shop", "name": "headless"}, "spec": {"clusterIPs": ["None"]}},
+)
+
+
+def test_the_addresses_of_a_service() -> None:
+    of_shop = ["10.96.0.1", "fd00::1", "192.0.2.1", "192.0.2.2"]
+    assert service_addresses(SERVICES, "shop/db") == of_shop
+    assert service_addresses(SERVICES, "db") == [*of_shop, "10.96.0.2"]
+    assert service_addresses(SERVICES, "fd00:0::5") == ["fd00::5"]
+    for missing in ("shop/headless", "shop/other", "d"):
+        with pytest.raises(InvalidConfig, match=f"there is no service {missing} "):
+            service_addresses(SERVICES, missing)
