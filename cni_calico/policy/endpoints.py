@@ -7,7 +7,7 @@ endpoint without its interface takes part in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cni_calico.model.identity import container_name
@@ -159,6 +159,10 @@ class LocalEndpoints:
 
     def record(self, key: ResourceKey) -> WorkloadEndpoint | None:
         return self._records.get(key)
+
+    def keys(self) -> Iterable[ResourceKey]:
+        """Of all that were put."""
+        return self._records.keys()
 
     def profiles(self) -> set[str]:
         """The profiles that any of the endpoints name."""

@@ -14,7 +14,7 @@ members of what a namespace's policy selects, its rules before stay in force, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from cni_calico.model.documents.fields import Wrong
@@ -315,6 +315,10 @@ class Graph:
     def missing_host_profiles(self) -> tuple[str, ...]:
         """The same for this node's host endpoints."""
         return tuple(sorted(self._hosts.profiles() - self._active.profiles.keys()))
+
+    def records(self) -> Iterator[tuple[ResourceKey, GraphRecord]]:
+        """The last valid version of each; put into another graph they give the same."""
+        return self._nodes.records()
 
     def policy(self, name: PolicyId) -> PolicyRecord | None:
         """The last valid version of a policy, whether it is in force or not."""

@@ -5,6 +5,7 @@ labels and profiles decide which policies apply.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cni_calico.model.documents.fields import Wrong, parse_list, parse_object, parse_text
@@ -80,6 +81,10 @@ class LocalHosts:
 
     def record(self, key: ResourceKey) -> HostRecord | None:
         return self._records.get(key)
+
+    def keys(self) -> Iterable[ResourceKey]:
+        """Of all that were put."""
+        return self._records.keys()
 
     def profiles(self) -> set[str]:
         """The profiles that any of them names."""

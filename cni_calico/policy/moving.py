@@ -6,7 +6,7 @@ has matched all the time ever misses it. What has not moved yet is held under a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
@@ -50,6 +50,9 @@ class MovingItems:
 
     def __bool__(self) -> bool:
         return bool(self._moves)
+
+    def __iter__(self) -> Iterator[ResourceKey]:
+        return iter(self._moves)
 
     def __contains__(self, key: ResourceKey) -> bool:
         return key in self._moves

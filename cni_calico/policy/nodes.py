@@ -5,7 +5,7 @@ Rule: what a kind's records become, and which node gets them, is a table; a reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -132,6 +132,22 @@ class GraphNodes:
         name = policy_id(key)
         self.active.set_policy(name, policy)
         self.changed_rules.add(name)
+
+    def records(self) -> Iterator[tuple[ResourceKey, GraphRecord]]:
+        """The last valid version of each record that takes part."""
+        active = self.active
+        keys = {
+            *(ResourceKey(name.kind, name.name, name.namespace) for name in active.policies),
+            *(ResourceKey("Profile", name) for name in active.profiles),
+            *(ResourceKey("Tier", name) for name in active.tiers),
+            *self.endpoints.keys(),
+            *self.hosts.keys(),
+            *self.sets.keys(),
+        }
+        for key in keys:
+            record = self.last_valid(key)
+            if record is not None:
+                yield key, record
 
     def last_valid(self, key: ResourceKey) -> GraphRecord | None:
         """The last valid version of a record; ``put`` accepts it, also in a later run."""

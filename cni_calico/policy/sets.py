@@ -257,6 +257,10 @@ class Sets:
             return self._moving.wanted(key)
         return self._items.get(key) or self._slices.get(key)
 
+    def keys(self) -> set[ResourceKey]:
+        """Of everything that ``held`` knows."""
+        return {*self._items, *self._slices, *self._moving}
+
     def set_profile(self, name: str, labels: Mapping[str, str] | None) -> None:
         self._index.set_profile(name, labels)
 

@@ -35,6 +35,7 @@ from cni_calico.policy.wanted import (
     WantedClass,
     WantedHostClass,
     WantedPolicy,
+    WantedTier,
 )
 
 CELLS, SPANS = 50_000, 500_000
@@ -102,6 +103,10 @@ class Judge:
     def of_workload(self, key: ResourceKey, direction: Direction) -> AskedGroup:
         """Who decides about a workload's packets, which must be known: to it (ingress) or from it (egress)."""
         return self._class_of[key], direction, None
+
+    def tiers(self, group: AskedGroup) -> tuple[WantedTier, ...]:
+        """Those that are asked, in order."""
+        return self._ask(group).tiers
 
     def of_hosts(self, reach: PolicyReach, direction: Direction) -> set[AskedGroup]:
         """The same for a stage of every host endpoint; failsafe ports are not considered."""
