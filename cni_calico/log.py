@@ -76,6 +76,7 @@ class Log:
         self.context = context
         self.stderr = stderr
         self.as_json = as_json
+        self.usual_file_path = file_path  # without a parameter that names another
         self.file_threshold: int | None = None  # None: as ``threshold``
         self.debug_files: re.Pattern[str] | None = None  # source files whose debug records are written; None: all
 

@@ -17,7 +17,7 @@ from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.context.host_protection import failsafe_text
 
 ANNOTATED = "config.projectcalico.org/"
-Spec = Mapping[str, Any]
+FelixFields = Mapping[str, Any]
 Texts = dict[str, tuple[str, str]]  # by the parameter's name in lower case: its name as it was written, its text
 
 # Names in a FelixConfiguration of parameters whose FELIX_ variable is spelled differently.
@@ -45,14 +45,14 @@ class Scoped:
     """The FelixConfiguration that selects a node ("" and {}: none does), and what is wrong with those that might."""
 
     name: str = ""
-    spec: Spec | None = None
+    spec: FelixFields | None = None
     warnings: tuple[str, ...] = ()
 
 
 NOT_SCOPED = Scoped()
 
 
-def spec_of(felix: Resource) -> Spec:
+def spec_of(felix: Resource) -> FelixFields:
     """The fields of a FelixConfiguration, and its annotations that are parameters, under their whole names."""
     given = {name: text for name, text in felix.metadata.annotations.items() if name.startswith(ANNOTATED)}
     return {**felix.spec, **given} if given else felix.spec
@@ -87,7 +87,7 @@ def select_scoped(felix: Iterable[Resource], labels: Mapping[str, str] | None) -
 
 
 def sources_of(
-    environ: Mapping[str, str], node_spec: Spec | None, default_spec: Spec | None, scoped: Scoped
+    environ: Mapping[str, str], node_spec: FelixFields | None, default_spec: FelixFields | None, scoped: Scoped
 ) -> Iterator[tuple[str, Texts]]:
     """What gives parameters, the strongest first, each with how its parameters are called in a message."""
     environment = {name[6:]: value for name, value in environ.items() if name.upper().startswith("FELIX_")}
@@ -99,7 +99,7 @@ def sources_of(
         yield f"{{}} of FelixConfiguration {name}", fields
 
 
-def _texts_of(spec: Spec | None) -> tuple[Texts, Texts]:
+def _texts_of(spec: FelixFields | None) -> tuple[Texts, Texts]:
     """A FelixConfiguration's annotations and fields (``spec_of``) as the texts that variables would have."""
     annotations: Texts = {}
     fields: Texts = {}

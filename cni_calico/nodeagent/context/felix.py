@@ -9,7 +9,7 @@ agent does not do (unused.py). Names are case-insensitive.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
@@ -22,6 +22,7 @@ from cni_calico.daemon.settings_table import (
     PORT,
     SECONDS,
     TEXT,
+    Kind,
     Setting,
     choice,
     number,
@@ -29,7 +30,8 @@ from cni_calico.daemon.settings_table import (
     settings_of,
 )
 from cni_calico.directories import RUN_DIR
-from cni_calico.nodeagent.context.configurations import NOT_SCOPED, Scoped, Spec, sources_of
+from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
+from cni_calico.nodeagent.context.features import FEATURES, Features, select_features
 from cni_calico.nodeagent.context.host_protection import (
     ENFORCEMENT,
     EXCLUDED,
@@ -127,6 +129,13 @@ class FelixSettings(ServingSettings):
     )
     nat_interface: str = setting(
         "IptablesNATOutgoingInterfaceFilter", TEXT, "", "Masquerade only what leaves through this interface."
+    )
+    features: Features = setting(
+        "FeatureDetectOverride",
+        FEATURES,
+        (),
+        "What the kernel can do, whatever its version says: ChecksumOffloadBroken=true has it compute the checksums "
+        "of tunnels, MASQFullyRandom=false and SNATFullyRandom=false do not change masqueraded ports at random.",
     )
     endpoint_to_host: str = setting(
         "DefaultEndpointToHostAction",
@@ -257,6 +266,10 @@ class FelixSettings(ServingSettings):
         )
 
 
+# of lists that are wrong in part, the rest; of ports the built-in list would open more
+_READABLE: Mapping[Kind, Callable[[str], tuple[Any, ...]]] = {FAILSAFE: select_readable, FEATURES: select_features}
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """``errors`` are as ``warnings``, where the cluster may be without something that it cannot do without."""
@@ -268,8 +281,8 @@ class Parameters:
 
 def parse_felix(
     environ: Mapping[str, str],
-    node_spec: Spec | None = None,
-    default_spec: Spec | None = None,
+    node_spec: FelixFields | None = None,
+    default_spec: FelixFields | None = None,
     scoped: Scoped = NOT_SCOPED,
 ) -> Parameters:
     """The parameters from FELIX_ variables and from the FelixConfigurations (``configurations.spec_of``) node.<name>,
@@ -294,7 +307,7 @@ def parse_felix(
             try:
                 values.setdefault(item.attribute, _parse(item, text))
             except ValueError as e:
-                value = select_readable(text) if item.kind is FAILSAFE else ()  # the built-in list would open more
+                value = _READABLE[item.kind](text) if item.kind in _READABLE else ()
                 warnings.append(f"{label.format(name)}={text!r} is {'used only in part' if value else 'not used'}: {e}")
                 if value:
                     values.setdefault(item.attribute, value)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import parse_api_group, without_prefixes
-from cni_calico.nodeagent.context.configurations import NOT_SCOPED, Scoped, Spec, sources_of
+from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
 
 FELIX_CFG = "/etc/calico/felix.cfg"
 # Felix's parameter (lower case) -> the variable with the same meaning; only a bare "calico-node -felix" gets the former
@@ -72,8 +72,8 @@ def require_supported(environ: Mapping[str, str]) -> None:
 
 def unmet_driver(
     environ: Mapping[str, str],
-    node_spec: Spec | None,
-    default_spec: Spec | None,
+    node_spec: FelixFields | None,
+    default_spec: FelixFields | None,
     scoped: Scoped = NOT_SCOPED,
 ) -> str:
     """Why a FelixConfiguration keeps this agent from running the data plane; "" if none does."""

@@ -136,13 +136,6 @@ TABLE = (
     ),
     Unused(
         MISSING,
-        "FeatureDetectOverride",
-        "a warning",
-        "features are found out by trying; it overrides none",
-        ("none",),
-    ),
-    Unused(
-        MISSING,
         "IPv4NormalRoutePriority IPv4ElevatedRoutePriority IPv6NormalRoutePriority IPv6ElevatedRoutePriority",
         "a warning unless it is upstream's default: routes to workloads have the metric 0",
         "routes to workloads have the metric 0",

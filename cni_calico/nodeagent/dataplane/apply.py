@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import RUN_DIR
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -16,6 +17,8 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.parts.after_policies import AfterPolicies
 from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
+from cni_calico.nodeagent.dataplane.parts.checksums import FILE as CHECKSUMS_OFF
+from cni_calico.nodeagent.dataplane.parts.checksums import TunnelChecksums
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
@@ -34,6 +37,7 @@ def data_plane(
     now: Callable[[], float],
     upstream_goes: Callable[[], bool] = lambda: True,
     lost: Callable[[], Sequence[str]] = tuple,
+    run_dir: str = RUN_DIR,
 ) -> list[Part]:
     """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
 
@@ -46,6 +50,7 @@ def data_plane(
         KernelSettings(),
         Signatures(),
         TunnelDevices(),
+        TunnelChecksums(files, f"{run_dir}/{CHECKSUMS_OFF}"),
         TunnelNeighbours(),
         Routes(now),
         Bandwidth(),

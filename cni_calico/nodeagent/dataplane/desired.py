@@ -13,6 +13,7 @@ from typing import Any
 
 from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
 from cni_calico.model.resources import Address, IPPool, Network
+from cni_calico.nodeagent.context.features import MASQUERADE_RANDOM, SNAT_RANDOM
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
@@ -27,8 +28,9 @@ from cni_calico.plugin.network.plan import Sysctl
 class Nat:
     """What is masqueraded in one family: from ``sources`` to anywhere except ``exclusions``, both sorted, no overlaps.
 
-    ``to`` is an address to use instead of the outgoing interface's, ``ports`` (low, high) or None. ``partial``: a
-    record that it is made from cannot be read, so existing rules stay as they are.
+    ``to`` is an address to use instead of the outgoing interface's, ``ports`` (low, high) or None. ``random``: the
+    kernel chooses ports at random. ``partial``: a record that it is made from cannot be read, so existing rules stay as
+    they are.
     """
 
     family: int
@@ -37,6 +39,7 @@ class Nat:
     to: IPv4Address | None = None
     ports: tuple[int, int] | None = None
     out_interface: str = ""
+    random: bool = True
     partial: bool = False
 
 
@@ -157,13 +160,15 @@ def desired_nat(snapshot: Snapshot, family: int, felix: FelixSettings) -> Nat:
     if felix.nat_exclusions == "IPPoolsAndHostIPs":
         excluded += [_single(address) for address in desired_routes.addresses_of(snapshot.nodes, family)]
         made_from.append("Node")
+    to = felix.nat_address if family == 4 else None
     return Nat(
         family,
         _collapsed([pool.cidr for pool in pools if pool.nat_outgoing]),
         _collapsed(excluded),
-        to=felix.nat_address if family == 4 else None,
+        to=to,
         ports=_ports(felix.nat_port_range),
         out_interface=felix.nat_interface,
+        random=dict(felix.features).get(MASQUERADE_RANDOM if to is None else SNAT_RANDOM, True),
         partial=bool(snapshot.unread_of(*made_from)),
     )
 

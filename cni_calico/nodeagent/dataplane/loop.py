@@ -103,7 +103,6 @@ class DataplaneLoop:
         self._on_tunnels = on_tunnels
         self._engine = _EngineView(policing, policing_stalled_s, policies)
         self._log: Log = context.log
-        self._usual_log_file = context.log.file_path
         self._said = Said(self._log)
         self._schedule = PassSchedule()
         self._last = Pass()
@@ -153,6 +152,7 @@ class DataplaneLoop:
             time.monotonic,
             lambda: self._engine.standing().upstream_goes,
             lambda: self._engine.standing().lost,
+            settings.run_dir,
         )
         applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
@@ -266,7 +266,7 @@ class DataplaneLoop:
         )
         self._said.say("parameters", parsed.warnings, "warning")
         self._said.say("missing", parsed.errors, "error")
-        configure_log(self._log, parsed.settings, self._usual_log_file)
+        configure_log(self._log, parsed.settings)
         return parsed.settings
 
     # -- telling ------------------------------------------------------------------------------------------------------
@@ -328,11 +328,11 @@ class DataplaneLoop:
             self._said.say("status", (f"cannot write the agent's status: {e.strerror}",), "error")
 
 
-def configure_log(log: Log, felix: FelixSettings, usual_file: str) -> None:
-    """What is written, and where. ``usual_file``: without LogFilePath."""
+def configure_log(log: Log, felix: FelixSettings) -> None:
+    """What is written, and where."""
     log.threshold = LEVELS.get(felix.log_severity, 20)
     log.file_threshold = None if felix.log_file_severity is None else LEVELS[felix.log_file_severity]
-    log.file_path = usual_file if felix.log_file is None else felix.log_file
+    log.file_path = log.usual_file_path if felix.log_file is None else felix.log_file
     log.debug_files = felix.log_debug_files
 
 

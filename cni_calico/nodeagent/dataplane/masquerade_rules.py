@@ -56,11 +56,12 @@ def _out(nat: Nat) -> str:
 
 def _verdicts(nat: Nat) -> list[str]:
     """Ports can be chosen for TCP and UDP only; other protocols are masqueraded without."""
-    plain = "masquerade fully-random" if nat.to is None else f"snat to {nat.to} fully-random"
+    random = " fully-random" if nat.random else ""
+    plain = f"masquerade{random}" if nat.to is None else f"snat to {nat.to}{random}"
     if nat.ports is None:
         return [plain]
     action = "masquerade to " if nat.to is None else f"snat to {nat.to}"
-    return [f"meta l4proto {{ tcp, udp }} {action}:{nat.ports[0]}-{nat.ports[1]} fully-random", plain]
+    return [f"meta l4proto {{ tcp, udp }} {action}:{nat.ports[0]}-{nat.ports[1]}{random}", plain]
 
 
 def render_iptables(nat: Nat, jump_is_there: bool, insert: bool) -> str:
@@ -80,9 +81,10 @@ def render_iptables(nat: Nat, jump_is_there: bool, insert: bool) -> str:
 
 def _iptables_verdict(nat: Nat, ports: tuple[int, int] | None) -> str:
     span = f"{ports[0]}-{ports[1]}" if ports else ""
+    random = " --random-fully" if nat.random else ""
     if nat.to is not None:
-        return f"-j SNAT --to-source {nat.to}{':' + span if span else ''} --random-fully"
-    return f"-j MASQUERADE{' --to-ports ' + span if span else ''} --random-fully"
+        return f"-j SNAT --to-source {nat.to}{':' + span if span else ''}{random}"
+    return f"-j MASQUERADE{' --to-ports ' + span if span else ''}{random}"
 
 
 def render_iptables_removal(saved: str) -> str:

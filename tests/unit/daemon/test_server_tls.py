@@ -22,7 +22,7 @@ PAGES = {"/ok": lambda: (200, TEXT, b"fine\n")}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tls")
     make_certificates(directory)
     return directory
@@ -43,22 +43,22 @@ def client(directory: Path, *, shows: bool) -> ssl.SSLContext:
 
 def ask(port: int, context: ssl.SSLContext | None) -> int:
     """The status; 0: the connection is not accepted."""
-    made = (
+    connection = (
         http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         if context is None
         else http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
     )
     try:
-        made.request("GET", "/ok")
-        return made.getresponse().status
+        connection.request("GET", "/ok")
+        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return 0
     finally:
-        made.close()
+        connection.close()
 
 
 @pytest.fixture
-def serve() -> Iterator[object]:
+def serve_tls() -> Iterator[object]:
     open_servers: list[PageServer] = []
 
     def start(files: ServerFiles) -> PageServer:
@@ -71,25 +71,25 @@ def serve() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("clients", "without"), [("required", 0), ("optional", 200), ("none", 200)])
-def test_who_is_answered(made: Path, serve, clients: str, without: int) -> None:
-    port = serve(files_of(made, clients)).port
-    assert ask(port, client(made, shows=True)) == 200
-    assert ask(port, client(made, shows=False)) == without
+def test_who_is_answered(certified: Path, serve_tls, clients: str, without: int) -> None:
+    port = serve_tls(files_of(certified, clients)).port
+    assert ask(port, client(certified, shows=True)) == 200
+    assert ask(port, client(certified, shows=False)) == without
     assert ask(port, None) == 0  # never without TLS
 
 
-def test_a_certificate_of_another_authority_is_refused(made: Path, serve, tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused(certified: Path, serve_tls, tmp_path: Path) -> None:
     make_certificates(tmp_path)
-    stranger = client(made, shows=False)
+    stranger = client(certified, shows=False)
     stranger.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
     for clients in ("required", "optional"):
-        assert ask(serve(files_of(made, clients)).port, stranger) == 0
+        assert ask(serve_tls(files_of(certified, clients)).port, stranger) == 0
 
 
-def test_older_versions_of_tls_are_refused(made: Path, serve) -> None:
-    context = client(made, shows=True)
+def test_older_versions_of_tls_are_refused(certified: Path, serve_tls) -> None:
+    context = client(certified, shows=True)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    port = serve(files_of(made)).port
+    port = serve_tls(files_of(certified)).port
     assert ask(port, context) == 200
     context.minimum_version = ssl.TLSVersion.TLSv1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -97,47 +97,47 @@ def test_older_versions_of_tls_are_refused(made: Path, serve) -> None:
     assert ask(port, context) == 0
 
 
-def test_whoever_says_nothing_keeps_nobody_out(made: Path, serve) -> None:
-    port = serve(files_of(made)).port
+def test_whoever_says_nothing_keeps_nobody_out(certified: Path, serve_tls) -> None:
+    port = serve_tls(files_of(certified)).port
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
     silent[0].sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a handshake
     silent[1].sendall(b"GET /ok HTTP/1.1\r\n\r\n")
-    assert ask(port, client(made, shows=True)) == 200
+    assert ask(port, client(certified, shows=True)) == 200
     for connection in silent:
         connection.close()
 
 
-def test_renewed_files_are_used_and_wrong_ones_are_not(made: Path, serve, tmp_path: Path) -> None:
+def test_renewed_files_are_used_and_wrong_ones_are_not(certified: Path, serve_tls, tmp_path: Path) -> None:
     used, renewed = tmp_path / "used", tmp_path / "renewed"
-    shutil.copytree(made, used)
+    shutil.copytree(certified, used)
     renewed.mkdir()
     make_certificates(renewed)
     tls = ServerTls(files_of(used))
     server = PageServer("localhost", 0, PAGES, tls)
     try:
         (used / "server.key").write_text("half a ")
-        assert ask(server.port, client(made, shows=True)) == 200
+        assert ask(server.port, client(certified, shows=True)) == 200
         assert "server.key" in tls.trouble and "the former ones are used" in tls.trouble
         shutil.copytree(renewed, used, dirs_exist_ok=True)
         assert ask(server.port, client(renewed, shows=True)) == 200 and tls.trouble == ""
-        assert ask(server.port, client(made, shows=True)) == 0
+        assert ask(server.port, client(certified, shows=True)) == 0
     finally:
         server.close()
 
 
-def test_files_that_cannot_be_used_open_nothing(made: Path, tmp_path: Path, capfd) -> None:
+def test_files_that_cannot_be_used_open_nothing(certified: Path, tmp_path: Path, capfd) -> None:
     servers = HttpServers(Log("info"))
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    shutil.copy(made / "server.crt", tmp_path)
+    shutil.copy(certified / "server.crt", tmp_path)
     (tmp_path / "ca.crt").write_text("")
     try:
         servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES, files_of(tmp_path))
         assert ask(port, None) == 0
         assert "cannot serve metrics on 127.0.0.1" in (said := capfd.readouterr().err) and "server.key" in said
-        servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES, files_of(made))
-        until(lambda: ask(port, client(made, shows=True)) == 200, "it is tried again")
+        servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES, files_of(certified))
+        until(lambda: ask(port, client(certified, shows=True)) == 200, "it is tried again")
         assert "over TLS" in capfd.readouterr().err
         servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES)
         assert ask(port, None) == 200

@@ -116,7 +116,6 @@ SECONDS = ("Interval", "Delay", "TTL", "Timeout", "HangAfter", "ApplyDelay")
 # what the log says, behind the field's name and value; for all others nothing
 LINES = {
     "awsSrcDstCheck": "NOT CHANGED",
-    "featureDetectOverride": "it overrides none",
     "floatingIPs": "NOT PROGRAMMED",
     "iptablesLockFilePath": "iptables uses /run/xtables.lock",
     "istioAmbientMode": "NOT MARKED",

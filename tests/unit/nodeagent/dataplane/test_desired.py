@@ -259,6 +259,16 @@ def nat(family, *pools, felix=FELIX):
     return found
 
 
+@pytest.mark.parametrize(
+    ("override", "plain", "translated"),
+    [("", True, True), ("MASQFullyRandom=false", False, True), ("SNATFullyRandom=false", True, False)],
+)
+def test_which_ports_are_changed_at_random(override, plain, translated):
+    for address, random in (("", plain), ("192.0.2.9", translated)):
+        felix = parse_felix({}, None, {"featureDetectOverride": override, "natOutgoingAddress": address}).settings
+        assert nat(4, PLAIN, felix=felix).random == random
+
+
 def test_masquerading():
     pools = (pool("10.65.0.0/16", nat_outgoing=True), pool("10.66.0.0/16"), pool("fd65::/64", nat_outgoing=True))
     found = nat(4, *pools)

@@ -29,7 +29,7 @@ def said(tmp_path: Path, capfd: pytest.CaptureFixture[str], **spec: str) -> tupl
     usual = tmp_path / "usual.log"
     usual.write_text("")
     log = Log("info", str(usual))
-    configure_log(log, parse_felix({}, None, spec).settings, str(usual))
+    configure_log(log, parse_felix({}, None, spec).settings)
     for level in ("debug", "info", "warning"):
         getattr(log, level)(level)
     lines = capfd.readouterr().err, usual.read_text()

@@ -1,5 +1,6 @@
 """Scripts for nftables and iptables: what they say, and that nothing is to be done twice."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from cni_calico.nodeagent.dataplane.desired import Nat
@@ -179,3 +180,13 @@ def test_policies_that_we_enforce_with_iptables_stay_and_come_first():
     assert (
         plan_forward(OURS.replace("-A FORWARD -m comment", "-A INPUT -m comment"), ("cali",)).count("-I FORWARD -") == 2
     )
+
+
+def test_ports_that_are_not_changed_at_random():
+    """As FeatureDetectOverride asks for old kernels' sake."""
+    for nat in (NAT, replace(NAT, to=ip_address("192.0.2.9"), ports=(1000, 2000))):
+        plain = replace(nat, random=False)
+        for text in (render_nftables(plain), render_iptables(plain, False, True)):
+            assert "random" not in text
+        assert render_nftables(nat).replace(" fully-random", "") == render_nftables(plain)
+        assert render_iptables(nat, False, True).replace(" --random-fully", "") == render_iptables(plain, False, True)
