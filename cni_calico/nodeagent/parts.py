@@ -22,9 +22,10 @@ from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
+from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
-from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.recording import names_all, recorded_flows
 from cni_calico.nodeagent.felix import Felix
@@ -81,6 +82,7 @@ class Parts:
             bgp_environment,
             facts=self._agent.facts,
             tell_lifelines=self._policy.use_sessions,
+            tell_routes=self._note_routes,
         )
         rules = RulesTeller(felix.policy.wake)
         self._recording = RecorderKeeper(
@@ -173,7 +175,7 @@ class Parts:
             self._service_sources.use(snapshot)
         if self._tunnels is not None and not self._agent.held:  # an address tells other nodes that the device stands
             self._tunnels.use(snapshot)
-        self._bgp.use(self._agent.in_use)
+        self._bgp.use(self._agent.in_use, agent_makes_routes=_makes_cluster_routes(felix))
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
             self._bgp.tunnel_made()
@@ -209,7 +211,15 @@ class Parts:
     def _use_only(self, snapshot: Snapshot) -> None:
         if self._tunnels is not None:
             self._tunnels.use(snapshot)
-        self._bgp.use(snapshot)
+        given = parse_felix(self._felix.environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
+        self._bgp.use(snapshot, agent_makes_routes=_makes_cluster_routes(given.settings))
+
+    def _note_routes(self, bird: bool) -> None:
+        """What BGPConfiguration says of who makes routes; the agent decides."""
+        facts = self._agent.facts
+        if facts.get(BIRD_MAKES_ROUTES) != bird:
+            facts[BIRD_MAKES_ROUTES] = bird
+            self._agent.wake()
 
     def _doubt(self, doubts: tuple[Doubt, ...]) -> None:
         for doubt in doubts:
@@ -221,6 +231,10 @@ class Parts:
             counts[doubt.code, doubt.family] = counts.get((doubt.code, doubt.family), 0) + 1
         self._felix.numbers.doubts = counts
         self._agent.facts["doubts"] = [doubt.text for doubt in doubts]
+
+
+def _makes_cluster_routes(felix: FelixSettings) -> bool:
+    return felix.program_cluster_routes == "Enabled" and not felix.route_sync_disabled
 
 
 def _note(troubles: dict[str, str], part: str, why: str) -> None:

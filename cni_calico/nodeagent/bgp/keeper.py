@@ -60,7 +60,8 @@ class BgpKeeper:
     ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
     (parts of the records that are left out), ENDS (why sessions ended; what an earlier run knew may be there already)
     and UNMET (why the node is not ready without BIRD). ``output_fd`` is where BIRD's own log goes.
-    ``tell_lifelines`` is told what the sessions need from host endpoints.
+    ``tell_lifelines`` is told what the sessions need from host endpoints, ``tell_routes`` whether BIRD is to make the
+    routes to other nodes' blocks, as far as BGPConfiguration says.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class BgpKeeper:
         *,
         output_fd: int = 2,
         tell_lifelines: Callable[[tuple[Lifeline, ...]], None] = lambda lifelines: None,
+        tell_routes: Callable[[bool], None] = lambda bird_makes_them: None,
     ) -> None:
         self._settings = settings = context.settings
-        self._tell_lifelines = tell_lifelines
+        self._tell_lifelines, self._tell_routes = tell_lifelines, tell_routes
+        self._agent_makes_routes = False
         self.facts: dict[str, Any] = {} if facts is None else facts
         self._context = context
         self._log = context.log
@@ -98,11 +101,13 @@ class BgpKeeper:
         self._ends = SessionEnds(self.facts.get(ENDS))
         self.facts[ENDS] = self._ends.ends
 
-    def use(self, snapshot: Snapshot) -> None:
-        """Take the agent's newest view; called from the agent's thread."""
-        before = self._snapshot
-        self._snapshot = snapshot
-        if before is None or _made_from(before) != _made_from(snapshot):
+    def use(self, snapshot: Snapshot, *, agent_makes_routes: bool = False) -> None:
+        """Take the agent's newest view, and whether it makes the routes to other nodes' blocks itself; called from the
+        agent's thread, once it has made them.
+        """
+        before, made = self._snapshot, self._agent_makes_routes
+        self._snapshot, self._agent_makes_routes = snapshot, agent_makes_routes
+        if before is None or made != agent_makes_routes or _made_from(before) != _made_from(snapshot):
             self._wake.set()
 
     def tunnel_made(self) -> None:
@@ -252,7 +257,9 @@ class BgpKeeper:
         fragments, unused = read_custom(self._confd_dir)
         lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._feed.unread(PEER)]
         problems = (*built.problems, *lost, *no_secrets, *no_services, *unused)
-        return replace(built, fragments=fragments, problems=problems)
+        self._tell_routes(built.configuration.makes_routes)
+        makes = self._agent_makes_routes
+        return replace(built, fragments=fragments, problems=problems, agent_makes_routes=makes)
 
     def _pod_cidrs(self, own: Node | None) -> tuple[LocalBlock, ...]:
         """With host-local IPAM they take the place of blocks."""

@@ -26,6 +26,7 @@ from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import describe_config
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import IPPool
+from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.configurations import Scoped
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
@@ -44,7 +45,7 @@ from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.policy_count import render_unread, start_counting
-from cni_calico.nodeagent.dataplane.routes import makes_routes
+from cni_calico.nodeagent.dataplane.routes import decide_writer, makes_routes
 from cni_calico.nodeagent.dataplane.switching import Switching
 from cni_calico.nodeagent.status import file as status
 from cni_calico.nodeagent.status.numbers import Numbers
@@ -257,17 +258,21 @@ class DataplaneLoop:
     def _makes_routes(
         self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped
     ) -> bool:
-        felix = parse_felix(self._environ, felix_node, felix_default, scoped).settings
+        felix, _ = self._decide_writer(parse_felix(self._environ, felix_node, felix_default, scoped).settings)
         return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
         parsed: Parameters = parse_felix(
             self._environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped
         )
-        self._said.say("parameters", parsed.warnings, "warning")
+        felix, contradiction = self._decide_writer(parsed.settings)
+        self._said.say("parameters", (*parsed.warnings, *filter(None, [contradiction])), "warning")
         self._said.say("missing", parsed.errors, "error")
-        configure_log(self._log, parsed.settings)
-        return parsed.settings
+        configure_log(self._log, felix)
+        return felix
+
+    def _decide_writer(self, felix: FelixSettings) -> tuple[FelixSettings, str]:
+        return decide_writer(felix, self.facts.get(BIRD_MAKES_ROUTES), self._context.settings.backend)
 
     # -- telling ------------------------------------------------------------------------------------------------------
 

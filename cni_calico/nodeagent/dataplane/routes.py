@@ -7,7 +7,7 @@ node that cannot be reached (no address, no tunnel address yet) gets no route; t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from ipaddress import ip_network
 
@@ -24,6 +24,16 @@ from cni_calico.nodeagent.dataplane.encapsulation import (
     holder_of,
 )
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
+
+_TWO = (
+    "programClusterRoutes is {} in the {}, and also, maybe by default, in the {}: the agent makes the routes to other "
+)
+_BOTH = _TWO.format("Enabled", "FelixConfiguration", "BGPConfiguration") + (
+    "nodes' blocks, and BIRD does not; set Disabled in the BGPConfiguration"
+)
+_NEITHER = _TWO.format("Disabled", "BGPConfiguration", "FelixConfiguration") + (
+    "nodes' blocks, since nobody else would; set Enabled in the FelixConfiguration"
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,20 @@ class Fabric:
 
 def _birds(felix: FelixSettings, backend: str) -> bool:
     return felix.program_cluster_routes != "Enabled" and backend == "bird"
+
+
+def decide_writer(felix: FelixSettings, bird: bool | None, backend: str) -> tuple[FelixSettings, str]:
+    """Who makes the routes to other nodes' blocks of pools without VXLAN, as parameters, and what is contradictory
+    about the two settings programClusterRoutes. ``bird``: BGPConfiguration's; None: not known.
+
+    Upstream takes both literally: with both the kernel has two routes to a block, with neither none.
+    """
+    agent = felix.program_cluster_routes == "Enabled"
+    if bird is None or backend != "bird" or agent != bird:
+        return felix, ""
+    if agent:
+        return felix, _BOTH
+    return replace(felix, program_cluster_routes="Enabled"), _NEITHER
 
 
 def makes_routes(pools: Iterable[IPPool], felix: FelixSettings, backend: str) -> bool:

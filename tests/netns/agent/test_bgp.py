@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,72 @@ def test_a_restart_beside_what_cannot_be_read(shared: Cluster) -> None:
         shared.store.put(peer, POOLS[0])
     until(lambda: node.status()["bgp_problems"] == [], "all is well again", 60)
     assert files() == before[0]
+
+
+def makers(node: Node) -> dict[str, list[str]]:
+    """By destination in the pools, who made each route to another node's block in a node's kernel."""
+    made: dict[str, list[str]] = {}
+    for version in (4, 6):
+        for route in node.ns.ip(f"-{version}", "route", "show"):
+            network = pool_network(route["dst"])
+            if network is not None and route.get("type") != "blackhole" and not route["dev"].startswith("cali"):
+                made.setdefault(route["dst"], []).append(route["protocol"])
+    return made
+
+
+def pool_network(text: str) -> IPv4Network | IPv6Network | None:
+    try:
+        network = ip_network(text)
+    except ValueError:  # "default"
+        return None
+    pools = (pool.cidr for pool in POOLS)
+    return network if any(network.version == p.version and network.subnet_of(p) for p in pools) else None
+
+
+def test_one_of_agent_and_bird_makes_a_route(shared: Cluster) -> None:
+    """Whichever of the two settings says so; the agent cannot make routes to nodes behind a router, and BIRD still
+    does. What BIRD announces stays.
+    """
+    shared.until_all_reach_all(60)
+    n1, n2, n3 = (shared.nodes[name] for name in ("n1", "n2", "n3"))
+    near = own_everywhere(n2)
+    far = own_everywhere(n3)
+    felix = (
+        ResourceKey("FelixConfiguration", "everywhere"),
+        {"nodeSelector": "all()", "programClusterRoutes": "Enabled"},
+    )
+    bgp = ResourceKey("BGPConfiguration", "default"), {"programClusterRoutes": "Disabled"}
+
+    def have(bird: set[str], agent: set[str]) -> bool:
+        return makers(n1) == {**{block: ["bird"] for block in bird}, **{block: ["80"] for block in agent}}
+
+    def learned() -> set[str]:
+        return {r["dst"] for v in (4, 6) for r in shared.router.ip(f"-{v}", "route", "show", "proto", "bird")}
+
+    until(lambda: have(near | far, set()), "BIRD makes all", 60)
+    everything = learned()
+    source, target = shared.pods["n1-a"], shared.pods["n2-a"]
+    try:
+        for key, spec in (felix, bgp):
+            with without_a_lost_ping(source, target, interval_s=0.01):
+                shared.store.put(Resource(key.kind, Metadata(key.name), spec))
+                until(lambda: have(far, near), f"the agent makes those in its subnet ({key.kind})", 60)
+                until(lambda: warned(n1, "programClusterRoutes is"), "the contradiction is named", 60)
+            assert learned() == everything
+            shared.store.remove(key)
+            until(lambda: have(near | far, set()), "BIRD makes all again", 60)
+    finally:
+        for key, _ in (felix, bgp):
+            shared.store.remove(key)
+    shared.until_all_reach_all(60)
+
+
+def own_everywhere(node: Node) -> set[str]:
+    return own_blocks(node, 4) | own_blocks(node, 6)
+
+
+def warned(node: Node, text: str) -> bool:
+    return text in calicoctl(node, "node", "status").stdout
 
 
 def kept_for(node: Node) -> list[str]:

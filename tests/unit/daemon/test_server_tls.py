@@ -22,7 +22,7 @@ PAGES = {"/ok": lambda: (200, TEXT, b"fine\n")}
 
 
 @pytest.fixture(scope="module")
-def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def metrics_certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tls")
     make_certificates(directory)
     return directory
@@ -71,25 +71,25 @@ def serve_tls() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("clients", "without"), [("required", 0), ("optional", 200), ("none", 200)])
-def test_who_is_answered(certified: Path, serve_tls, clients: str, without: int) -> None:
-    port = serve_tls(files_of(certified, clients)).port
-    assert ask(port, client(certified, shows=True)) == 200
-    assert ask(port, client(certified, shows=False)) == without
+def test_who_is_answered(metrics_certificates: Path, serve_tls, clients: str, without: int) -> None:
+    port = serve_tls(files_of(metrics_certificates, clients)).port
+    assert ask(port, client(metrics_certificates, shows=True)) == 200
+    assert ask(port, client(metrics_certificates, shows=False)) == without
     assert ask(port, None) == 0  # never without TLS
 
 
-def test_a_certificate_of_another_authority_is_refused(certified: Path, serve_tls, tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused(metrics_certificates: Path, serve_tls, tmp_path: Path) -> None:
     make_certificates(tmp_path)
-    stranger = client(certified, shows=False)
+    stranger = client(metrics_certificates, shows=False)
     stranger.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
     for clients in ("required", "optional"):
-        assert ask(serve_tls(files_of(certified, clients)).port, stranger) == 0
+        assert ask(serve_tls(files_of(metrics_certificates, clients)).port, stranger) == 0
 
 
-def test_older_versions_of_tls_are_refused(certified: Path, serve_tls) -> None:
-    context = client(certified, shows=True)
+def test_older_versions_of_tls_are_refused(metrics_certificates: Path, serve_tls) -> None:
+    context = client(metrics_certificates, shows=True)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    port = serve_tls(files_of(certified)).port
+    port = serve_tls(files_of(metrics_certificates)).port
     assert ask(port, context) == 200
     context.minimum_version = ssl.TLSVersion.TLSv1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -97,47 +97,47 @@ def test_older_versions_of_tls_are_refused(certified: Path, serve_tls) -> None:
     assert ask(port, context) == 0
 
 
-def test_whoever_says_nothing_keeps_nobody_out(certified: Path, serve_tls) -> None:
-    port = serve_tls(files_of(certified)).port
+def test_whoever_says_nothing_keeps_nobody_out(metrics_certificates: Path, serve_tls) -> None:
+    port = serve_tls(files_of(metrics_certificates)).port
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
     silent[0].sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a handshake
     silent[1].sendall(b"GET /ok HTTP/1.1\r\n\r\n")
-    assert ask(port, client(certified, shows=True)) == 200
+    assert ask(port, client(metrics_certificates, shows=True)) == 200
     for connection in silent:
         connection.close()
 
 
-def test_renewed_files_are_used_and_wrong_ones_are_not(certified: Path, serve_tls, tmp_path: Path) -> None:
+def test_renewed_files_are_used_and_wrong_ones_are_not(metrics_certificates: Path, serve_tls, tmp_path: Path) -> None:
     used, renewed = tmp_path / "used", tmp_path / "renewed"
-    shutil.copytree(certified, used)
+    shutil.copytree(metrics_certificates, used)
     renewed.mkdir()
     make_certificates(renewed)
     tls = ServerTls(files_of(used))
     server = PageServer("localhost", 0, PAGES, tls)
     try:
         (used / "server.key").write_text("half a ")
-        assert ask(server.port, client(certified, shows=True)) == 200
+        assert ask(server.port, client(metrics_certificates, shows=True)) == 200
         assert "server.key" in tls.trouble and "the former ones are used" in tls.trouble
         shutil.copytree(renewed, used, dirs_exist_ok=True)
         assert ask(server.port, client(renewed, shows=True)) == 200 and tls.trouble == ""
-        assert ask(server.port, client(certified, shows=True)) == 0
+        assert ask(server.port, client(metrics_certificates, shows=True)) == 0
     finally:
         server.close()
 
 
-def test_files_that_cannot_be_used_open_nothing(certified: Path, tmp_path: Path, capfd) -> None:
+def test_files_that_cannot_be_used_open_nothing(metrics_certificates: Path, tmp_path: Path, capfd) -> None:
     servers = HttpServers(Log("info"))
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    shutil.copy(certified / "server.crt", tmp_path)
+    shutil.copy(metrics_certificates / "server.crt", tmp_path)
     (tmp_path / "ca.crt").write_text("")
     try:
         servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES, files_of(tmp_path))
         assert ask(port, None) == 0
         assert "cannot serve metrics on 127.0.0.1" in (said := capfd.readouterr().err) and "server.key" in said
-        servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES, files_of(certified))
-        until(lambda: ask(port, client(certified, shows=True)) == 200, "it is tried again")
+        servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES, files_of(metrics_certificates))
+        until(lambda: ask(port, client(metrics_certificates, shows=True)) == 200, "it is tried again")
         assert "over TLS" in capfd.readouterr().err
         servers.keep("metrics", ("127.0.0.1", port), lambda: PAGES)
         assert ask(port, None) == 200

@@ -46,7 +46,9 @@ class PrefixAdvertisement:
 
 @dataclass(frozen=True, slots=True)
 class BgpConfiguration:
-    """``log_severity`` is "debug", "info" or "none"; ``listen_port`` and priorities 0 mean: not set."""
+    """``log_severity`` is "debug", "info" or "none"; ``listen_port`` and priorities 0 mean: not set.
+    ``makes_routes``: BIRD makes the routes to other nodes' blocks, unless the agent does.
+    """
 
     as_number: int = AS_NUMBER
     mesh: bool = True
@@ -61,6 +63,7 @@ class BgpConfiguration:
     service_load_balancer_cidrs: tuple[Network, ...] = ()
     aggregates_load_balancers: bool = True
     ignored_interfaces: tuple[str, ...] = ()
+    makes_routes: bool = True
     normal_priority_v4: int = NORMAL_PRIORITY
     normal_priority_v6: int = NORMAL_PRIORITY
 
@@ -112,6 +115,7 @@ def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Bgp
         aggregates_load_balancers=reader.read("serviceLoadBalancerAggregation", parse_choice(*SWITCH), "")
         != "Disabled",
         ignored_interfaces=reader.read_each("ignoredInterfaces", parse_interface_pattern),
+        makes_routes=reader.read("programClusterRoutes", parse_choice(*SWITCH), "") != "Disabled",
         normal_priority_v4=reader.read("ipv4NormalRoutePriority", priority, NORMAL_PRIORITY),
         normal_priority_v6=reader.read("ipv6NormalRoutePriority", priority, NORMAL_PRIORITY),
     )

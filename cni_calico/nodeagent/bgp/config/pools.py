@@ -7,9 +7,10 @@ from the import filter on, so that the kernel gets the metric that the announcin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from cni_calico.model.resources import IPPool, Network
+from cni_calico.model.resources import Address, IPPool, Network
 from cni_calico.nodeagent.bgp.config.configuration import PrefixAdvertisement
 from cni_calico.nodeagent.bgp.config.filters import (
     LOCAL_PREF_TOP,
@@ -90,8 +91,36 @@ def _render_tunnel(pool: IPPool, own_network: Network | None) -> str:
     return f"{inside}{{ {hop} }}"
 
 
+@dataclass(frozen=True, slots=True)
+class AgentRoutes:
+    """The agent makes the routes to other nodes' blocks. ``neighbours``: the addresses of those in this node's subnet,
+    which are all that it can reach without a tunnel.
+    """
+
+    neighbours: tuple[Address, ...]
+
+    def render(self, pools: Sequence[IPPool], ipip: Sequence[IPPool]) -> list[str]:
+        """What BIRD leaves to the agent, of pools without VXLAN."""
+        if not pools:
+            return []
+        ours = render_set([pool.cidr for pool in pools], inside=True)
+        lines = [f"if (source = RTS_STATIC && net ~ {ours}) then reject;  # the agent's, as what follows"]
+        if ipip:
+            tunnelled = render_set([pool.cidr for pool in ipip], inside=True)
+            lines.append(f"if (source = RTS_BGP && net ~ {tunnelled}) then reject;")
+        if self.neighbours:
+            hops = f"[ {', '.join(map(str, self.neighbours))} ]"
+            lines.append(f"if (source = RTS_BGP && net ~ {ours} && bgp_next_hop ~ {hops}) then reject;")
+        return lines
+
+
 def render_kernel_filter(
-    pools: Sequence[IPPool], services: ServiceRoutes, own_network: Network | None, version: int, normal: int
+    pools: Sequence[IPPool],
+    services: ServiceRoutes,
+    own_network: Network | None,
+    version: int,
+    normal: int,
+    agent: AgentRoutes | None = None,
 ) -> list[str]:
     """What BIRD puts into the kernel's table: no route that is there anyway, and none that belongs to kube-proxy or the
     agent.
@@ -104,6 +133,8 @@ def render_kernel_filter(
         lines.append(f"if (net ~ {render_set(services.ranges, inside=True)}) then reject;  # kube-proxy's")
     if vxlan:
         lines.append(f"if (net ~ {render_set(vxlan, inside=True)}) then reject;  # VXLAN: the agent's")
+    if agent is not None:
+        lines += agent.render([pool for pool in ours if pool.vxlan_mode == "Never"], ipip)
     # in IPv4 BIRD replaces a route only by one of the same metric: a block that changes its owner must keep it, or the
     # old blackhole stays beside the new route and wins
     lines.append(f"if (source = RTS_STATIC) then krt_metric = {normal};")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from ipaddress import IPv4Address
 
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.bgp.config.aggregation import desired_statics, render_aggregation, render_statics
 from cni_calico.nodeagent.bgp.config.filters import render_filter
 from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem
@@ -18,6 +19,7 @@ from cni_calico.nodeagent.bgp.config.fragments import GLOBAL, Fragments, find_st
 from cni_calico.nodeagent.bgp.config.lexical import render_block, render_text
 from cni_calico.nodeagent.bgp.config.peers import Peer, desired_peers
 from cni_calico.nodeagent.bgp.config.pools import (
+    AgentRoutes,
     render_communities,
     render_export,
     render_kernel_filter,
@@ -99,8 +101,19 @@ def _render_ipam_file(snapshot: BgpSnapshot, services: Mapping[int, ServiceRoute
         lines += render_priorities(version, normal)
         lines += render_communities(snapshot.configuration.prefix_advertisements, version)
         lines += render_export(snapshot.pools, services[version], version, reflector=reflector)
-        lines += render_kernel_filter(snapshot.pools, services[version], network, version, normal)
+        lines += render_kernel_filter(
+            snapshot.pools, services[version], network, version, normal, _made_by_agent(snapshot, version, network)
+        )
     return "\n".join(lines) + "\n"
+
+
+def _made_by_agent(snapshot: BgpSnapshot, version: int, network: Network | None) -> AgentRoutes | None:
+    if not snapshot.agent_makes_routes:
+        return None
+    others = (node for name, node in snapshot.nodes.items() if name != snapshot.node_name)
+    held = (node.ipv4 if version == 4 else node.ipv6 for node in others)
+    addresses = (address.ip for address in held if address is not None)
+    return AgentRoutes(tuple(sorted(a for a in addresses if network is not None and a in network)))
 
 
 def _render_kernel(version: int, severity: str, fragments: Fragments) -> list[str]:

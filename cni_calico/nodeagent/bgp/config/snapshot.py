@@ -60,7 +60,9 @@ class BgpEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class BgpSnapshot:
-    """``configuration`` is this node's (its own resource merged in); ``filters`` maps a wrong filter to None."""
+    """``configuration`` is this node's (its own resource merged in); ``filters`` maps a wrong filter to None.
+    ``agent_makes_routes``: to other nodes' blocks, as far as no router stands between.
+    """
 
     node_name: str
     nodes: Mapping[str, Node]
@@ -77,6 +79,7 @@ class BgpSnapshot:
     interfaces: tuple[BgpInterface, ...] = ()
     fragments: Fragments = field(default_factory=Fragments)
     problems: tuple[BgpProblem, ...] = ()
+    agent_makes_routes: bool = False
 
     @property
     def own(self) -> Node | None:

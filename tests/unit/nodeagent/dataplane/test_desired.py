@@ -15,6 +15,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.desired import desired_state, with_routes_in_doubt
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from cni_calico.nodeagent.dataplane.endpoints import desired_endpoint_settings
+from cni_calico.nodeagent.dataplane.routes import decide_writer
 from cni_calico.nodeagent.view.snapshot import reduce_block
 from cni_calico.plugin.network.plan import PodPlan, desired_host_sysctls
 from tests.unit.nodeagent.fabric import BLOCKS, FELIX, INTERFACES, NODES, block, node, pool, snapshot, workload
@@ -137,6 +138,24 @@ def test_interface_settings_are_the_plugins(v4, v6):
     plan = PodPlan("calia", "eth0", 1500, tuple(addresses))
     endpoint = workload("a", "calia", *map(str, addresses))
     assert desired_endpoint_settings({"calia": endpoint}) == list(desired_host_sysctls(plan))
+
+
+@pytest.mark.parametrize(
+    ("felix", "bird", "backend", "agent_makes", "said"),
+    [
+        ("Disabled", True, "bird", False, ""),
+        ("Enabled", False, "bird", True, ""),
+        ("Enabled", True, "bird", True, "BIRD does not"),
+        ("Disabled", False, "bird", True, "nobody else would"),
+        ("Disabled", None, "bird", False, ""),  # not known yet: nothing changes hands
+        ("Enabled", None, "bird", True, ""),
+        ("Disabled", False, "vxlan", False, ""),  # there is no BIRD
+    ],
+)
+def test_who_makes_the_routes_to_other_nodes(felix, bird, backend, agent_makes, said):
+    found, contradiction = decide_writer(replace(FELIX, program_cluster_routes=felix), bird, backend)
+    assert (found.program_cluster_routes == "Enabled") == agent_makes
+    assert said in contradiction and bool(contradiction) == bool(said)
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cni_calico.nodeagent.bgp.config.render import BirdConfig, render_bird_config
-from tests.unit.nodeagent.bgp.config.clusters import make_snapshot, read_documents, refusal
+from tests.unit.nodeagent.bgp.config.clusters import document, make_snapshot, node, read_documents, refusal, this
 
 GOLDEN = Path(__file__).parents[4] / "golden" / "bird"
 CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -49,6 +50,38 @@ def test_bird_accepts_them(case: str, tmp_path: Path) -> None:
         assert case.startswith("backend-"), "only without BGP there are no files"
         return
     assert refusal(config.files, tmp_path) == ""
+
+
+@pytest.mark.bird
+def test_bird_accepts_what_leaves_routes_to_the_agent(tmp_path: Path) -> None:
+    """With and without pools of each kind, and other nodes in the subnet."""
+    left = 0
+    for case in CASES:
+        snapshot = make_snapshot(read_documents((GOLDEN / case / "input.yaml").read_text()))
+        files = render_bird_config(replace(snapshot, agent_makes_routes=True)).files
+        if files:
+            left += "the agent's, as what follows" in "".join(files.values())
+            assert refusal(files, tmp_path) == "", case
+    assert left > 1
+
+
+def test_what_is_left_to_the_agent() -> None:
+    """Of IPIP all routes; of the others those to neighbours, for a router leads to the rest."""
+    pools = [
+        document("IPPool", "tunnelled", cidr="10.1.0.0/16", ipipMode="CrossSubnet"),
+        document("IPPool", "plain", cidr="10.2.0.0/16"),
+        document("IPPool", "vxlan", cidr="10.3.0.0/16", vxlanMode="Always"),
+    ]
+    nodes = [node(f"n{i}", address) for i, address in enumerate(("10.0.0.1/24", "10.0.0.2/24", "10.0.9.3/24"), 1)]
+    snapshot = make_snapshot([this("n1"), *nodes, *pools])
+    lines = [
+        "if (source = RTS_STATIC && net ~ [ 10.1.0.0/16+, 10.2.0.0/16+ ]) then reject;  # the agent's, as what follows",
+        "if (source = RTS_BGP && net ~ [ 10.1.0.0/16+ ]) then reject;",
+        "if (source = RTS_BGP && net ~ [ 10.1.0.0/16+, 10.2.0.0/16+ ] && bgp_next_hop ~ [ 10.0.0.2 ]) then reject;",
+    ]
+    for made in (False, True):
+        text = "".join(render_bird_config(replace(snapshot, agent_makes_routes=made)).files.values())
+        assert [line in text for line in lines] == [made] * 3
 
 
 def test_the_same_records_give_the_same_bytes() -> None:
