@@ -13,19 +13,19 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.controllers.conditions.wishes import ObjectCondition, Wish, is_going, status_of
+from cni_calico.ipam.overlaps import ALLOCATABLE, CIDR_OVERLAP
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
 
 FINALIZER = "projectcalico.org/ippool-finalizer"
-ALLOCATABLE = "Allocatable"
 OK = ObjectCondition(ALLOCATABLE, True, "OK", "IPPool is available for IP allocation.")
 DISABLED = ObjectCondition(ALLOCATABLE, False, "PoolDisabled", "IPPool is disabled.")
 TERMINATING = ObjectCondition(ALLOCATABLE, False, "Terminating", "IPPool is being deleted")
 OVERLAP = ObjectCondition(
     ALLOCATABLE,
     False,
-    "CIDROverlap",
+    CIDR_OVERLAP,
     "CIDR overlaps another pool; disabled to prevent IP allocation conflicts.",
 )
 _RANKS = {"True": 0, "False": 2, "": 3}

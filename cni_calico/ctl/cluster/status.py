@@ -22,6 +22,7 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.errors import DatastoreError
 from cni_calico.ipam.consistency import Records, check_records, tunnel_addresses
+from cni_calico.ipam.overlaps import describe_overlaps, overlapping_pools
 
 NEARLY_FULL = 0.9
 WAIT_S = 2.0  # between two looks
@@ -159,11 +160,14 @@ def _describe_nodes(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]
 
 def _describe_pools(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]:
     found = []
+    overlaps = overlapping_pools(view.records.pools)
     for pool in measure_usage(view.records.pools, list(view.records.blocks.values()))["pools"]:
         share = pool["used"] / pool["total"]
         if share >= NEARLY_FULL:
             wrong.append(f"pool {pool['name']} is {share:.0%} full")
-        found.append({name: pool[name] for name in ("name", "cidr", "total", "used", "free")} | {"share": share})
+        of_usage = {name: pool[name] for name in ("name", "cidr", "total", "used", "free")}
+        found.append(of_usage | {"share": share, "overlaps": list(overlaps.get(pool["name"], ()))})
+    wrong.extend(describe_overlaps(view.records.pools).values())
     if not any(pool.usable for pool in view.records.pools):
         wrong.append("there is no IP pool that can be used")
     return found

@@ -38,6 +38,7 @@ from cni_calico.ctl.resources.size import describe_too_large
 from cni_calico.ctl.session import CommandFailed, ResourceExists, ResourceMissing, Session
 from cni_calico.datastore.interface import Document, Reading, Versioned
 from cni_calico.errors import CalicoError, CorruptRecord, DatastoreForbidden, InvalidConfig
+from cni_calico.ipam.overlaps import describe_overlaps
 from cni_calico.model.documents.fields import brief
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey, ResourceList
 from cni_calico.model.validation.defaults import with_defaults
@@ -74,9 +75,22 @@ def get(session: Session, arguments: Namespace) -> str:
             require_placed(key, document, arguments)
         return _get_named(session, arguments, [key for key, _ in found])
     kinds, named = _parse_wanted(arguments)
+    if arguments.output == "wide":
+        _warn_of_overlaps(session, arguments, kinds, named)
     if kinds:
         return _get_lists(session, arguments, kinds)
     return _get_named(session, arguments, [key_of(kind, name, arguments) for kind, name in named])
+
+
+def _warn_of_overlaps(
+    session: Session, arguments: Namespace, kinds: Sequence[str], named: Sequence[tuple[str, str]]
+) -> None:
+    """Which of the pools that are shown overlap others: the table's columns are upstream's, so it is said beside it."""
+    names = {name for kind, name in named if kind == "IPPool"}
+    if names or "IPPool" in kinds:
+        for name, sentence in describe_overlaps(operations.read_pools(session)).items():
+            if not names or name in names:
+                arguments.warn(sentence)
 
 
 def _parse_wanted(arguments: Namespace) -> tuple[list[str], list[tuple[str, str]]]:

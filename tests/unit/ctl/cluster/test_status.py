@@ -59,6 +59,30 @@ def test_a_pool_that_is_nearly_full(cluster):
     assert any(line.split()[:3] == [busy["name"], busy["cidr"], str(busy["used"])] for line in out.splitlines())
 
 
+def test_pools_that_overlap_are_named(calicoctl):
+    """An API server took the second one; calicoctl would have refused it."""
+    calicoctl.apply(pool("wide", "10.0.0.0/8"))
+    calicoctl.apply(pool("elsewhere", "192.168.0.0/16"))
+    path = "/calico/resources/v3/projectcalico.org/ippools/"
+    made = calicoctl.stored(path + "wide")
+    made["metadata"] = {**made["metadata"], "name": "narrow", "creationTimestamp": "2040-01-01T00:00:00Z"}
+    made["spec"] = {**made["spec"], "cidr": "10.1.0.0/16", "blockSize": 28}
+    calicoctl.write({path + "narrow": made})
+    said = "IPPool narrow (10.1.0.0/16) overlaps wide (10.0.0.0/8): it gives no addresses"
+    assert said in calicoctl.fails("cluster", "status")
+    document = json.loads(calicoctl("cluster", "status", "-o", "json").out)
+    overlaps = {each["name"]: each["overlaps"] for each in document["pools"]}
+    assert overlaps == {"wide": ["narrow"], "narrow": ["wide"], "elsewhere": []}
+    everything = calicoctl("get", "ippool", "-o", "wide")
+    assert f"Warning: {said}\n" in everything.err and "IPPool wide (10.0.0.0/8) overlaps narrow" in everything.err
+    assert "narrow" in everything.out and everything.code == 0
+    assert calicoctl("get", "ippool", "narrow", "-o", "wide").err == f"Warning: {said}\n"
+    assert calicoctl("get", "ippool", "elsewhere", "-o", "wide").err == ""
+    assert calicoctl("get", "node", "-o", "wide").err.count("overlaps") == 0
+    calicoctl.write({path + "narrow": {**made, "spec": {**made["spec"], "disabled": True}}})
+    calicoctl.ok("cluster", "status")
+
+
 def test_waiting_until_it_is_well(calicoctl):
     calicoctl.apply(pool("a", "10.1.0.0/16"))
     calicoctl.ok("delete", "ippool", "a")
