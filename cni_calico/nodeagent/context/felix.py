@@ -161,6 +161,12 @@ class FelixSettings(ServingSettings):
         "Not a parameter of upstream's. Remove what upstream's agent left although policies that it enforced on this "
         "node are not enforced by this one.",
     )
+    takeover_with_ipvs: bool = setting(
+        "TakeoverWithIPVS",
+        FLAG,
+        False,
+        "Not a parameter of upstream's. Take a node over from upstream's agent although kube-proxy runs in mode ipvs.",
+    )
     failsafe_inbound: tuple[FailsafePort, ...] = setting(
         "FailsafeInboundHostPorts",
         FAILSAFE,

@@ -286,7 +286,7 @@ class DataplaneLoop:
         policies: tuple[str, ...] = ()
         standing = self._engine.standing()
         # there may be a policy that the engine has not taken in yet: it says so itself within a round
-        silent = standing.in_force or not standing.decided or standing.none_exist
+        silent = standing.in_force or not standing.decided or standing.none_exist or standing.upstream_stays
         count = 0 if silent else self._engine.policies() + self._policies[0]
         if count:
             policies = (

@@ -4,6 +4,8 @@ Rule: an update must not cut off any workload. While something that policies nee
 that is reported; a node that has enforced policy continues, even if the reasons for the decision change.
 
 - PolicyEnforcement is Disabled: no, and that is reported.
+- Something of this node makes our rules worse than upstream's, which are there (``held``): no, and the node is not
+  ready, so that a rolling update stops.
 - Kubernetes with etcd: a profile that does not exist drops everything, and older clusters have none. Not before a
   namespace's profile (``kns.``) has been seen, and every profile that this node's workloads name; until then the node
   is not ready.
@@ -27,7 +29,8 @@ class GateFacts:
 
     ``is_policing``: our tables are in the kernel.
 
-    ``missing_profiles``: those that workloads of this node name and that do not exist.
+    ``missing_profiles``: those that workloads of this node name and that do not exist. ``held``: why upstream's rules
+    have to stay, "" for no reason.
     """
 
     enabled: bool
@@ -37,6 +40,7 @@ class GateFacts:
     policies: int
     is_policing: bool
     missing_profiles: tuple[str, ...] = ()
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Gate:
     """``why`` says why not, "" while policy is enforced. ``ready``: the node may be ready without enforcing policy.
 
     ``upstream_goes``: what upstream's agent left may be removed although no policy is enforced. ``none_exist``: that is
-    the only reason.
+    the only reason. ``upstream_stays``: what it left decides meanwhile.
     """
 
     police: bool
@@ -52,6 +56,7 @@ class Gate:
     why: str = ""
     upstream_goes: bool = False
     none_exist: bool = False
+    upstream_stays: bool = False
 
 
 POLICE = Gate(True)
@@ -60,6 +65,8 @@ POLICE = Gate(True)
 def decide(facts: GateFacts) -> Gate:
     if not facts.enabled:
         return Gate(False, why="FELIX_POLICYENFORCEMENT is Disabled", upstream_goes=True)
+    if facts.held and not facts.is_policing:
+        return Gate(False, ready=False, why=facts.held, upstream_stays=True)
     if facts.has_kubernetes:
         if facts.is_kubernetes_datastore or facts.is_policing:
             return POLICE

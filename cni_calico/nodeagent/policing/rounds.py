@@ -239,6 +239,7 @@ class Rounds:
             policies=len(self.intake.policies) + len(self._goal.hosts.all),
             is_policing=is_there,
             missing_profiles=() if is_there else self.intake.facts.missing_profiles,
+            held="" if is_there or self._felix.takeover_with_ipvs else self._report.surroundings.why_upstream_stays(),
         )
 
     def _look(self) -> bool:

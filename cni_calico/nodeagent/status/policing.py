@@ -19,9 +19,10 @@ class Standing:
 
     ``in_force``: the newest state is in force, or the last one that could be applied (then ``failing`` says why the
     newest could not). ``why_not`` says why no policy is enforced; ``upstream_goes``: whether upstream's rules may be
-    removed. ``lost``: in words, what upstream enforces here and this agent would not. ``problems``: records and
-    policies that are not in force as written; ``warnings``: parts of policies that are ignored; ``notes``: those of
-    both that are about this host and not about a policy. ``none_exist``: as far as the engine has heard, there is none.
+    removed, ``upstream_stays``: they decide, and nothing of ours does. ``lost``: in words, what upstream enforces here
+    and this agent would not. ``problems``: records and policies that are not in force as written; ``warnings``: parts
+    of policies that are ignored; ``notes``: those of both that are about this host and not about a policy.
+    ``none_exist``: as far as the engine has heard, there is none.
     ``by``: the packet filter, "nftables" or "iptables". ``guarded``: tunnel devices that only nodes' packets can enter,
     or that need not be guarded; ``vxlan_ports``: the UDP ports for which that holds, None if it holds for any;
     ``unguardable``: why the packet filter refuses their rules where no policy is to be enforced, "" while it does not,
@@ -47,6 +48,7 @@ class Standing:
     vxlan_ports: frozenset[int] | None = None
     unguardable: str = ""
     checks_only: bool = False
+    upstream_stays: bool = False
 
     def fields(self) -> dict[str, object]:
         """The fields for the status file."""
@@ -72,7 +74,8 @@ class Standing:
             legacy = " (by legacy iptables and IP sets)" if self.by == "iptables" else ""
             said = f"{policies} policies are in force for {endpoints} workloads{also}{legacy}"
             return f"{said}; newer changes are NOT in force: {self.failing}" if self.failing else said
-        return f"no policy is enforced on this node: {self.failing or self.why_not}"
+        by_whom = "by this agent" if self.upstream_stays else "on this node"
+        return f"no policy is enforced {by_whom}: {self.failing or self.why_not}"
 
 
 @dataclass(slots=True)

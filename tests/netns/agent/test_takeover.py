@@ -163,6 +163,39 @@ def test_a_host_endpoint_is_taken_over_under_traffic(taken: Taken) -> None:
     assert ("legacy iptables and IP sets" in said) is by_iptables, said
 
 
+def said(taken: Taken, words: str) -> str:
+    """The sentence about policies, once it has these words."""
+    sentence = str((taken.node.status().get("policing") or {}).get("sentence"))
+    return sentence if words in sentence else ""
+
+
+@pytest.mark.parametrize("taken", ["legacy", BY_IPTABLES], indirect=True)
+def test_kube_proxy_in_ipvs_mode_keeps_upstreams_rules(taken: Taken) -> None:
+    """It is not ready, and nothing of ours decides, until that mode is over."""
+    taken.node.ns.do("link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "ipvs-peer")
+    before = taken.upstreams()
+    with sending(taken) as counts:
+        taken.node.run("-felix")
+        why = until(lambda: said(taken, "kube-proxy runs in mode ipvs"), "it says why it is not ready", 60)
+        assert why.startswith("no policy is enforced by this agent: ") and "FELIX_TAKEOVERWITHIPVS=true" in why
+        assert ("legacy iptables" in why) is bool(taken.node.more)
+        assert taken.node.calico_node("-felix-ready", check=False).returncode != 0
+        assert taken.upstreams() == before
+        assert "NOBODY ENFORCES" not in taken.node.log()
+        taken.node.ns.do("link", "del", "kube-ipvs0")
+        until(lambda: not taken.upstreams(), "upstream's rules are gone", 60)
+    assert counts[FORBIDDEN] == 0 and counts[ALLOWED] == counts[0] - 1
+
+
+@pytest.mark.parametrize("taken", ["nft"], indirect=True)
+def test_kube_proxy_in_ipvs_mode_and_told_to_go_on(taken: Taken) -> None:
+    taken.node.ns.do("link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "ipvs-peer")
+    taken.node.more = {"FELIX_TAKEOVERWITHIPVS": "true"}
+    taken.node.run("-felix")
+    until(lambda: not taken.upstreams(), "upstream's rules are gone", 60)
+    until(lambda: "mode ipvs" in str(taken.node.status().get("policing")), "the mode is reported", 60)
+
+
 def test_what_would_no_longer_be_enforced_keeps_upstreams_rules(taken: Taken) -> None:
     """With policies switched off, the HostEndpoint and what selects it are named, and a probe fails, until they go."""
     taken.node.more = {"FELIX_POLICYENFORCEMENT": "Disabled"}

@@ -54,7 +54,7 @@ class Takeover:
         """Raises KernelError; the next pass continues what was not finished."""
         if not self.chains_gone:
             lost = () if felix.takeover_without_policies else self.lost()
-            if lost and _is_there(deadline):
+            if lost and has_upstream_rules(deadline):
                 done.refused.append(refusal(lost))
                 return
             self._remove_chains(felix, deadline, done)
@@ -109,7 +109,7 @@ def refusal(lost: Sequence[str]) -> str:
     )
 
 
-def _is_there(deadline: Deadline) -> bool:
+def has_upstream_rules(deadline: Deadline) -> bool:
     """Whether there are rules by which upstream enforces policies. Raises KernelError."""
     saved = (iptables.read_rules(family, variant, deadline) for family, variant in iptables.readable_variants())
     return any(plan_takeover(each) for each in saved) or has_upstream_table()

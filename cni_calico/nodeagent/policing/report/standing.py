@@ -65,8 +65,8 @@ class RoundResult:
 
 class StandingReport:
     """For the engine's thread; ``tell`` is called with the newest Standing whenever it changes. ``lost`` listens to
-    records; ``lifelines`` is asked before host endpoints are put into force. ``by``: the packet filter, and
-    what its users have to know.
+    records; ``lifelines`` is asked before host endpoints are put into force, ``surroundings`` before anything is.
+    ``by``: the packet filter, and what its users have to know.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class StandingReport:
         self._node, self._tell, self._now = node, tell, now
         self._by = by
         self._said = Said(context.log)
-        self._surroundings = Surroundings()
+        self.surroundings = Surroundings(by[0])
         self._disputes = DisputeEvents(context.kubernetes_store, context.log)
         self._counted = -1, 0.0  # transactions when the kernel's content was last counted, and when it is the next time
         self.rules = RulesInForce()
 
     def notice(self, happened: Happened) -> None:
         """Note what the kernel reported."""
-        self._surroundings.notice(happened)
+        self.surroundings.notice(happened)
 
     def stop(self) -> None:
         """End the thread that writes Events."""
@@ -132,6 +132,7 @@ class StandingReport:
             warnings=result.warnings + result.left_out + troubles + describe_spared(facts.over),
             notes=(*troubles, *lacking, *result.guard.problems),
             none_exist=gate.none_exist and not result.failing,
+            upstream_stays=gate.upstream_stays and not in_force,
             lost=self.lost.describe(result.felix, result.policies, result.select_governing),
             counts=count_goal(result.goal, facts, len(result.policies)),
             repairs=self.figures.repairs,
@@ -160,7 +161,7 @@ class StandingReport:
         yield from result.troubles
         if result.in_force:
             yield from filter(None, self._by[1:])
-            yield from self._surroundings.warnings()
+            yield from self.surroundings.warnings()
             yield from describe_idle(result.goal, result.facts.missing_host_profiles)
             yield from self.lifelines.cuts
         if result.connections:

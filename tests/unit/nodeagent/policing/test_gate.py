@@ -37,6 +37,15 @@ KUBERNETES = replace(ETCD_UNDER_KUBERNETES, is_kubernetes_datastore=True)
         (replace(ETCD_UNDER_KUBERNETES, is_policing=True), True, True, False),  # it was seen by an earlier run
         (KUBERNETES, True, True, False),
         (replace(KUBERNETES, enabled=False), False, True, True),
+        (replace(KUBERNETES, held="why"), False, False, False),
+        (replace(HOST, policies=1, held="why"), False, False, False),
+        (
+            replace(KUBERNETES, held="why", is_policing=True),
+            True,
+            True,
+            False,
+        ),  # ours are there: upstream's protect no more
+        (replace(KUBERNETES, held="why", enabled=False), False, True, True),
     ],
 )
 def test_decide(facts: GateFacts, police: bool, ready: bool, upstream_goes: bool) -> None:
