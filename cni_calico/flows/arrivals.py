@@ -3,13 +3,14 @@
 Rule: of each kind only so much is recorded in a second. What comes beyond that is still recorded if its sender has not
 had much of it, and else counted as lost; what is too much even to be looked at the kernel drops and numbers.
 So a flood costs a bounded share of a processor, its loss is known exactly, and others' records are not lost with it.
-Denied packets have a socket of their own: they cannot push out what was let through.
+Denied packets have a socket of their own: they cannot push out what was let through. Who records only those listens to
+nothing else, so that no other packet and no connection pays for it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from errno import EBUSY, EPERM
 
@@ -58,11 +59,12 @@ class SharedSecond:
 
 class Arrivals:
     """In the network namespace of the calling thread; ``clock`` never steps. ``malformed``: packets that belong to no
-    connection. ``pair``: of groups, the one that was asked for or the first after it to which nobody else listens.
+    connection. ``allowed``: also what is let through, and ends. ``pair``: of groups, the one that was asked for or the
+    first after it to which nobody else listens.
     Raises KernelError (EPERM, EBUSY: other programs listen to all of our groups).
     """
 
-    def __init__(self, clock: Callable[[], float], pair: int = 0) -> None:
+    def __init__(self, clock: Callable[[], float], pair: int = 0, *, allowed: bool = True) -> None:
         self._clock = clock
         self.malformed = 0
         self._second, self._seen = 0, Counter[str]()
@@ -70,8 +72,9 @@ class Arrivals:
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
         self._told = Counter[str]()
         with ExitStack() as opened:
-            self.pair, self._reports = _open_first(pair, opened)
-            self._ends = opened.enter_context(EndedConnections(_ROOMS[ENDS]))
+            sources = (ALLOWED, DENIED) if allowed else (DENIED,)
+            self.pair, self._reports = _open_first(pair, sources, opened)
+            self._ends = opened.enter_context(EndedConnections(_ROOMS[ENDS])) if allowed else None
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -84,17 +87,19 @@ class Arrivals:
 
     def descriptors(self) -> list[int]:
         """Of the sockets, to wait for."""
-        return [one.fileno() for one in (*self._reports.values(), self._ends)]
+        ends = () if self._ends is None else (self._ends,)
+        return [one.fileno() for one in (*self._reports.values(), *ends)]
 
     @property
     def overrun(self) -> int:
         """How often ends of connections were lost."""
-        return self._ends.overrun
+        return 0 if self._ends is None else self._ends.overrun
 
     @property
     def strange(self) -> int:
         """Messages that could not be understood."""
-        return self.malformed + self._ends.strange + sum(one.strange for one in self._reports.values())
+        of_ends = 0 if self._ends is None else self._ends.strange
+        return self.malformed + of_ends + sum(one.strange for one in self._reports.values())
 
     @property
     def slow(self) -> int:
@@ -120,7 +125,7 @@ class Arrivals:
                     self.malformed += 1
                 elif may_have(key):
                     decisions.append((allowed, key, number))
-        ended = self._ends.take(AT_ONCE)
+        ended = [] if self._ends is None else self._ends.take(AT_ONCE)
         return decisions, ended, more or len(ended) >= AT_ONCE
 
     def _may_take(self, source: str) -> int:
@@ -140,7 +145,7 @@ class Arrivals:
     def lost(self) -> dict[str, int]:
         """So far; of ends how often, because nobody knows how many."""
         lost = {source: one.lost + self._shares[source].shed for source, one in self._reports.items()}
-        return {**lost, ENDS: self._ends.overrun}
+        return {ALLOWED: 0, **lost, ENDS: self.overrun}
 
     def new_losses(self, now: float) -> Iterator[Loss]:
         """Since the last time. ``now``: seconds since 1970."""
@@ -154,7 +159,7 @@ class Arrivals:
         self._told = lost
 
 
-def _open_first(pair: int, opened: ExitStack) -> tuple[int, dict[str, DecisionReports]]:
+def _open_first(pair: int, sources: Sequence[str], opened: ExitStack) -> tuple[int, dict[str, DecisionReports]]:
     """The first pair of groups that is free, from ``pair`` on. Raises KernelError."""
     deadline, busy = Deadline.after(_OPEN_S), KernelError("there are no groups")
     for tried in range(PAIRS):
@@ -164,6 +169,7 @@ def _open_first(pair: int, opened: ExitStack) -> tuple[int, dict[str, DecisionRe
                 found = {
                     source: opening.enter_context(DecisionReports(group, _ROOMS[source], deadline))
                     for source, group in zip((ALLOWED, DENIED), groups_of(chosen), strict=True)
+                    if source in sources
                 }
             except KernelError as e:
                 if e.errno not in _TAKEN:

@@ -12,6 +12,7 @@ from cni_calico.flows.deciders import ALLOWED_GROUP
 from cni_calico.kernel.files import Files
 from cni_calico.regular import read_regular
 
+WHAT, DENIED_ONLY = "CALICO_FLOWS_RECORDED", "Denied"  # a variable of the recorder: it records only what is denied
 CHOSEN, PAIRS = "flow-groups", 8
 _MOST_BYTES = 8
 

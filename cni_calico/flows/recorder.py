@@ -29,7 +29,7 @@ from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.elsewhere import EndsElsewhere
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
-from cni_calico.flows.groups import read_pair, write_pair
+from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cni_calico.flows.export.exporter import Exporter
 
 DIRECTORY = "flows"
-RING_BYTES = 64 << 20
+RING_BYTES, DENIED_RING_BYTES = 64 << 20, 8 << 20
 _SLEEP_S, _FOLLOWED_S, _IDLE_S, _ROUNDS = 0.2, 0.02, 0.25, 200
 _NICE, _TOUCH_S = 5, 5.0
 _COUNTING = ("netfilter", "nf_conntrack_acct"), ("netfilter", "nf_conntrack_timestamp")
@@ -69,8 +69,12 @@ class Recorder:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         agent_fd: int | None = None,
+        *,
+        allowed: bool = True,
     ) -> None:
-        """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged."""
+        """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged. ``allowed``: also what
+        is let through, not only what is denied.
+        """
         self._now, self._clock, self._next_touch = now, clock, 0.0
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
@@ -86,12 +90,12 @@ class Recorder:
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
-            self._counted = _prepare_kernel(log)
+            self._counted = allowed and _prepare_kernel(log)
             asked = read_pair(run_dir)
-            self._arrivals = opened.enter_context(closing(Arrivals(clock, asked)))
+            self._arrivals = opened.enter_context(closing(Arrivals(clock, asked, allowed=allowed)))
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
-            self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock)))
+            self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock))) if allowed else None
             self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
@@ -99,7 +103,8 @@ class Recorder:
             self._opened = opened.pop_all()
         self._idle, self._came = False, 0
         self._note_absence()
-        self._live.resume(self._ring.newest_first())
+        if allowed:
+            self._live.resume(self._ring.newest_first())
 
     def close(self) -> None:
         self.losses.flush()
@@ -125,7 +130,8 @@ class Recorder:
                 break
             self._server.wait(0)
         self._idle = not self._came
-        self._comparison.go_on(self._arrivals.overrun, self._micros)
+        if self._comparison is not None:
+            self._comparison.go_on(self._arrivals.overrun, self._micros)
         now = self._now()
         self._live.tidy(self._micros())
         self._records.settle()
@@ -339,11 +345,14 @@ def _prepare_kernel(log: Log) -> bool:
 def run(environ: Mapping[str, str], stopping: Callable[[], bool], log: Log) -> int:
     """Until ``stopping``; returns the exit status. Raises CalicoError."""
     os.nice(_NICE)
+    allowed = environ.get(WHAT) != DENIED_ONLY
+    size = RING_BYTES if allowed else DENIED_RING_BYTES
+    places = directories.state_dir(environ), directories.run_dir(environ)
     try:
-        recorder = Recorder(directories.state_dir(environ), directories.run_dir(environ), log, agent_fd=agents_end())
+        recorder = Recorder(*places, log, size, agent_fd=agents_end(), allowed=allowed)
     except OSError as e:
         raise KernelError(f"cannot record flows: {e}", errno=e.errno or 0) from e
-    log.info("recording flows")
+    log.info("recording flows" if allowed else "recording what is denied")
     give_back_memory()
     expect_growth()  # records come and go, and refer to nothing that refers to them
     try:

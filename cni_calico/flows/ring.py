@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from struct import Struct
 
 from cni_calico.flows.records import BYTES, FlowRecord, decode, encode, last_of
@@ -25,13 +26,15 @@ _PIECE = 512  # records that are read at once
 
 
 class Ring:
-    """``trouble``: why it is only in memory, "" if it is not. ``next``: the number of the next record; the first ever
-    has number 1. ``alive``: when the one before was last ``touch``ed, in seconds since 1970; 0 if there was none.
+    """``size``: bytes, of which a file that is there may have more. ``trouble``: why it is only in memory, "" if it is
+    not. ``next``: the number of the next record; the first ever has number 1. ``alive``: when the one before was last
+    ``touch``ed, in seconds since 1970; 0 if there was none.
     """
 
     def __init__(self, path: str, size: int) -> None:
         self.path, self.trouble = path, ""
         self.count = max(1, (size - _HEAD_BYTES) // BYTES)
+        self._count = 0  # of the file
         self.next = 1
         self.alive = 0.0
         self._unwritten: dict[int, FlowRecord] = {}
@@ -199,6 +202,24 @@ class Ring:
             self._close_file()
             os.replace(self.path, f"{self.path}.bad")
             self._make(flags)
+        elif self._count < self.count:
+            self._grow(flags)
+        else:
+            self.count = self._count  # a larger one stays as it is
+
+    def _grow(self, flags: int) -> None:
+        """Make a larger file with the records of this one."""
+        self._close_file()
+        smaller = f"{self.path}.smaller"
+        os.replace(self.path, smaller)
+        try:
+            self._make(flags)
+            with closing(Ring(smaller, 0)) as before:
+                for piece in before.pieces(newest_first=False):
+                    self._unwritten.update(piece)
+                    self.flush()
+        finally:
+            os.unlink(smaller)
 
     def _is_ours(self) -> bool:
         size, owner = require_regular(self._fd, self.path), os.fstat(self._fd).st_uid
@@ -206,10 +227,10 @@ class Ring:
         if len(head) != _HEAD.size or owner != os.geteuid():
             return False
         magic, version, of_record, count, following = _HEAD.unpack(head)
-        if (magic, version, of_record, count) != (_MAGIC, VERSION, BYTES, self.count):
+        if (magic, version, of_record) != (_MAGIC, VERSION, BYTES) or not count:
             return False
-        self.next, self.alive = max(1, following), os.fstat(self._fd).st_mtime
-        return size == _HEAD_BYTES + self.count * BYTES
+        self._count, self.next, self.alive = count, max(1, following), os.fstat(self._fd).st_mtime
+        return bool(size == _HEAD_BYTES + count * BYTES)
 
     def _make(self, flags: int) -> None:
         """With its room, before it has its name."""

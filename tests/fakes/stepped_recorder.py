@@ -62,7 +62,7 @@ class NoComparison:
 
 def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
     arriving = Arriving()
-    monkeypatch.setattr(module, "Arrivals", lambda clock, pair: arriving)
+    monkeypatch.setattr(module, "Arrivals", lambda clock, pair, allowed: arriving)
     monkeypatch.setattr(module, "Comparison", NoComparison)
     monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
     return arriving

@@ -15,7 +15,7 @@ from cni_calico.backoff import Backoff
 from cni_calico.daemon.child_lines import ChildLines
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.errors import KernelError
-from cni_calico.flows.groups import groups_of, read_pair
+from cni_calico.flows.groups import WHAT, groups_of, read_pair
 from cni_calico.flows.names import ENDS, SUMS_KEPT_S, AddressedEnd, EndName, render_ends
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.files import Files
@@ -64,7 +64,7 @@ class RecorderKeeper:
         self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
         self._start_thread, self._stopping, self._tell_trouble = start_thread, stopping, tell
         self._wanted = threading.Event()
-        self._runs = False
+        self._runs, self._flows = False, ""
         self._written = b""
         self.troubles: dict[str, str] = {}
 
@@ -75,6 +75,7 @@ class RecorderKeeper:
             self._note_none()
             return
         self._tell(endpoints, kept_s)
+        self._flows = flows
         self._wanted.set()
         if not self._runs:
             self._runs = True
@@ -117,8 +118,9 @@ class RecorderKeeper:
                     self._note_none()
                     self._stopping.wait(_LOOK_S)
                     continue
-                lasted = self._run_once(lines.fd)
-                if not self._is_wanted():
+                flows = self._flows
+                lasted = self._run_once(lines.fd, flows)
+                if not self._is_wanted(flows):
                     continue
                 if lasted:
                     pauses.reset()
@@ -129,16 +131,17 @@ class RecorderKeeper:
         finally:
             lines.close()
 
-    def _is_wanted(self) -> bool:
-        return self._wanted.is_set() and not self._stopping.is_set()
+    def _is_wanted(self, flows: str) -> bool:
+        """One that records what ``flows`` says."""
+        return self._wanted.is_set() and self._flows == flows and not self._stopping.is_set()
 
-    def _run_once(self, output_fd: int) -> bool:
+    def _run_once(self, output_fd: int, flows: str) -> bool:
         """Until it ends, or is not wanted any more; returns whether it ran for a while."""
         pair = read_pair(self._run_dir)
         try:
             with self._rules.attach() as theirs:
                 fds = {"output_fd": output_fd, "input_fd": theirs.fileno()}
-                child = Child.start([*self._command, FLAG], env=self._environ, **fds)
+                child = Child.start([*self._command, FLAG], env={**self._environ, WHAT: flows}, **fds)
         except (KernelError, OSError) as e:
             self._rules.detach()
             self._log.error(str(e))
@@ -152,7 +155,7 @@ class RecorderKeeper:
                     self._note(_PROCESS, "")
                 self._rules.go_on()
                 pair = self._follow(pair)
-                if not self._is_wanted():
+                if not self._is_wanted(flows):
                     child.stop(_GRACE_S)
                     break
         finally:

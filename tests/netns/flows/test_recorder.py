@@ -25,9 +25,11 @@ from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
+from cni_calico.flows.deciders import ALLOWED_GROUP
 from cni_calico.flows.export.wanted import SOCKET as FLOWS_SOCKET
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.serving import SOCKET
+from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import SILENT, Log
 from cni_calico.model.documents.codec import decode_endpoint
@@ -296,6 +298,23 @@ def test_legacy_iptables_is_recorded_too(tmp_path: Path) -> None:
             assert "not recorded" not in str(said)
         finally:
             node.close()
+
+
+def test_what_is_only_denied_costs_connections_nothing(recorded: Recorded) -> None:
+    lab, before = recorded.lab, recorded.pid
+    assert lab.stop() == 0
+    lab.start(FELIX_FLOWS="Denied")
+    lab.until_in_force(policies=1, endpoints=2)
+    recorded.keeper.use("Denied", recorded.endpoints())
+    until(lambda: recorded.pid != before and recorded.ask(FlowQuery(status=True)), "another recorder")
+    assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 81)
+    (denied,) = recorded.until(1, port="81")
+    assert decided(denied) == DENIED_BY[1:] and recorded.until(0, port="80") == []
+    (said,) = recorded.ask(FlowQuery(status=True))
+    assert (said["allowed"], said["denied"], said["counted"]) == (0, 1, False)
+    with entered(lab.host):
+        free = DecisionReports(ALLOWED_GROUP, 1 << 16, Deadline.after(10))  # nobody listens to it
+    free.close()
 
 
 def test_it_is_off_again(recorded: Recorded) -> None:

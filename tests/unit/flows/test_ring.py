@@ -122,3 +122,21 @@ def test_pieces_are_those_of_a_list(steps: list[tuple[str, int]]) -> None:
                 found = [one for piece in ring.pieces(newest_first=True, since=since) for one in piece]
                 assert found == wanted[::-1]
         ring.close()
+
+
+@pytest.mark.parametrize("written", [0, 1, 7, 8, 30])
+def test_a_larger_ring_has_what_the_smaller_one_had(tmp_path: Path, written: int) -> None:
+    path = str(tmp_path / "ring")
+    small = Ring(path, ROOM)
+    for began in range(1, written + 1):
+        small.append(record(began))
+    small.close()
+    large = Ring(path, 4096 + 100 * BYTES)
+    assert [number for number, _ in large.newest_first()] == list(range(written, max(0, written - 8), -1))
+    assert all(found == record(number) for number, found in large.newest_first()) and large.count == 100
+    number = large.append(record(99))
+    large.close()
+    again = Ring(path, ROOM)  # a smaller one would lose what is there
+    assert again.count == 100 and again.read(number) == record(99) and number == written + 1
+    again.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["ring"]
