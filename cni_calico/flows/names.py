@@ -233,6 +233,10 @@ class Names:
         """Those that an end here has, or had last; None for others."""
         return self._labels.get(name)
 
+    def has_moved(self, address: bytes, name: EndName) -> bool:
+        """Whether an address that is, or was, one of this node's ends' is not that end's any more."""
+        return self.is_here(address) and self._now.get(address) != name
+
     def get(self, number: int) -> EndName | None:
         return self._names.get(number)
 

@@ -20,11 +20,12 @@ from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
+STAGED, CHANGED, ANY = "staged", "changed", "any"
 FIELDS = (
     *("verdict", "from", "to", "pod", "namespace", "ip", "port", "protocol", "policy", "tier"),
-    *("from-label", "to-label", "label", "service"),
+    *("from-label", "to-label", "label", "service", STAGED),
 )
-ALLOWED, DENIED = "allowed", "denied"
+ALLOWED, DENIED, UNKNOWN = "allowed", "denied", "unknown"
 MOST_LAST = 1_000_000
 _LATEST_S = 1e11  # some thousand years
 _FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps", "names", "first")
@@ -50,6 +51,7 @@ class FlowQuery:
     """``since``, ``until``: seconds since 1970. ``last``: the newest so many; None: all. ``status``: only how the
     recorder is. ``steps``: also the tiers that passed on before somebody decided. ``names``: of other nodes' ends.
     ``first``: the oldest so many, instead of ``last``.
+    ``staged``: also what staged policies would do.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -62,13 +64,17 @@ class FlowQuery:
     steps: bool = False
     names: tuple[GivenName, ...] = ()
     first: int | None = None
+    staged: bool = False
 
 
 def render_query(request: FlowQuery) -> bytes:
     conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
     flags = request.follow, request.aggregate, request.status, request.steps
     asked = request.last, request.since, request.until, *flags, request.names, request.first
-    return json.dumps(dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))).encode() + b"\n"
+    found = dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))
+    if request.staged:  # a recorder of before does not know it
+        found[STAGED] = True
+    return json.dumps(found).encode() + b"\n"
 
 
 def parse_query(line: bytes) -> FlowQuery:
@@ -80,7 +86,7 @@ def parse_query(line: bytes) -> FlowQuery:
     if not isinstance(found, dict):
         raise QueryRefused("the request is not a JSON object")
     for name in found:
-        if name not in _FIELDS_OF_QUERY:
+        if name not in (*_FIELDS_OF_QUERY, STAGED):
             raise QueryRefused(f"unknown field {name!r} in the request: there are {', '.join(_FIELDS_OF_QUERY)}")
     conditions = found.get("conditions", [])
     if not isinstance(conditions, list):
@@ -96,6 +102,7 @@ def parse_query(line: bytes) -> FlowQuery:
         _parse_flag(found, "steps"),
         _parse_names(found.get("names", [])),
         _parse_count(found, "first"),
+        _parse_flag(found, STAGED),
     )
 
 
@@ -143,6 +150,10 @@ def _parse_flag(found: Mapping[str, Any], name: str) -> bool:
 # -- documents --------------------------------------------------------------------------------------------------------
 
 
+StagedBy = Callable[[FlowRecord, EndName | None, EndName | None], dict[str, Any] | None]
+"""What staged policies would do, of a connection and the names of its ends; None if it is nothing of theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Describer:
     """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown. ``passed_by``: the tiers that
@@ -157,6 +168,7 @@ class Describer:
     passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None] = lambda record, decider: None
     given: Callable[[bytes, int], GivenName | None] | None = None
     labels_of: Callable[[EndName], Mapping[str, str] | None] = lambda name: None
+    staged_by: StagedBy | None = None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
@@ -189,11 +201,18 @@ class Describer:
             "ended": bool(record.flags & ENDED) or record.denied,
             "how": "kernel" if known else "unknown",
             **({"end": "unseen"} if record.flags & GONE else {}),
+            **({} if (staged := self.staged(record)) is None else {"staged": staged}),
         }
+
+    def staged(self, record: FlowRecord) -> dict[str, Any] | None:
+        """What staged policies would do."""
+        if self.staged_by is None:
+            return None
+        return self.staged_by(record, self.name_of(record.source_end), self.name_of(record.destination_end))
 
     def _decided(self, record: FlowRecord, number: int) -> dict[str, Any]:
         decider = self.decider_of(number)
-        found = _describe_decider(number, decider, denied=record.denied and number == record.denied_by)
+        found = describe_decider(number, decider, denied=record.denied and number == record.denied_by)
         passed = None if decider is None else self.passed_by(record, decider)
         return found if passed is None else {**found, "passed": passed}
 
@@ -235,7 +254,7 @@ def _asked(record: FlowRecord) -> dict[str, Any] | None:
     return {"ip": str(ip_address(record.asked)), "port": record.asked_port}
 
 
-def _describe_decider(number: int, decider: Decider | None, *, denied: bool) -> dict[str, Any]:
+def describe_decider(number: int, decider: Decider | None, *, denied: bool) -> dict[str, Any]:
     action = "Deny" if denied else "Allow"
     if decider is None:
         reason = REASONS.get(number)
@@ -297,6 +316,8 @@ def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
             return any(has_label(end.get("labels"), value) for end in ends)
         case "service":
             return (ends[1].get("asked") or {}).get("ip") == value
+        case "staged":
+            return would_be(document.get("staged"), value)
         case _:
             return any(one.get("tier") == value for one in document["decided"])
 
@@ -306,6 +327,15 @@ def has_label(labels: Mapping[str, str] | None, value: str) -> bool:
     key, equals, wanted = value.partition("=")
     found = (labels or {}).get(key)
     return found is not None and (not equals or found == wanted)
+
+
+def would_be(staged: Mapping[str, Any] | None, value: str) -> bool:
+    """``value``: a verdict, CHANGED or ANY. What is unknown is never left out: it is not unchanged."""
+    if staged is None:
+        return False
+    if staged["verdict"] == UNKNOWN or value == ANY:
+        return True
+    return bool(staged["changes"]) if value == CHANGED else staged["verdict"] == value
 
 
 def is_end(end: Mapping[str, Any], value: str) -> bool:

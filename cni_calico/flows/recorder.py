@@ -34,7 +34,7 @@ from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
 from cni_calico.flows.names import Deciders, EndName, Names
-from cni_calico.flows.query import Describer, FlowQuery
+from cni_calico.flows.query import STAGED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
 from cni_calico.flows.selection import Selection
@@ -96,7 +96,7 @@ class Recorder:
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
             self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock))) if allowed else None
-            self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock)
+            self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
@@ -180,8 +180,10 @@ class Recorder:
             return
         from cni_calico.flows.export.exporter import Exporter
 
-        find = self._deciders.get, self._names.get, self._judged.passed_by, self._names.is_here, self._elsewhere.find
-        self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, self._log, self._now, self._clock)
+        judged, names = self._judged, self._names
+        find = self._deciders.get, names.get, judged.passed_by, names.is_here, self._elsewhere.find
+        rest = judged.staged.pending, self._log, self._now, self._clock
+        self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, *rest)
         self._records.also = self._exporter.note
 
     def _go_on_exporting(self, exporter: Exporter) -> None:
@@ -206,12 +208,18 @@ class Recorder:
 
     # -- what is served ---------------------------------------------------------------------------------------------
 
-    def _describer(self, *, steps: bool, names: Sequence[GivenName] = ()) -> Describer:
+    def _describer(self, *, steps: bool, names: Sequence[GivenName] = (), staged: bool = False) -> Describer:
         given = GivenNames(names).get if names else None
         describer = Describer(
             self._names.node, self._deciders.get, self._names.get, given=given, labels_of=self._labels_of
         )
+        if steps or staged:
+            describer = replace(describer, staged_by=self._judged.staged.describe)
         return replace(describer, passed_by=self._judged.passed_by) if steps else describer
+
+    def _describer_for(self, request: FlowQuery) -> Describer:
+        staged = request.staged or any(one.field == STAGED for one in request.conditions)
+        return self._describer(steps=request.steps, names=request.names, staged=staged)
 
     def _labels_of(self, name: EndName) -> Mapping[str, str] | None:
         labels = self._names.labels_of(name)
@@ -224,7 +232,7 @@ class Recorder:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
         if request.follow and request.last is None and request.since is None:
             return
-        describer, ring = self._describer(steps=request.steps, names=request.names), self._ring
+        describer, ring = self._describer_for(request), self._ring
         if request.aggregate and request.last is None:
             yield from self._totals(request, describer)
             return

@@ -12,7 +12,7 @@ from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.given_names import GivenName
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
-from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, has_label, is_translated
+from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, has_label, is_translated, would_be
 from cni_calico.flows.records import FlowRecord
 
 AnyName = EndName | GivenName
@@ -78,6 +78,8 @@ class Selection:
             case "protocol":
                 protocol = _protocol(value.lower())
                 return lambda record: record.protocol == protocol
+            case "staged":
+                return lambda record: would_be(self._describer.staged(record), value)
             case _:
                 return self._decider(name, value)
 

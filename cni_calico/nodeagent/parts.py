@@ -39,6 +39,8 @@ from cni_calico.nodeagent.recording.elsewhere import ElsewhereTeller
 from cni_calico.nodeagent.recording.exporting import ExportTeller
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.recording.rules import RulesTeller
+from cni_calico.nodeagent.recording.staged import StagedRules
+from cni_calico.nodeagent.recording.staging import StagedFollower
 from cni_calico.nodeagent.runtimes.names import names_keeper
 from cni_calico.nodeagent.startup.completion import announce_network
 from cni_calico.nodeagent.startup.doubts import Doubt
@@ -84,7 +86,15 @@ class Parts:
             tell_lifelines=self._policy.use_sessions,
             tell_routes=self._note_routes,
         )
-        rules = RulesTeller(felix.policy.wake)
+        troubles = partial(_note, self.context.troubles)
+        staged = StagedRules(self.node, self._log, felix.policy.wake, troubles)
+        rules = RulesTeller(felix.policy.wake, staged=staged)
+        follower = StagedFollower(
+            self.context.followed,
+            staged,
+            stored=not self.context.is_kubernetes_datastore,
+            note=partial(troubles, "listings of staged policies"),
+        )
         self._recording = RecorderKeeper(
             self.node,
             settings.run_dir,
@@ -93,12 +103,12 @@ class Parts:
             environ,
             lambda work: felix.thread("flows", work),
             self.stopping,
-            partial(_note, self.context.troubles),
+            troubles,
             rules,
+            follower,
         )
-        felix.policy.rules.listener = rules
-        self._exporting = ExportTeller(settings.run_dir, self._log, partial(_note, self.context.troubles))
-        troubles = partial(_note, self.context.troubles)
+        felix.policy.rules.listener, felix.policy.rules.records = rules, staged
+        self._exporting = ExportTeller(settings.run_dir, self._log, troubles)
         self._elsewhere = ElsewhereTeller(self.context.followed, self.node, settings.run_dir, self._log, troubles)
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()

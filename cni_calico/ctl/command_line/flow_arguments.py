@@ -30,7 +30,9 @@ _FILTERS = (
     (("--verdict",), "verdict", "allowed|denied", "what was decided (also FORWARDED, DROPPED)"),
 )
 FIELDS_OF_OPTIONS = {option: field for options, field, *_ in _FILTERS for option in options}
-_LONG = {field: options[-1] if len(options[0]) == 2 else options[0] for options, field, *_ in _FILTERS}
+_LONG = {field: options[-1] if len(options[0]) == 2 else options[0] for options, field, *_ in _FILTERS} | {
+    "staged": "--staged"
+}
 
 
 class FilterAction(Action):
@@ -69,8 +71,28 @@ def add_flows(commands: Commands, common: CommandParser) -> None:
     flows.add_argument("--html", default="", metavar="FILE", help="write the page, with these flows inside")
 
 
+class StagedAction(Action):
+    """Shows what staged policies would do; with a value it is a filter, too."""
+
+    def __call__(self, _: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:
+        namespace.staged = True
+        if values != "any" or namespace.negate:
+            namespace.filters = [*(namespace.filters or ()), ("staged", str(values), bool(namespace.negate))]
+            namespace.negate = False
+
+
 def _add_filters(flows: CommandParser) -> None:
-    flows.set_defaults(filters=[], negate=False)
+    flows.set_defaults(filters=[], negate=False, staged=False)
+    flows.add_argument(
+        "--staged",
+        action=StagedAction,
+        nargs="?",
+        const="any",
+        default=False,
+        choices=("any", "allowed", "denied", "changed"),
+        dest="staged",
+        help="what staged policies would do; with a word only flows that would be so (or of which it is unknown)",
+    )
     for options, field, metavar, text in _FILTERS:
         flows.add_argument(
             *options, action=FilterAction, const=field, default=None, dest=f"by_{field}", metavar=metavar, help=text

@@ -25,6 +25,7 @@ FLOWS: Mapping[str, Help] = {
             ("flows --protocol udp --port 53 -n shop --verdict denied --fail-if-denied", "is DNS blocked, for a test"),
             ("flows --kubeconfig ~/.kube/config --node worker-1 --node worker-2", "of two nodes of a cluster"),
             ("flows --host", "of this host, even if there is a cluster"),
+            ("flows --staged changed --since 1h --aggregate", "what enforcing the staged policies would change"),
             ("flows --web --namespace shop", "as a page, until interrupted"),
             ("flows --html flows.html --since 8h", "as a page in a file"),
             ("flows --since 1h --first 1 --from-label app=web -o dict", "the first one of an hour, in full"),

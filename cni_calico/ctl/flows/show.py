@@ -15,12 +15,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cni_calico.ctl.flows.places import open_place
+from cni_calico.ctl.flows.staged import StagedSummary, describe_staged
 from cni_calico.ctl.output.texts import render_json, render_yaml
 from cni_calico.ctl.output.values import is_jsonpath, render_value
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.errors import InvalidConfig
-from cni_calico.flows.query import DENIED, Condition, FlowQuery
+from cni_calico.flows.query import DENIED, STAGED, Condition, FlowQuery
 
 _DEFAULT_LAST, DENIED_STATUS = 20, 3
 _WIDTHS = (23, 26, 26, 10, 7)
@@ -62,7 +63,8 @@ def parse_query_arguments(arguments: Namespace, now: datetime) -> FlowQuery:
     if last is first is None and since is None and until is None and not arguments.follow and not arguments.aggregate:
         last = _DEFAULT_LAST
     conditions = tuple(Condition(field, tuple(values), negated) for (field, negated), values in found.items())
-    return FlowQuery(conditions, last, since, until, arguments.follow, arguments.aggregate, first=first)
+    staged = arguments.staged or any(one.field == STAGED for one in conditions)
+    return FlowQuery(conditions, last, since, until, arguments.follow, arguments.aggregate, first=first, staged=staged)
 
 
 def _parse_when(text: str, name: str, now: datetime) -> float | None:
@@ -91,6 +93,7 @@ class FlowPrinter:
         self._kept: list[dict[str, Any]] = []
         self._headed = False
         self._ending: dict[str, Any] = {}
+        self._staged = StagedSummary()
         self.count = self.denied = 0
 
     def take(self, document: dict[str, Any]) -> None:
@@ -105,6 +108,7 @@ class FlowPrinter:
             return
         self.count += 1
         self.denied += document["verdict"] == DENIED
+        self._staged.add(document)
         if self._format == "jsonl" or (self._format == "json" and self._arguments.follow):
             self._arguments.say(json.dumps(document, ensure_ascii=False) + "\n")
         elif self._path and self._arguments.follow:
@@ -140,6 +144,8 @@ class FlowPrinter:
         """What is left to be printed at the end; losses go to standard error."""
         for text in (*describe_losses(self._ending.get("lost", ())), *describe_unanswered(self._ending)):
             self._arguments.note(text)
+        for text in self._staged.lines():
+            self._arguments.note(shown(text))
         if self._format == "json" and not self._arguments.follow:
             return render_json(self._kept)
         if self._format == "yaml" and not self._arguments.follow:
@@ -188,7 +194,9 @@ def row_of(document: Mapping[str, Any], *, wide: bool = False) -> tuple[str, ...
         _shown_end(document["destination"], wide=wide),
         shown(document["protocol"]) + (f"/{where}" if where is not None else ""),
         "DENIED" if document["verdict"] == DENIED else "allowed",
-        count + ", ".join(by) + (_shown_nodes(document) if wide else ""),
+        count
+        + ", ".join([*by, *filter(None, (shown(describe_staged(document)),))])
+        + (_shown_nodes(document) if wide else ""),
     )
 
 

@@ -16,7 +16,7 @@ from cni_calico.flows.deciders import Decider
 from cni_calico.flows.export.channels import is_plain, is_socket, open_local, open_server
 from cni_calico.flows.export.client import CollectorClient
 from cni_calico.flows.export.intervals import EndLabels, ExportedFlow, IntervalSums
-from cni_calico.flows.export.keys import KeyMaker
+from cni_calico.flows.export.keys import KeyMaker, PendingOf
 from cni_calico.flows.export.outbox import Outbox
 from cni_calico.flows.export.wanted import EXPORT, SOCKET, EndPath, ExportedEnd, Target, parse_export
 from cni_calico.flows.names import EndName, FollowedFile
@@ -43,6 +43,7 @@ class Exporter:
         passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None],
         is_here: Callable[[bytes], bool],
         elsewhere: Callable[[EndPath], ExportedEnd | None],
+        pending: PendingOf,
         log: Log,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -55,7 +56,7 @@ class Exporter:
         self._gone: dict[EndPath, ExportedEnd] = {}
         self._target = Target("")
         self._elsewhere = elsewhere
-        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here)
+        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here, pending)
         self._sums = IntervalSums(self._keys.keys, self._labels)
         self._server: CollectorClient | None = None
         self._local: CollectorClient | None = None

@@ -45,6 +45,9 @@ class FlowAction(IntEnum):
 class HitKind(IntEnum):
     CALICO = 1
     GLOBAL = 2
+    STAGED = 3
+    STAGED_GLOBAL = 4
+    STAGED_KUBERNETES = 5
     KUBERNETES = 6
     PROFILE = 9
     END_OF_TIER = 10
@@ -54,6 +57,9 @@ class HitKind(IntEnum):
 KINDS = {
     "NetworkPolicy": HitKind.CALICO,
     "GlobalNetworkPolicy": HitKind.GLOBAL,
+    "StagedNetworkPolicy": HitKind.STAGED,
+    "StagedGlobalNetworkPolicy": HitKind.STAGED_GLOBAL,
+    "StagedKubernetesNetworkPolicy": HitKind.STAGED_KUBERNETES,
     "KubernetesNetworkPolicy": HitKind.KUBERNETES,
     "KubernetesClusterNetworkPolicy": HitKind.CLUSTER,
     "Profile": HitKind.PROFILE,
@@ -79,7 +85,7 @@ class FlowEnd(NamedTuple):
 
 
 class ExportKey(NamedTuple):
-    """``port`` is 0 for ICMP."""
+    """``port`` is 0 for ICMP. ``pending``: the hits with the staged policies, () if there are none."""
 
     source: FlowEnd
     destination: FlowEnd
@@ -88,6 +94,7 @@ class ExportKey(NamedTuple):
     reporter: ReportingSide
     action: FlowAction
     hits: tuple[PolicyHit, ...]
+    pending: tuple[PolicyHit, ...] = ()
 
 
 def hit_of(decider: Decider) -> PolicyHit | None:
@@ -132,10 +139,14 @@ def _pass_hit(step: Mapping[str, Any]) -> PolicyHit | None:
     return PolicyHit(kind, step["namespace"], step["name"], step["tier"], FlowAction.PASS, step["rule"])
 
 
+PendingOf = Callable[[FlowRecord, bool], tuple[Decider, Iterable[Mapping[str, Any]]] | None]
+
+
 class KeyMaker:
     """``decider_of``, ``name_of``: what numbers stand for, None if unknown; ``shared``: what a workload's name is for
     others. ``passed_by``: the steps that passed a connection on before that decided, None if nobody knows. ``is_here``:
     whether the address of an end that has a name is one of this node's; others' sides are told by their own nodes.
+    ``pending``: what would decide about a side (ingress: True) with the staged policies, and the steps before it.
     """
 
     def __init__(
@@ -145,9 +156,10 @@ class KeyMaker:
         shared: Callable[[EndName], str],
         passed_by: Callable[[FlowRecord, Decider], Iterable[Mapping[str, Any]] | None] = lambda record, decider: None,
         is_here: Callable[[bytes], bool] = lambda address: True,
+        pending: PendingOf = lambda record, ingress: None,
     ) -> None:
         self._decider_of, self._name_of, self._shared, self._is_here = decider_of, name_of, shared, is_here
-        self._passed_by = passed_by
+        self._passed_by, self._pending = passed_by, pending
         self._made: dict[tuple[object, ...], tuple[ExportKey, ...]] = {}
 
     def forget(self) -> None:
@@ -191,7 +203,9 @@ class KeyMaker:
         for side, decider, denied in sides:
             hits = hits_of(decider, self._passed_by(record, decider) or ())
             action = FlowAction.DENY if denied else FlowAction.ALLOW
-            made.append(ExportKey(*ends, port, protocol, side, action, hits))
+            would = self._pending(record, side is ReportingSide.DESTINATION)
+            pending = () if would is None else hits_of(*would)
+            made.append(ExportKey(*ends, port, protocol, side, action, hits, pending))
         return tuple(made)
 
     def _allowing(self, number: int) -> Decider | None:

@@ -64,7 +64,10 @@ def _key(key: ExportKey) -> Any:
         proto=key.protocol,
         reporter=_number(key.reporter),
         action=_number(key.action),
-        policies=pb.PolicyTrace(enforced_policies=[_hit(at, hit) for at, hit in enumerate(key.hits)]),
+        policies=pb.PolicyTrace(
+            enforced_policies=[_hit(at, hit) for at, hit in enumerate(key.hits)],
+            pending_policies=[_hit(at, hit) for at, hit in enumerate(key.pending)],
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cni_calico.flows.deciders import END, REFUSED, Decider
+from cni_calico.flows.judging.allowance import Allowance
 from cni_calico.flows.judging.known import KnownRules
 from cni_calico.flows.packets import V4_BYTES, parts_of
 from cni_calico.policy.explain import Decision
@@ -19,7 +20,6 @@ from cni_calico.policy.judge.cells import JudgedPacket
 from cni_calico.policy.ports import ICMP, WITH_PORTS
 
 SETTLED_S = 3.0  # rules come within half a second; reports that had to wait in the kernel within two
-_SHARE_S = 0.01  # of each second, for judging what was not judged before
 _AGREED, _DOUBTS = 20_000, 1_000
 
 
@@ -33,20 +33,19 @@ class UnexplainedReport:
 
 
 class Agreement:
-    """``check`` each report, ``settle`` now and then. ``clock`` never steps; ``worked``: seconds that the
-    processor has worked for us. ``agreed``, ``disagreed``: reports;
-    ``unsettled``: that differ, and the rules had changed about that time; ``skipped``: not judged, because there was no
-    time, or nothing here that it could be about.
+    """``check`` each report, ``settle`` now and then. ``clock`` never steps; ``worked``: as for Allowance. ``agreed``,
+    ``disagreed``: reports; ``unsettled``: that differ, and the rules had changed about that time; ``skipped``: not
+    judged, because there was no time, or nothing here that it could be about.
     """
 
     def __init__(self, known: KnownRules, clock: Callable[[], float], worked: Callable[[], float]) -> None:
-        self._known, self._clock, self._worked = known, clock, worked
+        self._known, self._clock = known, clock
         self.agreed = self.disagreed = self.unsettled = self.skipped = 0
         self.last: UnexplainedReport | None = None
         self._agreed: set[tuple[bytes, int]] = set()
         self._doubts: deque[tuple[float, bytes, Decider]] = deque()
         self._version = -1
-        self._left_s, self._looked = _SHARE_S, clock()
+        self._allowance = Allowance(clock, worked)
 
     def check(self, key: bytes, number: int, decider: Decider | None) -> None:
         """``key``: as in ``flows.packets``."""
@@ -57,10 +56,13 @@ class Agreement:
         if alike in self._agreed:
             self.agreed += 1
             return
-        begun, worked = self._clock(), self._worked()
-        if decider is None or decider.index == REFUSED or not self._known.ready or not self._may_spend(begun):
+        if decider is None or decider.index == REFUSED or not self._known.ready or not self._allowance.is_left():
             self.skipped += 1
             return
+        with self._allowance:
+            self._compare(key, alike, decider)
+
+    def _compare(self, key: bytes, alike: tuple[bytes, int], decider: Decider) -> None:
         judged, lasts = self._judge(key, decider)
         if not judged:
             self.skipped += 1
@@ -71,10 +73,9 @@ class Agreement:
                     self._agreed.clear()
                 self._agreed.add(alike)
         elif len(self._doubts) < _DOUBTS:
-            self._doubts.append((begun, key, decider))
+            self._doubts.append((self._clock(), key, decider))
         else:
             self.skipped += 1
-        self._left_s -= self._worked() - worked
 
     def settle(self) -> Iterator[UnexplainedReport]:
         """What really differs, of what was in doubt long enough."""
@@ -90,12 +91,6 @@ class Agreement:
                 self.disagreed += 1
                 self.last = UnexplainedReport(key, decider, judged)
                 yield self.last
-
-    def _may_spend(self, now: float) -> bool:
-        """A share of the time; what one judgement took more is waited for."""
-        self._left_s = min(_SHARE_S, self._left_s + (now - self._looked) * _SHARE_S)
-        self._looked = now
-        return self._left_s > 0
 
     def _judge(self, key: bytes, decider: Decider) -> tuple[tuple[JudgedPacket, ...], bool]:
         """(what may be decided about the packet in that direction; whether it is the same for any source port)."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 from itertools import islice
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.wanted import (
@@ -36,9 +36,30 @@ from cni_calico.policy.wanted import (
 
 STANDS_IN = "denied"  # the annotation of rules that stand for what cannot be enforced
 BEGIN, PART, DONE = "begin", "part", "done"  # everything that was known is forgotten; a change; it may be judged by
+NAMES = "names"  # the staged policies, in the place of a change
 _MEMBERS, _RULES, _OTHERS = 2000, 200, 500  # in a piece
-_SIZE = 4
+_SIZE, _BEGINS = 4, b'["begin"'
+_STAGED = 1 << 31  # in the size of a message about what staged policies would make of the rules
 Batched = TypeVar("Batched")
+
+
+class StagedName(NamedTuple):
+    """A staged policy, of ``kind``; ``policy``: what it would be, or take away."""
+
+    policy: PolicyId
+    kind: str
+    name: str
+
+
+class AgentMessage(NamedTuple):
+    """``kind``: BEGIN, PART, DONE or NAMES. ``staged``: about the rules as they would be with the staged policies,
+    which are ``names``.
+    """
+
+    kind: str
+    changes: WantedChanges
+    staged: bool = False
+    names: tuple[StagedName, ...] = ()
 
 
 def render_nothing() -> Iterator[bytes]:
@@ -66,6 +87,19 @@ def render_changes(changes: WantedChanges) -> Iterator[bytes]:
     yield _message(DONE, None)
 
 
+def render_staged(messages: Iterable[bytes], names: Iterable[StagedName]) -> Iterator[bytes]:
+    """The messages, as being about the rules as they would be with these staged policies."""
+    for message in messages:
+        yield _as_staged(message)
+        if message[_SIZE:].startswith(_BEGINS):
+            for some in _batched([[_policy_id(one.policy), one.kind, one.name] for one in names], _OTHERS):
+                yield _as_staged(_message(NAMES, some))
+
+
+def _as_staged(message: bytes) -> bytes:
+    return (int.from_bytes(message[:_SIZE], "big") | _STAGED).to_bytes(_SIZE, "big") + message[_SIZE:]
+
+
 class Messages:
     """``take`` gives what is complete of a stream of messages."""
 
@@ -75,17 +109,22 @@ class Messages:
     def put(self, data: bytes) -> None:
         self._data += data
 
-    def take(self) -> tuple[str, WantedChanges] | None:
-        """(BEGIN, PART or DONE, what changes with a PART); None if no message is complete. Raises ValueError."""
+    def take(self) -> AgentMessage | None:
+        """None if no message is complete. Raises ValueError."""
         data = self._data
         if len(data) < _SIZE:
             return None
-        end = _SIZE + int.from_bytes(data[:_SIZE], "big")
+        size = int.from_bytes(data[:_SIZE], "big")
+        end = _SIZE + (size & ~_STAGED)
         if len(data) < end:
             return None
         try:
             kind, content = json.loads(data[_SIZE:end])
-            found = kind, WantedChanges() if content is None else _decode(content)
+            if kind == NAMES:
+                found = AgentMessage(kind, WantedChanges(), True, tuple(_name_of(*one) for one in content))
+            else:
+                changes = WantedChanges() if content is None else _decode(content)
+                found = AgentMessage(kind, changes, bool(size & _STAGED))
         except (TypeError, KeyError, AttributeError) as e:
             raise ValueError(f"it is not the agent's message: {e}") from e
         del data[:end]
@@ -219,6 +258,10 @@ def _decode(content: Mapping[str, Any]) -> WantedChanges:
         host_classes={intern(name): one and _host_class_of(name, one) for name, one in content.get("host_classes", ())},
         hosts={_key_of(key): one and WantedHost(_key_of(key), "", one) for key, one in content.get("hosts", ())},
     )
+
+
+def _name_of(policy: Any, kind: str, name: str) -> StagedName:
+    return StagedName(_policy_id_of(policy), str(kind), str(name))
 
 
 def _members_of(addresses: Any = None, nets: Any = None, ports: Any = None) -> Members:

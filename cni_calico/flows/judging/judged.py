@@ -15,13 +15,15 @@ from typing import Any
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport, point_of, repeats
+from cni_calico.flows.judging.allowance import Allowance
 from cni_calico.flows.judging.encoding import Messages
 from cni_calico.flows.judging.known import KnownRules
+from cni_calico.flows.judging.staged import StagedFlows, describe_step, never_moves
+from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.records import FlowRecord
 from cni_calico.log import Log
 from cni_calico.policy.explain import Decision
-from cni_calico.policy.judge.cells import Passed
 
 _STDIN = 0
 _PIECE, _AT_ONCE = 64 << 10, 512 << 10
@@ -40,11 +42,18 @@ class JudgedFlows:
     """``decider_of``: what a number stands for; ``clock`` never steps."""
 
     def __init__(
-        self, fd: int | None, decider_of: Callable[[int], Decider | None], log: Log, clock: Callable[[], float]
+        self,
+        fd: int | None,
+        decider_of: Callable[[int], Decider | None],
+        log: Log,
+        clock: Callable[[], float],
+        has_moved: Callable[[bytes, EndName], bool] = never_moves,
     ) -> None:
+        """``has_moved``: as for StagedFlows."""
         self._fd, self._decider_of, self._log, self._clock = fd, decider_of, log, clock
         self._messages, self._known = Messages(), KnownRules()
         self._agreement = Agreement(self._known, clock, time.thread_time)
+        self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved)
         self._said: float | None = None
         if fd is not None:
             os.set_blocking(fd, False)
@@ -66,7 +75,10 @@ class JudgedFlows:
             self._messages.put(data)
             try:
                 while (message := self._messages.take()) is not None:
-                    self._known.receive(*message, self._clock())
+                    if message.staged:
+                        self.staged.receive(message, self._clock())
+                    else:
+                        self._known.receive(message.kind, message.changes, self._clock())
             except ValueError as e:
                 self._stop(str(e))
                 return
@@ -74,12 +86,15 @@ class JudgedFlows:
     def _stop(self, why: str) -> None:
         self._fd = None  # it stays open: another file would become our standard input
         self._known.ready = False
+        self.staged.stop()
         self._log.warning(f"flows are not judged any more: {why}")
 
     def check(self, key: bytes, number: int) -> None:
         """Compare what the kernel has reported with what the rules in force say."""
         if number >= FIRST:
-            self._agreement.check(key, number, self._decider_of(number))
+            decider = self._decider_of(number)
+            self._agreement.check(key, number, decider)
+            self.staged.count(key, decider)
 
     def settle(self) -> None:
         """Say what differs, not too often."""
@@ -98,7 +113,7 @@ class JudgedFlows:
         for cell in self._known.cells(*ends, ingress=decider.ingress):
             judged = cell.find(*point)
             if repeats(decider, judged.decision):
-                return [_describe_step(step) for step in judged.passed]
+                return [describe_step(step) for step in judged.passed]
         return None
 
     def status(self) -> dict[str, Any]:
@@ -108,16 +123,8 @@ class JudgedFlows:
             "agreed": one.agreed,
             "disagreed": one.disagreed,
             "unjudged": one.skipped + one.unsettled,
+            **self.staged.status(),
         }
-
-
-def _describe_step(step: Passed) -> dict[str, Any]:
-    policy = step.policy
-    if policy is None:
-        return {"tier": step.tier, "endOfTier": True, "said": f"end of tier {step.tier} passes on"}
-    path = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
-    named = {"kind": policy.kind, "namespace": policy.namespace, "name": policy.name, "rule": step.rule}
-    return {"tier": step.tier, **named, "said": f"{path} rule {step.rule} passes on"}
 
 
 def _describe(difference: UnexplainedReport) -> str:

@@ -6,16 +6,24 @@ Rule: between the first and the last piece of a change nothing is judged. Nothin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from cni_calico.flows.judging.encoding import BEGIN, DONE, STANDS_IN
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.judge.cells import AskedEachTime, Cell
 from cni_calico.policy.judge.trace import Judge
-from cni_calico.policy.wanted import Packed, PolicyReach, Wanted, WantedChanges, WantedPolicy
+from cni_calico.policy.wanted import Packed, PolicyReach, Wanted, WantedChanges, WantedPolicy, WantedTier
 
 _CELLS, _SPANS, _ADDRESSES, _WORK = 4_000, 40_000, 10_000, 20_000
 PolicyName = tuple[str, str, str]  # kind, namespace, name
 _STAGES: tuple[PolicyReach, ...] = ("own", "forward", "beforeNat", "raw")
+
+
+class AskedWorkload(NamedTuple):
+    """What decides about some packets of a workload; ``tiers``: all that it has in that direction."""
+
+    cell: Cell | AskedEachTime
+    tiers: tuple[WantedTier, ...]
 
 
 class KnownRules:
@@ -64,6 +72,17 @@ class KnownRules:
         for reach in _STAGES:
             for group in self._judge.of_hosts(reach, "ingress" if ingress else "egress"):
                 yield self._judge.cell(group, source, destination, protocol)
+
+    def workload(self, source: Packed, destination: Packed, protocol: int, *, ingress: bool) -> AskedWorkload | None:
+        """Who is asked about packets between these addresses in that direction; None if no workload of this node has
+        the address, or several say that it is theirs.
+        """
+        keys = self._at.get(destination if ingress else source, ())
+        if len(keys) != 1:
+            return None
+        (key,) = keys
+        group = self._judge.of_workload(key, "ingress" if ingress else "egress")
+        return AskedWorkload(self._judge.cell(group, source, destination, protocol), self._judge.tiers(group))
 
     def cells_of_workload(
         self, source: Packed, destination: Packed, protocol: int, *, ingress: bool

@@ -42,6 +42,7 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.policy.budget import is_waiting
 from cni_calico.policy.confirmed import ClaimedEndpoint
+from cni_calico.policy.flushed import OtherNeeds
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.lifelines import Lifeline
 from cni_calico.policy.nodes import GraphRecord
@@ -90,7 +91,10 @@ class Rounds:
         self.schedule = Schedule(now)
         self._report.rules = rules or self._report.rules
         self._report.rules.begin()
-        kept, listeners = LastValid(files, log, state_dir), (self._put_workload, self._report.lost.put)
+        kept, listeners = (
+            LastValid(files, log, state_dir),
+            (self._put_workload, self._report.lost.put, self._report.rules.put),
+        )
         self.intake = Intake(node, graph, goal, kept, Spared(files, log, state_dir), listeners, now)
         self._state = EngineState.READING
 
@@ -147,18 +151,25 @@ class Rounds:
 
     def calculate(self) -> bool:
         """Calculate what changed; returns whether it needs other listings, which have to be read before ``once``."""
-        needed = self.intake.facts.needs
+        needed = self.needs
         if self._rules.are_out_of_date():
             self.configure(self._felix)
         changes = self.intake.flush(self._interfaces.take_changed(), self._report.figures.calculation)
         self._goal.update(changes)
         self._report.rules.note(changes)
+        self.intake.offer(self._report.rules.offer)
         addresses = self._interfaces.addresses
         addresses.read_again(self._goal)
         kubelet = self._context.kubernetes is not None
         self._report.lifelines.look_for_cuts(self._goal, self.intake.wanted, changes, addresses.owners, kubelet=kubelet)
         self._files.note(changes.endpoints)
-        return needed != self.intake.facts.needs
+        return needed != self.needs
+
+    @property
+    def needs(self) -> OtherNeeds:
+        """What else has to be read; enforcement does not begin later because somebody else wants to know more."""
+        own = self.intake.facts.needs
+        return self._report.rules.needs(own) if self.in_force else own
 
     def once(
         self,

@@ -24,6 +24,7 @@ from cni_calico.model.identity import container_name
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.recording import DISABLED
 from cni_calico.nodeagent.recording.rules import RulesTeller
+from cni_calico.nodeagent.recording.staging import StagedFollower
 
 FLAG = "-flow-recorder"
 _NAMES, _PROCESS = "names of flows", "the flow recorder"
@@ -55,10 +56,12 @@ class RecorderKeeper:
         stopping: threading.Event,
         tell: Callable[[str, str], object] = lambda part, why: None,
         rules: RulesTeller | None = None,
+        staged: StagedFollower | None = None,
     ) -> None:
         """``tell`` is called with a part and what is wrong with it, "" for nothing. ``rules`` tells the recorder which
-        are in force.
+        are in force, ``staged`` follows the staged policies for it.
         """
+        self._staged = staged
         self._rules = rules or RulesTeller(lambda: None)
         self._node, self._run_dir, self._path, self._log = node, run_dir, f"{run_dir}/{ENDS}", log
         self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
@@ -70,6 +73,8 @@ class RecorderKeeper:
 
     def use(self, flows: str, endpoints: Iterable[WorkloadEndpoint], kept_s: float = SUMS_KEPT_S) -> None:
         """``flows``: the parameter; ``endpoints``: this node's; ``kept_s``: how long sums are."""
+        if self._staged is not None:
+            self._staged.use(wanted=flows != DISABLED)
         if flows == DISABLED:
             self._wanted.clear()
             self._note_none()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from threading import Lock
 
 from cni_calico.flows.judging.encoding import render_changes, render_nothing, render_whole
+from cni_calico.nodeagent.recording.staged import StagedRules
 from cni_calico.policy.wanted import Wanted, WantedChanges
 
 _WAITING, _MEMBERS = 1000, 100_000  # changes, and members of sets in them; then everything is told anew
@@ -26,14 +27,16 @@ class RulesTeller:
     the engine tell, and look for what has changed.
     """
 
-    def __init__(self, wake: Callable[[], None], room: int = _ROOM) -> None:
-        """``room``: bytes that the socket takes."""
+    def __init__(self, wake: Callable[[], None], room: int = _ROOM, staged: StagedRules | None = None) -> None:
+        """``room``: bytes that the socket takes. ``staged``: what staged policies would make of the rules."""
         self.wake, self._room, self._lock = wake, room, Lock()
         self._ours: socket.socket | None = None
         self._knows_nothing = True
         self._queue: deque[Iterator[bytes]] = deque()
         self._members = 0  # of changes since the queue was empty, which may still be kept by it
         self._sending = memoryview(b"")
+        self.staged, self._told_staged = staged, True
+        self._staged_queue: deque[Iterator[bytes]] = deque()
 
     def listens(self) -> bool:
         return self._ours is not None
@@ -67,6 +70,8 @@ class RulesTeller:
         with self._lock:
             self._ours, self._knows_nothing = ours, True
             self._queue.clear()
+            self._staged_queue.clear()
+            self._told_staged = False
             self._sending = memoryview(b"")
         self.wake()
         return theirs
@@ -75,6 +80,7 @@ class RulesTeller:
         with self._lock:
             ours, self._ours = self._ours, None
             self._queue.clear()
+            self._staged_queue.clear()
         if ours is not None:
             ours.close()
 
@@ -83,6 +89,11 @@ class RulesTeller:
         ours = self._ours
         if ours is None:
             return False
+        if self.staged is not None and not self._staged_queue:
+            messages = self.staged.go_on(anew=not self._told_staged)
+            if messages is not None:
+                self._staged_queue.append(messages)
+            self._told_staged = True
         for _ in range(_AT_ONCE):
             if not self._sending:
                 message = self._next()
@@ -99,17 +110,19 @@ class RulesTeller:
         return True
 
     def _next(self) -> bytes | None:
+        """What is in force comes first."""
         while True:
             with self._lock:
-                if not self._queue:
+                queue = self._queue or self._staged_queue
+                if not queue:
                     return None
-                first = self._queue[0]
+                first = queue[0]
             message = next(first, None)
             if message is not None:
                 return message
             with self._lock:
-                if self._queue and self._queue[0] is first:
-                    self._queue.popleft()
+                if queue and queue[0] is first:
+                    queue.popleft()
 
 
 def _members_in(changes: WantedChanges) -> int:

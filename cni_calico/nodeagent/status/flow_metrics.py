@@ -79,6 +79,13 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
     for name, text, what in _COUNTERS:
         yield CounterMetricFamily(name, text, value=said[what])
     yield from _collect_export(said.get("export") or {})
+    if "staged" in said:
+        text = "Reports of connections that a staged policy would allow or deny, and whose verdict it would change."
+        staged = CounterMetricFamily("calico_flows_staged", text, labels=["policy", "result"])
+        for policy, results in said["staged"].items():
+            for result, count in results.items():
+                staged.add_metric([policy, result], count)
+        yield staged
 
 
 def _collect_export(said: Mapping[str, Any]) -> Iterator[Any]:

@@ -100,7 +100,7 @@ def hear(path: str) -> None:
         while data := file.read(64 << 10):
             messages.put(data)
             while (message := messages.take()) is not None:
-                known.receive(*message, 0.0)
+                known.receive(message.kind, message.changes, 0.0)
     spent = time.process_time() - begun
     print(f"heard      {spent * 1e3:9.1f} ms, {(resident_bytes() - before) / (1 << 20):.1f} MiB")
 

@@ -35,6 +35,7 @@ from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed import starting
 from cni_calico.nodeagent.policing.report.in_force import RulesListener
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
+from cni_calico.nodeagent.recording.rules import RulesTeller
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, host_namespace, namespace
@@ -365,7 +366,8 @@ def run_engine(
         felix = parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}).settings
         engine = PolicyEngine(context, NODE, tell, felix)
         if beside is not None:
-            engine.rules.listener = beside(engine.wake, stopping)
+            engine.rules.listener = listener = beside(engine.wake, stopping)
+            engine.rules.records = listener.staged if isinstance(listener, RulesTeller) else None
         if tunnels is not None:
             engine.use(felix, tunnels)
         install_from_environment(environ)

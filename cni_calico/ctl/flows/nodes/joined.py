@@ -14,6 +14,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
+from cni_calico.ctl.flows.staged import join_staged, require_staged
 from cni_calico.flows.query import ALLOWED, DENIED
 
 APART_S = 5.0  # the clocks of two nodes, and the time on the way
@@ -49,6 +50,7 @@ def parse_told(node: str, document: dict[str, Any]) -> ToldFlow:
         fits = fits and all(isinstance(one["said"], str) for one in document["decided"])
         fits = fits and all(map(_is_decision, document["decided"]))
         fits = fits and all(_is_count(document.get(name)) for name in _COUNTS)
+        require_staged(document.get("staged"))
         icmp = document.get("icmp")
         path = *ends[0], *ends[1], document["protocol"], icmp and (icmp["type"], icmp["code"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
@@ -139,6 +141,9 @@ def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, An
         "decided": [*source["decided"], *destination["decided"]],
         "how": "kernel" if source.get("how") == destination.get("how") == "kernel" else "unknown",
     }
+    staged = join_staged(source.get("staged"), destination.get("staged"))
+    if staged is not None:
+        found["staged"] = staged
     for name in _COUNTS:
         if destination.get(name) is None and source.get(name) is not None:
             found[name] = {"in": source[name].get("out"), "out": source[name].get("in")}

@@ -122,6 +122,10 @@ class Intake:
             listen(key, record)
         self._graph.put(key, record)
 
+    def offer(self, take: Callable[[Graph], None]) -> None:
+        """Hand over the graph, for somebody who only looks."""
+        take(self._graph)
+
     def flush(self, seen: Mapping[str, PresentInterface | None], calculation: Durations) -> WantedChanges:
         """What changed in what is wanted; ``facts`` are of now. ``seen``: this node's interfaces that have changed."""
         begun, before = self._now(), self.facts

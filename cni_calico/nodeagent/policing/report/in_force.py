@@ -6,10 +6,14 @@ nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from cni_calico.policy.wanted import Wanted, WantedChanges
+from cni_calico.model.keys import ResourceKey
+from cni_calico.policy.flushed import OtherNeeds
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import GraphRecord
+from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges
 
 _MOST = 100  # changes that wait because rounds fail; then everything is told anew
 
@@ -26,16 +30,60 @@ class RulesListener(Protocol):
     def tell_lifted(self) -> None: ...
 
 
+class RecordsListener(Protocol):
+    """Hears the records of policy, in force or not: ``begin`` with all of them (the budget of rules, and whom it
+    spares) if it ``wants_all``, then ``put`` while it ``hears``; ``forget`` if they begin anew. ``needs``: what else it
+    wants to be known.
+    """
+
+    @property
+    def wants_all(self) -> bool: ...
+
+    @property
+    def hears(self) -> bool: ...
+
+    @property
+    def needs(self) -> OtherNeeds: ...
+
+    def begin(
+        self, records: Iterable[tuple[ResourceKey, GraphRecord]], budget: int | None, spared: Mapping[PolicyId, int]
+    ) -> None: ...
+
+    def put(self, key: ResourceKey, record: GraphRecord | None) -> None: ...
+
+    def forget(self) -> None: ...
+
+
 class RulesInForce:
-    """For the engine's thread; ``listener`` may be set from any."""
+    """For the engine's thread; ``listener`` and ``records`` (who hears of records) may be set from any."""
 
     def __init__(self) -> None:
         self.listener: RulesListener | None = None
+        self.records: RecordsListener | None = None
         self._waiting: list[WantedChanges] | None = None
 
     def begin(self) -> None:
         """The changes that follow are from nothing on."""
         self._waiting = None
+        if self.records is not None:
+            self.records.forget()
+
+    def put(self, key: ResourceKey, record: GraphRecord | None) -> None:
+        """A record has come, or is gone."""
+        if self.records is not None and self.records.hears:
+            self.records.put(key, record)
+
+    def offer(self, graph: Graph) -> None:
+        """All records, to who wants them."""
+        if self.records is not None and self.records.wants_all:
+            self.records.begin(graph.records(), graph.budget, graph.spared)
+
+    def needs(self, own: OtherNeeds) -> OtherNeeds:
+        """What has to be known besides, for the engine and for who hears of records."""
+        if self.records is None:
+            return own
+        others = self.records.needs
+        return OtherNeeds(own.endpoints or others.endpoints, own.services or others.services)
 
     def note(self, changes: WantedChanges) -> None:
         """They are calculated, and not in force yet."""

@@ -57,6 +57,28 @@ def test_both_sides_of_an_allowed_connection() -> None:
     assert destination.hits == (PolicyHit(HitKind.CALICO, "shop", "db", "default", FlowAction.ALLOW, 2),)
 
 
+def test_what_would_decide_with_the_staged_policies() -> None:
+    def pending(_: FlowRecord, ingress: bool) -> tuple[Decider, list[dict[str, Any]]] | None:
+        passed = {"tier": "platform", "kind": "StagedGlobalNetworkPolicy", "namespace": "", "name": "teams", "rule": 3}
+        return (replace(DECIDERS[IN_DENIED], kind="StagedNetworkPolicy"), [passed]) if ingress else None
+
+    maker = KeyMaker(DECIDERS.get, NAMES.get, lambda name: name.name, pending=pending)
+    source, destination = maker.keys(record())
+    assert source.pending == () and destination.hits == keys()[1].hits
+    assert destination.pending == (
+        PolicyHit(HitKind.STAGED_GLOBAL, "", "teams", "platform", FlowAction.PASS, 3),
+        PolicyHit(
+            HitKind.END_OF_TIER,
+            "",
+            "",
+            "default",
+            FlowAction.DENY,
+            -1,
+            PolicyHit(HitKind.STAGED, "shop", "db", "default", None, 0),
+        ),
+    )
+
+
 def test_a_denied_one_is_allowed_by_the_side_before() -> None:
     source, destination = keys(flags=DENIED, ingress=0, denied_by=IN_DENIED)
     assert (source.reporter, source.action) == (ReportingSide.SOURCE, FlowAction.ALLOW)

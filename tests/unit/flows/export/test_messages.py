@@ -192,12 +192,16 @@ def read_update(data: bytes) -> ExportedFlow:
     flow = one(inner)
     labels = [tuple(value.decode() for number, value in fields(inner) if number == which) for which in (4, 5)]
     key = one(flow[1])
-    hits = [read_hit(hit, at) for at, (_, hit) in enumerate(fields(key.get(15, b"")))]
+    trace = list(fields(key.get(15, b"")))
+    hits, pending = (
+        tuple(read_hit(hit, at) for at, hit in enumerate(hit for number, hit in trace if number == which))
+        for which in (1, 2)
+    )
     assert [text(key, number) for number in (8, 9, 10)] == ["-"] * 3 and 11 not in key
     ends = [
         FlowEnd(EndType(key[kind]), text(key, space), text(key, name)) for name, space, kind in ((1, 2, 3), (4, 5, 6))
     ]
-    made = ExportKey(*ends, key.get(7, 0), text(key, 12), ReportingSide(key[13]), FlowAction(key[14]), tuple(hits))
+    made = ExportKey(*ends, key.get(7, 0), text(key, 12), ReportingSide(key[13]), FlowAction(key[14]), hits, pending)
     assert flow.get(2, 0) == flow.get(3, 0)
     return ExportedFlow(made, flow.get(2, 0), *labels, *(flow.get(number, 0) for number in range(6, 13)))
 
@@ -225,6 +229,7 @@ KEYS = st.builds(
     st.sampled_from(ReportingSide),
     st.sampled_from(FlowAction),
     st.lists(HITS, max_size=3).map(tuple),
+    st.lists(HITS, max_size=2).map(tuple),
 )
 LABELS = st.lists(TEXTS, max_size=4).map(tuple)
 FLOWS = st.builds(ExportedFlow, KEYS, COUNTS, LABELS, LABELS, *[COUNTS] * 7)

@@ -51,7 +51,7 @@ def feed(known: KnownRules, sent: Iterable[bytes], size: int) -> None:
     for at in range(0, len(data), size):
         messages.put(data[at : at + size])
         while (message := messages.take()) is not None:
-            known.receive(*message, 1.0)
+            known.receive(message.kind, message.changes, 1.0)
 
 
 def renamed(wanted: Wanted) -> Wanted:

@@ -52,7 +52,7 @@ class Told:
                 assert not more
                 return
             while (message := self.messages.take()) is not None:
-                self.known.receive(*message, 0.0)
+                self.known.receive(message.kind, message.changes, 0.0)
 
     def allows(self, port: int) -> bool:
         packet = tcp(1, port)

@@ -1,0 +1,239 @@
+"""What staged policies would do to connections, by the rules that the agent says there would be.
+
+Rule: it is judged when somebody asks, by the rules of now and as they would be, and counted when the kernel reports.
+What cannot be judged (an end that is another one by now, source ports that are not known) is unknown, never unchanged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cni_calico.flows.deciders import END, FIRST, Decider
+from cni_calico.flows.judging.agreement import point_of
+from cni_calico.flows.judging.allowance import Allowance
+from cni_calico.flows.judging.encoding import BEGIN, AgentMessage, StagedName
+from cni_calico.flows.judging.known import AskedWorkload, KnownRules
+from cni_calico.flows.names import EndName
+from cni_calico.flows.packets import parts_of
+from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN, describe_decider
+from cni_calico.flows.records import FlowRecord
+from cni_calico.policy.explain import Decision
+from cni_calico.policy.judge.cells import JudgedPacket, Passed
+from cni_calico.policy.judge.compare import verdict_of
+from cni_calico.policy.judge.staged import JudgedByTiers, StagedResult, staged_results
+from cni_calico.policy.ports import WITH_PORTS
+from cni_calico.policy.wanted import PolicyId, WantedTier
+
+_REMEMBERED = 20_000
+MOST_COUNTED, OTHERS = 500, "other"  # policies with a count of their own
+_DIRECTIONS = (False, True)  # ingress
+
+
+def never_moves(address: bytes, name: EndName) -> bool:
+    return False
+
+
+class WouldBe(NamedTuple):
+    """One side of a connection, now and with the staged policies."""
+
+    ingress: bool
+    was: JudgedByTiers
+    would: JudgedByTiers
+
+
+class StagedFlows:
+    """``receive`` what is about staged policies. ``has_moved``: whether an address of this node is not that end's any
+    more. ``counts``: reports, by policy and result; ``uncounted``: those that there was no time for.
+    """
+
+    def __init__(
+        self, enforced: KnownRules, allowance: Allowance, has_moved: Callable[[bytes, EndName], bool] = never_moves
+    ) -> None:
+        self._enforced, self._would, self._has_moved, self._allowance = enforced, KnownRules(), has_moved, allowance
+        self._names: dict[PolicyId, StagedName] = {}
+        self._counted: dict[tuple[bytes, bool], tuple[tuple[str, StagedResult], ...]] = {}
+        self._version = -1, -1
+        self.counts: Counter[tuple[str, StagedResult]] = Counter()
+        self.uncounted = 0
+
+    def receive(self, message: AgentMessage, now: float) -> None:
+        if message.kind == BEGIN:
+            self._names = {}
+        self._names |= {one.policy: one for one in message.names}
+        self._would.receive(message.kind, message.changes, now)
+
+    def stop(self) -> None:
+        self._would.ready = False
+
+    @property
+    def ready(self) -> bool:
+        return self._would.ready and self._enforced.ready
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    def count(self, key: bytes, decider: Decider | None) -> None:
+        """The kernel has reported a decision. ``key``: as in ``flows.packets``."""
+        if not self.ready or decider is None:
+            return
+        version = self._enforced.version, self._would.version
+        if version != self._version:
+            self._version = version
+            self._counted.clear()
+        alike = key[:-4] + key[-2:], decider.ingress
+        known = self._counted.get(alike)
+        if known is None:
+            if not self._allowance.is_left():
+                self.uncounted += 1
+                return
+            with self._allowance:
+                known, lasts = self._results(key, ingress=decider.ingress)
+            if lasts:
+                if len(self._counted) >= _REMEMBERED:
+                    self._counted.clear()
+                self._counted[alike] = known
+        for result in known:
+            self.counts[result] += 1
+
+    def _results(self, key: bytes, *, ingress: bool) -> tuple[tuple[tuple[str, StagedResult], ...], bool]:
+        """(what is counted, whether it is the same for any source port)."""
+        source, destination, protocol, *_ = parts_of(key)
+        asked = source, destination, protocol
+        was, would = (known.workload(*asked, ingress=ingress) for known in (self._enforced, self._would))
+        if was is None or would is None:
+            return (), True
+        point = point_of(key)
+        found = staged_results(
+            JudgedByTiers(was.cell.find(*point), was.tiers),
+            JudgedByTiers(would.cell.find(*point), would.tiers),
+            self._names,
+        )
+        lasts = not (was.cell.asks_seconds or would.cell.asks_seconds)
+        return tuple((self._label(policy), result) for policy, result in found), lasts
+
+    def _label(self, policy: PolicyId) -> str:
+        one = self._names[policy]
+        shown = f"{one.kind} {policy.namespace}/{one.name}" if policy.namespace else f"{one.kind} {one.name}"
+        known = {name for name, _ in self.counts}
+        return shown if shown in known or len(known) < MOST_COUNTED else OTHERS
+
+    # -- describing ---------------------------------------------------------------------------------------------------
+
+    def describe(
+        self, record: FlowRecord, source: EndName | None, destination: EndName | None
+    ) -> dict[str, Any] | None:
+        """What would be decided about a connection, for its document; None if there are no staged policies, or the
+        decision was not a workload's policies'. ``source``, ``destination``: the names of its ends.
+        """
+        if not self.ready or any(number < FIRST for number in record.numbers()):
+            return None
+        sides = self._sides(record, {False: source, True: destination})
+        if sides is None:
+            return {"verdict": UNKNOWN, "decided": []}
+        if not sides:
+            return None
+        was, would = (
+            next((DENIED for one in side if verdict_of(one.judged) == "Deny"), ALLOWED)
+            for side in ([one.was for one in sides], [one.would for one in sides])
+        )
+        decided = [self._describe(one) for one in sides]
+        if would == DENIED:
+            decided = decided[: 1 + next(n for n, one in enumerate(decided) if one["action"] == "Deny")]
+        policies = [
+            {"policy": self._label(policy), "result": result.value}
+            for one in sides
+            for policy, result in staged_results(one.was, one.would, self._names)
+        ]
+        return {"verdict": would, "changes": was != would, "decided": decided, "policies": policies}
+
+    def pending(self, record: FlowRecord, ingress: bool) -> tuple[Decider, list[dict[str, Any]]] | None:
+        """What would decide about one side of it, and the steps before; None if that is not known."""
+        if not self.ready:
+            return None
+        asked = self._would.workload(record.source, record.destination, record.protocol, ingress=ingress)
+        if asked is None or asked.cell.asks_seconds:
+            return None
+        judged = asked.cell.find(*point_of(record.key))
+        assert judged.decision is not None  # a workload's is always decided
+        decider, _ = self._decider(judged.decision, asked.tiers, ingress=ingress)
+        return decider, [self._describe_pass(step) for step in judged.passed]
+
+    def _sides(self, record: FlowRecord, names: dict[bool, EndName | None]) -> list[WouldBe] | None:
+        """Of those ends that are workloads here; None if one of them cannot be judged."""
+        found = []
+        for ingress in _DIRECTIONS:
+            name = names[ingress]
+            address = record.destination if ingress else record.source
+            if name is not None and self._has_moved(address, name):
+                return None
+            side = self._side(record, ingress=ingress)
+            if side is None:
+                continue
+            if isinstance(side, str):
+                return None
+            found.append(side)
+        return found or ([] if not any(names.values()) else None)
+
+    def _side(self, record: FlowRecord, *, ingress: bool) -> WouldBe | str | None:
+        """None: no workload of this node; a text: why it is not known."""
+        asked = record.source, record.destination, record.protocol
+        was, would = (known.workload(*asked, ingress=ingress) for known in (self._enforced, self._would))
+        if was is None or would is None:
+            return None
+        before, after = self._judge(was, record), self._judge(would, record)
+        if before is None or after is None:
+            return "the source port decides, and sums have none"
+        return WouldBe(ingress, JudgedByTiers(before, was.tiers), JudgedByTiers(after, would.tiers))
+
+    def _judge(self, asked: AskedWorkload, record: FlowRecord) -> JudgedPacket | None:
+        if asked.cell.asks_seconds and record.protocol in WITH_PORTS and not record.sport:
+            return None
+        return asked.cell.find(*point_of(record.key))
+
+    def _describe(self, one: WouldBe) -> dict[str, Any]:
+        judged, tiers = one.would
+        assert judged.decision is not None  # a workload's is always decided
+        decider, staged = self._decider(judged.decision, tiers, ingress=one.ingress)
+        found = describe_decider(0, decider, denied=decider.action == "Deny")
+        passed = [self._describe_pass(step) for step in judged.passed]
+        before = "(policies: " if decider.index == END else ": "
+        said = found["said"].replace(before, f"{before}staged ", 1) if staged else found["said"]
+        return {**found, "staged": staged, "passed": passed, "said": said}
+
+    def _decider(self, decision: Decision, tiers: tuple[WantedTier, ...], *, ingress: bool) -> tuple[Decider, bool]:
+        policy, index = decision.policy, END if decision.rule is None else decision.rule
+        if policy is None and decision.tier:
+            policy = next((tier.policies[-1] for tier in tiers if tier.name == decision.tier), None)
+        if policy is None:
+            return Decider("", "", "", decision.tier, ingress, index, decision.verdict), False
+        name = self._names.get(policy)
+        kind, shown = (policy.kind, policy.name) if name is None else (name.kind, name.name)
+        decider = Decider(kind, policy.namespace, shown, decision.tier, ingress, index, decision.verdict)
+        return decider, name is not None
+
+    def _describe_pass(self, step: Passed) -> dict[str, Any]:
+        name = None if step.policy is None else self._names.get(step.policy)
+        found = describe_step(step)
+        return (
+            found if name is None else {**found, "kind": name.kind, "staged": True, "said": f"staged {found['said']}"}
+        )
+
+    def status(self) -> dict[str, Any]:
+        """``staged``: of each policy what was counted; absent if there are none and were none."""
+        if not self.counts and not self._names:
+            return {}
+        counted: dict[str, dict[str, int]] = {}
+        for (policy, result), count in sorted(self.counts.items()):
+            counted.setdefault(policy, {})[result.value] = count
+        return {"staged": counted, "staged_policies": len(self._names), "staged_uncounted": self.uncounted}
+
+
+def describe_step(step: Passed) -> dict[str, Any]:
+    """A tier that passed on, for documents."""
+    policy = step.policy
+    if policy is None:
+        return {"tier": step.tier, "endOfTier": True, "said": f"end of tier {step.tier} passes on"}
+    path = f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+    named = {"kind": policy.kind, "namespace": policy.namespace, "name": policy.name, "rule": step.rule}
+    return {"tier": step.tier, **named, "said": f"{path} rule {step.rule} passes on"}

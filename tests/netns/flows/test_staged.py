@@ -1,0 +1,104 @@
+"""What staged policies would do to real packets: said of each, counted, and never done."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_calico.ctl.main import run
+from cni_calico.daemon.supervisor import own_command
+from cni_calico.datastore.local.store import LocalStore
+from cni_calico.log import Log
+from cni_calico.nodeagent.policing.report.in_force import RulesListener
+from cni_calico.nodeagent.recording.keeper import RecorderKeeper
+from cni_calico.nodeagent.recording.rules import RulesTeller
+from cni_calico.nodeagent.recording.staged import StagedRules
+from cni_calico.nodeagent.recording.staging import StagedFollower
+from cni_calico.nodeagent.status.flow_metrics import collect_flows
+from tests.deadlines import until
+from tests.netns.flows.test_judging import Judged, policy
+from tests.netns.policing.lab import NODE, lab
+
+pytestmark = [pytest.mark.netns]
+NAME = "StagedGlobalNetworkPolicy p"
+
+
+def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesListener]:
+    """What follows staged policies, and the recorder's keeper, in the engine's process, as in the agent."""
+
+    def start(wake: Callable[[], None], stopping: threading.Event) -> RulesListener:
+        log = Log("debug", str(root / "recorder.log"), stderr=False)
+        staged = StagedRules(NODE, log, wake)
+        rules = RulesTeller(wake, staged=staged)
+        follower = StagedFollower(LocalStore(str(root / "store.db")), staged, stored=False)
+        environ = {**os.environ, "CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")}
+
+        def start_thread(work: Callable[[], None]) -> None:
+            threading.Thread(target=work, daemon=True).start()
+
+        keeper = RecorderKeeper(
+            NODE, str(root / "run"), log, own_command(), environ, start_thread, stopping, rules=rules, staged=follower
+        )
+        keeper.use("Enabled", ())
+        return rules
+
+    return start
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Iterator[Judged]:
+    with lab(tmp_path) as made:
+        made.put_profile("kns.default")
+        made.add("a", "10.77.0.1", "fd00:77::1", app="a")
+        made.add("b", "10.77.0.2", "fd00:77::2", app="b")
+        made.put("GlobalNetworkPolicy", "p", policy(80))
+        made.beside = beside(tmp_path)
+        made.start(FELIX_FLOWS="Enabled")
+        made.until_in_force(policies=1, endpoints=2)
+        one = Judged(made, tmp_path)
+        one.until("the recorder knows the rules", lambda said: said.get("judges", False))
+        yield one
+
+
+def flows(seen: Judged, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert run(["flows", "-o", "jsonl", *words], {"CALICO_RUN_DIR": str(seen.root / "run")}) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_what_would_be_is_said_and_is_not(staging: Judged, capsys: pytest.CaptureFixture[str]) -> None:
+    lab, seen = staging.lab, staging
+    lab.put("StagedGlobalNetworkPolicy", "p", {**policy(81), "stagedAction": "Set"})
+    seen.until("the recorder knows the staged policy", lambda said: said.get("staged_policies") == 1)
+    assert lab.passes("a", "b", 80, sport=3001) and not lab.passes("a", "b", 81, sport=3002)  # what is enforced stays
+    expected = {"allow": 1, "deny": 1, "changed": 2}
+    seen.until("both are counted", lambda said: said["staged"].get(NAME) == expected)
+    found = {one["destination"]["port"]: one for one in flows(seen, capsys, "--staged", "changed", "--since", "1h")}
+    assert {port: (one["verdict"], one["staged"]["verdict"]) for port, one in found.items()} == {
+        80: ("allowed", "denied"),
+        81: ("denied", "allowed"),
+    }
+    assert found[81]["staged"]["decided"][-1]["said"] == "ingress: staged p rule 0"
+    samples = {
+        tuple(sample.labels.values()): sample.value
+        for family in collect_flows(str(seen.root / "run"))
+        for sample in family.samples
+        if sample.name == "calico_flows_staged_total"
+    }
+    assert samples == {(NAME, result): float(count) for result, count in expected.items()}
+    # what would be without the policy: the profile decides
+    lab.put("StagedGlobalNetworkPolicy", "p", {"stagedAction": "Delete"})
+
+    def is_deleted() -> bool:
+        (one,) = flows(seen, capsys, "--port", "81", "--staged", "--since", "1h")
+        return one["staged"]["decided"][-1]["said"] == "ingress: profile kns.default rule 0"
+
+    until(is_deleted, "removing the policy would let the profile decide", pause_s=0.1)
+    lab.remove("StagedGlobalNetworkPolicy", "p")
+    seen.until("nothing is staged", lambda said: not said.get("staged_policies"))
+    assert all("staged" not in one for one in flows(seen, capsys, "--staged", "--since", "1h"))
