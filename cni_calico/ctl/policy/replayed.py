@@ -8,14 +8,15 @@ owner's other pods, if these agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
 from cni_calico.ctl.policy.end_names import EndNames
-from cni_calico.ctl.policy.records import PolicyRecords, workload_name
+from cni_calico.ctl.policy.flow_ends import FlowEnds, ReplayedEnd, SeenConnections, Uncertain
+from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import Decision
@@ -25,21 +26,9 @@ from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Direction, Packed, Wanted
 
 _NUMBERS = {name: number for number, name in PROTOCOL_NAMES.items()}
-_SIDES = ("src", "dst")
 _REMEMBERED = 100_000  # verdicts
-_GONE = "a pod that is gone, and has no others of its owner"
-_NETWORK = "addresses that are recorded as a network"
 _PORTS = "the source port decides, and sums have none"
 _HOST = "decided by a host endpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedEnd:
-    """``key``: the workload; None: an address outside. ``token``: equal for equal ones."""
-
-    key: ResourceKey | None
-    address: Packed
-    token: int | Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +40,14 @@ class JudgedFlow:
 
 
 @dataclass(slots=True)
-class ReplayedRow:
-    """Flows that change in one way. ``connections``: as the reporter counted that saw more of them."""
+class ReplayedRow(SeenConnections):
+    """Flows that change in one way."""
 
-    source: str
-    destination: str
-    traffic: str
-    before: JudgedFlow
-    after: JudgedFlow
-    seen: dict[str, int] = field(default_factory=dict)
-    last: str = ""
-
-    def add(self, reporter: str, connections: int, last: str) -> None:
-        self.seen[reporter] = self.seen.get(reporter, 0) + connections
-        self.last = max(self.last, last)
-
-    @property
-    def connections(self) -> int:
-        others = sum(number for who, number in self.seen.items() if who not in _SIDES)
-        return max(self.seen.get(who, 0) for who in _SIDES) + others
-
-
-class Uncertain(Exception):
-    """Its text is the reason."""
+    source: str = field(kw_only=True)
+    destination: str = field(kw_only=True)
+    traffic: str = field(kw_only=True)
+    before: JudgedFlow = field(kw_only=True)
+    after: JudgedFlow = field(kw_only=True)
 
 
 RowName = tuple[str, str, str, int, int]  # the ends, the traffic, and which verdicts
@@ -94,19 +68,8 @@ class Replay:
         self._judges = WorkloadJudge(before), WorkloadJudge(after)
         self._keys = before.endpoints.keys() & after.endpoints.keys()
         self._addresses = {key: before.endpoints[key].addresses for key in self._keys}
-        self._at: dict[Packed, ResourceKey] = {
-            address: key for key, addresses in self._addresses.items() for address in addresses
-        }
-        self._named: dict[tuple[str, str], ResourceKey] = {}
-        self._owned: dict[tuple[str, str], list[ResourceKey]] = {}
-        for key, record in records.endpoints.items():
-            if key in self._keys:
-                name = workload_name(key, record)
-                self._named[key.namespace, name] = key
-                for owner in _owners(name):
-                    self._owned.setdefault((key.namespace, owner), []).append(key)
+        self._ends = FlowEnds(records.endpoints, self._addresses, self._kind)
         self._known: dict[tuple[int | Packed, ...], tuple[JudgedFlow, JudgedFlow]] = {}
-        self._ends: dict[tuple[str, str, int], ReplayedEnd] = {}
         self._verdicts: dict[tuple[bool, Decision | None], JudgedFlow] = {}
         self._verdict_of: dict[int, tuple[Decision, JudgedFlow]] = {}  # by which object the decision is
 
@@ -122,7 +85,7 @@ class Replay:
                 self.others += connections
                 return
             try:
-                source, destination = (self._end(end) for end in ends)
+                source, destination = (self._ends.find(end) for end in ends)
                 if source.key is None and destination.key is None:
                     raise Uncertain(_HOST)
                 point = _point(flow, protocol, len(source.address))
@@ -158,7 +121,9 @@ class Replay:
         at = *names, id(before), id(after)
         found = rows.get(at)
         if found is None:
-            found = rows[at] = ReplayedRow(*names, before, after)
+            found = rows[at] = ReplayedRow(
+                source=names[0], destination=names[1], traffic=traffic, before=before, after=after
+            )
         return found
 
     def _verdict(self, by: Decision | None, *, denied: bool) -> JudgedFlow:
@@ -176,36 +141,6 @@ class Replay:
         return str(ip_address(end.address)) if end.key is None else self._names.group_of(end.key)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
-
-    def _end(self, end: Mapping[str, Any]) -> ReplayedEnd:
-        if end.get("kind") == "network":
-            raise Uncertain(_NETWORK)
-        if "name" not in end:
-            packed = ip_address(end["ip"]).packed
-            return ReplayedEnd(self._at.get(packed), packed, packed)
-        at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
-        known = self._ends.get(at)
-        if known is None:
-            known = self._ends[at] = self._named_end(end, ip_address(end["ip"]).packed)
-        return known
-
-    def _named_end(self, end: Mapping[str, Any], packed: Packed) -> ReplayedEnd:
-        key = self._named.get((end["namespace"], end["name"])) or self._sibling(end["namespace"], end["name"])
-        if key is None:
-            raise Uncertain(_GONE)
-        address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
-        if address is None:
-            raise Uncertain(_GONE)
-        return ReplayedEnd(key, address, len(self._ends))
-
-    def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
-        """Another pod of the same owner, if all of them are alike."""
-        for owner in _owners(name):
-            its = self._owned.get((namespace, owner))
-            if its:
-                kinds = {self._kind(key) for key in its}
-                return its[0] if len(kinds) == 1 else None
-        return None
 
     def _kind(self, key: ResourceKey) -> tuple[object, ...]:
         found: list[object] = []
@@ -251,12 +186,6 @@ class Replay:
             if by.verdict == "Deny":
                 return self._verdict(by, denied=True)
         return self._verdict(by, denied=False)
-
-
-def _owners(name: str) -> Iterable[str]:
-    """What pods of one owner have in common, the longest first: a ReplicaSet's, then a Deployment's."""
-    parts = name.split("-")
-    return ["-".join(parts[:-cut]) for cut in (1, 2) if len(parts) > cut]
 
 
 def _number(protocol: str) -> int:

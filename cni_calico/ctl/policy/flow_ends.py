@@ -1,0 +1,109 @@
+"""The ends of recorded flows: which workload of now is meant, or which address outside.
+
+Rule: an end is found or it is uncertain, with the reason. A pod that is gone is as its owner's other pods, if these are
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
+
+from cni_calico.ctl.policy.records import workload_name
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.wanted import Packed
+
+_SIDES = ("src", "dst")
+_GONE = "a pod that is gone, and has no others of its owner"
+_NETWORK = "addresses that are recorded as a network"
+
+
+class Uncertain(Exception):
+    """Its text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedEnd:
+    """``key``: the workload; None: an address outside. ``token``: equal for equal ones."""
+
+    key: ResourceKey | None
+    address: Packed
+    token: int | Packed
+
+
+@dataclass(slots=True)
+class SeenConnections:
+    """``connections``: as the reporter counted that saw more of them; ``last``: when the last one was."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+    last: str = ""
+
+    def add(self, reporter: str, connections: int, last: str) -> None:
+        self.seen[reporter] = self.seen.get(reporter, 0) + connections
+        self.last = max(self.last, last)
+
+    @property
+    def connections(self) -> int:
+        others = sum(number for who, number in self.seen.items() if who not in _SIDES)
+        return max(self.seen.get(who, 0) for who in _SIDES) + others
+
+
+class FlowEnds:
+    """``addresses``: of each workload that may be meant. ``kind``: what alike workloads have in common."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[ResourceKey, WorkloadEndpoint],
+        addresses: Mapping[ResourceKey, tuple[Packed, ...]],
+        kind: Callable[[ResourceKey], Hashable],
+    ) -> None:
+        self._addresses, self._kind = addresses, kind
+        self._at: dict[Packed, ResourceKey] = {address: key for key, its in addresses.items() for address in its}
+        self._named: dict[tuple[str, str], ResourceKey] = {}
+        self._owned: dict[tuple[str, str], list[ResourceKey]] = {}
+        for key, record in endpoints.items():
+            if key in addresses:
+                name = workload_name(key, record)
+                self._named[key.namespace, name] = key
+                for owner in _owners(name):
+                    self._owned.setdefault((key.namespace, owner), []).append(key)
+        self._ends: dict[tuple[str, str, int], ReplayedEnd] = {}
+
+    def find(self, end: Mapping[str, Any]) -> ReplayedEnd:
+        """Of an end in a document of ``calicoctl flows``. Raises Uncertain; KeyError, TypeError, ValueError."""
+        if end.get("kind") == "network":
+            raise Uncertain(_NETWORK)
+        if "name" not in end:
+            packed = ip_address(end["ip"]).packed
+            return ReplayedEnd(self._at.get(packed), packed, packed)
+        at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
+        known = self._ends.get(at)
+        if known is None:
+            known = self._ends[at] = self._named_end(end, ip_address(end["ip"]).packed)
+        return known
+
+    def _named_end(self, end: Mapping[str, Any], packed: Packed) -> ReplayedEnd:
+        key = self._named.get((end["namespace"], end["name"])) or self._sibling(end["namespace"], end["name"])
+        if key is None:
+            raise Uncertain(_GONE)
+        address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
+        if address is None:
+            raise Uncertain(_GONE)
+        return ReplayedEnd(key, address, len(self._ends))
+
+    def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
+        """Another pod of the same owner, if all of them are alike."""
+        for owner in _owners(name):
+            its = self._owned.get((namespace, owner))
+            if its:
+                return its[0] if len({self._kind(key) for key in its}) == 1 else None
+        return None
+
+
+def _owners(name: str) -> Iterable[str]:
+    """What pods of one owner have in common, the longest first: a ReplicaSet's, then a Deployment's."""
+    parts = name.split("-")
+    return ["-".join(parts[:-cut]) for cut in (1, 2) if len(parts) > cut]
