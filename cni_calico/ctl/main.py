@@ -22,7 +22,7 @@ INTERRUPTED = 130  # a shell's exit status for SIGINT
 _SELDOM = 200_000  # new objects between two garbage collections: what a command reads stays until it ends
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 # commands for which 1 means that something would change, as for kubectl diff
-_FINDING = (("diff", ""), ("policy", "diff"), ("policy", "replay"), ("policy", "test"))
+_FINDING = (("diff", ""), ("policy", "diff"), ("policy", "recommend"), ("policy", "replay"), ("policy", "test"))
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
@@ -64,6 +64,7 @@ _STANDALONE = {
     "node status": "node.status:show",
     "node uninstall": "node.uninstall:uninstall",
     "policy diff": "policy.diff:diff",
+    "policy recommend": "flows.recommend:recommend",
     "policy replay": "flows.replay:replay",
     "policy test": "policy.test:test",
     "validate": "resources.commands:validate",

@@ -39,6 +39,7 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
     show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
     _add_diff(commands, common)
     _add_replay(commands, common)
+    _add_recommend(commands, common)
     _add_test(commands, common)
 
 
@@ -48,7 +49,7 @@ def _add_diff(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_replay(commands: Commands, common: CommandParser) -> None:
-    replay = commands.add("replay", common, namespace_option(), _changes(), output_option())
+    replay = commands.add("replay", common, namespace_option(), _changes(), _recorded(), output_option())
     replay.add_argument(
         "--without",
         action="append",
@@ -56,18 +57,43 @@ def _add_replay(commands: Commands, common: CommandParser) -> None:
         metavar="KIND/[NS/]NAME",
         help="as if this policy were deleted",
     )
-    replay.add_argument(
+    replay.add_argument("--any", action="store_true", help="also what would be allowed that was denied")
+
+
+def _add_recommend(commands: Commands, common: CommandParser) -> None:
+    recommend = commands.add("recommend", common, namespace_option(), _recorded(), output_option())
+    recommend.set_defaults(overlay=[], without=[], prune=False)
+    recommend.add_argument(
+        "--kind",
+        default="NetworkPolicy",
+        choices=("NetworkPolicy", "StagedNetworkPolicy"),
+        help="of what is written (default NetworkPolicy)",
+    )
+    recommend.add_argument(
+        "--expectations", default="", metavar="FILE", help="write there what was learnt, for 'calicoctl policy test'"
+    )
+    recommend.add_argument("--include-denied", action="store_true", help="also allow what was denied")
+    recommend.add_argument(
+        "--dir", dest="directory", default="", metavar="DIR", help="the policies that there are; no datastore is used"
+    )
+    recommend.add_argument("--endpoints", action="append", default=[], metavar="FILE|DIR", help="with --dir: workloads")
+
+
+def _recorded() -> CommandParser:
+    """Flows, and where they come from."""
+    flows = CommandParser(add_help=False)
+    flows.add_argument(
         "--flows",
         action="append",
         default=[],
         metavar="FILE",
         help="flows of a node, as 'calicoctl flows --aggregate -o jsonl' writes them (default: ask the recorders)",
     )
-    replay.add_argument(
+    flows.add_argument(
         "--since", type=duration_s, default=86400.0, metavar="DURATION", help="how far back (default 24h)"
     )
-    replay.add_argument("--host", action="store_true", help="only this host's flows, even if there is a cluster")
-    replay.add_argument(
+    flows.add_argument("--host", action="store_true", help="only this host's flows, even if there is a cluster")
+    flows.add_argument(
         "--node",
         dest="nodes",
         action="append",
@@ -75,7 +101,7 @@ def _add_replay(commands: Commands, common: CommandParser) -> None:
         metavar="NODE",
         help="only this node's flows (also several)",
     )
-    replay.add_argument("--any", action="store_true", help="also what would be allowed that was denied")
+    return flows
 
 
 def _add_test(commands: Commands, common: CommandParser) -> None:

@@ -44,6 +44,24 @@ POLICY: Mapping[str, Help] = {
             ("policy diff --with new.yaml -n shop -o json", "for a script; a policy without a namespace is in shop"),
         ),
     ),
+    "policy recommend": Help(
+        "policies for a namespace, of what its recorded flows have used",
+        "One policy for each workload, with a comment at each rule that says how often it was used. The policies are "
+        "checked before they are written: what was recorded as allowed must stay so, and what they would open besides "
+        "is said. The exit status is 0 if they do, 1 if something would be denied, 2 if something is wrong.",
+        (
+            ("policy recommend -n shop --since 24h > shop.yaml", "of a day's flows"),
+            ("policy recommend -n shop --node worker-1 --node worker-2", "of two nodes' flows"),
+            ("policy recommend -n shop --host", "of this host's flows, even if there is a cluster"),
+            ("policy recommend -n shop --expectations expected.yaml", "and a file for 'policy test'"),
+            ("policy recommend -n shop --kind StagedNetworkPolicy", "to be watched before they are enforced"),
+            ("policy recommend -n shop --include-denied --flows a.jsonl", "also of what was denied"),
+            (
+                "policy recommend -n shop --dir policies/ --endpoints pods.yaml --flows a.jsonl -o json",
+                "without a datastore, with everything that is known",
+            ),
+        ),
+    ),
     "policy replay": Help(
         "what a change of policy would have done to recorded flows",
         "Judges each recorded connection by the policies as they are and as they would be. What was recorded otherwise "

@@ -42,7 +42,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     found = Replay(change.records, change.before, change.after)
     uncertain = list(change.uncertain)
     lost = 0
-    for document in _flows(arguments, environ):
+    for document in read_flows(arguments, environ):
         if "end" in document:
             uncertain += describe_unanswered(document)
             for loss in describe_losses(document.get("lost", ())):
@@ -71,7 +71,7 @@ def _sorted(rows: Iterable[ReplayedRow]) -> list[ReplayedRow]:
 # -- in ---------------------------------------------------------------------------------------------------------------
 
 
-def _flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def read_flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Of files, else of all nodes or this host, as ``calicoctl flows`` asks."""
     if arguments.flows:
         for name in arguments.flows:

@@ -84,6 +84,18 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
     return _compared(records, new, removed, uncertain, tuple(staged))
 
 
+def propose(now: ProposedChange, documents: Iterable[dict[str, Any]], arguments: Namespace) -> ProposedChange:
+    """What these policies would change, which were made here. ``now`` is not to be used any more. Raises
+    InvalidConfig.
+    """
+    new: FileRecords = {}
+    for document in documents:
+        key, record = _record("what was made", document, arguments, _CHANGEABLE, _POLICY_WORDS)
+        assert record is not None
+        new[key] = record
+    return _compared(now.records, new, (), list(now.uncertain), ())
+
+
 def _named(name: str, records: PolicyRecords, namespace: str) -> ResourceKey:
     """A policy as the command line names it: KIND/NAME, or KIND/NAMESPACE/NAME."""
     kind, _, path = name.partition("/")
