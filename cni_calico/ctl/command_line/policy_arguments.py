@@ -133,6 +133,7 @@ def _changes() -> CommandParser:
         metavar="FILE|DIR",
         help="with --dir: the workloads, as 'calicoctl get workloadendpoint -A -o yaml' writes them",
     )
+    changes.add_argument("--html", default="", metavar="FILE", help="write a page for a reviewer")
     changes.add_argument("--prune", action="store_true", help="as if policies that the files do not have were deleted")
     return changes
 

@@ -41,6 +41,7 @@ POLICY: Mapping[str, Help] = {
             ("policy diff --with new.yaml", "what applying a file would change"),
             ("policy diff --with policies/ --prune", "and deleting every policy that is not in the directory"),
             ("policy diff --dir old/ --with new/ --endpoints pods.yaml", "two directories, without a datastore"),
+            ("policy diff --with new.yaml --html review.html", "as a page for a reviewer"),
             ("policy diff --with new.yaml -n shop -o json", "for a script; a policy without a namespace is in shop"),
         ),
     ),
@@ -71,6 +72,7 @@ POLICY: Mapping[str, Help] = {
             ("policy replay --with new.yaml --since 24h", "on the flows of a day, of all nodes or this host"),
             ("policy replay --with new.yaml --node worker-1", "on one node's flows"),
             ("policy replay --with new.yaml --host", "on this host's flows, even if there is a cluster"),
+            ("policy replay --with new.yaml --html review.html", "as a page for a reviewer"),
             ("policy replay --with policies/ --prune", "and without every policy that is not in the directory"),
             ("policy replay --with new.yaml --flows a.jsonl --flows b.jsonl", "on flows that nodes have written"),
             (

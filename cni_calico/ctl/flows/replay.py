@@ -20,6 +20,8 @@ from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.diff import DIFFERS, TROUBLE
 from cni_calico.ctl.policy.proposed import read_proposed
 from cni_calico.ctl.policy.replayed import Replay, ReplayedRow, describe_judged
+from cni_calico.ctl.policy.review import Review, ReviewRow, ReviewSection
+from cni_calico.ctl.policy.review_file import require_fitting_page, write_review
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.query import FlowQuery
@@ -32,6 +34,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises InvalidConfig, and CommandFailed with what changes."""
     if not arguments.overlay and not arguments.without:
         raise InvalidConfig("cannot replay: name the change with --with FILE or DIR, or --without KIND/NAME")
+    require_fitting_page(arguments)
     if arguments.endpoints and not arguments.directory:
         raise InvalidConfig("cannot replay: --endpoints is for --dir; without it the datastore has the endpoints")
     if arguments.directory:
@@ -55,7 +58,10 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     if lost:
         found.uncertain["not in any line: too many different ones, or lost"] += lost
     rows = [row for row in _sorted(found.changed.values()) if row.after.denied or arguments.any]
-    text = _render(found, rows, uncertain, arguments)
+    if arguments.html:
+        text = write_review(arguments, _review(found, rows, uncertain, arguments))
+    else:
+        text = _render(found, rows, uncertain, arguments)
     status = TROUBLE if uncertain else DIFFERS if rows else 0
     if not status:
         return text
@@ -119,12 +125,42 @@ def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
         lines += [*([""] if lines else []), "Records and policy have changed since these were recorded:"]
         lines += [f"  {line}" for line in _lines(drifted)]
     lines += [""] if lines else []
-    lines += [f"Uncertain: {number} connections: {why}" for why, number in sorted(found.uncertain.items())]
-    lines += [f"Uncertain: {one}" for one in uncertain]
+    lines += [f"Uncertain: {one}" for one in _uncertain(found, uncertain)]
+    lines.append(_summary(found, rows, arguments))
+    return "\n".join(lines) + "\n"
+
+
+def _uncertain(found: Replay, uncertain: list[str]) -> list[str]:
+    return [*(f"{number} connections: {why}" for why, number in sorted(found.uncertain.items())), *uncertain]
+
+
+def _summary(found: Replay, rows: list[ReplayedRow], arguments: Namespace) -> str:
     changed = sum(row.connections for row in rows)
     what = "connections would be decided otherwise" if arguments.any else "connections would be denied"
-    lines.append(f"{changed} {what}, {found.same} as they were. {_HEAD}")
-    return "\n".join(lines) + "\n"
+    return f"{changed} {what}, {found.same} as they were. {_HEAD}"
+
+
+def _review(found: Replay, rows: list[ReplayedRow], uncertain: list[str], arguments: Namespace) -> Review:
+    """For a page."""
+    return Review(
+        "What a change would have done to recorded flows",
+        _summary(found, rows, arguments),
+        (
+            ReviewSection("Uncertain", sentences=_uncertain(found, uncertain)),
+            ReviewSection("Would be denied", [_review_row(row) for row in rows if row.after.denied]),
+            ReviewSection("Would be allowed", [_review_row(row) for row in rows if not row.after.denied]),
+            ReviewSection(
+                "Records and policy have changed since these were recorded",
+                [_review_row(row) for row in _sorted(found.drifted.values())],
+            ),
+        ),
+    )
+
+
+def _review_row(row: ReplayedRow) -> ReviewRow:
+    note = f"{row.connections} connection{'' if row.connections == 1 else 's'}, last {row.last}"
+    verdicts = describe_judged(row.before), describe_judged(row.after)
+    return ReviewRow(row.source, row.destination, row.traffic, *verdicts, note, row.after.denied)
 
 
 def _lines(rows: list[ReplayedRow]) -> Iterator[str]:

@@ -10,9 +10,11 @@ import os
 
 from cni_calico import faults
 from cni_calico.errors import CalicoError
+from cni_calico.regular import require_regular
 
 WRITE = faults.declare("ctl.write-file")
 RENAME = faults.declare("ctl.rename-file")
+_BEGIN = 64  # bytes in which a page's mark is
 
 
 def write_file(path: str, text: str) -> None:
@@ -32,3 +34,22 @@ def write_file(path: str, text: str) -> None:
         except OSError:
             pass  # the first error is the one to report
         raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
+
+
+def require_own_page(path: str, mark: str, maker: str) -> None:
+    """Raises CalicoError if something else is there than a page with that mark, which ``maker`` has written."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
+    try:
+        require_regular(fd, path)
+        begin = os.read(fd, _BEGIN)
+    except OSError as e:
+        raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
+    finally:
+        os.close(fd)
+    if mark.encode() not in begin:
+        raise CalicoError(f"cannot write {path}: it is there, and is no page of {maker}")

@@ -18,6 +18,8 @@ from cni_calico.ctl.policy.end_names import EndNames
 from cni_calico.ctl.policy.findings import ChangeFinding, find_in_change
 from cni_calico.ctl.policy.other_end import describe_other_end
 from cni_calico.ctl.policy.proposed import ProposedChange, read_proposed
+from cni_calico.ctl.policy.review import Review, ReviewRow, ReviewSection
+from cni_calico.ctl.policy.review_file import require_fitting_page, write_review
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -49,6 +51,7 @@ def diff(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises InvalidConfig, and CommandFailed with what differs."""
     if not arguments.overlay:
         raise InvalidConfig("cannot compare: name the files of the change with --with FILE or DIR")
+    require_fitting_page(arguments)
     if arguments.endpoints and not arguments.directory:
         raise InvalidConfig("cannot compare: --endpoints is for --dir; without it the datastore has the endpoints")
     if arguments.directory:
@@ -59,7 +62,7 @@ def diff(arguments: Namespace, environ: Mapping[str, str]) -> str:
         found = compare_states(change)
     for key in change_staged(found):
         arguments.warn(_STAGED.format(key))
-    text = render_diff(found, arguments.output)
+    text = write_review(arguments, review_diff(found)) if arguments.html else render_diff(found, arguments.output)
     if not found.status:
         return text
     raise CommandFailed("", output=text, status=found.status)
@@ -100,6 +103,31 @@ def render_diff(found: PolicyDiff, output: str) -> str:
     lines += [*([""] if lines and found.findings else []), *(one.text for one in found.findings)]
     lines += [*([""] if lines and found.uncertain else []), *(f"Uncertain: {one}" for one in found.uncertain)]
     return "\n".join([*lines, *([""] if lines else []), _summary(found)]) + "\n"
+
+
+def review_diff(found: PolicyDiff) -> Review:
+    """For a page."""
+    names = EndNames(found.change.records)
+    rows = []
+    for row in found.rows:
+        source, destination = names.describe(row.sources), names.describe(row.destinations)
+        other = describe_other_end(found.worlds, row)
+        note = f"{source.counted} x {destination.counted}{f'; {other}' if other else ''}"
+        verdicts = describe_decision(row.before), describe_decision(row.after)
+        ends = ", ".join(source.names), ", ".join(destination.names)
+        rows.append(ReviewRow(*ends, f"{row.where} {row.traffic}", *verdicts, note, row.denies))
+    staged = [_STAGED.format(key) for key in change_staged(found)]
+    return Review(
+        "What a change of policy does",
+        _summary(found),
+        (
+            ReviewSection("Uncertain", sentences=found.uncertain),
+            ReviewSection("Newly denied", [row for row in rows if row.denies]),
+            ReviewSection("Newly allowed", [row for row in rows if not row.denies]),
+            ReviewSection("Odd about these policies", sentences=[one.text for one in found.findings]),
+            ReviewSection("Staged", sentences=staged),
+        ),
+    )
 
 
 def _summary(found: PolicyDiff) -> str:

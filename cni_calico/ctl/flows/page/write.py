@@ -5,7 +5,6 @@ Rule: the file is its owner's alone, and replaces nothing but another such page.
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,13 +22,9 @@ from cni_calico.ctl.flows.show import (
     explain_command,
     parse_query_arguments,
 )
-from cni_calico.ctl.output.files import write_file
+from cni_calico.ctl.output.files import require_own_page, write_file
 from cni_calico.ctl.session import CommandFailed
-from cni_calico.errors import CalicoError
 from cni_calico.flows.query import DENIED
-from cni_calico.regular import require_regular
-
-_BEGIN = 64  # bytes in which the mark is
 
 
 def write(arguments: Namespace, environ: Mapping[str, str]) -> str:
@@ -40,7 +35,7 @@ def write(arguments: Namespace, environ: Mapping[str, str]) -> str:
     query = parse_query_arguments(arguments, now)
     most = MOST if arguments.last is None else min(arguments.last, MOST)
     query = query if query.aggregate else replace(query, last=most + (arguments.last is None or arguments.last > MOST))
-    _require_ours(arguments.html)
+    require_own_page(arguments.html, MARK, "calicoctl flows")
     flows, said = list[dict[str, Any]](), list[str]()
     for document in open_place(arguments, environ).ask(query, arguments.timeout):
         if document.get("end"):
@@ -60,22 +55,3 @@ def write(arguments: Namespace, environ: Mapping[str, str]) -> str:
     if arguments.fail_if_denied and denied:
         raise CommandFailed(f"{denied} flows were denied", output=kept, status=DENIED_STATUS)
     return kept
-
-
-def _require_ours(path: str) -> None:
-    """Raises CalicoError if something else is there."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
-    try:
-        require_regular(fd, path)
-        begin = os.read(fd, _BEGIN)
-    except OSError as e:
-        raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
-    finally:
-        os.close(fd)
-    if MARK.encode() not in begin:
-        raise CalicoError(f"cannot write {path}: it is there, and is no page of calicoctl flows")
