@@ -21,6 +21,10 @@ _GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network"
 
 
+# what reading a line raises that is no flow
+NO_FLOW = KeyError, TypeError, ValueError, AttributeError, OverflowError
+
+
 class Uncertain(Exception):
     """Its text is the reason."""
 
@@ -73,7 +77,7 @@ class FlowEnds:
         self._ends: dict[tuple[str, str, int], ReplayedEnd] = {}
 
     def find(self, end: Mapping[str, Any]) -> ReplayedEnd:
-        """Of an end in a document of ``calicoctl flows``. Raises Uncertain; KeyError, TypeError, ValueError."""
+        """Of an end in a document of ``calicoctl flows``. Raises Uncertain; one of NO_FLOW."""
         if end.get("kind") == "network":
             raise Uncertain(_NETWORK)
         if "name" not in end:

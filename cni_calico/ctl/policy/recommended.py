@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from cni_calico.ctl.policy.flow_ends import FlowEnds, SeenConnections, Uncertain
+from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, SeenConnections, Uncertain
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
 from cni_calico.ctl.policy.workload_selectors import Labels, shortest_selector, stable_labels
 from cni_calico.errors import InvalidConfig
@@ -134,7 +134,7 @@ class Recommender:
             elif protocol in WITH_PORTS:
                 port = int(flow["destination"]["port"])
             reporter = str(flow.get("reporter"))
-        except (KeyError, TypeError, ValueError) as e:
+        except NO_FLOW as e:
             raise InvalidConfig(f"cannot learn: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
         for direction, own, other in (("egress", source, destination), ("ingress", destination, source)):
             if own.key is not None and own.key.namespace == self._namespace:

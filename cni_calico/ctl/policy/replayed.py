@@ -15,7 +15,7 @@ from typing import Any
 
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
 from cni_calico.ctl.policy.end_names import EndNames
-from cni_calico.ctl.policy.flow_ends import FlowEnds, ReplayedEnd, SeenConnections, Uncertain
+from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
@@ -93,7 +93,7 @@ class Replay:
             except Uncertain as e:
                 self.uncertain[str(e)] += connections
                 return
-        except (KeyError, TypeError, ValueError) as e:
+        except NO_FLOW as e:
             raise InvalidConfig(f"cannot replay: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
         if was.denied != (verdict == "denied"):
             recorded = self._verdict(None, denied=verdict == "denied")

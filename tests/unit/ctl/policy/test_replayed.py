@@ -118,6 +118,23 @@ def test_a_file_of_no_flows_is_refused(replayed, tmp_path, text):
     assert (code, out) == (2, "") and "cannot re" in err
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"source": "web-1"},
+        {"source": {"kind": "pod", "namespace": {}, "name": "web-1", "ip": "10.65.0.1"}},
+        {"destination": {"ip": "10.65.0.3", "port": [5432]}},
+        {"connections": float("inf")},
+        {"connections": None},
+        {"decided": 1},
+        {"decided": ["x"], "protocol": []},
+    ],
+)
+def test_a_line_of_another_form_is_refused(replayed, wrong):
+    code, out, err = replayed([], [POLICIES["database"]], [{**flow("web-1", "db-0"), **wrong}])
+    assert (code, out) == (2, "") and "a line is no flow" in err
+
+
 def test_without_a_stored_policy(calicoctl, tmp_path):
     calicoctl.write(stored([POLICIES["database"]]))
     lines = write_flows(tmp_path / "flows.jsonl", flow("cache-0", "db-0", verdict="denied"))
