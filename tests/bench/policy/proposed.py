@@ -21,8 +21,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from cni_calico.ctl.policy.changed_rows import changed_rows
+from cni_calico.ctl.policy.expectations import KIND, VERSION, parse_expectations
+from cni_calico.ctl.policy.proposed import ProposedChange
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.policy.replayed import Replay
+from cni_calico.ctl.policy.test import ExpectationTester
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
@@ -125,16 +128,44 @@ def replay(policies: int, endpoints: int, flows: int) -> str:
     return f"replay of {flows} flows, {policies} policies, {endpoints} endpoints: {known} connections"
 
 
+def expectations(policies: int, endpoints: int, count: int) -> str:
+    """Between labels that twenty workloads have each; what is taken is that of judging, with the cells."""
+    records = PolicyRecords(records=dict(cluster(policies, endpoints)))
+    graph = Graph(lambda _: True, lambda _: True, alone=False)
+    for key, record in records.records.items():
+        graph.put(key, record)
+    graph.flush()
+    wanted = graph.wanted()
+    chosen, apps = random.Random(36), max(5, endpoints // 200)
+    ends = [
+        {"labels": {"app": f"a{chosen.randrange(apps)}", "role": f"r{chosen.randrange(10)}"}} for _ in range(2 * count)
+    ]
+    listed = [
+        {"from": one, "to": other, "port": 8000 + chosen.randrange(12), "expect": "denied"}
+        for one, other in zip(ends[::2], ends[1::2], strict=True)
+    ]
+    started = time.process_time()
+    document = {"apiVersion": VERSION, "kind": KIND, "namespace": "default", "expectations": listed}
+    tester = ExpectationTester(ProposedChange(records, wanted, wanted, ()))
+    failed = sum(1 for one in parse_expectations(document, "bench") if any(tester.whys(one)))
+    TAKEN[0] = time.process_time() - started
+    return f"test of {count} expectations, {policies} policies, {endpoints} endpoints: {failed} do not hold"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("diff", "replay"))
+    parser.add_argument("what", choices=("diff", "replay", "test"))
     parser.add_argument("--policies", type=int, default=1000)
     parser.add_argument("--endpoints", type=int, default=10000)
     parser.add_argument("--change", choices=("one", "all"), default="all")
     parser.add_argument("--flows", type=int, default=1_000_000)
+    parser.add_argument("--expectations", type=int, default=1000)
     arguments = parser.parse_args()
     size = arguments.policies, arguments.endpoints
-    found = diff(*size, arguments.change) if arguments.what == "diff" else replay(*size, arguments.flows)
+    if arguments.what == "test":
+        found = expectations(*size, arguments.expectations)
+    else:
+        found = diff(*size, arguments.change) if arguments.what == "diff" else replay(*size, arguments.flows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     sys.stdout.write(f"{found}; {TAKEN[0] or time.process_time():.1f} s of CPU, {peak:.0f} MB\n")
 

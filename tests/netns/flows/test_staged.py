@@ -102,3 +102,29 @@ def test_what_would_be_is_said_and_is_not(staging: Judged, capsys: pytest.Captur
     lab.remove("StagedGlobalNetworkPolicy", "p")
     seen.until("nothing is staged", lambda said: not said.get("staged_policies"))
     assert all("staged" not in one for one in flows(seen, capsys, "--staged", "--since", "1h"))
+
+
+def test_what_a_change_would_have_done_to_what_the_recorder_has(
+    staging: Judged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """replay and recommend ask the recorder that runs."""
+    lab = staging.lab
+    assert lab.passes("a", "b", 80, sport=3001) and not lab.passes("a", "b", 81, sport=3002)
+    staging.until("both sides are recorded", lambda said: (said["allowed"], said["denied"]) >= (1, 1))
+    document = {"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": "p"}}
+    (tmp_path / "new.yaml").write_text(json.dumps({**document, "spec": policy(81)}))
+    store = {"DATASTORE_TYPE": "local", "DATASTORE_PATH": str(tmp_path / "store.db")}
+    environ = {**store, "CALICO_RUN_DIR": str(tmp_path / "run")}
+    asked = ["--since", "1h", "--host", "-o", "json"]
+    assert run(["policy", "replay", "--with", str(tmp_path / "new.yaml"), "--any", *asked], environ) == 1
+    found = {one["traffic"]: one for one in json.loads(capsys.readouterr().out)["changes"]}
+    assert found["udp/80"]["after"].startswith("DENIED") and found["udp/81"]["after"].startswith("allowed")
+    assert {one["connections"] for one in found.values()} == {1}
+    assert run(["policy", "recommend", *asked], environ) == 0
+    (made,) = (one for one in json.loads(capsys.readouterr().out)["policies"] if "'b'" in one["spec"]["selector"])
+    (rule,) = made["spec"]["ingress"]
+    assert (rule["source"], rule["destination"], rule["protocol"]) == (
+        {"selector": "app == 'a'"},
+        {"ports": [80]},
+        "UDP",
+    )

@@ -192,3 +192,14 @@ def test_a_changed_verdict_is_what_decide_says(calicoctl, tmp_path):
                         its = [row for row in rows if source in row.sources and destination in row.destinations]
                         said = [row for row in its if row.direction == direction and concerns(row, port)]
                         assert bool(said) == (was != now), (source, destination, port, direction)
+
+
+def test_a_change_from_standard_input(calicoctl):
+    calicoctl.write(stored([POLICIES["database"]]))
+    moved = json.dumps(policy("database", "app == 'db'", [("app == 'web'", [5433])]))
+    found = calicoctl("policy", "diff", "--with", "-", stdin=moved)
+    assert found.code == 1 and "ingress tcp 5432  allowed" in found.out
+    assert calicoctl("policy", "diff", "--with", "-", stdin=json.dumps(POLICIES["database"])).code == 0
+    refused = calicoctl("policy", "diff", "--with", "-", stdin="kind: Pod\n")
+    assert refused.code == 2 and "cannot use standard input" in refused.err
+    assert calicoctl("policy", "diff", "--with", "-", stdin="a: [").code == 2
