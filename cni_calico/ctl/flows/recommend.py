@@ -36,7 +36,8 @@ def recommend(arguments: Namespace, environ: Mapping[str, str]) -> str:
     if arguments.endpoints and not arguments.directory:
         raise InvalidConfig("cannot recommend: --endpoints is for --dir; without it the datastore has the endpoints")
     if arguments.directory:
-        now = read_proposed(None, Namespace(**{**vars(arguments), "overlay": [arguments.directory]}))
+        arguments.overlay = [arguments.directory]  # they stay as they are
+        now = read_proposed(None, arguments)
     else:
         with open_session(arguments, environ) as session:
             now = read_proposed(session, arguments)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
+from cni_calico.ctl.policy.workload_selectors import BEST_LABELS
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource
 from cni_calico.policy.judge.worlds import ComparedEnd
 from cni_calico.policy.wanted import PackedNet
 
-BEST_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
 _MOST = 4
 _SETS = ("NetworkSet", "GlobalNetworkSet")
 

@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
+from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES
 from cni_calico.ctl.policy.records import workload_name
+from cni_calico.flows.query import PROTOCOLS
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Packed
 
+_NUMBERS = {name: number for names in (PROTOCOL_NAMES, PROTOCOLS) for number, name in names.items()}
 _SIDES = ("src", "dst")
 _GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network"
@@ -111,3 +115,17 @@ def _owners(name: str) -> Iterable[str]:
     """What pods of one owner have in common, the longest first: a ReplicaSet's, then a Deployment's."""
     parts = name.split("-")
     return ["-".join(parts[:-cut]) for cut in (1, 2) if len(parts) > cut]
+
+
+def parse_point(flow: Mapping[str, Any], size: int) -> tuple[int, int, int]:
+    """(protocol, first and second number that a cell is asked for) of a document; ``size``: bytes of an address. The
+    second is -1 if it is not known, which only ports of the source are. Raises one of NO_FLOW.
+    """
+    name = str(flow["protocol"])
+    protocol = _NUMBERS[name] if name in _NUMBERS else int(name)
+    if protocol == ICMP[4 if size == 4 else 6]:
+        return protocol, int(flow["icmp"]["type"]), int(flow["icmp"]["code"])
+    if protocol not in WITH_PORTS:
+        return protocol, 0, 0
+    port = flow["source"].get("port")
+    return protocol, int(flow["destination"]["port"]), -1 if port is None else int(port)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, SeenConnections, Uncertain
+from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, SeenConnections, Uncertain, parse_point
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
-from cni_calico.ctl.policy.workload_selectors import Labels, shortest_selector, stable_labels
+from cni_calico.ctl.policy.workload_selectors import StableLabels, shortest_selector, stable_labels
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource
@@ -23,7 +23,6 @@ from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Packed, Wanted
 
 MOST_NETS = 20  # single addresses outside, of one direction of a workload and protocol
-_NUMBERS = {"icmp": 1, "tcp": 6, "udp": 17, "icmp6": 58, "icmpv6": 58, "sctp": 132, "udplite": 136}
 _NAMES = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP", 136: "UDPLite"}
 _SETS = ("NetworkSet", "GlobalNetworkSet")
 _DNS = ("kube-system", frozenset({("k8s-app", "kube-dns")}))
@@ -32,7 +31,7 @@ _REASON = "not decided by a policy"
 _ORDER = 1000
 STAGED_KIND = "StagedNetworkPolicy"
 
-SetOfNets = tuple[IPv4Network | IPv6Network, str, Labels]  # namespace "": a global one
+SetOfNets = tuple[IPv4Network | IPv6Network, str, StableLabels]  # namespace "": a global one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class KnownWorkload:
     """Pods with equal labels."""
 
     namespace: str
-    labels: Labels
+    labels: StableLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,12 @@ class NetworkPeer:
     """A network set (with labels), or one address."""
 
     namespace: str = ""
-    labels: Labels = frozenset()
+    labels: StableLabels = frozenset()
     address: Packed = b""
 
 
-Peer = KnownWorkload | NetworkPeer
-RuleName = tuple[str, Peer, int]  # direction, peer, protocol
+RulePeer = KnownWorkload | NetworkPeer
+RuleName = tuple[str, RulePeer, int]  # direction, peer, protocol
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class Recommender:
         for key in sorted(addresses, key=str):
             self._called.setdefault(self._workload[key], workload_name(key, endpoints[key]))
         self._sets = sorted(_sets_of(records), key=lambda one: -one[0].prefixlen)
-        self._all: dict[str, set[Labels]] = {}  # what a selector may select in a namespace; "": of global sets
+        self._all: dict[str, set[StableLabels]] = {}  # what a selector may select in a namespace; "": of global sets
         for one in self._called:
             self._all.setdefault(one.namespace, set()).add(one.labels)
         for _, space, labels in self._sets:
@@ -126,13 +125,7 @@ class Recommender:
             except Uncertain as e:
                 self.left_out[str(e)] += count
                 return
-            protocol = _protocol(str(flow["protocol"]))
-            family = 4 if len(source.address) == 4 else 6
-            port = 0
-            if protocol == ICMP[family]:
-                port = int(flow["icmp"]["type"])
-            elif protocol in WITH_PORTS:
-                port = int(flow["destination"]["port"])
+            protocol, port, _ = parse_point(flow, len(source.address))
             reporter = str(flow.get("reporter"))
         except NO_FLOW as e:
             raise InvalidConfig(f"cannot learn: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
@@ -197,7 +190,7 @@ class Recommender:
                     found[str(one)] = {**one, "expect": "allowed"}
         return [found[name] for name in sorted(found)]
 
-    def _expected(self, end: Peer) -> Any:
+    def _expected(self, end: RulePeer) -> Any:
         """None for what stands for other ends, too."""
         if isinstance(end, NetworkPeer):
             return str(ip_address(end.address)) if end.address else None
@@ -236,7 +229,7 @@ class Recommender:
         for entity, protocol, rule in entities:
             yield from _rules_of(direction, entity, protocol, rule)
 
-    def _entity(self, peer: Peer) -> dict[str, Any]:
+    def _entity(self, peer: RulePeer) -> dict[str, Any]:
         selector = self._selector(peer)
         if isinstance(peer, NetworkPeer) and not peer.namespace:
             return {"selector": selector, "namespaceSelector": "global()"}
@@ -298,10 +291,6 @@ def _joined(ports: Iterable[int]) -> Iterator[int | str]:
         if at + 1 == len(listed) or listed[at + 1] != listed[at] + 1:
             yield listed[at] if at == begin else f"{listed[begin]}:{listed[at]}"
             begin = at + 1
-
-
-def _protocol(name: str) -> int:
-    return _NUMBERS[name] if name in _NUMBERS else int(name)
 
 
 def _free_name(selector: str, called: str, names: set[str]) -> str:

@@ -15,17 +15,16 @@ from typing import Any
 
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
 from cni_calico.ctl.policy.end_names import EndNames
-from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain
+from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.cells import AskedEachTime, plane_of
 from cni_calico.policy.judge.workloads import WorkloadJudge
-from cni_calico.policy.ports import ICMP, WITH_PORTS
+from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.wanted import Direction, Packed, Wanted
 
-_NUMBERS = {name: number for number, name in PROTOCOL_NAMES.items()}
 _REMEMBERED = 100_000  # verdicts
 _PORTS = "the source port decides, and sums have none"
 _HOST = "decided by a host endpoint"
@@ -79,7 +78,6 @@ class Replay:
             connections, last = int(flow.get("connections", 1)), str(flow["last"])
             decided, verdict = flow["decided"], str(flow["verdict"])
             ends = flow["source"], flow["destination"]
-            protocol = _number(str(flow["protocol"]))
             reporter = str(flow.get("reporter"))
             if any("reason" in one for one in decided):
                 self.others += connections
@@ -88,7 +86,7 @@ class Replay:
                 source, destination = (self._ends.find(end) for end in ends)
                 if source.key is None and destination.key is None:
                     raise Uncertain(_HOST)
-                point = _point(flow, protocol, len(source.address))
+                protocol, *point = parse_point(flow, len(source.address))
                 was, now = self._judge(source, destination, protocol, *point)
             except Uncertain as e:
                 self.uncertain[str(e)] += connections
@@ -186,20 +184,6 @@ class Replay:
             if by.verdict == "Deny":
                 return self._verdict(by, denied=True)
         return self._verdict(by, denied=False)
-
-
-def _number(protocol: str) -> int:
-    return _NUMBERS[protocol] if protocol in _NUMBERS else int(protocol)
-
-
-def _point(flow: Mapping[str, Any], protocol: int, size: int) -> tuple[int, int]:
-    """(first, second) of the plane; second -1: it is not known, which only ports of the source are."""
-    if protocol == ICMP[4 if size == 4 else 6]:
-        return int(flow["icmp"]["type"]), int(flow["icmp"]["code"])
-    if protocol not in WITH_PORTS:
-        return 0, 0
-    port = flow["source"].get("port")
-    return int(flow["destination"]["port"]), -1 if port is None else int(port)
 
 
 def describe_judged(judged: JudgedFlow) -> str:

@@ -9,9 +9,8 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import combinations
 
-from cni_calico.ctl.policy.end_names import BEST_LABELS
-
-Labels = frozenset[tuple[str, str]]
+StableLabels = frozenset[tuple[str, str]]
+BEST_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
 # what an owner gives each of its pods, or each of its versions, and what the datastore adds
 _VOLATILE = (
     "pod-template-hash",
@@ -30,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_./-]{1,512}")
 _MOST_TRIED, _MOST_LABELS = 12, 3  # of a workload with more labels only these are combined
 
 
-def stable_labels(labels: Mapping[str, str]) -> Labels:
+def stable_labels(labels: Mapping[str, str]) -> StableLabels:
     """What pods of one workload have in common; labels that no selector can name are left out."""
     return frozenset(
         (name, value)
@@ -43,7 +42,7 @@ def stable_labels(labels: Mapping[str, str]) -> Labels:
     )
 
 
-def shortest_selector(wanted: Labels, others: Iterable[Labels]) -> str:
+def shortest_selector(wanted: StableLabels, others: Iterable[StableLabels]) -> str:
     """Selects what has all labels of ``wanted``, and nothing of ``others``, which must be another set of labels."""
     others = [one for one in others if one != wanted]
     for some in _tried(wanted):
@@ -57,7 +56,7 @@ def shortest_selector(wanted: Labels, others: Iterable[Labels]) -> str:
     return _selector(wanted, without)
 
 
-def _tried(wanted: Labels) -> Iterator[Labels]:
+def _tried(wanted: StableLabels) -> Iterator[StableLabels]:
     """The fewest first, of these the best known first."""
     ranked = sorted(wanted, key=_rank)[:_MOST_TRIED]
     for count in range(1, _MOST_LABELS + 1):
@@ -71,7 +70,7 @@ def _rank(label: tuple[str, str]) -> tuple[Hashable, ...]:
     return (BEST_LABELS.index(name) if name in BEST_LABELS else len(BEST_LABELS), name)
 
 
-def _selector(labels: Labels, without: Iterable[str] = ()) -> str:
+def _selector(labels: StableLabels, without: Iterable[str] = ()) -> str:
     parts = [f"{name} == {_quoted(value)}" for name, value in sorted(labels, key=_rank)]
     parts += [f"!has({name})" for name in sorted(without)]
     return " && ".join(parts) or "all()"

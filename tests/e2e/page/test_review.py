@@ -27,14 +27,15 @@ def review(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def review_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with running_browser(tmp_path_factory.mktemp("browser")) as started:
         yield started
 
 
 @pytest.mark.parametrize("width", [1200, 420])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read(reader: Browser, review: Path, scheme: str, width: int) -> None:
+def test_it_can_be_read(review_browser: Browser, review: Path, scheme: str, width: int) -> None:
+    reader = review_browser
     reader.open(review, scheme=scheme, width=width, height=1200)
     assert [event["request"]["url"] for event in reader.of("Network.requestWillBeSent")] == [review.as_uri()]
     assert reader.of("Runtime.exceptionThrown") == [] and reader.of("Log.entryAdded") == []

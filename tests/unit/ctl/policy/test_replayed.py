@@ -93,6 +93,18 @@ def test_a_source_port_that_decides_is_uncertain(replayed):
     assert "the source port decides, and sums have none" in json.loads(out)["uncertain"]
 
 
+@pytest.mark.parametrize(
+    ("protocol", "ip"), [("icmp", "192.0.2.1"), ("icmp6", "2001:db8::1"), ("icmpv6", "2001:db8::1")]
+)
+def test_pings_are_judged_as_calicoctl_flows_writes_them(replayed, protocol, ip):
+    six = ":" in ip
+    ping = flow("web-1", "db-0", sender={"kind": "address", "ip": ip}, to={"ip": "fd00::9" if six else "10.65.0.3"})
+    del ping["destination"]["port"]
+    line = {**ping, "protocol": protocol, "icmp": {"type": 128 if six else 8, "code": 0}, "verdict": "denied"}
+    _, out, err = replayed([CLOSED], [CLOSED], [line], "-o", "json")
+    assert err == "" and (json.loads(out)["unchanged"] == 1) == (not six)  # the pod has no address of the other family
+
+
 def test_a_pod_that_is_gone_has_what_its_owners_others_have(replayed):
     code, out, _ = replayed([POLICIES["database"]], [CLOSED], [flow("web-9", "db-0")])
     assert code == 1 and "shop/app=web -> shop/app=db" in out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.ctl.policy.workload_selectors import Labels, shortest_selector, stable_labels
+from cni_calico.ctl.policy.workload_selectors import StableLabels, shortest_selector, stable_labels
 from cni_calico.model.selectors import parse_selector
 
 NAMES = st.sampled_from(("app", "k8s-app", "tier", "version", "x/y", "z"))
@@ -14,7 +14,7 @@ LABELS = st.dictionaries(NAMES, VALUES, max_size=5).map(stable_labels)
 
 
 @given(LABELS, st.sets(LABELS, max_size=6))
-def test_only_the_workload_is_selected(wanted: Labels, others: set[Labels]) -> None:
+def test_only_the_workload_is_selected(wanted: StableLabels, others: set[StableLabels]) -> None:
     selector = parse_selector(shortest_selector(wanted, others))
     assert selector.matches(dict(wanted))
     assert not any(selector.matches(dict(one)) for one in others if one != wanted)
