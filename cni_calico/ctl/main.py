@@ -63,7 +63,7 @@ _STANDALONE = {
     "node run": "node.run:explain",
     "node status": "node.status:show",
     "node uninstall": "node.uninstall:uninstall",
-    "policy diff": "policy.diff:diff",
+    "policy diff": "flows.diff:diff",
     "policy recommend": "flows.recommend:recommend",
     "policy replay": "flows.replay:replay",
     "policy test": "policy.test:test",

@@ -25,7 +25,11 @@ def timed(box: Machine, network: str) -> float:
 
 def main(release: str = "20.10", runs: str = "50") -> None:
     with tempfile.TemporaryDirectory() as directory, docker_machine(Path(directory), release) as box:
-        denied = {"selector": "cni-calico.io/container == 'nobody'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
+        denied = {
+            "selector": "cni-calico.io/container == 'nobody'",
+            "types": ["Ingress"],
+            "ingress": [{"action": "Deny"}],
+        }
         box.lab.put("GlobalNetworkPolicy", "deny", denied)
         box.lab.start()
         box.lab.until_in_force()
@@ -37,7 +41,9 @@ def main(release: str = "20.10", runs: str = "50") -> None:
             for network, times in found.items():
                 times.append(timed(box, network))
         bridge, ours = (statistics.median(times) * 1000 for times in found.values())
-        print(f"dockerd {release}: bridge {bridge:.0f} ms, calico {ours:.0f} ms, {ours / bridge:.2f} of it ({runs} runs)")
+        print(
+            f"dockerd {release}: bridge {bridge:.0f} ms, calico {ours:.0f} ms, {ours / bridge:.2f} of it ({runs} runs)"
+        )
         box.lab.stop(signal.SIGKILL)
 
 

@@ -44,7 +44,7 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_diff(commands: Commands, common: CommandParser) -> None:
-    diff = commands.add("diff", common, namespace_option(), _changes(), output_option())
+    diff = commands.add("diff", common, namespace_option(), _changes(), _recorded(None), output_option())
     diff.set_defaults(without=[])
 
 
@@ -79,7 +79,7 @@ def _add_recommend(commands: Commands, common: CommandParser) -> None:
     recommend.add_argument("--endpoints", action="append", default=[], metavar="FILE|DIR", help="with --dir: workloads")
 
 
-def _recorded() -> CommandParser:
+def _recorded(since: float | None = 86400.0) -> CommandParser:
     """Flows, and where they come from."""
     flows = CommandParser(add_help=False)
     flows.add_argument(
@@ -90,7 +90,11 @@ def _recorded() -> CommandParser:
         help="flows of a node, as 'calicoctl flows --aggregate -o jsonl' writes them (default: ask the recorders)",
     )
     flows.add_argument(
-        "--since", type=duration_s, default=86400.0, metavar="DURATION", help="how far back (default 24h)"
+        "--since",
+        type=duration_s,
+        default=since,
+        metavar="DURATION",
+        help="how far back" + (" (default 24h)" if since else ""),
     )
     flows.add_argument("--host", action="store_true", help="only this host's flows, even if there is a cluster")
     flows.add_argument(

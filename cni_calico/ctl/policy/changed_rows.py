@@ -15,7 +15,7 @@ from cni_calico.policy.wanted import Direction, PolicyReach
 
 PROTOCOL_NAMES = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp", 136: "udplite"}
 _STAGES = {"own": "", "forward": " (forwarded)", "beforeNat": " (before NAT)", "raw": " (doNotTrack)"}
-_OTHER, _ANY = "other protocols", "any protocol"
+UNNAMED = _OTHER, _ANY = "other protocols", "any protocol"  # also what no rule names
 
 RowKey = tuple[Direction, PolicyReach | None, str, JudgedPacket, JudgedPacket]
 TrafficPiece = tuple[int, CellDifference]  # protocol, and where in its plane

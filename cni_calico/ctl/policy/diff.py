@@ -7,19 +7,20 @@ kubectl diff's: 0 nothing, 1 something, 2 trouble, and also 2 if not everything 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.changed_rows import ChangedRow, changed_rows, describe_decider, describe_decision
-from cni_calico.ctl.policy.end_names import EndNames
+from cni_calico.ctl.policy.end_names import EndNames, NamedEnds
 from cni_calico.ctl.policy.findings import ChangeFinding, find_in_change
 from cni_calico.ctl.policy.other_end import describe_other_end
 from cni_calico.ctl.policy.proposed import ProposedChange, read_proposed
 from cni_calico.ctl.policy.review import Review, ReviewRow, ReviewSection
 from cni_calico.ctl.policy.review_file import require_fitting_page, write_review
+from cni_calico.ctl.policy.seen_rows import SeenRows
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -30,15 +31,16 @@ _MOST_LINES = 200
 _STAGED = "{} enforces nothing, and changes nothing here"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PolicyDiff:
-    """What a change does."""
+    """What a change does. ``seen``: how often recorded flows were decided as a line says; None: nobody asked."""
 
     change: ProposedChange
     worlds: WorldPair
     rows: list[ChangedRow]
     findings: list[ChangeFinding]
     uncertain: list[str]
+    seen: SeenRows | None = None
 
     @property
     def status(self) -> int:
@@ -47,8 +49,12 @@ class PolicyDiff:
         return DIFFERS if self.rows else 0
 
 
-def diff(arguments: Namespace, environ: Mapping[str, str]) -> str:
-    """Raises InvalidConfig, and CommandFailed with what differs."""
+def diff(
+    arguments: Namespace, environ: Mapping[str, str], flows: Callable[[], Iterable[dict[str, Any]]] | None = None
+) -> str:
+    """``flows``: what was recorded, if the lines are to say how often each was used. Raises InvalidConfig, and
+    CommandFailed with what differs.
+    """
     if not arguments.overlay:
         raise InvalidConfig("cannot compare: name the files of the change with --with FILE or DIR")
     require_fitting_page(arguments)
@@ -60,12 +66,42 @@ def diff(arguments: Namespace, environ: Mapping[str, str]) -> str:
         with open_session(arguments, environ) as session:
             change = read_proposed(session, arguments)
         found = compare_states(change)
+    if flows is not None:
+        found.seen = _seen(found, flows())
     for key in change_staged(found):
         arguments.warn(_STAGED.format(key))
     text = write_review(arguments, review_diff(found)) if arguments.html else render_diff(found, arguments.output)
     if not found.status:
         return text
     raise CommandFailed("", output=text, status=found.status)
+
+
+def _seen(found: PolicyDiff, flows: Iterable[dict[str, Any]]) -> SeenRows:
+    seen = SeenRows(found.change.records, found.worlds, found.rows)
+    for document in flows:
+        if "verdict" in document:
+            seen.add(document)
+        elif "lost" in document and "end" not in document:
+            seen.uncertain += int(document["lost"])
+        elif "end" in document:
+            found.uncertain += [f"flows: node {node} did not answer" for node in document.get("unanswered") or {}]
+    return seen
+
+
+def _note(found: PolicyDiff, row: ChangedRow, source: NamedEnds, destination: NamedEnds) -> str:
+    """Below a line."""
+    other = describe_other_end(found.worlds, row)
+    parts = [f"{source.counted} x {destination.counted}", *filter(None, (other, _describe_seen(found, row)))]
+    return "; ".join(parts)
+
+
+def _describe_seen(found: PolicyDiff, row: ChangedRow) -> str:
+    if found.seen is None:
+        return ""
+    one = found.seen.seen(row)
+    if one is None:
+        return "not seen"
+    return f"seen {one.connections} connection{'' if one.connections == 1 else 's'}, last {one.last}"
 
 
 def change_staged(found: PolicyDiff) -> list[str]:
@@ -96,8 +132,7 @@ def render_diff(found: PolicyDiff, output: str) -> str:
         source, destination = names.describe(row.sources), names.describe(row.destinations)
         verdicts = f"{describe_decision(row.before)}  ->  {describe_decision(row.after)}"
         lines.append(f"{source.shown} -> {destination.shown}  {row.where} {row.traffic}  {verdicts}")
-        note = describe_other_end(found.worlds, row)
-        lines.append(f"    {source.counted} x {destination.counted}{f'; {note}' if note else ''}")
+        lines.append(f"    {_note(found, row, source, destination)}")
     if len(found.rows) > _MOST_LINES:
         lines.append(f"... and {len(found.rows) - _MOST_LINES} more; -o json has all of them")
     lines += [*([""] if lines and found.findings else []), *(one.text for one in found.findings)]
@@ -111,8 +146,7 @@ def review_diff(found: PolicyDiff) -> Review:
     rows = []
     for row in found.rows:
         source, destination = names.describe(row.sources), names.describe(row.destinations)
-        other = describe_other_end(found.worlds, row)
-        note = f"{source.counted} x {destination.counted}{f'; {other}' if other else ''}"
+        note = _note(found, row, source, destination)
         verdicts = describe_decision(row.before), describe_decision(row.after)
         ends = ", ".join(source.names), ", ".join(destination.names)
         rows.append(ReviewRow(*ends, f"{row.where} {row.traffic}", *verdicts, note, row.denies))
@@ -131,6 +165,12 @@ def review_diff(found: PolicyDiff) -> Review:
 
 
 def _summary(found: PolicyDiff) -> str:
+    unsure = found.seen.uncertain if found.seen is not None else 0
+    more = f" {unsure} recorded connections could not be judged." if unsure else ""
+    return _counted(found) + more
+
+
+def _counted(found: PolicyDiff) -> str:
     if not found.rows:
         unsure = ", as far as could be judged" if found.uncertain else ""
         return f"No verdict changes for anybody{unsure}."
@@ -167,7 +207,15 @@ def _row(found: PolicyDiff, row: ChangedRow, names: EndNames) -> dict[str, Any]:
         "before": _judged(row.before),
         "after": _judged(row.after),
         **({"otherEnd": note} if note else {}),
+        **_seen_document(found, row),
     }
+
+
+def _seen_document(found: PolicyDiff, row: ChangedRow) -> dict[str, Any]:
+    if found.seen is None:
+        return {}
+    one = found.seen.seen(row)
+    return {"seen": {"connections": 0} if one is None else {"connections": one.connections, "last": one.last}}
 
 
 def _judged(judged: Any) -> dict[str, Any]:
