@@ -27,6 +27,7 @@ from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import POLICY_KINDS
 from cni_calico.policy.staged import StagedOverlay, StagedPolicy
 from cni_calico.policy.wanted import PolicyId
+from cni_calico.survived import tell_survived
 
 MOST_STAGED = 500  # on a node; a tenant may make any number
 _MOST_MEMBERS = 500_000  # that sets of staged policies of namespaces may have together
@@ -93,7 +94,7 @@ class StagedRules:
         self._wanted: dict[ResourceKey, StagedPolicy | str] = {}  # a text: why it cannot be used
         self._is_new = self._asks = self._told = False
         self._inlet: _Inlet | None = None
-        self._trouble = ""
+        self._trouble = self._failed = ""
         self.needs = OtherNeeds()
 
     # -- the engine's thread ------------------------------------------------------------------------------------------
@@ -156,7 +157,23 @@ class StagedRules:
     # -- the keeper's thread ------------------------------------------------------------------------------------------
 
     def go_on(self, *, anew: bool) -> Iterator[bytes] | None:
-        """Messages for the recorder, None for nothing new. ``anew``: it knows nothing."""
+        """Messages for the recorder, None for nothing new. ``anew``: it knows nothing. What goes wrong ends staged
+        policies' effect until one of them changes, and neither recording nor the agent.
+        """
+        if self._failed and not self._is_new:
+            return self._tell_nothing(anew=anew)
+        try:
+            self._failed = ""
+            return self._go_on(anew=anew)
+        except Exception as e:
+            tell_survived(e)
+            self._failed = f"what they would do cannot be worked out: {type(e).__name__}: {e}"
+            self._say_troubles(0)
+            with self._lock:
+                self._inlet, self._asks, self._is_new, self.needs = None, False, False, OtherNeeds()
+            return self._tell_nothing(anew=anew)
+
+    def _go_on(self, *, anew: bool) -> Iterator[bytes] | None:
         with self._lock:
             usable = {key: one for key, one in sorted(self._wanted.items(), key=str) if isinstance(one, StagedPolicy)}
             changed, self._is_new = self._is_new, False
@@ -214,7 +231,8 @@ class StagedRules:
 
     def _say_troubles(self, usable: int) -> None:
         with self._lock:
-            found = [one for _, one in sorted(self._wanted.items(), key=str) if isinstance(one, str)]
+            found = [self._failed] if self._failed else []
+            found += [one for _, one in sorted(self._wanted.items(), key=str) if isinstance(one, str)]
         if usable > MOST_STAGED:
             found.append(f"of {usable} staged policies only {MOST_STAGED} are looked at")
         trouble = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")

@@ -162,3 +162,20 @@ def test_any_number_of_them_is_bounded(told: Agent) -> None:
     told.go_on()
     assert sum(len(message.names) for message in told.heard) == MOST_STAGED
     assert f"only {MOST_STAGED} are looked at" in told.troubles["staged policies"]
+
+
+def test_what_goes_wrong_ends_nothing_but_this(told: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    told.stage([("app == 'cache'", [5432])])
+    told.go_on()
+    told.go_on()
+    assert told.known.ready
+    with monkeypatch.context() as broken:
+        broken.setattr(Graph, "put", lambda *_: 1 // 0)
+        told.rules.put(ResourceKey("NetworkPolicy", "other", "shop"), None)
+        assert told.go_on() == 1 and not told.known.ready
+    assert "cannot be worked out: ZeroDivisionError" in told.troubles["staged policies"]
+    assert told.go_on() == 0 and not told.rules.hears and not told.rules.wants_all
+    told.stage([("app == 'cache'", [5432])])  # it is tried again
+    for _ in range(3):
+        told.go_on()
+    assert told.known.ready and told.allows(CACHE, 5432) and told.troubles["staged policies"] == ""
