@@ -22,6 +22,7 @@ from typing import Any
 from cni_calico.model.keys import ResourceKey
 from tests.conftest import LAB_CACHE, ROOT
 from tests.deadlines import until
+from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import NODE, Lab, lab
 
 OLDEST = "20.10"
@@ -52,10 +53,22 @@ exec "$2" -c "$3"
 """
 
 
+class BareHost:
+    """In the place of a lab, where calico-node itself runs."""
+
+    def __init__(self, host: Namespace) -> None:
+        self.host = host
+
+    def stop(self, number: int) -> None:
+        """Whoever has started calico-node ends it."""
+
+
 class Machine:
     """``docker`` runs a command of Docker's client; ``lab`` is the node's datastore and policy engine."""
 
-    def __init__(self, root: Path, made: Lab, release: str) -> None:
+    lab: Any
+
+    def __init__(self, root: Path, made: Lab | BareHost, release: str = OLDEST) -> None:
         self.root, self.lab = root, made
         tree = LAB_CACHE / f"docker-{OLDEST if release == OLDEST else '28'}"
         dockerd = f"{LAB_CACHE}/docker-29:" if release == "29" else ""
@@ -334,15 +347,22 @@ def docker_machine(root: Path, release: str = OLDEST, **driver_environ: str) -> 
         made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
         machine = Machine(root, made, release)
         machine.driver_environ = driver_environ
-        try:
-            machine.power_on()
-            machine.start_driver()
-            machine.start_docker()
-            _import_image(machine)
+        with running(machine):
             yield machine
-        finally:
-            machine.power_off()
-            _remove_cgroups(machine.containers_cgroup)
+
+
+@contextmanager
+def running(machine: Machine) -> Iterator[None]:
+    """The driver, dockerd and the image."""
+    try:
+        machine.power_on()
+        machine.start_driver()
+        machine.start_docker()
+        _import_image(machine)
+        yield
+    finally:
+        machine.power_off()
+        _remove_cgroups(machine.containers_cgroup)
 
 
 def _remove_cgroups(name: str) -> None:
