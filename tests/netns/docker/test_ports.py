@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.filter import port_table
+from cni_calico.kernel.filter.port_table import PortForward
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.docker.machine import PATH, Machine
@@ -68,6 +73,48 @@ def allow_from(box: Machine, net: str) -> None:
     rules = [{"action": "Allow", "protocol": "TCP", "source": {"nets": [net]}, "destination": {"ports": [80]}}]
     spec = {"selector": "cni-calico.io/container == 'server'", "order": 1, "types": ["Ingress"], "ingress": rules}
     box.lab.put("GlobalNetworkPolicy", "allow", spec)
+
+
+SERVE = """
+import socket
+with socket.create_server(("0.0.0.0", 80)) as listener:
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        connection.sendall(b"answered")
+        connection.close()
+"""
+
+
+def forward(*forwards: PortForward) -> None:
+    """As where the kernel has no nf_tables."""
+    port_table.usable = lambda deadline: False  # type: ignore[assignment]
+    port_table.apply_forwards(forwards, Deadline.after(60))
+
+
+def test_legacy_iptables_forwards_too() -> None:
+    with namespace("ports") as host, namespace("served") as served, namespace("outside") as other:
+        for name, ns, address in (("calip", served, "10.65.0.7"), ("lan", other, OUTSIDE)):
+            host.do("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", ns.name)
+            host.do("link", "set", name, "up")
+            ns.do("addr", "add", f"{address}/24", "dev", "eth0")
+            ns.do("link", "set", "eth0", "up")
+        host.do("addr", "add", "10.65.0.1/24", "dev", "calip")
+        host.do("addr", "add", f"{HOST}/24", "dev", "lan")
+        served.do("route", "add", "default", "via", "10.65.0.1")
+        host.set_sysctl("ipv4/ip_forward", "1")
+        host.set_sysctl("ipv4/conf/calip/route_localnet", "1")
+        argv = ["nsenter", f"--net={served.path}", sys.executable, "-c", SERVE]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            assert not knock(other, HOST, 8080)
+            host.call(forward, PortForward("tcp", 8080, ip_address("10.65.0.7"), 80))
+            assert knock(other, HOST, 8080) and knock(host, HOST, 8080) and knock(host, "127.0.0.1", 8080)
+            assert knock(served, HOST, 8080), "and by itself"
+            host.call(forward)
+            assert not knock(other, HOST, 8080)
+            server.kill()
+        assert "calico-published" not in host.run("iptables-legacy-save").stdout
 
 
 def test_a_published_port_is_reached_from_everywhere_that_policies_allow(box: Machine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from cni_calico.kernel.filter.port_table import PortForward, render_forwards
+from cni_calico.kernel.filter.port_table import PortForward, render_forwards, render_legacy
 
 WEB = PortForward("tcp", 8080, ip_address("10.65.0.7"), 80)
 OWN = PortForward("udp", 53, ip_address("10.65.0.8"), 5353, ip_address("192.0.2.1"))
@@ -36,3 +36,39 @@ def test_without_ports_the_table_goes() -> None:
 def test_ipv6_has_its_brackets() -> None:
     text = render_forwards([PortForward("tcp", 80, ip_address("fd00::1"), 8080)], 6)
     assert "tcp dport 80 dnat to [fd00::1]:8080" in text and "loopback" not in text
+
+
+SAVED = """*nat
+:PREROUTING ACCEPT [0:0]
+:calico-published - [0:0]
+:calico-published-post - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A PREROUTING -m addrtype --dst-type LOCAL -j calico-published
+-A POSTROUTING -j calico-published-post
+COMMIT
+"""
+
+
+def test_legacy_iptables_has_the_same_and_calls_each_chain_once() -> None:
+    lines = render_legacy([WEB, OWN], 4, SAVED).splitlines()
+    assert lines[:4] == [
+        "*nat",
+        ":calico-published - [0:0]",
+        "-A calico-published -d 192.0.2.1 -p udp --dport 53 -j DNAT --to-destination 10.65.0.8:5353",
+        "-A calico-published -p tcp --dport 8080 -j DNAT --to-destination 10.65.0.7:80",
+    ]
+    gone = lines.index("-D PREROUTING -m addrtype --dst-type LOCAL -j calico-published")
+    assert gone < lines.index("-I PREROUTING -m addrtype --dst-type LOCAL -j calico-published")
+    assert not any("DOCKER" in line for line in lines)
+    assert lines[-4:] == [
+        ":calico-published - [0:0]",
+        "-A calico-published ! -i lo -d 127.0.0.0/8 -j DROP",
+        "-I PREROUTING -j calico-published",
+        "COMMIT",
+    ]
+
+
+def test_legacy_iptables_has_nothing_without_ports() -> None:
+    assert render_legacy([], 4, "") == "" and render_legacy([], 6, "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n") == ""
+    gone = render_legacy([], 4, SAVED).splitlines()
+    assert "-X calico-published" in gone and "-X calico-published-post" in gone and "-I" not in " ".join(gone)
