@@ -250,6 +250,13 @@ def _add_migrate(commands: Commands, common: CommandParser) -> None:
         help="native, or upstream for upstream's calicoctl (default native)",
     )
     load = commands.add("import", common)
+    load.add_argument(
+        "--dry-run",
+        choices=("server", "none"),
+        default="none",
+        metavar="server",
+        help="write nothing: the API server says which records it would refuse",
+    )
     load.add_argument("-f", "--filename", required=True, metavar="FILE", help="file or -")
 
 

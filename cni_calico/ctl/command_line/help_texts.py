@@ -208,7 +208,10 @@ COMMANDS: Mapping[str, Help] = {
     "datastore migrate import": Help(
         "write exported data into an empty datastore",
         "Reads this program's exports and upstream's. An import that was interrupted can be repeated.",
-        (("-c other.cfg datastore migrate import -f all.json", "into the datastore that other.cfg names"),),
+        (
+            ("-c other.cfg datastore migrate import -f all.json", "into the datastore that other.cfg names"),
+            ("datastore migrate import -f all.json --dry-run=server", "what Kubernetes would refuse"),
+        ),
     ),
     "datastore migrate-policy-names": Help(
         "rename the policies that versions before 3.32 stored as default.NAME",

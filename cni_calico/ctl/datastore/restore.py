@@ -13,11 +13,13 @@ from typing import Any
 
 from cni_calico.bounded import EXPORT_BYTES, parse_json
 from cni_calico.ctl.datastore.migrate import FORMAT, IMPORTING, importing
+from cni_calico.ctl.datastore.owners import in_order_of_owners, owners_of, with_owners
 from cni_calico.ctl.datastore.upstream_export import ExportedRecords, is_upstreams, parse_upstream
 from cni_calico.ctl.input.files import read_file
+from cni_calico.ctl.ipam.lost import is_kubernetes, kubernetes_store
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
-from cni_calico.errors import CalicoError, InvalidConfig, OutcomeUnknown, RecordRefused
+from cni_calico.errors import CalicoError, DatastoreUnsupported, InvalidConfig, OutcomeUnknown, RecordRefused
 from cni_calico.model.documents.codec import decode, describe
 from cni_calico.model.keys import CLUSTER, BlockList, Key, ResourceKey, ResourceList, parse_path
 from cni_calico.model.kubernetes.nodes import inherited_labels
@@ -57,8 +59,11 @@ def load(session: Session, arguments: Namespace) -> str:
     records = _with_identity(session, parse_export(text, name))
     digest = sha1_hex(text)
     _require_empty(session, digest)
+    if arguments.dry_run == "server":
+        return _rehearse(session, records)
     skipped = _write_all(session, records, digest)
-    lines = [f"Imported {len(records) - len(skipped)} records; the datastore is locked."]
+    missing = {key for key, _ in skipped if key in records}
+    lines = [f"Imported {len(records) - len(missing)} records; the datastore is locked."]
     lines += [f"Skipped {describe(key)}: {why}" for key, why in skipped]
     return "\n".join([*lines, "Run the `calicoctl datastore migrate unlock` command to use it."]) + "\n"
 
@@ -97,14 +102,50 @@ def _write_all(session: Session, records: ExportedRecords, digest: str) -> Skipp
     _put(session, [(CLUSTER, _locked(cluster, digest))])
     kubernetes = session.store.kind == "kubernetes"
     derived = {key: None for key in records if kubernetes and _is_derived(key)}
-    _put(session, [(key, records[key]) for key in records if key != CLUSTER and key not in derived])
     skipped: Skipped = []
+    rest = {key: records[key] for key in records if key != CLUSTER and key not in derived}
+    for portion in in_order_of_owners(rest) if kubernetes else (rest,):
+        if kubernetes:
+            portion = _with_present_owners(session, portion, skipped)
+        _put(session, list(portion.items()))
     for key in derived:
         why = _apply_derived(session, key, records[key])
         if why:
             skipped.append((key, why))
     _put(session, [(CLUSTER, _locked(cluster, ""))])
     return skipped
+
+
+def _with_present_owners(session: Session, records: Mapping[Key, Document], skipped: Skipped) -> ExportedRecords:
+    """The records as owned by what was written before them, which has other UIDs here."""
+    owners = {owner for key, document in records.items() for owner in owners_of(key, document)}
+    found = {owner: session.store.get(owner, session.deadline) for owner in owners}
+    uids = {owner: item.uid for owner, item in found.items() if item is not None}
+    out: ExportedRecords = {}
+    for key, document in records.items():
+        out[key], lost = with_owners(key, document, uids)
+        skipped += [(owner, f"as owner of {describe(key)}: it is not there") for owner in lost]
+    return out
+
+
+def _rehearse(session: Session, records: ExportedRecords) -> str:
+    """What the API server would say of each record; only Kubernetes can be asked. Raises CommandFailed."""
+    if not is_kubernetes(session):
+        return f"{len(records)} records can be imported.\n"
+    store, refused = kubernetes_store(session), []
+    asked = [key for key in records if not _is_derived(key)]
+    for key in asked:
+        try:
+            store.rehearse_create(key, records[key], session.deadline)
+        except (RecordRefused, DatastoreUnsupported) as e:
+            refused.append(f"Refused {describe(key)}: {e.message}")
+    text = f"{len(asked) - len(refused)} of {len(asked)} records can be imported.\n"
+    if refused:
+        raise CommandFailed(
+            f"cannot import: {len(refused)} records are refused",
+            output="\n".join([text.rstrip(), *refused, ""]),
+        )
+    return text
 
 
 def _locked(document: Document, digest: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.datastore.interface import Datastore, Document, Revision, Versioned
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.group import GroupChoice
+from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
 from cni_calico.ipam.lost.fresh_facts import Kubernetes
@@ -95,20 +96,21 @@ def is_kubernetes(session: Session) -> bool:
 
 def api_of(session: Session) -> KubernetesAPI:
     """The API server, if the datastore is Kubernetes."""
-    from cni_calico.datastore.kubernetes.store import KubernetesStore
-
-    store = _innermost(session.store)
-    assert isinstance(store, KubernetesStore)
-    return store.api
+    return kubernetes_store(session).api
 
 
 def group_of(session: Session) -> GroupChoice:
     """The API group of the records, if the datastore is Kubernetes."""
+    return kubernetes_store(session).group
+
+
+def kubernetes_store(session: Session) -> KubernetesStore:
+    """The datastore, if it is Kubernetes."""
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
     store = _innermost(session.store)
     assert isinstance(store, KubernetesStore)
-    return store.group
+    return store
 
 
 def _innermost(store: Datastore) -> Datastore:

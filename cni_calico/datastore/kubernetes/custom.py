@@ -74,6 +74,15 @@ class CustomRecords:
                 raise self._contradiction(reply, key, self._versioned(key, current), doing)
         raise TryAgain(f"cannot {doing}: it is created and deleted again and again")
 
+    def rehearse_create(self, key: Key, value: Document, deadline: Deadline) -> None:
+        """Have the API server check a record that is to be created. Raises DatastoreError."""
+        doing, path = f"create {describe(key)}", collection_path(self.group, key)
+        wanted = self.group.object_of(key, value)
+        request = ApiRequest("POST", f"{path}?dryRun=All", doing, body=wanted, expect=(404, 409))
+        reply = self._api.send(request, deadline)
+        if reply.status == 404:
+            raise _no_parent(reply, path, doing)
+
     def update(self, key: Key, value: Document, revision: Revision | None, uid: str, deadline: Deadline) -> Versioned:
         """Raises CommitConflict, DatastoreError."""
         doing = f"write {describe(key)}"

@@ -160,6 +160,10 @@ class KubernetesStore:
         """Where a listing's records are, for a watch: it begins where a list has ended, so the group is known."""
         return select_collections(self.group.known or CUSTOM, listing, self._prefix)
 
+    def rehearse_create(self, key: Key, value: Document, deadline: Deadline) -> None:
+        """Have the API server check a record that is kept as a custom resource. Raises DatastoreError."""
+        self.group.carry_out(lambda group: self._records(group).rehearse_create(key, value, deadline), deadline)
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:

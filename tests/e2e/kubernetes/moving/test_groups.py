@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.main import run
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.errors import DatastoreUnsupported
 from cni_calico.model.access import API_GROUP, CRD_ROOT, NATIVE_GROUP
 from cni_calico.model.keys import CLUSTER, EverythingList, HandleKey, Key, ResourceKey
 from cni_calico.model.kubernetes import custom
 from tests.deadlines import soon
-from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, running_cluster
+from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster, running_cluster
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+pytestmark = pytest.mark.kubernetes
 
 VECTORS = Path(__file__).parents[3] / "golden" / "vectors"
 
@@ -54,6 +54,7 @@ def is_ready(store: KubernetesStore) -> bool:
     return found is not None and bool(found.value["spec"]["datastoreReady"])
 
 
+@pytest.mark.slow
 def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there, back = str(tmp_path / "there.json"), str(tmp_path / "back.json")
     with running_cluster() as kube:
@@ -85,3 +86,74 @@ def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert (is_ready(older), is_ready(newer)) == (True, False)
         assert records(older) == before
         capsys.readouterr()
+
+
+def put(store: Datastore, key: ResourceKey, spec: Any, owner: ResourceKey | None = None, uid: str = "") -> str:
+    """The UID of what was made."""
+    metadata: dict[str, Any] = {"name": key.name}
+    if owner is not None:
+        reference = {"apiVersion": NATIVE_GROUP, "kind": owner.kind, "name": owner.name, "uid": uid}
+        metadata["ownerReferences"] = [reference]
+    document = {"apiVersion": NATIVE_GROUP, "kind": key.kind, "metadata": metadata, "spec": spec}
+    return store.commit([Write.create(key, document)], soon()).stored[0].uid
+
+
+def owner_uids(store: Datastore, key: ResourceKey) -> list[str]:
+    found = store.get(key, soon())
+    assert found is not None
+    return [each["uid"] for each in found.value["metadata"].get("ownerReferences", [])]
+
+
+SEC, LOST = ResourceKey("Tier", "sec"), ResourceKey("Tier", "lost")
+OWNED, ORPHAN = ResourceKey("GlobalNetworkPolicy", "owned"), ResourceKey("GlobalNetworkPolicy", "orphan")
+SETS = ResourceKey("GlobalNetworkSet", "sets")
+
+
+@pytest.fixture
+def exported(kube: Cluster, tmp_path: Path) -> Path:
+    """Of a cluster with custom resources, with owners, and with an address's record that has no place in the other."""
+    store = kube.store()
+    tier = put(store, SEC, {"order": 5})
+    policy = put(store, OWNED, {"tier": "sec"}, SEC, tier)
+    put(store, SETS, {}, OWNED, policy)
+    put(store, ORPHAN, {}, LOST, "00000000-0000-4000-8000-000000000000")
+    store.commit([Write.create(HandleKey("Net1.C0FFEE"), {"block": {}, "deleted": False})], soon())
+    store.commit([Write.put(CLUSTER, {"metadata": {"name": "default"}, "spec": {"datastoreReady": False}})], soon())
+    calicoctl(kube, API_GROUP, "export", "-o", str(tmp_path / "all.json"))
+    store.close()
+    return tmp_path / "all.json"
+
+
+def test_what_is_owned_is_owned_by_the_same_afterwards(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    native = native_cluster()
+    native.empty(NATIVE_ROOT)
+    calicoctl(native, NATIVE_GROUP, "import", "-f", str(exported))
+    assert "Skipped Tier lost: as owner of GlobalNetworkPolicy orphan" in capsys.readouterr().out
+    store = native.store()
+    for key, owner in ((OWNED, SEC), (SETS, OWNED)):
+        found = store.get(owner, soon())
+        assert found is not None and owner_uids(store, key) == [found.uid]
+    assert owner_uids(store, ORPHAN) == []
+    assert store.get(HandleKey("Net1.C0FFEE"), soon()) is not None
+    store.close()
+    native.empty(NATIVE_ROOT)
+
+
+def test_a_dry_run_lists_what_would_be_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    native = native_cluster()
+    native.empty(NATIVE_ROOT)
+    calicoctl(native, NATIVE_GROUP, "import", "-f", str(exported), "--dry-run=server")
+    assert "records can be imported" in capsys.readouterr().out
+    text = json.loads(exported.read_text())
+    records = text["records"]
+    [path] = [path for path in records if path.endswith("/owned")]
+    records[path.replace("/owned", "/Owned")] = {**records.pop(path), "metadata": {"name": "Owned"}}
+    block = {"cidr": "10.65.0.0/26", "affinity": "host:a b", "allocations": [None] * 64, "attributes": []}
+    records["/calico/ipam/v2/assignment/ipv4/block/10.65.0.0-26"] = {**block, "unallocated": list(range(64))}
+    exported.write_text(json.dumps(text))
+    calicoctl(native, NATIVE_GROUP, "import", "-f", str(exported), "--dry-run=server", code=1)
+    said = capsys.readouterr()
+    assert "Refused GlobalNetworkPolicy Owned: " in said.out and "no block can belong to 'host:a b'" in said.out
+    assert "cannot import: 2 records are refused" in said.err
+    for plural in ("tiers", "globalnetworkpolicies", "ipamhandles", "clusterinformations"):
+        assert not native.request("GET", f"{NATIVE_ROOT}/{plural}")["items"]
