@@ -10,15 +10,20 @@ from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.model.access import API_GROUP, NATIVE_GROUP
 
-MIGRATIONS = "/apis/migration.projectcalico.org/v1beta1/datastoremigrations"
+MIGRATIONS = "/apis/migration.projectcalico.org/{}/datastoremigrations"
+VERSIONS = ("v1beta1", "v1")  # of upstream 3.32, and of what follows it
 # from the first of them on the records of NATIVE_GROUP are those in use
 _MOVED = ("Converged", "Complete")
 
 
 def read_why_refused(store: KubernetesStore, deadline: Deadline) -> str:
     """Why the controllers must not run; "" if they may. Raises CalicoError."""
-    request = ApiRequest("GET", MIGRATIONS, "look for a migration", expect=(403, 404))
-    found = store.api.send(request, deadline).document.get("items") or ()
+    for version in VERSIONS:
+        request = ApiRequest("GET", MIGRATIONS.format(version), "look for a migration", expect=(403, 404))
+        reply = store.api.send(request, deadline)
+        if reply.status != 404:
+            break
+    found = reply.document.get("items") or ()
     group = store.group.choose(deadline).name
     if group == NATIVE_GROUP:
         found = [item for item in found if (item.get("status") or {}).get("phase") not in _MOVED]

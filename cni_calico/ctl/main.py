@@ -41,6 +41,7 @@ _ON_DATASTORES = {
     "ipam show": "ipam.show:show",
     "ipam split": "ipam.split:split",
     "policy explain": "policy.explain:explain",
+    "policy rights": "policy.rights:rights",
     "policy show": "policy.show:show",
     "show": "picture.show:show",
     **{verb: f"resources.commands:{verb}" for verb in ("get", *_WRITING)},

@@ -37,6 +37,11 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
     show.add_argument("endpoint", nargs="?", default="", metavar="POD|NS/POD|ADDRESS", help="the workload")
     show.add_argument("--all", action="store_true", help="show every workload")
     show.add_argument("--node", default="", metavar="NODE", help="with --all: only this node's workloads")
+    rights = commands.add("rights", common, output_option())
+    rights.add_argument("user", metavar="USER", help="a user of Kubernetes, or system:serviceaccount:NAMESPACE:NAME")
+    rights.add_argument(
+        "--group", dest="groups", action="append", default=[], metavar="GROUP", help="a group that the user is in"
+    )
     _add_diff(commands, common)
     _add_replay(commands, common)
     _add_recommend(commands, common)

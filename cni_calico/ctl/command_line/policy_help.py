@@ -7,6 +7,15 @@ from collections.abc import Mapping
 from cni_calico.ctl.command_line.node_help import Help
 
 POLICY: Mapping[str, Help] = {
+    "policy rights": Help(
+        "what a user of Kubernetes may do with the policies of each tier",
+        "Asks the API server, as Calico's API server and webhook do, and says if nobody checks the answers here.",
+        (
+            ("policy rights alice", "for each tier and kind of policy"),
+            ("policy rights alice --group dev", "as a member of a group"),
+            ("policy rights system:serviceaccount:ci:deploy -o json", "of a service account, for a script"),
+        ),
+    ),
     "policy explain": Help(
         "whether a connection is allowed, and why",
         "Names the tier, policy and rule that decide, at both ends. The answer is computed from what is stored; no "

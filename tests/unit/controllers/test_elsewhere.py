@@ -2,7 +2,7 @@
 
 import pytest
 
-from cni_calico.controllers.elsewhere import read_why_refused
+from cni_calico.controllers.elsewhere import VERSIONS, read_why_refused
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.model.access import API_GROUP, NATIVE_GROUP, KubernetesAccess
 from tests.deadlines import soon
@@ -22,17 +22,19 @@ from tests.fakes.scripted_http import scripted
         (NATIVE_GROUP, "Complete", False),
     ],
 )
-def test_a_migration_keeps_the_controllers_off_the_records_that_are_not_in_use(group, phase, refused):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_migration_keeps_the_controllers_off_the_records_that_are_not_in_use(group, phase, refused, version):
     migration = {"metadata": {"name": "v1-to-v3"}, "status": {"phase": phase}}
-    with scripted((200, {"items": [migration]})) as server:
+    with scripted(*([(404, "")] if version == "v1" else []), (200, {"items": [migration]})) as server:
         store = KubernetesStore(KubernetesAccess(api_root=server.url, token="t", api_group=group))
         why = read_why_refused(store, soon())
+        assert version in server.requests[-1][1]
     assert bool(why) == refused
     assert not why or ("DatastoreMigration v1-to-v3" in why and f"keep the records in {group}" in why)
 
 
 @pytest.mark.parametrize("answer", [(200, {"items": []}), (404, "404 page not found"), (403, {"message": "no"})])
 def test_no_migration_is_no_reason(answer):
-    with scripted(answer) as server:
+    with scripted(answer, always=answer) as server:
         store = KubernetesStore(KubernetesAccess(api_root=server.url, token="t", api_group=NATIVE_GROUP))
         assert read_why_refused(store, soon()) == ""
