@@ -17,6 +17,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cni_calico import __version__
+from manifests import cluster_policies
 from manifests.admission import VERSIONS, mutating_policies, validating_policies
 from manifests.charts import render_chart
 from manifests.kinds import GROUP, KINDS, NATIVE_GROUP, definition, native_definition
@@ -37,6 +38,11 @@ _ADMISSION_HEAD = """\
 """
 _HEAD = "# Calico's custom resource definitions; made from manifests/kinds.py by manifests/render.py.\n"
 _NATIVE_HEAD = _HEAD + "# Of projectcalico.org/v3. A cluster has these or those of crds.yaml, never both.\n"
+_POLICIES_HEAD = """\
+# Kubernetes' ClusterNetworkPolicy; made from manifests/cluster_policies.py by manifests/render.py. It may be there
+# already, from another bundle: applied under this name, the API server refuses to change that one:
+#   kubectl apply --server-side --field-manager=cni-calico -f clusternetworkpolicies.yaml
+"""
 
 
 class _Plain(yaml.SafeDumper):
@@ -97,6 +103,7 @@ def render_all() -> dict[str, str]:
         "etcd/calico-etcd.yaml": etcd,
         "calico-typha.yaml": relays,
         "calico-typha-v3.yaml": in_native_group(relays),
+        "clusternetworkpolicies.yaml": render_definitions(_POLICIES_HEAD, [cluster_policies.definition()]),
     }
     monitoring = {"monitoring/podmonitor.yaml": (HERE / "monitoring" / "podmonitor.yaml").read_text()}
     chart = render_chart({**files, **monitoring}, __version__)

@@ -5,9 +5,11 @@ Rule: one place decides which kinds take part and how each is read, both for the
 
 from __future__ import annotations
 
+from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_endpoint, decode_resource
-from cni_calico.model.documents.fields import JSON
+from cni_calico.model.documents.fields import JSON, Wrong
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.custom import object_name
 from cni_calico.model.kubernetes.policies import (
     CLUSTER_NETWORK_POLICY,
     NETWORK_POLICY,
@@ -22,12 +24,13 @@ from cni_calico.policy.nodes import SLICE, GraphRecord
 from cni_calico.policy.records import (
     POLICY_KINDS,
     labelled_network_set,
+    labelled_node,
     parse_profile,
     parse_tier,
     parsing_policy,
     require_interface,
 )
-from cni_calico.policy.sets import NETWORK_SETS
+from cni_calico.policy.sets import NETWORK_SETS, NODE
 from cni_calico.policy.steps import Steps, finish
 
 # kinds on every datastore, and those that only a Kubernetes datastore has
@@ -59,6 +62,8 @@ def decoding_record(key: ResourceKey, document: JSON) -> Steps[tuple[GraphRecord
         return decode_endpoint(key, document), ()
     if key.kind == SLICE:
         return read_slice(document)[1], ()
+    if key.kind == NODE:
+        return _read_node(document), ()
     if key.kind == CLUSTER_NETWORK_POLICY:
         return _converted(read_cluster_network_policy(document))
     return decode_resource(key, document), ()
@@ -87,6 +92,13 @@ def reducing(key: ResourceKey, record: GraphRecord) -> Steps[GraphRecord]:
         elif key.kind == "Tier":
             parse_tier(record)
     return record
+
+
+def _read_node(document: JSON) -> GraphRecord:
+    try:
+        return labelled_node(document)
+    except Wrong as e:
+        raise CorruptRecord(f"cannot read {object_name(document)}: {e}") from e
 
 
 def _converted(policy: ConvertedPolicy | None) -> tuple[GraphRecord | None, tuple[str, ...]]:

@@ -17,10 +17,14 @@ from cni_calico.policy.wanted import PolicyId, WantedChanges
 
 @dataclass(frozen=True, slots=True)
 class OtherNeeds:
-    """Whether the policies in force need the endpoints of all nodes, and services' endpoints."""
+    """Whether the policies in force need the endpoints of all nodes, services' endpoints, and nodes."""
 
     endpoints: bool = False
     services: bool = False
+    nodes: bool = False
+
+    def with_these(self, more: OtherNeeds) -> OtherNeeds:
+        return OtherNeeds(self.endpoints or more.endpoints, self.services or more.services, self.nodes or more.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from cni_calico.policy.records import (
     PolicyRecord,
     policy_id,
 )
-from cni_calico.policy.sets import AdmitsMembers, NoRoom
+from cni_calico.policy.sets import NODE, AdmitsMembers, NoRoom
 from cni_calico.policy.shortage import Shortage
-from cni_calico.policy.sources import ServiceSource, SetSource
+from cni_calico.policy.sources import NodeSource, ServiceSource, SetSource
 from cni_calico.policy.steps import Steps
 from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges, WantedEndpoint, WantedHost, WantedPolicy
 
@@ -42,7 +42,8 @@ class Graph:
     """``put`` each record whenever it changes, then ``flush``. Not for several threads.
 
     Keys: ResourceKey with the kind of the record; policies of Kubernetes have the kinds "KubernetesNetworkPolicy" and
-    "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' endpoints "EndpointSlice".
+    "KubernetesClusterNetworkPolicy" (policy/kubernetes.py makes the records), services' endpoints "EndpointSlice";
+    a "Node" comes as Labelled.
     Records of other kinds, including staged policies, are ignored. To save memory a caller may pass less than the
     record: for a policy a PolicyRecord, for an endpoint that is not local a Labelled, for a host endpoint a HostRecord.
     """
@@ -108,7 +109,10 @@ class Graph:
         changes, before = self._flush(most_removed), self.facts
         needs, warnings = before.needs, before.warnings
         if changes.policies:
-            needs, warnings = OtherNeeds(self.selectors > 0, self.services > 0), dict(self._warnings)
+            needs, warnings = (
+                OtherNeeds(self.selectors > 0, self.services > 0, self.nodes > 0),
+                dict(self._warnings),
+            )
         missing, missing_host = before.missing_profiles, before.missing_host_profiles
         if self._nodes.profiles_moved:
             missing, missing_host = self.missing_profiles(), self.missing_host_profiles()
@@ -303,10 +307,15 @@ class Graph:
         """How many sets in force choose from the endpoints of all nodes. As of the last flush."""
         return self._sets.selectors
 
+    @property
+    def nodes(self) -> int:
+        """How many sets in force choose from the nodes. As of the last flush."""
+        return self._sets.nodes
+
     def sets_of(self, kinds: frozenset[str]) -> frozenset[str]:
-        """The sets in force whose members come from records of these kinds: WorkloadEndpoint, EndpointSlice."""
+        """The sets in force whose members come from records of these kinds: WorkloadEndpoint, EndpointSlice, Node."""
         found = (source for sources in self._held.values() for source in sources.values())
-        return frozenset(s.id for s in found if (SLICE if isinstance(s, ServiceSource) else WORKLOADS) in kinds)
+        return frozenset(source.id for source in found if _kind_of_members(source) in kinds)
 
     def missing_profiles(self) -> tuple[str, ...]:
         """The profiles that this node's workloads name and that do not exist, sorted."""
@@ -323,6 +332,10 @@ class Graph:
     def policy(self, name: PolicyId) -> PolicyRecord | None:
         """The last valid version of a policy, whether it is in force or not."""
         return self._active.policies.get(name)
+
+
+def _kind_of_members(source: SetSource) -> str:
+    return SLICE if isinstance(source, ServiceSource) else NODE if isinstance(source, NodeSource) else WORKLOADS
 
 
 Shown = TypeVar("Shown", WantedEndpoint, WantedHost)

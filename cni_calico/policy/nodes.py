@@ -30,7 +30,7 @@ from cni_calico.policy.records import (
     policy_id,
     require_interface,
 )
-from cni_calico.policy.sets import NETWORK_SETS, Sets
+from cni_calico.policy.sets import NETWORK_SETS, NODE, Sets
 from cni_calico.policy.wanted import PolicyId
 
 GraphRecord = (
@@ -85,6 +85,7 @@ class GraphNodes:
             HOSTS: self._set_host,
             WORKLOADS: self._set_workload,
             SLICE: self.sets.set_slice,
+            NODE: self.sets.set_item,
         }
 
     def put(self, key: ResourceKey, record: GraphRecord | None) -> None:

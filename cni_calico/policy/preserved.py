@@ -31,7 +31,7 @@ from cni_calico.policy.records import (
     ServiceMembers,
     TierRecord,
 )
-from cni_calico.policy.sources import PortSource, SelectorSource, ServiceSource
+from cni_calico.policy.sources import NodeSource, PortSource, SelectorSource, ServiceSource
 from cni_calico.policy.wanted import PolicyId, WantedPolicy, WantedRule, WantedSide
 
 KNOWN: Mapping[str, type[Any]] = {
@@ -45,6 +45,7 @@ KNOWN: Mapping[str, type[Any]] = {
         Metadata,
         NamedPort,
         Node,
+        NodeSource,
         PolicyId,
         PolicyRecord,
         PortSource,

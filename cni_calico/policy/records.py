@@ -9,17 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, get_args
 
 from cni_calico.model.documents.fields import (
     JSON,
     Wrong,
     parse_bool,
+    parse_object,
+    parse_objects,
     parse_text,
     parse_text_map,
+    without_zone,
 )
 from cni_calico.model.documents.fields import parse_texts as parse_text_list
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.nodes import NODE_ADDRESSES, inherited_labels
 from cni_calico.model.names import IFNAME_MAX, valid_policed_ifname
 from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
@@ -265,6 +270,21 @@ def named_port(name: str, protocol: str, port: int) -> NamedPort | None:
     """None for a port that no rule can name."""
     number = PROTOCOLS.get(protocol.lower()) or (int(protocol) if len(protocol) <= 3 and protocol.isdecimal() else 0)
     return NamedPort(name, number, port) if name and 0 < number < 256 and 0 < port < 65536 else None
+
+
+def labelled_node(document: JSON) -> Labelled:
+    """A node by its labels in Kubernetes, and all addresses that Kubernetes knows of it. A text there may also be a
+    name. Raises Wrong.
+    """
+    spec = parse_object(document.get("spec") or {}, "spec")
+    addresses: dict[bytes, None] = {}
+    for entry in parse_objects(spec.get("addresses") or (), "spec.addresses"):
+        if entry.get("type") in NODE_ADDRESSES:
+            try:
+                addresses[ip_address(without_zone(str(entry.get("address")))).packed] = None
+            except ValueError:
+                continue
+    return Labelled(frozenset(inherited_labels(document).items()), addresses=tuple(addresses))
 
 
 def labelled_network_set(key: ResourceKey, resource: Resource) -> Labelled:

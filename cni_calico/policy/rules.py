@@ -23,12 +23,15 @@ from cni_calico.model.documents.fields import (
     parse_texts,
     without_zone,
 )
+from cni_calico.model.kubernetes.policies import NODE_SELECTOR
 from cni_calico.model.resources import Network
+from cni_calico.model.selector_forms import normalized, parse_tree
 from cni_calico.model.selectors import InvalidSelector, Selector
 from cni_calico.policy.long_selectors import LONG
 from cni_calico.policy.ports import ICMP, PortLists, PortRanges
 from cni_calico.policy.sources import (
     SetSource,
+    node_source,
     peer_selecting,
     peer_selector,
     port_source,
@@ -65,6 +68,7 @@ _PEER_FIELDS = frozenset(
         "namespaceSelector",
         "serviceAccounts",
         "services",
+        NODE_SELECTOR,
     )
 )
 _EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -248,6 +252,10 @@ def _parsing_side(
     service = _parse_service(raw, at, namespace, is_destination)
     if service is not None:
         (service_sets if is_destination else sets).append(service)
+    if NODE_SELECTOR in raw:
+        if names or not_names:
+            raise Wrong(f"{at}.ports", f"numbers where there is a {NODE_SELECTOR}", raw.get("ports"))
+        sets.append(_parse_nodes(raw, at))
     for source in (*port_sets, *not_port_sets, *sets, *not_sets, *service_sets):
         sources[source.id] = source
     side = WantedSide(
@@ -325,6 +333,15 @@ def _parsing_selectors(raw: JSON, at: str, namespace: str) -> Steps[tuple[Select
     except InvalidSelector as e:
         raise Wrong(at, f"selectors that can be read ({e})", dict(raw)) from e
     return selected, excluded
+
+
+def _parse_nodes(side: JSON, of: str) -> SetSource:
+    at = f"{of}.{NODE_SELECTOR}"
+    text = parse_text(side[NODE_SELECTOR], at)
+    try:
+        return node_source(normalized(parse_tree(text)))
+    except InvalidSelector as e:
+        raise Wrong(at, f"a selector that can be read ({e})", text) from e
 
 
 def _parse_service(side: JSON, of: str, namespace: str, with_ports: bool) -> SetSource | None:

@@ -9,22 +9,22 @@ for them (``admits``): then a set is not made (NoRoom), and a namespace's networ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.counted import CountedSet, Member
 from cni_calico.policy.labels import LabelIndex, LabelSet
+from cni_calico.policy.members import members_from, members_of_slice
 from cni_calico.policy.moving import AT_ONCE, ItemsOfSets, MovingItems, labels_of, members_of
-from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.records import Labelled, ServiceMembers
-from cni_calico.policy.sources import PortSource, ServiceSource, SetSource
+from cni_calico.policy.sources import NodeSource, PortSource, ServiceSource, SetSource
 from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import Members, SetChange
 
 AdmitsMembers = Callable[[int], bool]
 _LAST = object()
-NETWORK_SET = "NetworkSet"
+NETWORK_SET, NODE = "NetworkSet", "Node"
 NETWORK_SETS = ("GlobalNetworkSet", NETWORK_SET)
 _ASKED_EVERY = 2000  # members
 _LOOKED_AT_ONCE = 40_000  # networks that a flush looks at: some 20 ms
@@ -58,12 +58,14 @@ class Sets:
         self._freed = 0  # networks that namespaces' network sets have fewer
         self._needs: dict[str, int] = {}
         self._services = 0  # of them, those of services
+        self._of_nodes = 0  # and of nodes
         self._sources: dict[str, SetSource] = {}
         self._unsettled: dict[str, None] = {}  # ids whose need began or ended, and nothing has followed from it yet
         self._making: dict[str, Steps[None]] = {}  # sets that do not have all their members yet: the steps left
         self._sets: dict[str, CountedSet] = {}
         self._changed: dict[str, None] = {}
         self._index: LabelIndex[ResourceKey, str] = LabelIndex(self._on_match)
+        self._index_of_nodes: LabelIndex[ResourceKey, str] = LabelIndex(self._on_match)
         self._items: dict[ResourceKey, Labelled] = {}
         self._moving = MovingItems(ItemsOfSets(self._items, self._put, self._rename, self._count_own))
         self._slices: dict[ResourceKey, ServiceMembers] = {}
@@ -78,6 +80,7 @@ class Sets:
         if not count:
             self._sources[source.id] = source
             self._services += isinstance(source, ServiceSource)
+            self._of_nodes += isinstance(source, NodeSource)
             self._unsettled[source.id] = None
 
     def release(self, set_id: str) -> None:
@@ -85,6 +88,7 @@ class Sets:
         if not self._needs[set_id]:
             del self._needs[set_id]
             self._services -= isinstance(self._sources[set_id], ServiceSource)
+            self._of_nodes -= isinstance(self._sources[set_id], NodeSource)
             self._unsettled[set_id] = None
 
     def making(self, set_id: str) -> Steps[None]:
@@ -130,7 +134,12 @@ class Sets:
     @property
     def selectors(self) -> int:
         """How many sources in force select endpoints and network sets by their labels."""
-        return len(self._needs) - self._services
+        return len(self._needs) - self._services - self._of_nodes
+
+    @property
+    def nodes(self) -> int:
+        """How many sources in force select nodes."""
+        return self._of_nodes
 
     # -- who may be a member ------------------------------------------------------------------------------------------
 
@@ -149,24 +158,28 @@ class Sets:
             self._put(key, item)
 
     def _put(self, key: ResourceKey, item: Labelled | None) -> None:
-        before = self._items.get(key)
+        before, index = self._items.get(key), self._index_for(key)
         if before is not None and item is not None and labels_of(before) == labels_of(item):
             self._exchange(key, before, item)
             return
         if before is not None:
-            label_set = self._index.label_set(key)
+            label_set = index.label_set(key)
             for set_id in () if label_set is None else label_set.matches:
                 self._remove(set_id, before)
         if item is None:
             self._items.pop(key, None)
-            self._index.remove_item(key)
+            index.remove_item(key)
             return
-        self._index.remove_item(key)
-        label_set = self._index.set_item(key, item.labels, item.profiles)
+        index.remove_item(key)
+        label_set = index.set_item(key, item.labels, item.profiles)
         # one copy of the labels for all that share them
         self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
         for set_id in label_set.matches:
             self._add(set_id, item)
+
+    def _index_for(self, key: ResourceKey) -> LabelIndex[ResourceKey, str]:
+        """No selector of workloads matches a node, nor one of nodes anything else."""
+        return self._index_of_nodes if key.kind == NODE else self._index
 
     def _has_to_move(self, key: ResourceKey, before: Labelled | None, item: Labelled | None) -> bool:
         """Whether it is a network set that gets other labels or goes, with too many members to do so at once."""
@@ -234,7 +247,7 @@ class Sets:
 
     def _exchange(self, key: ResourceKey, before: Labelled, item: Labelled) -> None:
         """The labels stay."""
-        label_set = self._index.label_set(key)
+        label_set = self._index_for(key).label_set(key)
         assert label_set is not None
         self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
         old, new = members_of(before).keys(), members_of(item).keys()
@@ -244,7 +257,7 @@ class Sets:
             gone: Collection[Member] = nets_gone
             added: Collection[Member] = nets_added
             if isinstance(found.source, PortSource):
-                ports_before, ports = set(_members(found.source, before)), set(_members(found.source, item))
+                ports_before, ports = set(members_from(found.source, before)), set(members_from(found.source, item))
                 gone, added = ports_before - ports, ports - ports_before
             found.discard(gone)
             found.add(added)
@@ -273,7 +286,7 @@ class Sets:
                 del self._slices_of[service]
             for set_id in self._service_sets.get(service, ()):
                 found = self._sets[set_id]
-                found.discard(_service_members(found.source, before))
+                found.discard(members_of_slice(found.source, before))
                 self._changed[set_id] = None
         if members is None:
             return
@@ -282,7 +295,7 @@ class Sets:
         self._slices_of.setdefault(service, set()).add(key)
         for set_id in self._service_sets.get(service, ()):
             found = self._sets[set_id]
-            found.add(_service_members(found.source, members))
+            found.add(members_of_slice(found.source, members))
             self._changed[set_id] = None
 
     def _on_match(self, set_id: str, label_set: LabelSet[ResourceKey, str], matches: bool) -> None:
@@ -294,14 +307,14 @@ class Sets:
 
     def _add(self, set_id: str, item: Labelled) -> None:
         found = self._sets[set_id]
-        members = _members(found.source, item)
+        members = members_from(found.source, item)
         found.add(members)
         self.made += len(members)
         self._changed[set_id] = None
 
     def _remove(self, set_id: str, item: Labelled) -> None:
         found = self._sets[set_id]
-        found.discard(_members(found.source, item))
+        found.discard(members_from(found.source, item))
         self._changed[set_id] = None
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -351,12 +364,13 @@ class Sets:
         found = self._sets[source.id] = CountedSet(source)
         self._changed[source.id] = None
         if not isinstance(source, ServiceSource):
-            self._making[source.id] = self._index.adding(source.id, source.selector)
+            index = self._index_of_nodes if isinstance(source, NodeSource) else self._index
+            self._making[source.id] = index.adding(source.id, source.selector)
             return
         service = source.namespace, source.name
         self._service_sets.setdefault(service, set()).add(source.id)
         for key in self._slices_of.get(service, ()):
-            found.add(_service_members(source, self._slices[key]))
+            found.add(members_of_slice(source, self._slices[key]))
 
     def _unmake(self, set_id: str) -> None:
         source = self._sets.pop(set_id).source
@@ -367,28 +381,10 @@ class Sets:
             if not named:
                 del self._service_sets[source.namespace, source.name]
         else:
-            self._index.remove_selector(set_id)
+            index = self._index_of_nodes if isinstance(source, NodeSource) else self._index
+            index.remove_selector(set_id)
         self._changed.pop(set_id, None)
 
 
 def _size(item: Labelled) -> int:
     return len(item.addresses) + len(item.nets)
-
-
-def _members(source: SetSource, item: Labelled) -> Collection[Member]:
-    """Each once: a port may have two names, and what is exchanged is compared as a set."""
-    if isinstance(source, PortSource):
-        ports = (
-            (port.protocol, port.port)
-            for port in item.ports
-            if port.name in source.ports
-            and (port.protocol in WITH_PORTS if source.protocol is None else port.protocol == source.protocol)
-        )
-        return [(address, *port) for port in dict.fromkeys(ports) for address in dict.fromkeys(item.addresses)]
-    return members_of(item)
-
-
-def _service_members(source: SetSource, members: ServiceMembers) -> Iterable[Member]:
-    if isinstance(source, ServiceSource) and source.with_ports:
-        return members.ports
-    return members.addresses

@@ -55,6 +55,14 @@ class SelectorSource:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NodeSource:
+    """The addresses of all nodes whose labels match."""
+
+    id: str
+    selector: Selector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PortSource:
     """(address, protocol, port) of the endpoints with a port of one of these names; ``protocol`` None: TCP, UDP and
     SCTP.
@@ -78,13 +86,19 @@ class ServiceSource:
     with_ports: bool
 
 
-SetSource = SelectorSource | PortSource | ServiceSource
+SetSource = SelectorSource | NodeSource | PortSource | ServiceSource
 
 
 @lru_cache(maxsize=16384)
 def selector_source(selector: Selector) -> SelectorSource:
     """``selector`` is normalized."""
     return SelectorSource(_id("s-", selector.text, selector.text), selector)
+
+
+@lru_cache(maxsize=4096)
+def node_source(selector: Selector) -> NodeSource:
+    """``selector`` is normalized."""
+    return NodeSource(_id("s-nodes-", selector.text, selector.text), selector)
 
 
 @lru_cache(maxsize=4096)

@@ -286,27 +286,8 @@ def test_staged_policies_do_nothing(policy_world: World) -> None:
     policy_world.until_reached("web-1", OPEN, EVERYBODY - {"web-1"})
 
 
-def cluster_policy_definition() -> dict[str, Any]:
-    names = {"kind": "ClusterNetworkPolicy", "plural": "clusternetworkpolicies", "singular": "clusternetworkpolicy"}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"clusternetworkpolicies.{CLUSTER_POLICY}",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, a test's"},
-        },
-        "spec": {
-            "group": CLUSTER_POLICY,
-            "names": names,
-            "scope": "Cluster",
-            "versions": [{"name": "v1alpha2", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-
-
 def test_cluster_network_policy(policy_world: World) -> None:
-    policy_world.lab.apply(cluster_policy_definition())
+    policy_world.lab.apply(yaml.safe_load((ROOT / "manifests" / "clusternetworkpolicies.yaml").read_text()))
     until(lambda: CLUSTER_POLICY in policy_world.lab.kubectl("api-versions"), "the definition is served", pause_s=0.1)
     teams = {"namespaces": {"matchLabels": {"team": "b"}}}
     until(

@@ -18,7 +18,7 @@ from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_node, describe
 from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY
+from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY, NODE_SELECTOR
 from cni_calico.model.resources import Network, Node, Resource, WorkloadEndpoint
 from cni_calico.model.validation.check import require_valid
 from cni_calico.model.validation.defaults import with_defaults
@@ -30,6 +30,7 @@ from cni_calico.policy.graph import Graph
 from cni_calico.policy.hosts import HostRecord, parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.nodes import GraphRecord
+from cni_calico.policy.sets import NODE
 from cni_calico.policy.wanted import PolicyId
 
 _KUBERNETES = {
@@ -145,7 +146,16 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
             _add(found, key, checked, arguments.warn)
     if any(key.kind == "HostEndpoint" for key in found.records):
         found.nodes.update(_read_nodes(session, arguments.warn))
+    if any(map(_asks_for_nodes, found.records.values())):
+        for item in session.store.list(ResourceList(NODE), session.deadline).items:
+            if isinstance(item.key, ResourceKey):
+                _add(found, item.key, item.value, arguments.warn)
     return found
+
+
+def _asks_for_nodes(record: GraphRecord) -> bool:
+    rules: Any = (record.spec.get("egress") or ()) if isinstance(record, Resource) else ()
+    return any(NODE_SELECTOR in (rule.get("destination") or ()) for rule in rules)
 
 
 def load_hosts(session: Session) -> PolicyRecords:

@@ -30,7 +30,7 @@ LABELS, ANNOTATIONS = _PREFIX + "labels", _PREFIX + "annotations"
 KUBE_LABELS = _PREFIX + "kube-labels"
 INTERFACES = _PREFIX + "Interfaces"
 _WITH_PREFIX = ("IPv4Address", "IPv6Address")
-_ADDRESS_TYPES = ("InternalIP", "ExternalIP")
+NODE_ADDRESSES = ("InternalIP", "ExternalIP")
 
 
 def _interface(version: int) -> Callable[[str], bool]:
@@ -167,7 +167,7 @@ def _read_addresses(bgp: JSON, status: JSON) -> list[dict[str, str]]:
     own = [bgp[field] for field in ("ipv4Address", "ipv6Address") if bgp.get(field)]
     found = [{"address": address, "type": "CalicoNodeIP"} for address in own]
     for entry in parse_objects(status.get("addresses") or [], "status.addresses"):
-        if entry.get("type") in _ADDRESS_TYPES:
+        if entry.get("type") in NODE_ADDRESSES:
             found.append({"address": entry.get("address", ""), "type": entry["type"]})
     return found
 

@@ -8,7 +8,7 @@ denies or passes denies everything. What was left out is reported. Sources: upst
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
@@ -29,6 +29,7 @@ from cni_calico.model.documents.fields import (
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.custom import object_name
+from cni_calico.model.kubernetes.policy_ports import PORT_MAX, by_protocol, port_range
 from cni_calico.model.selector_forms import ORCHESTRATOR
 
 NETWORK_POLICY = "KubernetesNetworkPolicy"
@@ -38,7 +39,7 @@ ORDER = 1000
 TIERS = {"Admin": "kube-admin", "Baseline": "kube-baseline"}
 ACTIONS = {"Accept": "Allow", "Deny": "Deny", "Pass": "Pass"}
 IS_POD = f"{ORCHESTRATOR} == 'k8s'"
-PORT_MAX = 65535
+NODE_SELECTOR = "nodeSelector"  # of a converted rule's destination: the nodes whose addresses it means
 PEERS = 50
 _RulesInSteps = Generator[None, None, list[dict[str, Any]]]
 _LABEL = re.compile(r"[A-Za-z0-9_./-]{1,512}")
@@ -230,7 +231,7 @@ def _read_ports(raw: Any, at: str) -> list[tuple[str | None, list[Any]]]:
     for i, entry in enumerate(entries):
         protocol = parse_text(entry.get("protocol") or "TCP", f"{at}[{i}].protocol")
         listed.append((protocol, _read_port(entry, f"{at}[{i}]")))
-    return _by_protocol(listed)
+    return by_protocol(listed)
 
 
 def _read_port(entry: JSON, at: str) -> tuple[int, int] | str | None:
@@ -245,41 +246,7 @@ def _read_port(entry: JSON, at: str) -> tuple[int, int] | str | None:
         if len(port) > 5:
             raise Wrong(f"{at}.port", f"a port up to {PORT_MAX}", port)
         return int(port), int(port)
-    return _range(port, port if last is None else last, at)
-
-
-def _range(first: Any, last: Any, at: str) -> tuple[int, int]:
-    low, high = parse_int(first, at), parse_int(last, at)
-    if not 0 <= low <= high <= PORT_MAX:
-        raise Wrong(at, f"a range of ports up to {PORT_MAX}", [first, last])
-    return low, high
-
-
-def _by_protocol(
-    listed: Iterable[tuple[str, tuple[int, int] | str | None]],
-) -> list[tuple[str | None, list[Any]]]:
-    found: dict[str, list[tuple[int, int] | str] | None] = {}
-    for protocol, port in listed:
-        ports = found.setdefault(protocol, [])
-        if port is None:
-            found[protocol] = None
-        elif ports is not None:
-            ports.append(port)
-    if not found:
-        return [(None, [])]
-    return [(protocol, _merged(found[protocol] or [])) for protocol in sorted(found)]
-
-
-def _merged(ports: list[tuple[int, int] | str]) -> list[Any]:
-    """Ports in Calico's notation: the names first, then as few ranges as possible."""
-    out: list[Any] = list(dict.fromkeys(port for port in ports if isinstance(port, str)))
-    ranges: list[list[int]] = []
-    for low, high in sorted(port for port in ports if not isinstance(port, str)):
-        if ranges and low <= ranges[-1][1] + 1:
-            ranges[-1][1] = max(ranges[-1][1], high)
-        else:
-            ranges.append([low, high])
-    return out + [low if low == high else f"{low}:{high}" for low, high in ranges]
+    return port_range(port, port if last is None else last, at)
 
 
 # -- ClusterNetworkPolicy ---------------------------------------------------------------------------------------------
@@ -337,6 +304,8 @@ def _cluster_rules(raw: Any, at: str, peers: str, side: str, left_out: list[str]
                 raise Wrong(f"{at}[{i}].action", "one of " + ", ".join(ACTIONS), rule.get("action"))
             ports = _read_protocols(rule.get("protocols"), f"{at}[{i}].protocols")
             selected = _read_cluster_peers(rule.get(peers), f"{at}[{i}].{peers}", side)
+            if any(NODE_SELECTOR in peer for peer in selected) and any(map(_is_named, rule.get("protocols") or ())):
+                raise Wrong(f"{at}[{i}].protocols", "numbers of ports where a peer is nodes", rule.get("protocols"))
             found += [
                 {**_combined(action, protocol, listed, peer, side), **named}
                 for protocol, listed in ports
@@ -361,11 +330,18 @@ def _read_cluster_peers(raw: Any, at: str, side: str) -> list[dict[str, Any]]:
             found.append(_selected_pods(parse_object(peer["pods"], f"{here}.pods"), f"{here}.pods"))
         elif set(peer) == {"networks"} and side == "destination" and peer["networks"]:
             found.append({"nets": [_network(net, f"{here}.networks") for net in parse_list(peer["networks"], here)]})
+        elif set(peer) == {"nodes"} and side == "destination":
+            terms = _read_selector(parse_object(peer["nodes"], f"{here}.nodes"), f"{here}.nodes")
+            found.append({NODE_SELECTOR: " && ".join(terms) or "all()"})
         else:
-            raise Wrong(here, "namespaces, pods or (egress) networks", dict(peer))
+            raise Wrong(here, "namespaces, pods or (egress) networks or nodes", dict(peer))
     if not found:
         raise Wrong(at, "at least one peer", raw)
     return found
+
+
+def _is_named(entry: JSON) -> bool:
+    return "destinationNamedPort" in entry
 
 
 def _read_protocols(raw: Any, at: str) -> list[tuple[str | None, list[Any]]]:
@@ -382,7 +358,7 @@ def _read_protocols(raw: Any, at: str) -> list[tuple[str | None, list[Any]]]:
             raise Wrong(here, "tcp, udp, sctp or destinationNamedPort", dict(entry))
     if names and not listed:
         return [(None, names)]
-    return _by_protocol(listed) + ([(None, names)] if names else [])
+    return by_protocol(listed) + ([(None, names)] if names else [])
 
 
 def _read_destination(ports: JSON, at: str) -> tuple[int, int] | None:
@@ -393,8 +369,8 @@ def _read_destination(ports: JSON, at: str) -> tuple[int, int] | None:
         return None
     port = parse_object(port, f"{at}.destinationPort")
     if set(port) == {"number"}:
-        return _range(port["number"], port["number"], f"{at}.destinationPort.number")
+        return port_range(port["number"], port["number"], f"{at}.destinationPort.number")
     if set(port) == {"range"}:
         between = parse_object(port["range"], f"{at}.destinationPort.range")
-        return _range(between.get("start"), between.get("end"), f"{at}.destinationPort.range")
+        return port_range(between.get("start"), between.get("end"), f"{at}.destinationPort.range")
     raise Wrong(f"{at}.destinationPort", "a number or a range", dict(port))

@@ -111,8 +111,7 @@ class PolicyLoop:
         taken = self._take(synced=synced)
         if synced or rounds.in_force:
             rounds.calculate()
-            needs = rounds.needs
-            synced = self._feed.need(endpoints=needs.endpoints, services=needs.services) and synced
+            synced = self._feed.need(rounds.needs) and synced
         if rounds.schedule.may_begin(synced=synced, in_force=rounds.in_force):
             if taken.changes or happened.touched_by or happened.lost:
                 self._due = RoundReason.NEWS

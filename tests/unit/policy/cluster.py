@@ -1,15 +1,17 @@
 """Documents as records of the graph, random ones, and packets to try them with."""
 
+import json
 from ipaddress import ip_address
 
 from hypothesis import strategies as st
 
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.nodes import KUBE_LABELS
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.policy.explain import Packet
 from cni_calico.policy.graph import Graph
-from cni_calico.policy.records import ServiceMembers
+from cni_calico.policy.records import ServiceMembers, labelled_node
 from tests.unit.policy.naive import packet
 
 NODE, UPLINK = "here", "uplink"
@@ -27,6 +29,8 @@ def record_of(key, document):
         addresses = frozenset(ip_address(text).packed for text in spec["addresses"])
         ports = frozenset((address, *port) for address in addresses for port in spec["ports"])
         return ServiceMembers(namespace, spec["service"], addresses, ports)
+    if kind == "Node":
+        return labelled_node(document)
     metadata = Metadata(name, namespace, labels=document["metadata"].get("labels", {}))
     return Resource(kind, metadata, spec)
 
@@ -120,6 +124,10 @@ def peers(draw, protocol, namespace, destination):
         "notPorts": draw(some(ports, of=8)) if with_ports else None,
         "services": draw(some(st.just({"name": "svc", "namespace": namespace or "a"}), of=8)),
     }
+    if not any(
+        isinstance(port, str) and port.isalpha() for field in ("ports", "notPorts") for port in peer[field] or ()
+    ):
+        peer["nodeSelector"] = draw(some(_tests, of=8))
     return {field: value for field, value in peer.items() if value is not None}
 
 
@@ -236,6 +244,17 @@ _slices = st.builds(
 )
 
 
+@st.composite
+def nodes(draw):
+    """The labels that count are those that Kubernetes has; addresses of other kinds than these two do not."""
+    kinds = st.sampled_from(["InternalIP", "ExternalIP", "CalicoNodeIP"])
+    listed = draw(st.lists(st.tuples(kinds, st.sampled_from([*ADDRESSES, "a-name"])), max_size=3))
+    labels = draw(LABELS)
+    given = document({"addresses": [{"type": kind, "address": text} for kind, text in listed]}, labels | {"x": "2"})
+    given["metadata"]["annotations"] = {KUBE_LABELS: json.dumps(labels)}
+    return given
+
+
 def keys():
     namespaced = [
         (kind, namespace, name)
@@ -256,6 +275,7 @@ def keys():
             ("KubernetesClusterNetworkPolicy", ["k"]),
             ("StagedGlobalNetworkPolicy", ["p"]),
             ("GlobalNetworkSet", ["s"]),
+            ("Node", ["here", "there"]),
             ("HostEndpoint", ["h", "hany", "hremote"]),
             ("Profile", PROFILES),
             ("Tier", ["default", "one"]),
@@ -278,6 +298,7 @@ def documents_for(key):
         "NetworkSet": _network_sets,
         "GlobalNetworkSet": _network_sets,
         "EndpointSlice": _slices,
+        "Node": nodes(),
     }[kind]
 
 

@@ -4,10 +4,12 @@ Shares nothing with the product but the selector language, which has an oracle o
 ``documents``: (kind, namespace, name) -> the stored document.
 """
 
+import json
 from ipaddress import ip_address, ip_network
 
 from cni_calico.model.selectors import parse_selector
 
+KUBE_LABELS = "projectcalico.org/kube-labels"
 NS, ORCHESTRATOR, ACCOUNT = (f"projectcalico.org/{name}" for name in ("namespace", "orchestrator", "serviceaccount"))
 POLICIES = ("NetworkPolicy", "GlobalNetworkPolicy", "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy")
 NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132, "ICMP": 1, "ICMPv6": 58, "UDPLite": 136}
@@ -113,6 +115,13 @@ class Naive:
             return False
         excluded = peer.get("notSelector")
         if excluded and not test and self.has_address(address, parse_selector(excluded).matches):
+            return False
+        if peer.get("nodeSelector") and not any(
+            parse_selector(peer["nodeSelector"]).matches(json.loads(doc["metadata"]["annotations"][KUBE_LABELS]))
+            and str(address)
+            in [a["address"] for a in doc["spec"]["addresses"] if a["type"] in ("InternalIP", "ExternalIP")]
+            for _, doc in self.kind("Node")
+        ):
             return False
         service = peer.get("services")
         if service:

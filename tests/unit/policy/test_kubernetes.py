@@ -24,7 +24,9 @@ from cni_calico.policy.kubernetes import (
     read_stored_network_policy,
     record_of,
 )
-from cni_calico.policy.records import named_port
+from cni_calico.policy.preserved import parse_value, render_value
+from cni_calico.policy.records import named_port, parse_policy
+from cni_calico.policy.sources import NodeSource
 
 VECTORS = Path(__file__).resolve().parents[2] / "golden" / "policy"
 NAMESPACES = {"a": {"team": "x"}, "b": {"team": "y", "kubernetes.io/metadata.name": "b"}}
@@ -430,6 +432,30 @@ def test_egress_to_networks():
     found = read_cluster_network_policy(cluster_policy(egress=[rule]))
     assert found is not None
     assert found.document["spec"]["egress"][0]["destination"] == {"nets": ["10.0.0.0/8", "fd00::/8"]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "selector"),
+    [
+        ({}, "all()"),
+        ({"matchLabels": {"role": "db"}}, "role == 'db'"),
+        ({"matchExpressions": [{"key": "zone", "operator": "Exists"}]}, "has(zone)"),
+    ],
+)
+def test_egress_to_nodes(nodes, selector):
+    rule = {"action": "Deny", "to": [{"nodes": nodes}], "protocols": [{"tcp": {"destinationPort": {"number": 80}}}]}
+    found = read_cluster_network_policy(cluster_policy(egress=[rule]))
+    assert found is not None and found.left_out == ()
+    assert [one["destination"] for one in found.document["spec"]["egress"]] == [
+        {"nodeSelector": selector, "ports": [80]}
+    ]
+    parsed = parse_policy(found.key, record_of(found.key, found.document))
+    assert [type(source) for source in parsed.sources.values()] == [NodeSource]
+    assert parse_value(render_value(parsed)) == parsed
+    named = {**rule, "protocols": [{"destinationNamedPort": "8080-web"}]}
+    closed = read_cluster_network_policy(cluster_policy(egress=[named]))
+    assert closed is not None and "where a peer is nodes" in closed.left_out[0]
+    assert closed.document["spec"]["egress"] == [{"action": "Deny", "source": {}, "destination": {}}]
 
 
 def test_a_tier_that_is_not_known_is_not_ours():

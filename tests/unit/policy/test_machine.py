@@ -77,7 +77,7 @@ class PolicyMachine(RuleBasedStateMachine):
         changes, facts = flushed.changes, flushed.facts
         assert facts.missing_profiles == self.graph.missing_profiles()
         assert facts.missing_host_profiles == self.graph.missing_host_profiles()
-        assert facts.needs == OtherNeeds(self.graph.selectors > 0, self.graph.services > 0)
+        assert facts.needs == OtherNeeds(self.graph.selectors > 0, self.graph.services > 0, self.graph.nodes > 0)
         before = self.told
         self.told = with_changes(before, changes)
         assert self.told == self.graph.wanted()

@@ -6,7 +6,8 @@ cannot be read is handed over as refused, never as removed, so its last good ver
 has been read once, what can be taken is incomplete (``synced``).
 
 With Kubernetes as the datastore the pods of other nodes are followed only once a rule asks for their addresses, and the
-endpoints of services only once a rule names one (``need``): otherwise a node would receive every pod of the cluster.
+endpoints of services, and nodes, only once a rule names them (``need``): otherwise a node would receive every pod of
+the cluster.
 This node's own pods come only from the listing of its own pods, because the other listing may be behind. Addresses
 that only a pod's annotation names wait in ``Confirmation``.
 """
@@ -39,14 +40,16 @@ from cni_calico.nodeagent.policing.feed.pending import PendingChanges
 from cni_calico.nodeagent.policing.feed.rereading import AskingAgain, Rereading
 from cni_calico.policy.confirmed import HeldInBlock
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
+from cni_calico.policy.flushed import OtherNeeds
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import Labelled
+from cni_calico.policy.sets import NODE
 from cni_calico.policy.steps import Steps, finish
 
 KINDS = (*(kind for kind in DECODED_KINDS if kind != "WorkloadEndpoint"), "BGPConfiguration")
 _DEFAULT_ALLOW = ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)
-_ENDPOINTS, _SLICES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE)
+_ENDPOINTS, _SLICES, _NODES = ResourceList("WorkloadEndpoint"), ResourceList(ENDPOINT_SLICE), ResourceList(NODE)
 _COUNTED = (ResourceList("NetworkPolicy"), ResourceList("GlobalNetworkPolicy"))
 _CONVERTED = (KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY)
 
@@ -79,29 +82,27 @@ class RecordFeed:
         kinds = (*KINDS, *(_CONVERTED if own else ()))
         listings = [*map(ResourceList, kinds), endpoints_of_node(node) if own else _ENDPOINTS]
         self._caches = [self._follow(store, listing, watch_after=watch_after) for listing in listings]
-        self._has_all = not own
+        self._followed = OtherNeeds(endpoints=not own)  # besides
         self._blocks: list[Cache[HeldInBlock]] = []
         self._own_prefix = endpoints_of_node(node).name_prefix
-        self._has_slices = False
         self._pending.put_unless_known(_DEFAULT_ALLOW, DEFAULT_ALLOW)  # it exists on every datastore
 
-    def need(self, *, endpoints: bool, services: bool) -> bool:
-        """Follow other nodes' endpoints, and services' endpoints, from now on; returns whether everything has been
-        read.
-        """
-        if endpoints and not self._has_all:
-            self._has_all = True
+    def need(self, needs: OtherNeeds) -> bool:
+        """Follow what rules need, from now on; returns whether everything has been read."""
+        before, self._followed = self._followed, self._followed.with_these(needs)
+        if needs.endpoints and not before.endpoints:
             self._caches.append(self._follow(self._store, _ENDPOINTS, leaves_out=self._is_own))
             self._blocks.append(self._confirmation.follow(self._store, self._wake))
-        if services and not self._has_slices and self._kubernetes is not None:
-            self._has_slices = True
+        if needs.services and not before.services and self._kubernetes is not None:
             self._caches.append(self._follow(self._kubernetes, _SLICES))
+        if needs.nodes and not before.nodes:
+            self._caches.append(self._follow(self._store, _NODES))
         return self.synced
 
     @property
     def follows_all(self) -> bool:
         """Whether the endpoints of all nodes are followed."""
-        return self._has_all
+        return self._followed.endpoints
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -216,7 +217,7 @@ class RecordFeed:
 
     def _note(self, key: Key, why: str) -> None:
         """The store left a record out. Nothing reports its removal, so it is read again from time to time."""
-        if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, *_CONVERTED, "WorkloadEndpoint"):
+        if not isinstance(key, ResourceKey) or key.kind not in (*KINDS, *_CONVERTED, "WorkloadEndpoint", NODE):
             return
         self._pending.leave_out(key)
         self._asking.begin()

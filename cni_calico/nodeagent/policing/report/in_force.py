@@ -80,10 +80,7 @@ class RulesInForce:
 
     def needs(self, own: OtherNeeds) -> OtherNeeds:
         """What has to be known besides, for the engine and for who hears of records."""
-        if self.records is None:
-            return own
-        others = self.records.needs
-        return OtherNeeds(own.endpoints or others.endpoints, own.services or others.services)
+        return own if self.records is None else own.with_these(self.records.needs)
 
     def note(self, changes: WantedChanges) -> None:
         """They are calculated, and not in force yet."""

@@ -31,6 +31,7 @@ from cni_calico.model.keys import BlockList, ListKey, ResourceList
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
+from cni_calico.policy.flushed import OtherNeeds
 from cni_calico.relay.connections import Limits
 from cni_calico.relay.reduction import affinity_of, reduce_own_block, reduction_of
 from cni_calico.relay.tokens import Accepted
@@ -512,7 +513,7 @@ def test_the_policy_engine_is_fed_the_same_records(relayed: Relayed) -> None:
     feeds = [RecordFeed(each, "n1", lambda: None, each) for each in (plain, store)]
     try:
         for feed in feeds:
-            feed.need(endpoints=True, services=True)
+            feed.need(OtherNeeds(endpoints=True, services=True, nodes=True))
             relayed.wait(lambda feed=feed: feed.synced)
         records = [feed.take()[0] for feed in feeds]
         assert records[0] == records[1]

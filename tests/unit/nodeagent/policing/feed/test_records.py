@@ -19,6 +19,7 @@ from cni_calico.nodeagent.policing.feed import decoding, records, rereading
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal, Undecoded
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.policy.decode import decoding_record
+from cni_calico.policy.flushed import OtherNeeds
 from cni_calico.policy.records import Labelled, PolicyRecord
 from cni_calico.policy.steps import finish
 from tests.deadlines import until
@@ -261,7 +262,7 @@ def test_a_listing_of_all_pods_that_is_behind_says_nothing_of_this_nodes() -> No
         until(lambda: feed.synced, "all listings read")
         seen.update(feed.take()[0])
         assert seen[own].metadata.labels == {"app": "new"} and gone not in seen
-        until(lambda: feed.need(endpoints=True, services=False), "the pods of all nodes read")
+        until(lambda: feed.need(OtherNeeds(endpoints=True)), "the pods of all nodes read")
         later, _ = feed.take()
         assert own not in later and gone not in later
         assert all(key in {**seen, **later} for key in others)
