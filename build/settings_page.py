@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cni_calico.daemon.settings_table import settings_of
+from cni_calico.nodeagent.aws.credentials import VARIABLES
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings
 
@@ -32,10 +33,18 @@ upstream's parameters where a value asks for something that is not there
 """
 
 
+_AWS_HEAD = """\
+## Credentials
+
+Read only while `awsSrcDstCheck` is Enable or Disable ([node.md](node.md#ec2s-check-of-sources-and-destinations)).
+"""
+
+
 def render_page() -> str:
     """The whole page."""
     parts = [_HEAD, *_sections("##", NodeSettings)]
     parts.append(_table("## Datastore", DATASTORE_VARIABLES))
+    parts += [_AWS_HEAD, _table("### AWS", VARIABLES)]
     parts.append("## Without effect\n\n" + "".join(f"- `{n}`: {why}.\n" for n, why in WITHOUT_EFFECT.items()))
     parts += [_FELIX_HEAD, *_sections("###", FelixSettings)]
     return "\n".join(parts)

@@ -21,11 +21,13 @@ from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
+from cni_calico.nodeagent.aws.source_check import SourceCheck
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.kinds import NOT_CHANGED
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.recording import names_all, recorded_flows
 from cni_calico.nodeagent.felix import Felix
@@ -110,6 +112,7 @@ class Parts:
         felix.policy.rules.listener, felix.policy.rules.records = rules, staged
         self._exporting = ExportTeller(settings.run_dir, self._log, troubles)
         self._elsewhere = ElsewhereTeller(self.context.followed, self.node, settings.run_dir, self._log, troubles)
+        self._source_check: SourceCheck | None = None
         self._had_tunl0 = False
         self._doubts: tuple[Doubt, ...] = ()
 
@@ -185,6 +188,7 @@ class Parts:
             self._service_sources.use(snapshot)
         if self._tunnels is not None and not self._agent.held:  # an address tells other nodes that the device stands
             self._tunnels.use(snapshot)
+        self._use_source_check(felix.aws_source_check)
         self._bgp.use(self._agent.in_use, agent_makes_routes=_makes_cluster_routes(felix))
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
@@ -195,6 +199,20 @@ class Parts:
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
         self._metrics.has_language, self._metrics.has_process = felix.metrics_go, felix.metrics_process
         self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page}, metrics_files(felix))
+
+    def _use_source_check(self, wanted: str) -> None:
+        if self._source_check is None and wanted != NOT_CHANGED:
+            from cni_calico.nodeagent.aws.source_check import SourceCheck
+
+            self._source_check = SourceCheck(
+                self._felix.given,
+                self._log,
+                self._agent.facts,
+                lambda work: self._felix.thread("aws", work),
+                self.stopping,
+            )
+        if self._source_check is not None:
+            self._source_check.use(wanted)
 
     def _keep_clean(self) -> None:
         options = JanitorOptions()

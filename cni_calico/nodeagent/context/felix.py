@@ -45,6 +45,8 @@ from cni_calico.nodeagent.context.kinds import (
     EXPRESSION,
     LOG_RATE,
     MARK_MASK,
+    NOT_CHANGED,
+    SOURCE_CHECK,
     V4,
     V6,
 )
@@ -100,6 +102,12 @@ class FelixSettings(ServingSettings):
     vxlan_mtu_v6: int = setting("VXLANMTUV6", MTU, 0, "MTU of vxlan-v6.calico; 0: the node's MTU less 70.")
     vxlan_port: int = setting("VXLANPort", PORT, 4789, "UDP port of VXLAN.")
     vxlan_vni: int = setting("VXLANVNI", number(1, 16777215), 4096, "VXLAN network identifier.")
+    aws_source_check: str = setting(
+        "AWSSrcDstCheck",
+        SOURCE_CHECK,
+        NOT_CHANGED,
+        "What to do with EC2's check of sources and destinations; the node is not ready until it is done.",
+    )
     iptables_backend: str = setting(
         "IptablesBackend",
         choice("auto", "nft", "legacy"),

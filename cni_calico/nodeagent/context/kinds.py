@@ -54,6 +54,8 @@ def parse_expression(text: str) -> re.Pattern[str]:
 
 
 ENABLED = choice("Enabled", "Disabled")
+NOT_CHANGED = "DoNothing"
+SOURCE_CHECK = choice(NOT_CHANGED, "Enable", "Disable")
 DENY = choice("Drop", "Reject")
 MARK_MASK = Kind(parse_mark_mask, "bits, such as 0xffff0000")
 LOG_RATE = Kind(parse_log_rate, "N/second, N/minute, N/hour or N/day")

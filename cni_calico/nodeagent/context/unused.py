@@ -128,14 +128,6 @@ TABLE = (
     ),
     Unused(
         MISSING,
-        "AWSSrcDstCheck",
-        "a warning unless it is DoNothing: set the check of instances by other means",
-        "the check of the instance's source and destination is NOT CHANGED: change it with AWS's tools, or AWS drops "
-        "what goes between nodes without encapsulation",
-        ("donothing",),
-    ),
-    Unused(
-        MISSING,
         "IPv4NormalRoutePriority IPv4ElevatedRoutePriority IPv6NormalRoutePriority IPv6ElevatedRoutePriority",
         "a warning unless it is upstream's default: routes to workloads have the metric 0",
         "routes to workloads have the metric 0",

@@ -172,7 +172,7 @@ def why_not_started(fields: Mapping[str, Any], now: float) -> str:
 
 def unmet_needs(fields: Mapping[str, Any]) -> list[str]:
     """What workloads of this node need now and lack: a tunnel, BIRD, a packet filter, policies in force."""
-    needs = [str(text) for topic in ("unmet", "bgp_unmet") for text in fields.get(topic) or ()]
+    needs = [str(text) for topic in ("unmet", "bgp_unmet", "aws_unmet") for text in fields.get(topic) or ()]
     policing = fields.get("policing")
     if isinstance(policing, dict) and not policing.get("ready"):
         needs.append(str(policing.get("sentence")))
