@@ -103,7 +103,7 @@ def render_all() -> dict[str, str]:
         "etcd/calico-etcd.yaml": etcd,
         "calico-typha.yaml": relays,
         "calico-typha-v3.yaml": in_native_group(relays),
-        "clusternetworkpolicies.yaml": render_definitions(_POLICIES_HEAD, [cluster_policies.definition()]),
+        "clusternetworkpolicies.yaml": render_documents(_POLICIES_HEAD, [cluster_policies.definition()]),
     }
     monitoring = {"monitoring/podmonitor.yaml": (HERE / "monitoring" / "podmonitor.yaml").read_text()}
     chart = render_chart({**files, **monitoring}, __version__)
