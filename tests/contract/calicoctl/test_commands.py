@@ -59,6 +59,7 @@ BASE = {
     "policy explain": "policy explain --from 10.1.2.3 --to 10.1.2.4 --port 80",
     "policy show": "policy show --all",
     "policy diff": "policy diff --with {policies}",
+    "policy recommend": "policy recommend --namespace space --flows {flows}",
     "policy replay": "policy replay --with {policies} --flows {flows}",
     "policy test": "policy test {expectations}",
     "datastore check": "datastore check",
@@ -126,6 +127,7 @@ VALUES = {
     "--until": ["2026-01-02T03:04:05Z"],
     "--pod": ["space/web"],
     "--verdict": ["denied", "FORWARDED"],
+    "--staged": ["changed"],
     "--policy": ["p"],
     "--tier": ["default"],
     "--with": ["{set}"],
@@ -155,10 +157,12 @@ OWN_VALUES = {
     ("ipam check", "--format"): SAID,
     ("create", "--filename"): ["{new}"],
     **{(f"policy {name}", "--with"): ["{policy_directory}"] for name in ("diff", "replay", "test")},
-    **{(f"policy {name}", "--output"): ["json", "table"] for name in ("diff", "replay", "test")},
-    **{(f"policy {name}", "--dir"): ["{policy_directory}"] for name in ("diff", "replay")},
-    **{(f"policy {name}", "--endpoints"): ["{workloads}"] for name in ("diff", "replay", "test")},
-    ("policy replay", "--flows"): ["{flows}"],
+    **{(f"policy {name}", "--output"): ["json", "table"] for name in ("diff", "recommend", "replay", "test")},
+    **{(f"policy {name}", "--dir"): ["{policy_directory}"] for name in ("diff", "recommend", "replay")},
+    **{(f"policy {name}", "--endpoints"): ["{workloads}"] for name in ("diff", "recommend", "replay", "test")},
+    **{(f"policy {name}", "--flows"): ["{flows}"] for name in ("diff", "recommend", "replay")},
+    ("policy recommend", "--expectations"): ["{unused}"],
+    ("policy recommend", "--kind"): ["NetworkPolicy", "StagedNetworkPolicy"],
     ("policy replay", "--without"): ["NetworkPolicy/space/p"],
     ("datastore migrate import", "--filename"): ["{export}"],
 }
@@ -185,13 +189,15 @@ FAILING = {
 # command lines that end with 2, and why
 REFUSED = {
     ("policy diff", "--endpoints"): "--dir is missing",
+    ("policy diff", "--since"): "there is no recorder",
     ("policy replay", "--endpoints"): "--dir is missing",
     ("policy replay", "--without"): "there is no such policy",
     ("policy test", "--alone"): "--with is missing",
     ("policy test", "--endpoints"): "--alone is missing",
 }
 # which say by 1 that something differs
-WITH_TROUBLE = {"diff", "policy diff", "policy replay", "policy test"}
+WITH_TROUBLE = {"diff", "policy diff", "policy recommend", "policy replay", "policy test"}
+IN_TROUBLE = {"policy recommend"}  # there is no flow to learn from
 ALWAYS_FAILING = {
     "flows",
     "node init",
@@ -263,7 +269,7 @@ def expected(name, option, argv, space):
             "datastore etcd-roles",
         )
         return (2 if name in WITH_TROUBLE else 1) if unreachable else expected(name, "", argv[:-2], space)
-    if (name, option) in REFUSED:
+    if (name, option) in REFUSED or name in IN_TROUBLE:
         return 2
     if name in ALWAYS_FAILING or (name, option) in FAILING:
         return 1
