@@ -65,6 +65,8 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
     monkeypatch.setattr(module, "Arrivals", lambda clock, pair, allowed: arriving)
     monkeypatch.setattr(module, "Comparison", NoComparison)
     monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
+    for name in ("_SLEEP_S", "_IDLE_S"):
+        monkeypatch.setattr(module, name, 0.01)  # nothing arrives meanwhile
     return arriving
 
 
