@@ -41,9 +41,7 @@ def main(release: str = "20.10", runs: str = "50") -> None:
             for network, times in found.items():
                 times.append(timed(box, network))
         bridge, ours = (statistics.median(times) * 1000 for times in found.values())
-        print(
-            f"dockerd {release}: bridge {bridge:.0f} ms, calico {ours:.0f} ms, {ours / bridge:.2f} of it ({runs} runs)"
-        )
+        print(f"dockerd {release}: bridge {bridge:.0f} ms, calico {ours:.0f} ms, {ours / bridge:.2f} ({runs} runs)")
         box.lab.stop(signal.SIGKILL)
 
 

@@ -38,14 +38,15 @@ def apply_forwards(forwards: Collection[PortForward], deadline: Deadline) -> Non
     for version, family in FAMILIES.items():
         mine = [forward for forward in forwards if forward.address.version == version]
         if mine and not usable(deadline):
-            _apply_legacy(mine, version, deadline)
+            apply_legacy(mine, version, deadline)
         elif mine or has_table(family, PORT_TABLE, deadline):
             apply_script(render_forwards(mine, version), deadline)
         elif not mine and not programs.missing_programs():
-            _apply_legacy((), version, deadline)
+            apply_legacy((), version, deadline)
 
 
-def _apply_legacy(forwards: Collection[PortForward], version: int, deadline: Deadline) -> None:
+def apply_legacy(forwards: Collection[PortForward], version: int, deadline: Deadline) -> None:
+    """Exactly these of one family, by legacy iptables. Raises KernelError."""
     if forwards and (missing := programs.missing_programs()):
         raise KernelError(f"cannot publish ports: nft does not work here, and for legacy iptables install {missing}")
     if script := render_legacy(forwards, version, programs.read_tables(version, deadline)):

@@ -45,7 +45,7 @@ def counts() -> tuple[int, int]:
 
 
 @pytest.fixture
-def on_etcd(tmp_path: Path) -> Iterator[Machine]:
+def docker_on_etcd(tmp_path: Path) -> Iterator[Machine]:
     """Docker and the driver run before etcd does."""
     with docker_machine(tmp_path, CALICO_DOCKER_POLICY_WAIT="1s", **ETCD) as machine:
         machine.start("etcd", f"{LAB_CACHE}/bin/etcd", "--data-dir", f"{tmp_path}/etcd", "--unsafe-no-fsync")
@@ -54,8 +54,8 @@ def on_etcd(tmp_path: Path) -> Iterator[Machine]:
     shutil.rmtree(tmp_path / "etcd")
 
 
-def test_an_outage_of_etcd(on_etcd: Machine) -> None:
-    box = on_etcd
+def test_an_outage_of_etcd(docker_on_etcd: Machine) -> None:
+    box = docker_on_etcd
     box.network("web")
     address = box.run("stays", "web", command=LISTEN)
     for name in ("client", "ends"):

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.kernel.filter import port_table
-from cni_calico.kernel.filter.port_table import PortForward
+from cni_calico.kernel.filter.port_table import PortForward, apply_legacy
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.docker.machine import PATH, Machine
@@ -88,8 +87,7 @@ with socket.create_server(("0.0.0.0", 80)) as listener:
 
 def forward(*forwards: PortForward) -> None:
     """As where the kernel has no nf_tables."""
-    port_table.usable = lambda deadline: False  # type: ignore[assignment]
-    port_table.apply_forwards(forwards, Deadline.after(60))
+    apply_legacy(forwards, 4, Deadline.after(60))
 
 
 def test_legacy_iptables_forwards_too() -> None:

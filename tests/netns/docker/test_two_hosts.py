@@ -41,7 +41,7 @@ def docker_on(node: Node, root: Path) -> Machine:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[tuple[Node, Machine, Machine]]:
+def docker_hosts(tmp_path: Path) -> Iterator[tuple[Node, Machine, Machine]]:
     with make_lab(tmp_path) as lab, ExitStack() as stack:
         made = Cluster(lab, tmp_path, ipv6=False, environ={"IP6": "none"}, bin_dir=None, tries=1)
         made.store.put(pool("10.65.0.0/16", "Always"))
@@ -54,8 +54,8 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Node, Machine, Machine]]:
         yield nodes[0], first, other
 
 
-def test_policies(hosts: tuple[Node, Machine, Machine]) -> None:
-    node, first, other = hosts
+def test_policies(docker_hosts: tuple[Node, Machine, Machine]) -> None:
+    node, first, other = docker_hosts
     for machine in (first, other):
         machine.network("shop")
     address = first.run("db", "shop", command=LISTEN)
