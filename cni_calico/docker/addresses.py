@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.deadline import Deadline
@@ -30,7 +31,7 @@ from cni_calico.docker.former import addresses_of, find_former, owe_address, owe
 from cni_calico.docker.links import is_attached
 from cni_calico.docker.removal import handle_of, now_or_later, release_held, take_down
 from cni_calico.docker.state import HeldAddress
-from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig
+from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import AssignRequest
 from cni_calico.model.documents.codec import decode_pool, decode_reservation
 from cni_calico.model.identity import LIBNETWORK
@@ -39,6 +40,7 @@ from cni_calico.model.resources import Address, IPPool
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.network.host import Host
 
+_LAST_MAX = 4096
 _TURN_S = 1.0  # requests that meet in one block only slow each other down
 MOVED_S = 60.0  # Docker has moved an interface into its container by then
 
@@ -49,6 +51,9 @@ class AddressDriver:
     def __init__(self, host: DockerHost) -> None:
         self._host = host
         self._turn = threading.Lock()
+        # by pool and container: one that starts again gets its last address, if nobody has got it meanwhile
+        there = [held for held in host.state.addresses.all() if held.container and held.address]
+        self._last = {(held.pool, held.container): held.address for held in there}
 
     def get_capabilities(self, _: RequestFields) -> Mapping[str, Any]:
         return IPAM_CAPABILITIES
@@ -82,16 +87,19 @@ class AddressDriver:
         require_ready(host.datastore, deadline)
         if asked.address is not None:
             self._take_over(str(asked.address), deadline)
-        held = HeldAddress(os.urandom(16).hex(), host.boot, asked.pool_id, made_s=host.now())
+        held = HeldAddress(os.urandom(16).hex(), host.boot, asked.pool_id, made_s=host.now(), container=asked.container)
         host.state.addresses.put(held, durable=True)
         try:
-            request = self._plan(asked, held, deadline)
-            with _Turn(self._turn, deadline):
-                address = host.datastore.allocator.assign(request, deadline)[0].address
+            address = self._assign_last(asked, held, deadline) or self._assign(asked, held, deadline)
             host.state.addresses.put(replace(held, address=str(address)))  # the handle is enough after a crash
         except CalicoError:
             self._give_back(held)
             raise
+        if asked.container:
+            self._last.pop((asked.pool_id, asked.container), None)
+            self._last[asked.pool_id, asked.container] = str(address)
+            while len(self._last) > _LAST_MAX:
+                self._last.pop(next(iter(self._last)))
         return render_address(address)
 
     def release_address(self, fields: RequestFields) -> Mapping[str, Any]:
@@ -124,6 +132,25 @@ class AddressDriver:
             take_down(self._host, record.endpoint, deadline)
 
     # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _assign_last(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> Address | None:
+        """The address that the container had; None if it had none, or it cannot be had now."""
+        last = self._last.get((asked.pool_id, asked.container)) if asked.container and asked.address is None else None
+        if last is None:
+            return None
+        address = ip_address(last)
+        if not any(pool.usable and address in pool.cidr for pool in self._pools(deadline)):
+            return None
+        try:
+            return self._assign(replace(asked, address=address), held, deadline)
+        except (IPAMError, InvalidConfig):
+            return None
+
+    def _assign(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> Address:
+        """Raises CalicoError."""
+        request = self._plan(asked, held, deadline)
+        with _Turn(self._turn, deadline):
+            return self._host.datastore.allocator.assign(request, deadline)[0].address
 
     def _plan(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> AssignRequest:
         host = self._host

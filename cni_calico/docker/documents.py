@@ -35,6 +35,7 @@ NO_GATEWAY_NEEDED = {"SkipIPv4": True, "SkipIPv6": True}
 
 _GENERIC, _INTERNAL = "com.docker.network.generic", "com.docker.network.internal"
 _GATEWAY_ADDRESS = "com.docker.network.gateway"
+_CONTAINER = "com.docker.network.endpoint.name"
 _ADDRESS_TYPE, _PORTS = "RequestAddressType", "com.docker.network.portmap"
 _OPTIONS = ("mtu", "profile_ingress")
 _MTU_MIN = 68  # RFC 791
@@ -221,10 +222,11 @@ def render_pool(pool_id: str, pool: str, family: int) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AddressRequest:
-    """``address`` None: any one."""
+    """``address`` None: any one. ``container``: its name, which dockerd tells since 29."""
 
     pool_id: str
     address: Address | None = None
+    container: str = ""
 
 
 def parse_address(fields: RequestFields) -> AddressRequest:
@@ -232,12 +234,13 @@ def parse_address(fields: RequestFields) -> AddressRequest:
     pool_id = fields.text("PoolID")
     if not pool_id:
         raise MalformedRequest(f"cannot carry out {fields.call}: it has no PoolID")
-    if fields.section("Options").text(_ADDRESS_TYPE) == _GATEWAY_ADDRESS:
+    options = fields.section("Options")
+    if options.text(_ADDRESS_TYPE) == _GATEWAY_ADDRESS:
         raise InvalidConfig(
             "cannot make the network with --gateway: the host is every container's gateway",
             details="leave --gateway out",
         )
-    return AddressRequest(pool_id, fields.address("Address"))
+    return AddressRequest(pool_id, fields.address("Address"), options.text(_CONTAINER))
 
 
 def render_address(address: Address) -> Mapping[str, Any]:

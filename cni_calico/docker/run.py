@@ -132,10 +132,11 @@ class DockerProcess:
             for name in (NETWORK_SOCKET, IPAM_SOCKET)
         }
         self.host.state.read()
+        addresses = AddressDriver(self.host)  # it reads what another boot has left
         self._cleanup.begin()
         calls = {
             NETWORK_SOCKET: network_calls(NetworkDriver(self.host)),
-            IPAM_SOCKET: ipam_calls(AddressDriver(self.host)),
+            IPAM_SOCKET: ipam_calls(addresses),
         }
         servers = [DriverServer(listeners[name], calls[name], BARE, self.host.turns, self.log) for name in listeners]
         for name, work in (

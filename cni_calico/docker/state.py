@@ -38,6 +38,7 @@ class DockerNetwork:
 class HeldAddress:
     """``id`` is the second half of the handle. ``address`` "": the request was under way. ``made_s``: Unix time.
     ``owed``: to be released. ``former``: upstream's plugin has assigned it, without a handle.
+    ``container``: the name of whoever has it, if Docker has told.
     """
 
     id: str
@@ -47,6 +48,7 @@ class HeldAddress:
     made_s: float = 0.0
     owed: bool = False
     former: bool = False
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)

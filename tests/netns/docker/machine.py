@@ -69,7 +69,7 @@ class Machine:
     lab: Any
 
     def __init__(self, root: Path, made: Lab | BareHost, release: str = OLDEST) -> None:
-        self.root, self.lab = root, made
+        self.root, self.lab, self.release = root, made, release
         tree = LAB_CACHE / f"docker-{OLDEST if release == OLDEST else '28'}"
         dockerd = f"{LAB_CACHE}/docker-29:" if release == "29" else ""
         # the runc that is built for it has no seccomp

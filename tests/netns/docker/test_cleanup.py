@@ -53,6 +53,33 @@ def test_what_docker_does_not_know_is_removed_and_what_it_knows_stays(box: Machi
     until(lambda: len(box.files("networks")) == 1, "and of networks")
 
 
+def named_address(box: Machine, name: str) -> str:
+    """As dockerd 29 asks for it."""
+    options = {"com.docker.network.endpoint.name": name}
+    fields = {"PoolID": "CalicoPoolIPv4", "Address": "", "Options": options}
+    return str(box.ask("calico-ipam", "IpamDriver.RequestAddress", **fields)["Address"])
+
+
+def test_a_container_that_starts_again_gets_its_last_address_if_nobody_has_it(box: Machine) -> None:
+    first = named_address(box, "web")
+
+    def release(address: str) -> None:
+        box.ask("calico-ipam", "IpamDriver.ReleaseAddress", PoolID="CalicoPoolIPv4", Address=address.split("/")[0])
+
+    release(first)
+    others = [named_address(box, name) for name in ("a", "b")]
+    assert first not in others and named_address(box, "web") == first
+    box.end("driver")
+    box.start_driver()
+    release(first)
+    assert named_address(box, "web") == first, "also after a restart of the driver"
+    second = named_address(box, "web")
+    assert second != first, "somebody has it: this is another container of that name, or one that is not released yet"
+    for address in (first, second, *others):
+        release(address)
+    assert box.is_clean()
+
+
 def test_a_name_that_docker_gave_while_nobody_listened(box: Machine) -> None:
     box.network("web")
     box.run("old", "web")
