@@ -91,6 +91,36 @@ def test_ports_that_cannot_be_published(box: Machine) -> None:
     assert not box.records()["four"]["spec"].get("ports"), "Docker's bridge publishes it"
 
 
+def test_addresses_that_are_not_to_be_had(box: Machine) -> None:
+    """No pool of that name, none free; and nothing is held."""
+
+    def ask(pool: str) -> dict[str, str]:
+        return box.ask("calico-ipam", "IpamDriver.RequestAddress", PoolID=pool, Address="", Options=None)
+
+    small = {"cidr": "10.78.0.0/30", "blockSize": 30, "nodeSelector": "all()"}
+    box.lab.put("IPPool", "small", small)
+    given = []
+    while "Address" in (answer := ask("small")):
+        given.append(answer["Address"])
+    assert "No IPs available in pools: [10.78.0.0/30]" in answer["Error"], answer
+    assert len(given) == 4
+    assert "there is no IP pool gone" in ask("gone")["Error"]
+    assert len(box.handles()) == len(box.files("addresses")) == 4
+    for address in given:
+        box.ask("calico-ipam", "IpamDriver.ReleaseAddress", PoolID="small", Address=address.split("/")[0])
+    box.lab.remove("IPPool", "small")
+    assert no_addresses(box)
+
+
+def test_what_docker_does_without_us(box: Machine) -> None:
+    """An address of its own choice in the container; a protocol that the kernel may not have."""
+    box.network("web")
+    box.run("local", "web", "--link-local-ip", "169.254.8.8")
+    assert "169.254.8.8" in box.docker("exec", "local", "ip", "addr").stdout
+    done = box.docker("run", "-d", "--network", "web", "-p", "9999:9999/sctp", "box", "sleep", "100", check=False)
+    assert not done.returncode or "cannot publish 9999/sctp" in done.stderr
+
+
 def test_a_datastore_that_is_not_ready(box: Machine) -> None:
     box.network("web")
     box.run("before", "web")
