@@ -44,7 +44,7 @@ def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
     if answer.status == 401:
         return DatastoreDenied(text, details="the token or certificate is not, or no longer, valid at this API server")
     if answer.status == 403:
-        return DatastoreForbidden(text, details="grant it: the roles in the manifests allow all that is needed")
+        return DatastoreForbidden(text, details=_who_forbids(text))
     if answer.status == 410:
         return Compacted(text, details="\n".join(_fields_of(answer)))
     if answer.status == 404:
@@ -52,6 +52,19 @@ def refusal(answer: HttpAnswer, doing: str) -> DatastoreError:
     if answer.status in (400, 413, 415, 422):
         return RecordRefused(text)
     return DatastoreError(text)
+
+
+def failed_webhook(text: str) -> str:
+    """The name of the admission webhook that an API server could not call, so that it wrote nothing; "" if none."""
+    return text.partition('failed calling webhook "')[2].partition('"')[0]
+
+
+def _who_forbids(text: str) -> str:
+    if 'admission webhook "' in text:
+        return "an admission webhook of this cluster decides that; 'calicoctl policy rights USER' shows rights on tiers"
+    if "ValidatingAdmissionPolicy '" in text:
+        return "an admission policy of this cluster decides that, whatever the user's roles are"
+    return "grant it: the roles in the manifests allow all that is needed"
 
 
 def _fields_of(answer: HttpAnswer) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cni_calico import __version__, faults
 from cni_calico.datastore.http import Connection, ConnectionPool, HttpAnswer, Lost, render_head
 from cni_calico.datastore.interface import RoundTrips
-from cni_calico.datastore.kubernetes.answers import message_of, refusal
+from cni_calico.datastore.kubernetes.answers import failed_webhook, message_of, refusal
 from cni_calico.datastore.kubernetes.login import Login, is_outdated, unreachable_hint
 from cni_calico.datastore.kubernetes.trust import server_of
 from cni_calico.deadline import Deadline
@@ -229,6 +229,12 @@ class Attempt:
         raise refusal(answer, self.request.doing)
 
     def _settle_overload(self, answer: HttpAnswer) -> None:
+        if webhook := failed_webhook(message_of(answer)):
+            raise DatastoreUnavailable(
+                f"cannot {self.request.doing}: {message_of(answer)}",
+                details=f"nothing was written: admission webhook {webhook} does not answer. Bring its pods back, or "
+                "delete the ValidatingWebhookConfiguration or MutatingWebhookConfiguration that names it",
+            )
         told = answer.headers.get("retry-after", "")
         self._count += 1
         if self.writing and answer.status != 429:

@@ -4,6 +4,7 @@ would refuse, and Kubernetes' own controllers take away what has lost its owner.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from kubernetes.config import load_kube_config
 
 from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.interface import Write
+from cni_calico.errors import DatastoreUnavailable
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.model.access import CRD_ROOT, NATIVE_GROUP
@@ -155,6 +157,48 @@ def test_a_deletion_that_waits_says_what_for(native_one: Cluster, capsys: pytest
     native_one.request("POST", f"{NATIVE_ROOT}/tiers", {**body, "metadata": {"name": "u"}})
     assert run_calicoctl(["delete", "tier", "u"], environ) == 0
     assert "still there" not in capsys.readouterr().err
+
+
+def test_a_webhook_that_is_down_is_named(native_one: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Calico's operator leaves it when its pods are gone; nothing was written, and nobody has to find out."""
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": native_one.kubeconfig()}
+    hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    rule = {
+        "apiGroups": ["projectcalico.org"],
+        "apiVersions": ["v3"],
+        "operations": ["*"],
+        "resources": ["globalnetworksets"],
+    }
+    hook = {
+        "name": "tiered-rbac.projectcalico.org",
+        "clientConfig": {"url": "https://127.0.0.1:1/rbac"},
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    key, numbers = ResourceKey("GlobalNetworkSet", "s"), itertools.count()
+    store = native_one.store()
+    document = {"metadata": {"name": "s"}, "spec": {"nets": []}}
+    store.commit([Write.create(key, document)], soon())
+    native_one.request("POST", hooks, {**head, "metadata": {"name": "down"}, "webhooks": [hook]})
+    try:
+
+        def refused() -> bool:
+            """The API server hears of its configuration a little later."""
+            try:
+                store.commit([Write.put(key, {**document, "spec": {"nets": [f"10.0.0.{next(numbers)}"]}})], soon())
+            except DatastoreUnavailable as e:
+                return "webhook tiered-rbac.projectcalico.org does not answer" in e.details
+            return False
+
+        until(refused, "the webhook is called", 60)
+        assert run_calicoctl(["label", "globalnetworkset", "s", "a=b"], environ) == 1
+        said = capsys.readouterr().err
+        assert "failed calling webhook" in said and "nothing was written" in said and "may have been done" not in said
+    finally:
+        native_one.request("DELETE", f"{hooks}/down")
+        store.close()
 
 
 @pytest.mark.slow
