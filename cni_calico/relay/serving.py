@@ -28,6 +28,7 @@ from cni_calico.relay.requests import (
     render_text,
 )
 from cni_calico.relay.snapshots import RenderedLists
+from cni_calico.relay.topics import Topic
 from cni_calico.relay.watch_cache import EXPIRED, WAITING, WatchCache
 
 BEHIND_LIST_S = 3.0  # how long a list waits for the version that it must have reached
@@ -80,7 +81,11 @@ class Serving:
         return (render_text("ready\n"),)
 
     def _require_followed(self, wanted: AskedList | AskedWatch | AskedReady) -> None:
-        topics = (wanted.topic,) if isinstance(wanted, AskedList) else getattr(wanted, "places", ())
+        topics: Iterable[Topic] = ()
+        if isinstance(wanted, AskedList):
+            topics = (wanted.topic,)
+        elif isinstance(wanted, AskedWatch):
+            topics = wanted.places
         for topic in topics:
             if topic.path not in self._cache.paths:
                 raise RequestRefused(404, f"this relay follows the other API group of Calico's, not {topic.path}")

@@ -2,7 +2,7 @@
 
 Rule: every field of the operator (v1.42, and those that its next versions add) is in one row: it becomes values of the
 chart, it is stored in the cluster already, it has no effect here, or it is refused unless it says what holds anyway.
-docs/from-operator.md has the rows as its table.
+docs/from-operator.md has the rows as its table (build/operator_page.py).
 """
 
 from __future__ import annotations
@@ -114,12 +114,3 @@ FIELDS = (
     _refused("nonPrivileged", "the agent needs its privileges: leave the field out", "Disabled"),
 )
 BY_PATH = {field.path: field for field in FIELDS}
-
-
-def render_table() -> str:
-    """The rows, as a table in Markdown."""
-    lines = ["| field of the Installation | becomes | |", "|---|---|---|"]
-    for field in FIELDS:
-        passes = f" (`{'`, `'.join(field.unless)}` passes)" if field.unless else ""
-        lines.append(f"| `{field.path}` | {field.becomes}{passes} | {field.text} |")
-    return "\n".join(lines) + "\n"

@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from cni_calico.model.access import API_GROUP, NATIVE_GROUP
+from cni_calico.model.access import API_GROUP, CRD_ROOT, NATIVE_GROUP
 
 WATCH_PATH = "/relay/v1/watch"
 READY_PATH = "/relay/v1/ready"
 CUT_OFF_PATH = (
     "/relay/v1/cut-off"  # the path of an event that says why there may be no events for now; "": that is over
 )
-BLOCKS, NATIVE_BLOCKS = (f"/apis/{group}/ipamblocks" for group in (API_GROUP, NATIVE_GROUP))
-BLOCK_PATHS = frozenset((BLOCKS, NATIVE_BLOCKS))
+BLOCKS = f"{CRD_ROOT}/ipamblocks"
+BLOCK_PATHS = frozenset((BLOCKS, f"/apis/{NATIVE_GROUP}/ipamblocks"))
 AFFINITY_FIELD = "spec.affinity"
 # the query for the blocks with their pods; an older relay ignores it and sends partial blocks
 HOLDERS_QUERY = "holders=1"

@@ -45,7 +45,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=[CRD_ROOT, NATIVE_ROOT])
-def both(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, str]]:
+def each_group(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, str]]:
     cluster: Cluster = native_cluster() if request.param == NATIVE_ROOT else request.getfixturevalue("kube")
     cluster.empty(request.param)
     cluster.ensure_namespace(NAMESPACE)
@@ -71,8 +71,8 @@ def every_kind() -> list[ResourceKey]:
     return [ResourceKey(kind, "default", namespace) for kind, namespace in kinds if kind not in DERIVED]
 
 
-def test_kubernetes_python_client_and_we_read_what_the_other_wrote(both: tuple[Cluster, str]) -> None:
-    cluster, root = both
+def test_kubernetes_python_client_and_we_read_what_the_other_wrote(each_group: tuple[Cluster, str]) -> None:
+    cluster, root = each_group
     group, _, version = root.removeprefix("/apis/").partition("/")
     form = native if root == NATIVE_ROOT else custom
     store, theirs = cluster.store(), python_client(cluster)
