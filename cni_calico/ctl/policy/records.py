@@ -154,8 +154,11 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
 
 
 def _asks_for_nodes(record: GraphRecord) -> bool:
-    rules: Any = (record.spec.get("egress") or ()) if isinstance(record, Resource) else ()
-    return any(NODE_SELECTOR in (rule.get("destination") or ()) for rule in rules)
+    """A policy of any form: only the graph refuses one that cannot be understood."""
+    rules: Any = record.spec.get("egress") if isinstance(record, Resource) else None
+    listed = [rule for rule in rules if isinstance(rule, Mapping)] if isinstance(rules, list | tuple) else []
+    sides = (rule.get("destination") for rule in listed)
+    return any(NODE_SELECTOR in side for side in sides if isinstance(side, Mapping))
 
 
 def load_hosts(session: Session) -> PolicyRecords:

@@ -2,12 +2,15 @@
 
 from argparse import Namespace
 
+import pytest
+
 from cni_calico.ctl.policy.explain import explain
 from cni_calico.ctl.policy.show import show
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Listing, Versioned
 from cni_calico.deadline import Deadline
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.kubernetes.nodes import read_node
 from cni_calico.model.kubernetes.pods import read_namespace, read_pod
 
 
@@ -96,6 +99,34 @@ def test_its_services_take_part():
     stored = ResourceKey("NetworkPolicy", "to-svc", "a"), TO_SERVICE
     assert "egress of a/client: allowed by rule 1 of NetworkPolicy a/to-svc" in ask(stored)[0]
     assert "egress of a/client: DENIED" in ask(stored, port=81)[0]
+
+
+ADMIN = (
+    ResourceKey("Tier", "kube-admin"),
+    {"kind": "Tier", "metadata": {"name": "kube-admin"}, "spec": {"order": 1000, "defaultAction": "Pass"}},
+)
+
+
+def cluster_policy(name, **egress):
+    rule = {"action": "Deny", "to": [{"nodes": {"matchLabels": {"role": "db"}}}], **egress}
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "egress": [rule]}
+    return ResourceKey("KubernetesClusterNetworkPolicy", name), {"metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(("address", "said"), [("10.0.0.2", "DENIED"), ("192.0.2.9", "allowed")])
+def test_its_nodes_take_part(address, said):
+    """The addresses of those with the label: here one that the server has, too."""
+    labels, status = {"role": "db"}, {"addresses": [{"type": "InternalIP", "address": address}]}
+    node = read_node({"metadata": {"name": "n9", "labels": labels}, "status": status})
+    explained, _, told = ask(cluster_policy("to-nodes"), ADMIN, node)
+    assert f"egress of a/client: {said}" in explained and told == []
+
+
+@pytest.mark.parametrize("egress", [5, "x", [5], [{"action": "Deny", "destination": "nodeSelector"}], {"a": "b"}])
+def test_a_policy_of_any_form_ends_nothing(egress):
+    stored = ResourceKey("NetworkPolicy", "odd", "a"), {**TO_SERVICE, "metadata": {"name": "odd", "namespace": "a"}}
+    stored[1]["spec"] = {"egress": egress}
+    assert "egress of a/client" in ask(stored)[0]
 
 
 def test_what_cannot_be_converted_is_said():
