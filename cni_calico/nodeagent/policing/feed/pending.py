@@ -1,6 +1,7 @@
 """Changes that wait for the engine's thread: the newest one of each record.
 
-Rule: a refusal replaces nothing: what it follows is taken together with it.
+Rule: a refusal replaces nothing: what it follows is taken together with it. A node that is as it was is no change:
+kubelets write theirs every few minutes, in a large cluster several of them each second.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.policing.feed.changes import FedChange, Refusal, joined
+from cni_calico.policy.sets import NODE
 
 
 class PendingChanges:
@@ -21,14 +23,26 @@ class PendingChanges:
         self._changes: dict[ResourceKey, FedChange] = {}
         self._waiting_since = float("inf")
         self._again: set[ResourceKey] = set()  # asked for again, and not reported since
+        self._nodes: dict[ResourceKey, FedChange] = {}  # as they were put last
 
     def put(self, key: ResourceKey, record: FedChange) -> None:
         with self._guard:
+            if key.kind == NODE and self._is_as_it_was(key, record):
+                return
             if isinstance(record, Refusal):
                 record = joined(self._changes.get(key, record), record)
             else:
                 self.absent.discard(key)
             self._note(key, record)
+
+    def _is_as_it_was(self, key: ResourceKey, record: FedChange) -> bool:
+        """With the lock held; notes what it is now."""
+        before = self._nodes.get(key)
+        if record is None:
+            self._nodes.pop(key, None)
+        else:
+            self._nodes[key] = record
+        return before is not None and before == record
 
     def put_unless_known(self, key: ResourceKey, record: FedChange) -> None:
         """A value that counts while nothing is stored; a stored version may have come already."""

@@ -270,6 +270,39 @@ def test_a_listing_of_all_pods_that_is_behind_says_nothing_of_this_nodes() -> No
         feed.stop()
 
 
+def test_nodes_are_handed_over_once_asked_for_and_when_what_rules_need_of_them_changes() -> None:
+    """A kubelet writes its Node every few minutes, in a large cluster several of them each second."""
+    store, key, other = MemoryStore(), ResourceKey("Node", "n2"), ResourceKey("Node", "n3")
+
+    def put_node(named: ResourceKey, address: str, **annotations: str) -> None:
+        spec = {"addresses": [{"type": "InternalIP", "address": address}]}
+        metadata = {"name": named.name, "annotations": annotations}
+        store.commit((Write.put(named, {"kind": "Node", "metadata": metadata, "spec": spec}),), Deadline.after(5))
+
+    def taken() -> dict[Key, object]:
+        return {each: record for each, record in feed.take()[0].items() if each.kind == "Node"}
+
+    put_node(key, "192.0.2.2")
+    feed = RecordFeed(store, "n1", lambda: None)
+    try:
+        until(lambda: feed.synced, "all listings read")
+        assert taken() == {}
+        until(lambda: feed.need(OtherNeeds(nodes=True)), "nodes read")
+        first = Labelled(frozenset(), addresses=(bytes((192, 0, 2, 2)),))
+        assert taken() == {key: first}
+        put_node(key, "192.0.2.2", image="another")
+        put_node(other, "192.0.2.3")  # what was before it has been heard once this one is
+        assert until(taken, "the other one").keys() == {other}
+        store.commit((Write.put(key, {"kind": "Node", "metadata": {"name": "n2"}, "spec": 5}),), Deadline.after(5))
+        assert isinstance(until(taken, "it cannot be read")[key], Refusal)
+        put_node(key, "192.0.2.2")
+        assert until(taken, "it is as it was, and good") == {key: first}
+        store.commit((Write.remove(key),), Deadline.after(5))
+        assert until(taken, "it is gone") == {key: None}
+    finally:
+        feed.stop()
+
+
 def test_of_other_nodes_pods_only_what_selectors_need_is_handed_over() -> None:
     """And equal labels are one object: a large cluster has few sets of labels, and many pods."""
     store = MemoryStore()
