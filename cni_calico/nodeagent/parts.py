@@ -66,7 +66,7 @@ class Parts:
         settings = self.context.settings
         self._metrics = Metrics(felix.numbers, settings.run_dir, settings.state_dir)
         self._http_servers = HttpServers(self._log)
-        self._metrics.janitor = self._janitor = JanitorCounters()
+        self._metrics.janitor = JanitorCounters()
         self._metrics.policing = lambda: (self._policy.standing, self._policy.figures)
         self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
         self._agent.facts["cni_server"] = self._metrics.has_cni_server = self._cni_server
@@ -219,7 +219,7 @@ class Parts:
         context = self.context
         cluster = Cluster(context.store, context.log, context.kubernetes_store, context.is_kubernetes_datastore)
         election = make_election(cluster, self.node, options.terms)
-        Janitor(cluster, election, self._janitor, options).run(self.stopping)
+        Janitor(cluster, election, self._metrics.janitor or JanitorCounters(), options).run(self.stopping)
 
     def _token_target(self) -> TokenTarget | None:
         """The CNI plugin's kubeconfig, if there is a directory for it that we maintain."""

@@ -1,4 +1,4 @@
-"""PURE: AWS' answers: documents of XML, and errors.
+"""AWS' answers: documents of XML, and errors.
 
 Rule: an error says AWS' own code and words, and what helps: a right, or the clock.
 """

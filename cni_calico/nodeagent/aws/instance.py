@@ -33,7 +33,7 @@ class AwsInstance:
     region: str
 
 
-class Metadata:
+class InstanceMetadata:
     """Of this instance, with one token. Raises TryAgain."""
 
     def __init__(self, environ: Mapping[str, str], deadline: Deadline) -> None:

@@ -1,4 +1,4 @@
-"""PURE: a request to one of AWS' services, signed. Source: AWS' documentation of Signature Version 4.
+"""A request to one of AWS' services, signed. Source: AWS' documentation of Signature Version 4.
 
 Rule: nothing of a secret is in what comes out but its signature.
 """

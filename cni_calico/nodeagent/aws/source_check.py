@@ -20,7 +20,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.nodeagent.aws.credentials import domain_of, find_credentials
 from cni_calico.nodeagent.aws.documents import failure_of, parse_interface
-from cni_calico.nodeagent.aws.instance import AwsInstance, Metadata
+from cni_calico.nodeagent.aws.instance import AwsInstance, InstanceMetadata
 from cni_calico.nodeagent.aws.signing import AwsCredentials, render_form, sign_post
 from cni_calico.nodeagent.aws.web import ask
 from cni_calico.nodeagent.context.kinds import NOT_CHANGED
@@ -83,7 +83,7 @@ class SourceCheck:
     def _try(self, task: int, wanted: str) -> bool:
         try:
             bring_about(self._environ, enabled=wanted == "Enable", wait=self._stopping.wait)
-        except (CalicoError, OSError) as e:
+        except (CalicoError, OSError, ValueError) as e:  # ValueError: a token that is no text
             details = f" ({e.details})" if isinstance(e, CalicoError) and e.details else ""
             text = f"awsSrcDstCheck {wanted}: {e}{details}"
             if task == self._task[0]:
@@ -100,7 +100,7 @@ class SourceCheck:
 def bring_about(environ: Mapping[str, str], *, enabled: bool, wait: Callable[[float], bool]) -> None:
     """Raises TryAgain, OSError."""
     deadline = Deadline.after(_TRY_S)
-    metadata = Metadata(environ, deadline)
+    metadata = InstanceMetadata(environ, deadline)
     instance = metadata.read_instance()
     credentials = find_credentials(
         environ, instance.region, deadline, read_file=Files().read_text, of_instance=metadata.read_credentials

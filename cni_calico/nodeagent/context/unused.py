@@ -65,7 +65,7 @@ TABLE = (
     Unused(
         ACCEPTED,
         "IptablesLockFilePath",
-        "iptables takes its lock itself",
+        "iptables takes its lock itself, /run/xtables.lock; the log names any other path",
         "iptables uses /run/xtables.lock",
         ("/run/xtables.lock", "none"),
     ),

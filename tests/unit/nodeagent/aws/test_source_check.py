@@ -187,3 +187,20 @@ def test_a_failure_is_logged_once(aws: FakeAws, capfd: pytest.CaptureFixture[str
     threads[0].join()
     said = capfd.readouterr().err
     assert said.count("awsSrcDstCheck Disable") == 1 and "ec2:DescribeInstances" in said
+
+
+def test_a_token_that_is_no_text_is_named_and_ends_nothing(aws: FakeAws, tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"), "AWS_ROLE_ARN": "arn:role"}
+    stopping, facts = threading.Event(), dict[str, Any]()
+    threads: list[threading.Thread] = []
+
+    def start(work: Any) -> None:
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    SourceCheck({**aws.environ, **environ}, SILENT, facts, start, stopping).use("Disable")
+    until(lambda: "utf-8" in str(facts[UNMET]), "it is named")
+    assert threads[0].is_alive() and aws.calls == []
+    stopping.set()
+    threads[0].join()
