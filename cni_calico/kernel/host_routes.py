@@ -1,4 +1,4 @@
-"""The main table's routes as HostRoute values: read, added, removed; many at a time.
+"""Routes of one table, usually the main one, as HostRoute values: read, added, removed; many at a time.
 
 Rule: above this module interfaces are identified by name. A failure of one route does not stop the others, and all
 failures are reported. It uses the hand-encoded netlink of the call path: thousands of routes are read in milliseconds.
@@ -16,6 +16,7 @@ from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
 from cni_calico.kernel.netlink.routes import (
     RTN_UNICAST,
+    TABLE_MAIN,
     Route,
     add_route,
     decode_route,
@@ -40,20 +41,22 @@ _V6_DEFAULT_METRIC = 1024
 _BATCH = 100
 
 
-def read_host_routes(deadline: Deadline) -> list[HostRoute]:
-    """Every route of the main tables of both families, except local, broadcast and multicast routes."""
+def read_host_routes(
+    deadline: Deadline, *, table: int = TABLE_MAIN, families: Iterable[int] = (4, 6)
+) -> list[HostRoute]:
+    """Every route of the tables with this number, except local, broadcast and multicast routes."""
     routes = []
     with Rtnl() as rtnl:
         names = _names(rtnl, deadline)
-        for version in (4, 6):
+        for version in families:
             try:
-                payloads = rtnl.dump(list_routes(version), deadline)
-            except KernelError:
-                if version == 4:
+                payloads = rtnl.dump(list_routes(version, table=table), deadline)
+            except KernelError as e:
+                if version == 4 and e.errno != ENOENT:
                     raise
-                continue  # a kernel without IPv6
+                continue  # a kernel without IPv6, or a table that nobody has used yet
             for payload in payloads:
-                route = _decode(payload, names)
+                route = _decode(payload, names, table)
                 if route is not None:
                     routes.append(route)
     return routes
@@ -64,10 +67,10 @@ def _names(rtnl: Rtnl, deadline: Deadline) -> dict[int, str]:
     return {link.ifindex: link.name for link in links}
 
 
-def _decode(payload: bytes, names: dict[int, str]) -> HostRoute | None:
+def _decode(payload: bytes, names: dict[int, str], table: int) -> HostRoute | None:
     route = decode_route(payload)
     flags = int.from_bytes(payload[_FLAGS_AT : _FLAGS_AT + 4], "little")
-    if route.kind not in KINDS or route.table != 254 or flags & RTM_F_CLONED:
+    if route.kind not in KINDS or route.table != table or flags & RTM_F_CLONED:
         return None
     v6 = route.dst.version == 6
     source = wire.attributes(payload, 12).get(RTA_PREFSRC)
@@ -86,14 +89,14 @@ def _decode(payload: bytes, names: dict[int, str]) -> HostRoute | None:
 
 
 def apply_host_routes(
-    add: Sequence[HostRoute], remove: Sequence[HostRoute], deadline: Deadline
+    add: Sequence[HostRoute], remove: Sequence[HostRoute], deadline: Deadline, *, table: int = TABLE_MAIN
 ) -> list[tuple[HostRoute, KernelError]]:
     """Replace or add, then remove; returns (route, error) for each that failed. Removing an absent route is success."""
     failures: list[tuple[HostRoute, KernelError]] = []
     with Rtnl() as rtnl:
         indexes = {name: index for index, name in _names(rtnl, deadline).items()}
         for routes, build, tolerated in ((add, _addition, ()), (remove, _removal, (ESRCH, ENOENT, ENODEV))):
-            failures += _carry_out(rtnl, routes, build, tolerated, indexes, deadline)
+            failures += _carry_out(rtnl, routes, build, tolerated, indexes, deadline, table)
     return failures
 
 
@@ -104,6 +107,7 @@ def _carry_out(
     tolerated: Iterable[int],
     indexes: dict[str, int],
     deadline: Deadline,
+    table: int,
 ) -> list[tuple[HostRoute, KernelError]]:
     failures: list[tuple[HostRoute, KernelError]] = []
     ready: list[tuple[HostRoute, Request]] = []
@@ -112,7 +116,9 @@ def _carry_out(
             if build is _addition:
                 failures.append((route, KernelError(f"cannot add route {route}: no such interface", errno=ENODEV)))
             continue
-        ready.append((route, _addition(route, indexes) if build is _addition else _removal(route, indexes)))
+        ready.append(
+            (route, _addition(route, indexes, table) if build is _addition else _removal(route, indexes, table))
+        )
     for start in range(0, len(ready), _BATCH):
         batch = ready[start : start + _BATCH]
         outcomes = rtnl.submit([request for _, request in batch], deadline)
@@ -122,7 +128,7 @@ def _carry_out(
     return failures
 
 
-def _kernel_route(route: HostRoute, indexes: dict[str, int], metric: int) -> Route:
+def _kernel_route(route: HostRoute, indexes: dict[str, int], metric: int, table: int) -> Route:
     return Route(
         dst=route.dst,
         oif=indexes.get(route.device, 0),
@@ -131,11 +137,12 @@ def _kernel_route(route: HostRoute, indexes: dict[str, int], metric: int) -> Rou
         scope=_SCOPE_NUMBERS.get(route.scope, 0) if route.dst.version == 4 else 0,
         protocol=route.protocol,
         kind=_KIND_NUMBERS[route.kind],
+        table=table,
     )
 
 
-def _addition(route: HostRoute, indexes: dict[str, int]) -> Request:
-    made = _kernel_route(route, indexes, route.metric)
+def _addition(route: HostRoute, indexes: dict[str, int], table: int) -> Request:
+    made = _kernel_route(route, indexes, route.metric, table)
     request = add_route(made, route.device or route.kind, replace=True, onlink=route.onlink)
     if route.source is None:
         return request
@@ -143,9 +150,9 @@ def _addition(route: HostRoute, indexes: dict[str, int]) -> Request:
     return Request(request.kind, request.flags, body, request.doing, request.point)
 
 
-def _removal(route: HostRoute, indexes: dict[str, int]) -> Request:
+def _removal(route: HostRoute, indexes: dict[str, int], table: int) -> Request:
     metric = _V6_DEFAULT_METRIC if route.dst.version == 6 and not route.metric else route.metric
-    return delete_route(_kernel_route(route, indexes, metric), route.device or route.kind)
+    return delete_route(_kernel_route(route, indexes, metric, table), route.device or route.kind)
 
 
 def select_routed(

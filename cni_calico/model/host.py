@@ -32,7 +32,7 @@ class HostInterface:
 
 @dataclass(frozen=True, slots=True)
 class HostRoute:
-    """A route of the main table. ``device`` is "" and ``via`` None for a blackhole.
+    """A route of one table. ``device`` is "" and ``via`` None for a blackhole.
 
     ``metric`` 0 is the kernel's default for the family (IPv6 shows it as 1024: readers turn that into 0).
     """
@@ -53,6 +53,26 @@ class HostRoute:
         parts += [f"via {self.via}"] if self.via else []
         parts += [f"dev {self.device}"] if self.device else []
         return " ".join(parts + (["onlink"] if self.onlink else []))
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRule:
+    """A rule that sends packets to a routing table: those whose mark, under ``mask``, is ``mark`` (``invert``: is not);
+    ``mask`` 0: whatever their mark is. ``source``: only packets from there.
+    """
+
+    family: int
+    priority: int
+    table: int
+    mark: int = 0
+    mask: int = 0
+    invert: bool = False
+    source: Network | None = None
+
+    def __str__(self) -> str:
+        which = "not " if self.invert else ""
+        which += f"from {self.source or 'all'}" + (f" fwmark {self.mark:#x}/{self.mask:#x}" if self.mask else "")
+        return f"{self.priority}: {which} lookup {self.table}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ PACKAGES=(debootstrap etcd-client nftables iptables ipset conntrack bird2 runit 
 
 if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null
-  for part in build-go-tools kubernetes old-root old-bird helm docker; do "tests/setup/$part.sh" --check; done
+  for part in build-go-tools wireguard kubernetes old-root old-bird helm docker; do "tests/setup/$part.sh" --check; done
   exit
 fi
 debian_install "${PACKAGES[@]}"
-for part in build-go-tools kubernetes old-root old-bird helm docker; do "tests/setup/$part.sh"; done
+for part in build-go-tools wireguard kubernetes old-root old-bird helm docker; do "tests/setup/$part.sh"; done

@@ -72,6 +72,13 @@ def create_ifb(name: str, mtu: int) -> Request:
     return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"create interface {name}", LINK_CREATE)
 
 
+def create_wireguard(name: str, mtu: int) -> Request:
+    """A device without keys, down; loads the kernel's module. A kernel that has none answers EOPNOTSUPP."""
+    body = _link() + text(IFLA_IFNAME, name) + u32(IFLA_MTU, mtu)
+    body += nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, "wireguard"))
+    return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"create interface {name}", LINK_CREATE)
+
+
 def get_link(which: str | int) -> Request:
     """Get a link by name or index; the answer is ENODEV if there is none."""
     skip = u32(IFLA_EXT_MASK, SKIP_STATISTICS)

@@ -108,12 +108,8 @@ class NetlinkSocket:
             raise DeadlineExceeded(f"cannot {doing}: the kernel did not answer in time")
 
 
-class Rtnl(NetlinkSocket):
-    """A NETLINK_ROUTE socket."""
-
-    def __init__(self) -> None:
-        options = (NETLINK_CAP_ACK, NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK)
-        super().__init__(_socket.NETLINK_ROUTE, options, _RECEIVE_BYTES)
+class RequestSocket(NetlinkSocket):
+    """Sends requests, each with its answers."""
 
     def one(self, request: Request, deadline: Deadline) -> bytes:
         """The first (for a single object: only) answer to a read; b"" for a request that only changes something."""
@@ -212,6 +208,14 @@ class Rtnl(NetlinkSocket):
         except OSError as e:
             raise _translated(requests[0], e.errno, "", e) from e
         return self._seq
+
+
+class Rtnl(RequestSocket):
+    """A NETLINK_ROUTE socket."""
+
+    def __init__(self) -> None:
+        options = (NETLINK_CAP_ACK, NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK)
+        super().__init__(_socket.NETLINK_ROUTE, options, _RECEIVE_BYTES)
 
 
 def _reach_before(requests: Sequence[Request]) -> tuple[Sequence[Request], NetlinkOutcome | None]:

@@ -13,8 +13,9 @@ from cni_calico.kernel.host_routes import apply_host_routes, read_host_routes
 from cni_calico.kernel.interfaces import read_default_interface, read_interfaces
 from cni_calico.kernel.monitor import FORWARD, RULES, SETTINGS, Monitor
 from cni_calico.kernel.monitor import NEIGHBOURS as NEIGHBOURS_OF
+from cni_calico.kernel.routing_rules import ensure_rule, read_rules, remove_rule
 from cni_calico.kernel.tunnels import apply_vteps, change_tunnel, create_tunnel, read_tunnels, read_vteps, remove_tunnel
-from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, TunnelDevice
+from cni_calico.model.host import ForwardingEntry, HostInterface, HostRoute, NeighbourEntry, RoutingRule, TunnelDevice
 from tests.deadlines import soon
 from tests.netns.namespaces import Namespace, namespace
 from tests.netns.startups import VXLAN_DEVICE as V4
@@ -283,3 +284,61 @@ def test_a_pods_interface_says_nothing_of_the_tunnels_neighbours(
 ) -> None:
     assert host_with_routes.call(_changed_by, command.split()) >= changed
     assert changed or NEIGHBOURS_OF not in host_with_routes.call(_changed_by, command.replace("1400", "1410").split())
+
+
+TABLE = (
+    HostRoute(ip_network("10.65.1.0/26"), kind="throw", protocol=3),
+    HostRoute(ip_network("10.65.0.0/16"), kind="prohibit", protocol=3),
+    HostRoute(ip_network("10.65.2.0/26"), "eth0", scope="link", protocol=3),
+    HostRoute(ip_network("fd65::1:0/122"), kind="throw", protocol=3),
+    HostRoute(ip_network("fd65::2:0/122"), "eth0", protocol=3),
+)
+
+
+def _table(add: list[HostRoute], remove: list[HostRoute]) -> tuple[list[str], list[HostRoute]]:
+    failed = [str(error) for _, error in apply_host_routes(add, remove, soon(), table=1)]
+    return failed, read_host_routes(soon(), table=1)
+
+
+def test_another_tables_routes(host_with_routes: Namespace) -> None:
+    """They are none of the main table's; a throw takes the place of a route, and the other way round."""
+    before = host_with_routes.call(read_host_routes, soon())
+    assert host_with_routes.call(_table, [], []) == ([], [])
+    failed, found = host_with_routes.call(_table, list(TABLE), [])
+    assert not failed and set(found) == set(TABLE)
+    for version in (4, 6):
+        shown = host_with_routes.ip(f"-{version}", "route", "show", "table", "1")
+        kinds = {(entry["dst"], entry.get("type", "unicast")) for entry in shown}
+        assert kinds == {(str(route.dst), route.kind) for route in TABLE if route.dst.version == version}
+    other = [
+        replace(TABLE[2], kind="throw", device="", scope="global"),
+        replace(TABLE[0], kind="unicast", device="eth0", scope="link"),
+        replace(TABLE[4], kind="throw", device=""),
+        replace(TABLE[3], kind="unicast", device="eth0"),
+    ]
+    failed, found = host_with_routes.call(_table, other, [TABLE[1]])
+    assert not failed and set(found) == set(other)
+    assert host_with_routes.call(_table, [], found) == ([], [])
+    assert host_with_routes.call(read_host_routes, soon()) == before
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_rules_are_as_ip_shows_them(host_with_routes: Namespace, family: int) -> None:
+    """Twice is once; what is gone is gone; of others' rules those are read that a value can say."""
+    mark = RoutingRule(family, 99, 1, 0x200000, 0x200000, invert=True)
+    source = RoutingRule(family, 98, 300, source=ip_network("10.65.1.0/26" if family == 4 else "fd65::1:0/122"))
+    before = host_with_routes.call(read_rules, family, soon())
+    host_with_routes.do(f"-{family}", "rule", "add", "iif", "eth0", "lookup", "7", "priority", "97")
+    for rule in (mark, mark, source):
+        host_with_routes.call(ensure_rule, rule, soon())
+    assert set(host_with_routes.call(read_rules, family, soon())) == {*before, mark, source}
+    shown = {entry["priority"]: entry for entry in host_with_routes.ip(f"-{family}", "rule", "show")}
+    assert "not" in shown[99] and (shown[99]["fwmark"], shown[99]["fwmask"]) == ("0x200000", "0x200000")
+    assert (shown[98]["table"], shown[98]["src"], shown[98]["srclen"]) == (
+        "300",
+        str(source.source)[:-3].rstrip("/"),
+        source.source.prefixlen,
+    )
+    for rule in (mark, source, source):
+        host_with_routes.call(remove_rule, rule, soon())
+    assert set(host_with_routes.call(read_rules, family, soon())) == set(before)
