@@ -21,7 +21,6 @@ KEPT = (
     ("IPAMConfiguration", "kubeVirtVMAddressPersistence", "for addresses of KubeVirt's virtual machines; shown"),
     ("KubeControllersConfiguration", "debugProfilePort", "for upstream's program, which is written in Go"),
     ("KubeControllersConfiguration", "policyMigration", "policies are not moved to other names"),
-    ("Node", "wireguard", "the addresses of WireGuard's interfaces: they stay reserved, and are in no tunnel"),
     (
         "WorkloadEndpoint",
         "ipNATs",

@@ -14,6 +14,8 @@ from typing import Any
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.resources import Resource
 from cni_calico.model.selectors import parse_selector
+from cni_calico.nodeagent.context.encryption import ANNOTATIONS as ENCRYPTION
+from cni_calico.nodeagent.context.encryption import STRICT_VARIABLE, ranges_text
 from cni_calico.nodeagent.context.host_protection import failsafe_text
 
 ANNOTATED = "config.projectcalico.org/"
@@ -37,6 +39,7 @@ RESOURCE_NAMES = {
     "usagereportinginterval": "usagereportingintervalsecs",
     "wireguardkeepalive": "wireguardpersistentkeepalive",
 }
+FORMER_NAMES = {"routetablerange": "routetableranges"}
 _SELECTOR = "nodeSelector"
 
 
@@ -54,7 +57,9 @@ NOT_SCOPED = Scoped()
 
 def spec_of(felix: Resource) -> FelixFields:
     """The fields of a FelixConfiguration, and its annotations that are parameters, under their whole names."""
-    given = {name: text for name, text in felix.metadata.annotations.items() if name.startswith(ANNOTATED)}
+    annotations = felix.metadata.annotations
+    given = {name: text for name, text in annotations.items() if name.startswith(ANNOTATED)}
+    given |= {name: annotations[key] for key, name in ENCRYPTION.items() if key in annotations}
     return {**felix.spec, **given} if given else felix.spec
 
 
@@ -91,7 +96,9 @@ def sources_of(
 ) -> Iterator[tuple[str, Texts]]:
     """What gives parameters, the strongest first, each with how its parameters are called in a message."""
     environment = {name[6:]: value for name, value in environ.items() if name.upper().startswith("FELIX_")}
-    yield "FELIX_{}", {name.lower(): (name, text) for name, text in environment.items()}
+    if STRICT_VARIABLE in environ:
+        environment.setdefault("WireguardStrict", environ[STRICT_VARIABLE])
+    yield "FELIX_{}", {_now(name): (name, text) for name, text in environment.items()}
     specs = {"node.<name>": node_spec, scoped.name: scoped.spec, "default": default_spec}
     for name, spec in specs.items():
         annotations, fields = _texts_of(spec)
@@ -105,11 +112,16 @@ def _texts_of(spec: FelixFields | None) -> tuple[Texts, Texts]:
     fields: Texts = {}
     for name, value in sorted((spec or {}).items(), reverse=True):  # of spellings that differ in case the first counts
         if name.startswith(ANNOTATED):
-            annotations[name.removeprefix(ANNOTATED).lower()] = (name, str(value))
+            annotations[_now(name.removeprefix(ANNOTATED))] = (name, str(value))
         elif name != _SELECTOR:
-            lower = RESOURCE_NAMES.get(name.lower(), name.lower())
+            lower = RESOURCE_NAMES.get(name.lower(), _now(name))
             fields[lower] = (name, _text(lower, value))
     return annotations, fields
+
+
+def _now(name: str) -> str:
+    """A parameter's present name, in lower case."""
+    return FORMER_NAMES.get(name.lower(), name.lower())
 
 
 def _text(lower: str, value: Any) -> str:
@@ -117,6 +129,8 @@ def _text(lower: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
+    if lower == "routetableranges" and value is not None:
+        return ranges_text(value)
     if isinstance(value, (list, tuple)) and lower.startswith("failsafe"):
         return ",".join(map(failsafe_text, value)) or "none"
     if isinstance(value, (list, tuple)) and all(isinstance(entry, str) for entry in value):

@@ -31,6 +31,7 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
+from cni_calico.nodeagent.context.encryption import EncryptionSettings
 from cni_calico.nodeagent.context.features import FEATURES, Features, select_features
 from cni_calico.nodeagent.context.host_protection import (
     ENFORCEMENT,
@@ -53,13 +54,12 @@ from cni_calico.nodeagent.context.kinds import (
 from cni_calico.nodeagent.context.legacy import ACCESS
 from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, RETENTION, SERVER
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
-from cni_calico.nodeagent.context.serving import ServingSettings
 from cni_calico.nodeagent.context.unused import render_loss, unused_of
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 
 @dataclass(frozen=True, slots=True)
-class FelixSettings(ServingSettings):
+class FelixSettings(EncryptionSettings):
     """The parameters this agent uses."""
 
     interface_prefixes: tuple[str, ...] = setting(

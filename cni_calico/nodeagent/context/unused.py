@@ -69,6 +69,7 @@ TABLE = (
         "iptables uses /run/xtables.lock",
         ("/run/xtables.lock", "none"),
     ),
+    Unused(ACCEPTED, "RouteTableRange", "the former name of RouteTableRanges: one range, which is used"),
     Unused(ACCEPTED, "HealthTimeoutOverrides", "what hangs is found by the agent's own limits"),
     Unused(ACCEPTED, "LogSeveritySys", "nothing goes to syslog: the log is standard error, and a file"),
     Unused(
@@ -97,13 +98,6 @@ TABLE = (
         "kube-proxy runs; start it, or keep upstream's calico-node",
         _OFF,
         is_error=True,
-    ),
-    Unused(
-        MISSING,
-        "WireguardEnabled WireguardEnabledV6 WireguardHostEncryptionEnabled",
-        "a warning in the log: there is no WireGuard",
-        "there is no WireGuard: traffic between nodes is NOT ENCRYPTED",
-        _OFF,
     ),
     Unused(
         MISSING,
@@ -143,10 +137,8 @@ TABLE = (
     Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
     Unused(
         NEVER,
-        "WireguardListeningPort WireguardListeningPortV6 WireguardRoutingRulePriority WireguardInterfaceName "
-        "WireguardInterfaceNameV6 WireguardMTU WireguardMTUV6 WireguardPersistentKeepAlive "
-        "WireguardThreadingEnabled PrometheusWireGuardMetricsEnabled RouteTableRange RouteTableRanges",
-        "for WireGuard",
+        "PrometheusWireGuardMetricsEnabled",
+        "there are no metrics of WireGuard",
     ),
     Unused(NEVER, "IstioDSCPMark", "for IstioAmbientMode"),
     Unused(NEVER, "LiveMigrationRouteConvergenceTime", "for the live migration of virtual machines"),

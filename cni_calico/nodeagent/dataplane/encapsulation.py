@@ -14,11 +14,12 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from cni_calico.model.host import HostInterface, TunnelDevice
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, IPPool, Network, Node
+from cni_calico.model.wireguard import DEFAULT_NAMES
 from cni_calico.nodeagent.context.felix import FelixSettings
 
 VXLAN = {4: "vxlan.calico", 6: "vxlan-v6.calico"}
 IPIP = "tunl0"
-OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70}
+OVERHEAD = {"ipip": 20, "vxlan4": 50, "vxlan6": 70, "wireguard4": 60, "wireguard6": 80}
 MTU_MIN = 576  # a smaller MTU is not usable, and the kernel refuses IPv6 below 1280
 DEFAULT_MTU = 1500
 UNMATCHED_MTU = 1460
@@ -82,7 +83,7 @@ def wants_ipip(pools: Iterable[IPPool], felix: FelixSettings) -> bool:
 
 def holder_of(address: Address, interfaces: Iterable[HostInterface]) -> HostInterface | None:
     """The interface that has an address, except our tunnel devices."""
-    ours = {IPIP, *VXLAN.values()}
+    ours = {IPIP, *VXLAN.values(), *DEFAULT_NAMES.values()}
     for interface in interfaces:
         if interface.name not in ours and any(held.ip == address for held in interface.addresses):
             return interface
@@ -181,4 +182,8 @@ def workload_mtu(
             sizes.append(felix.vxlan_mtu or _less(base, "vxlan4"))
         if felix.ipv6_support and wants_vxlan(6, pools, felix):
             sizes.append(felix.vxlan_mtu_v6 or _less(base, "vxlan6"))
+    if felix.wireguard_enabled:
+        sizes.append(felix.wireguard_mtu or _less(base, "wireguard4"))
+    if felix.wireguard_enabled_v6 and felix.ipv6_support:
+        sizes.append(felix.wireguard_mtu_v6 or _less(base, "wireguard6"))
     return min(sizes)

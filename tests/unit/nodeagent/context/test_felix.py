@@ -73,11 +73,11 @@ def test_a_wrong_value_is_told_and_the_next_source_used():
 
 def test_strangers_are_told():
     parsed = parse_felix(
-        {"FELIX_BPFENABLED": "true", "FELIX_HEALTPORT": "1"}, None, {"wireguardEnabled": True, "bogus": [1]}
+        {"FELIX_BPFENABLED": "true", "FELIX_HEALTPORT": "1"}, None, {"istioAmbientMode": "Enabled", "bogus": [1]}
     )
     texts = "\n".join(parsed.warnings)
     assert "FELIX_HEALTPORT is unknown" in texts
-    assert "wireguardEnabled of FelixConfiguration default='true': there is no WireGuard" in texts
+    assert "istioAmbientMode of FelixConfiguration default='Enabled': packets between pods of the mesh" in texts
     assert "bogus of FelixConfiguration default is unknown" in texts
 
 

@@ -121,7 +121,6 @@ LINES = {
     "openstackRegion": "not supported",
     "policySyncPathPrefix": "rules about HTTP are NOT ENFORCED",
     "routeSource": "routes come from IPAM's blocks",
-    **dict.fromkeys(["wireguardEnabled", "wireguardEnabledV6", "wireguardHostEncryptionEnabled"], "NOT ENCRYPTED"),
     **{f"ipv{v}{kind}RoutePriority": "metric 0" for v in (4, 6) for kind in ("Normal", "Elevated")},
 }
 

@@ -1,0 +1,179 @@
+"""PURE: how a device and its routes become what is wanted without losing a packet; the clocks are given.
+
+Rule: a peer is there before a route leads to it, and its route is gone before it is. A new peer is primed: a keepalive
+has WireGuard send an initiation at once. Two that cross cost 5 s, so the node with the smaller key primes at once, the
+other PRIME_AFTER_S later if there was no handshake. The route comes with the first handshake, or PATIENCE_S later all
+the same, as upstream's at once; at once, too, where encryption is mandatory. A key that takes another's place is one
+message: the new one is added, primed, and the old one removed, and the routes stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cni_calico.model.host import PROTO_BOOT, HostRoute
+from cni_calico.model.resources import Network
+from cni_calico.model.wireguard import PeerChange, WireguardChange, WireguardDevice, WireguardPeer
+from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, DesiredPeer
+
+PRIME_S = 25  # the keepalive of a peer that is primed
+PRIME_AFTER_S, PATIENCE_S = 0.15, 10.0
+QUIET_S, LEAVING_S = 10.0, 60.0
+
+
+@dataclass(slots=True)
+class KnownPeer:
+    """``since``: when this key was first seen; ``replaces``: it took another key's place."""
+
+    key: bytes
+    since: float
+    replaces: bool
+    routed: bool
+    settled: bool = False
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionSteps:
+    """In this order: ``change``, ``routes`` and ``host_routes`` (all that the two tables are to have), ``removals``.
+
+    ``waiting``: nodes whose first handshake is awaited; ``overdue``: nodes whose route came without one.
+    """
+
+    change: WireguardChange | None = None
+    routes: frozenset[HostRoute] = frozenset()
+    host_routes: frozenset[HostRoute] = frozenset()
+    removals: WireguardChange | None = None
+    waiting: tuple[str, ...] = ()
+    overdue: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Stepping:
+    """What is remembered of a family from pass to pass: the peers by their nodes."""
+
+    known: dict[str, KnownPeer] = field(default_factory=dict)
+
+    def plan(
+        self, desired: DesiredEncryption, device: WireguardDevice, present: Iterable[HostRoute], now: float
+    ) -> EncryptionSteps:
+        """``present``: the routes that the table has."""
+        actual = {peer.public_key: peer for peer in device.peers}
+        through = {route.dst for route in present if route.device == desired.name}
+        replaced: list[bytes] = []
+        changes: list[tuple[bool, PeerChange]] = []
+        waiting, overdue = [], []
+        for peer in desired.peers:
+            there = actual.get(peer.key)
+            known = self._known(peer, there, through, now)
+            if known.replaces and known.since == now:
+                replaced.append(self.known[peer.node].key)
+            self.known[peer.node] = known
+            shaken = there is not None and there.handshake_s > 0
+            if shaken or now - known.since >= PATIENCE_S:
+                known.settled = True
+                if not shaken and not (known.told or (known.routed and not desired.mandatory)):
+                    known.told = True
+                    overdue.append(peer.node)
+                known.routed = True
+            known.routed = known.routed or desired.mandatory
+            if not known.settled:
+                waiting.append(peer.node)
+            keepalive_s = _keepalive_of(desired, device, known, now)
+            change = _difference(peer, there, keepalive_s)
+            if change is not None:
+                changes.append((_loses(peer, there), change))
+        for node in self.known.keys() - {peer.node for peer in desired.peers}:
+            del self.known[node]
+        wanted = {peer.key for peer in desired.peers}
+        gone = [PeerChange(key, remove=True) for key in replaced if key in actual and key not in wanted]
+        late = actual.keys() - wanted - set(replaced)
+        ordered = [change for _, change in sorted(changes, key=lambda one: one[0])] + gone
+        removals = [PeerChange(key, remove=True) for key in sorted(late)] if not desired.partial else []
+        return EncryptionSteps(
+            change=WireguardChange(peers=tuple(ordered)) if ordered else None,
+            routes=frozenset(self._routes(desired)),
+            host_routes=frozenset(self._host_routes(desired)),
+            removals=WireguardChange(peers=tuple(removals)) if removals else None,
+            waiting=tuple(waiting),
+            overdue=tuple(overdue),
+        )
+
+    def _known(self, peer: DesiredPeer, there: WireguardPeer | None, through: set[Network], now: float) -> KnownPeer:
+        known = self.known.get(peer.node)
+        if known is not None and known.key == peer.key:
+            return known
+        if known is not None:
+            return KnownPeer(peer.key, now, replaces=True, routed=known.routed)
+        # an earlier run's, or another agent's: what works goes on
+        routed = there is not None and bool(peer.networks & through)
+        return KnownPeer(peer.key, now, replaces=False, routed=routed)
+
+    def _routes(self, desired: DesiredEncryption) -> Iterator[HostRoute]:
+        scope = "link" if desired.family == 4 else "global"
+        for peer in desired.peers:
+            for network in peer.networks:
+                if self.known[peer.node].routed:
+                    yield HostRoute(network, desired.name, scope=scope, protocol=PROTO_BOOT)
+                else:
+                    yield throw(network)
+        yield from map(throw, desired.plain_networks | desired.own)
+        reached = {network for peer in desired.peers for network in peer.networks}
+        for network in desired.prohibited - reached - desired.plain_networks - desired.own:
+            yield HostRoute(network, kind="prohibit", protocol=PROTO_BOOT)
+
+    def _host_routes(self, desired: DesiredEncryption) -> Iterator[HostRoute]:
+        """The nodes' own addresses, which only what comes from this node's pods asks for."""
+        scope = "link" if desired.family == 4 else "global"
+        for peer in desired.peers:
+            if self.known[peer.node].routed:
+                yield from (HostRoute(one, desired.name, scope=scope, protocol=PROTO_BOOT) for one in peer.hosts)
+
+
+def throw(network: Network) -> HostRoute:
+    """The main table decides."""
+    return HostRoute(network, kind="throw", protocol=PROTO_BOOT)
+
+
+def _keepalive_of(desired: DesiredEncryption, device: WireguardDevice, known: KnownPeer, now: float) -> int:
+    if known.settled:
+        return desired.keepalive_s
+    first = known.replaces or device.public_key < known.key or now - known.since >= PRIME_AFTER_S
+    return PRIME_S if first else desired.keepalive_s
+
+
+def _loses(peer: DesiredPeer, there: WireguardPeer | None) -> bool:
+    """Whether others may get a network of it, which they must before it is gone here."""
+    return there is not None and bool(there.allowed - peer.allowed)
+
+
+def _difference(peer: DesiredPeer, there: WireguardPeer | None, keepalive_s: int) -> PeerChange | None:
+    if there is None:
+        return PeerChange(peer.key, endpoint=peer.endpoint, allowed=peer.allowed, keepalive_s=keepalive_s)
+    change = PeerChange(
+        peer.key,
+        endpoint=None if there.endpoint == peer.endpoint else peer.endpoint,
+        allowed=None if there.allowed == peer.allowed else peer.allowed,
+        keepalive_s=None if there.keepalive_s == keepalive_s else keepalive_s,
+        known_only=True,
+    )
+    nothing = change.endpoint is None and change.allowed is None and change.keepalive_s is None
+    return None if nothing else change
+
+
+@dataclass(slots=True)
+class Leaving:
+    """A device that is not wanted any more, whose peers may not know it yet."""
+
+    since: float
+    quiet_since: float
+    received: int = -1
+
+    def is_over(self, device: WireguardDevice, now: float) -> bool:
+        """Nobody has sent for QUIET_S, or LEAVING_S have passed."""
+        received = sum(peer.received for peer in device.peers)
+        if received != self.received:
+            self.received, self.quiet_since = received, now
+        silent = now - self.quiet_since >= QUIET_S or not device.peers
+        return silent or now - self.since >= LEAVING_S
