@@ -30,6 +30,8 @@ CNI_SOCKET, BIRD_SOCKET, BIRD_PID = "cni.sock", "bird.ctl", "bird.pid"  # in RUN
 POLICED_ADDRESSES = "policed-addresses"  # in RUN_DIR
 BOOT_TABLE = "boot-table"  # in RUN_DIR: there while workloads are closed since the host's start
 POLICY_DECISION = "policy-decision"  # in RUN_DIR: what the policy engine has decided, as long as it lives
+ENCRYPTION_REQUIRED = "encryption-required"  # in STATE_DIR: there while nothing may go between nodes in plain text
+ENCRYPTION_GUARD = "encryption-guard"  # in RUN_DIR: there once the kernel sees to that
 OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 

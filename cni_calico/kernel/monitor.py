@@ -40,14 +40,13 @@ _BUFFER = 65536
 class Monitor:
     """Notifications of the namespace that the opening thread was in. Any thread may call ``wake``.
 
-    ``table``: an nftables table whose changes matter too, and those of iptables' FORWARD, if the kernel has nftables.
-    ``devices``: the interfaces whose
-    neighbours are maintained.
+    ``table`` and ``others``: nftables' tables whose changes matter too, and those of iptables' FORWARD, if the kernel
+    has nftables. ``devices``: the interfaces whose neighbours are maintained.
     """
 
-    def __init__(self, table: str = "", devices: Iterable[str] = ()) -> None:
+    def __init__(self, table: str = "", devices: Iterable[str] = (), others: Iterable[str] = ()) -> None:
         self._names = tuple(wire.text(_IFNAME, name) for name in devices)
-        self._table = wire.attribute(_TABLE, table.encode() + b"\0")
+        self._tables = tuple(wire.text(_TABLE, name) for name in (table, *others))
         try:
             self._socket = listen(socket.NETLINK_ROUTE, _GROUPS)
         except OSError as e:
@@ -107,7 +106,7 @@ class Monitor:
     def _receive_rule(self, message: wire.Message) -> bool:
         if message.kind >> 8 != _NFTABLES:
             return False
-        if message.payload.startswith(self._table, _NFGENMSG_BYTES):
+        if message.payload.startswith(self._tables, _NFGENMSG_BYTES):
             self._changed.add(RULES)
         elif message.payload.startswith(_FILTER, _NFGENMSG_BYTES) and _FORWARD_CHAIN in message.payload:
             self._changed.add(FORWARD)

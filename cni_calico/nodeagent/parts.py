@@ -35,6 +35,7 @@ from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
 from cni_calico.nodeagent.keepers.node_addresses import address_keeper
 from cni_calico.nodeagent.keepers.owed import owed_keeper
+from cni_calico.nodeagent.keepers.public_keys import PublicKeyKeeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
 from cni_calico.nodeagent.recording.elsewhere import ElsewhereTeller
@@ -61,13 +62,13 @@ class Parts:
     def __init__(self, felix: Felix) -> None:
         self._felix, self.context, self.node = felix, felix.context, felix.node
         self._chosen, self.stopping = felix.chosen, felix.stopping
-        self._agent, self._policy, environ = felix.plane, felix.policy, felix.given
+        self._agent, policy, environ = felix.plane, felix.policy, felix.given
         self._log = self.context.log
         settings = self.context.settings
         self._metrics = Metrics(felix.numbers, settings.run_dir, settings.state_dir)
         self._http_servers = HttpServers(self._log)
         self._metrics.janitor = JanitorCounters()
-        self._metrics.policing = lambda: (self._policy.standing, self._policy.figures)
+        self._metrics.policing = lambda: (policy.standing, policy.figures)
         self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
         self._agent.facts["cni_server"] = self._metrics.has_cni_server = self._cni_server
         self._host_status = make_host_status(self.context, self.node)
@@ -85,7 +86,7 @@ class Parts:
             self.node,
             bgp_environment,
             facts=self._agent.facts,
-            tell_lifelines=self._policy.use_sessions,
+            tell_lifelines=policy.use_sessions,
             tell_routes=self._note_routes,
         )
         troubles = partial(_note, self.context.troubles)
@@ -114,6 +115,7 @@ class Parts:
         self._elsewhere = ElsewhereTeller(self.context.followed, self.node, settings.run_dir, self._log, troubles)
         self._source_check: SourceCheck | None = None
         self._had_tunl0 = False
+        self._keys: PublicKeyKeeper | None = None
         self._doubts: tuple[Doubt, ...] = ()
 
     def run(self) -> int:
@@ -189,6 +191,7 @@ class Parts:
         if self._tunnels is not None and not self._agent.held:  # an address tells other nodes that the device stands
             self._tunnels.use(snapshot)
         self._use_source_check(felix.aws_source_check)
+        self._tell_keys(snapshot)
         self._bgp.use(self._agent.in_use, agent_makes_routes=_makes_cluster_routes(felix))
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
@@ -213,6 +216,14 @@ class Parts:
             )
         if self._source_check is not None:
             self._source_check.use(wanted)
+    def _tell_keys(self, snapshot: Snapshot) -> None:
+        if self._agent.public_keys and self._keys is None:
+            from cni_calico.nodeagent.keepers.public_keys import PublicKeyKeeper
+
+            keys = self._keys = PublicKeyKeeper(self.context, self.node)
+            self._felix.thread("public-keys", lambda: keys.keeper.run(self.stopping))
+        if self._keys is not None:
+            self._keys.use(self._agent.public_keys, snapshot)
 
     def _keep_clean(self) -> None:
         options = JanitorOptions()

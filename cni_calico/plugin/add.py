@@ -52,7 +52,7 @@ from cni_calico.plugin.network.ownership import plan_digests
 from cni_calico.plugin.network.plan import PodPlan, random_mac
 from cni_calico.plugin.pods import NOTHING, PodFacts, is_another_pod, plan_pod_record, plan_pod_request, read_facts
 from cni_calico.plugin.second_network import is_second_network, join_network
-from cni_calico.plugin.waits import require_policy, status_fields
+from cni_calico.plugin.waits import require_guard, require_policy, status_fields
 
 
 def add(task: Task) -> Mapping[str, Any]:
@@ -63,6 +63,7 @@ def add(task: Task) -> Mapping[str, Any]:
             "cannot set up the pod's network: the configuration has no ipam.type",
             details='add "ipam": {"type": "calico-ipam"}',
         )
+    require_guard(task)
     node = task.read_nodename(wait_s=BOOT_WAIT_S)
     attachment = plan_attachment(call, conf, node)
     with ExitStack() as held:

@@ -17,8 +17,8 @@ from typing import Any
 from cni_calico.cni.environment import Call
 from cni_calico.cni.netconf import ENDPOINT_STATUS_DIR, NetConf
 from cni_calico.deadline import Deadline
-from cni_calico.directories import BOOT_TABLE, POLICY_DECISION
-from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp, PolicyLate
+from cni_calico.directories import BOOT_TABLE, ENCRYPTION_GUARD, ENCRYPTION_REQUIRED, POLICY_DECISION
+from cni_calico.errors import FeatureDisabled, KernelError, NodeNotSetUp, PolicyLate, TryAgain
 from cni_calico.kernel.files import Files
 from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment, plan_attachment
@@ -83,6 +83,17 @@ def await_policy(task: Task) -> None:
         services.log.warning(
             f"policy of {attachment.shown} is not known to be in force after {conf.policy_setup_timeout_s} s: "
             f"there is no {path}; the pod starts anyway"
+        )
+
+
+def require_guard(task: Task) -> None:
+    """Raises TryAgain while encryption between nodes is mandatory, and since the host's start nothing sees to it."""
+    services = task.services
+    required = services.files.exists(f"{services.state_dir}/{ENCRYPTION_REQUIRED}")
+    if required and not services.files.exists(f"{services.run_dir}/{ENCRYPTION_GUARD}"):
+        raise TryAgain(
+            "cannot set up the pod's network: encryption between nodes is mandatory, and its guard does not stand yet",
+            details="calico-node makes it when it starts; calicoctl node status says why it does not",
         )
 
 

@@ -45,6 +45,13 @@ LANES = {
     "switch": Lane(("tests/netns/agent/test_switch.py",)),
     "ipip": Lane(("tests/netns/agent/test_ipip.py",), memory_mib=4096),
     "strangers": Lane(("tests/netns/agent/test_strangers.py",)),
+    "encryption": Lane(
+        (
+            "tests/contract/test_wireguard.py",
+            "tests/netns/encryption/test_pair.py",
+            "tests/netns/encryption/test_mandatory.py",
+        )
+    ),
     "verdicts": Lane(("tests/netns/test_verdicts.py",)),
 }
 LIMIT_S = 3400  # of this host, which others may keep busy

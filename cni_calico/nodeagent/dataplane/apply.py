@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from cni_calico.deadline import Deadline
-from cni_calico.directories import RUN_DIR
+from cni_calico.directories import ENCRYPTION_GUARD, ENCRYPTION_REQUIRED
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -19,7 +19,9 @@ from cni_calico.nodeagent.dataplane.parts.after_policies import AfterPolicies
 from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
 from cni_calico.nodeagent.dataplane.parts.checksums import FILE as CHECKSUMS_OFF
 from cni_calico.nodeagent.dataplane.parts.checksums import TunnelChecksums
+from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
+from cni_calico.nodeagent.dataplane.parts.guard import Guard
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
 from cni_calico.nodeagent.dataplane.parts.routes import Routes
@@ -33,11 +35,11 @@ from cni_calico.nodeagent.dataplane.passes import Part, Pass
 def data_plane(
     log: Log,
     files: Files,
-    mtu_file: str,
+    state_dir: str,
+    run_dir: str,
     now: Callable[[], float],
     upstream_goes: Callable[[], bool] = lambda: True,
     lost: Callable[[], Sequence[str]] = tuple,
-    run_dir: str = RUN_DIR,
 ) -> list[Part]:
     """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
 
@@ -47,17 +49,19 @@ def data_plane(
     """
     takeover = Takeover(log, lost)
     return [
+        Guard(files, f"{state_dir}/{ENCRYPTION_REQUIRED}", f"{run_dir}/{ENCRYPTION_GUARD}"),
         KernelSettings(),
         Signatures(),
         TunnelDevices(),
         TunnelChecksums(files, f"{run_dir}/{CHECKSUMS_OFF}"),
         TunnelNeighbours(),
         Routes(now),
+        Encryption(log, now),
         Bandwidth(),
         AfterPolicies(takeover, upstream_goes),
         AfterPolicies(Masquerade(log), lambda: takeover.done or not has_upstream_table()),
         Forwarding(),
-        MtuFile(files, mtu_file),
+        MtuFile(files, f"{state_dir}/mtu"),
     ]
 
 

@@ -19,6 +19,9 @@ from cni_calico.nodeagent.dataplane import encapsulation
 from cni_calico.nodeagent.dataplane import endpoints as desired_endpoints
 from cni_calico.nodeagent.dataplane import routes as desired_routes
 from cni_calico.nodeagent.dataplane.bandwidth import NO_LIMITS, DesiredBandwidth, desired_bandwidth
+from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
+from cni_calico.nodeagent.dataplane.encryption.families import concerns
+from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
 from cni_calico.nodeagent.dataplane.switching import select_staying
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.network.plan import Sysctl
@@ -49,6 +52,7 @@ class Desired:
 
     ``additive``: tunnel devices, their neighbours and the routes to other nodes are added and changed, none is removed.
     ``held``: devices that have to wait: if they are there, they are left as they are.
+    ``guard_is_off``: it was read that encryption is not mandatory.
     ``lacking``: by device name, why a tunnel device that a pool asks for cannot be described yet.
     """
 
@@ -67,6 +71,9 @@ class Desired:
     lacking: dict[str, str] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     bandwidth: DesiredBandwidth = NO_LIMITS
+    encryption: tuple[DesiredEncryption, ...] = ()
+    guard: DesiredGuard | None = None
+    guard_is_off: bool = False
 
 
 def desired_state(
@@ -103,6 +110,16 @@ def desired_state(
             hops, vteps = desired_routes.desired_vteps(fabric)
             neighbours |= hops
             entries |= vteps
+    encryption: tuple[DesiredEncryption, ...] = ()
+    guard = None
+    if felix.wireguard_strict:
+        from cni_calico.nodeagent.dataplane.encryption.guard import desired_guard
+
+        guard = desired_guard(snapshot, felix)
+    if not unknown and concerns(felix, own, {interface.name for interface in interfaces}):
+        from cni_calico.nodeagent.dataplane.encryption.desired import desired_encryption
+
+        encryption = tuple(desired_encryption(snapshot, interfaces, felix, family) for family in (4, 6))
     return Desired(
         devices=devices,
         routes=frozenset(routes),
@@ -118,6 +135,9 @@ def desired_state(
         problems=tuple(problems),
         lacking=lacking,
         bandwidth=bandwidth,
+        encryption=encryption,
+        guard=guard,
+        guard_is_off=not felix.wireguard_strict and not snapshot.unread_of("FelixConfiguration"),
     )
 
 

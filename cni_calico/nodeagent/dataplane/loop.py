@@ -38,6 +38,7 @@ from cni_calico.nodeagent.dataplane.desired import (
     with_routes_in_doubt,
     with_staying_routes,
 )
+from cni_calico.nodeagent.dataplane.encryption.families import GUARDS, is_enabled
 from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
@@ -126,6 +127,11 @@ class DataplaneLoop:
         """The tunnel devices as they should be."""
         return self._desired.devices
 
+    @property
+    def public_keys(self) -> Mapping[int, bytes]:
+        """By family, what this node's Node is to say of WireGuard's key, b"": nothing; others are left as they are."""
+        return self._last.public_keys
+
     def wake(self) -> None:
         """Look again soon; may be called from any thread."""
         if self._monitor is not None:
@@ -134,7 +140,7 @@ class DataplaneLoop:
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``. Raises KernelError if the kernel's notifications cannot be received."""
         settings = self._context.settings
-        self._monitor = Monitor(TABLE, DEVICES)
+        self._monitor = Monitor(TABLE, DEVICES, GUARDS)
         sources = Sources(
             self._context.followed,
             self.node,
@@ -149,11 +155,11 @@ class DataplaneLoop:
         parts = data_plane(
             self._log,
             self._context.files,
-            f"{settings.state_dir}/mtu",
+            settings.state_dir,
+            settings.run_dir,
             time.monotonic,
             lambda: self._engine.standing().upstream_goes,
             lambda: self._engine.standing().lost,
-            settings.run_dir,
         )
         applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
@@ -259,6 +265,8 @@ class DataplaneLoop:
         self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped
     ) -> bool:
         felix, _ = self._decide_writer(parse_felix(self._environ, felix_node, felix_default, scoped).settings)
+        if is_enabled(felix):
+            return True
         return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:

@@ -20,6 +20,7 @@ class Pass:
 
     ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py). ``refused``: what was
     not done although it could be, and why; ``unmet``: in words, why the node is not ready, with these.
+    ``public_keys``: by family, what the Node is to say of WireGuard's key, b"": nothing; others are left as they are.
     """
 
     changed: list[str] = field(default_factory=list)
@@ -28,6 +29,7 @@ class Pass:
     lacking: dict[str, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     unmet: tuple[str, ...] = ()
+    public_keys: dict[int, bytes] = field(default_factory=dict)
 
 
 class Part(Protocol):

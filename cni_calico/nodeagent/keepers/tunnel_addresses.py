@@ -24,6 +24,7 @@ from cni_calico.model.documents.codec import decode_node, decode_pool, encode_no
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.model.selectors import parse_selector
+from cni_calico.model.wireguard import published_address, published_key, with_published_address
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.node_record import key_of
 from cni_calico.nodeagent.view.snapshot import Snapshot
@@ -34,7 +35,7 @@ LEAVING_S = 30.0  # as long as other nodes may still reach this one by the kind 
 
 @dataclass(frozen=True, slots=True)
 class TunnelKind:
-    """A kind of tunnel address: its family, IPAM names, and the Node's field."""
+    """A kind of tunnel address: its family, IPAM names, and the Node's field ("": what WireGuard's device has)."""
 
     name: str
     family: int
@@ -45,6 +46,20 @@ class TunnelKind:
     def handle_of(self, node: str) -> str:
         return f"{self.handle}-{node}"
 
+    def told_by(self, node: Node) -> Address | None:
+        """The address that the Node has."""
+        if not self.field:
+            return published_address(node, self.family)
+        told: Address | None = getattr(node, self.field)
+        return told
+
+    def told_to(self, node: Node, address: Any) -> Node:
+        """The Node with this address."""
+        if not self.field:
+            return with_published_address(node, self.family, address)
+        fields: Any = {self.field: address}
+        return replace(node, **fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Pools:
@@ -52,18 +67,23 @@ class Pools:
     complete: bool
 
 
+WIREGUARD = "WireGuard"
 KINDS = (
     TunnelKind("IPIP", 4, "ipip-tunnel-addr", "ipipTunnelAddress", "ipv4_ipip_tunnel"),
     TunnelKind("VXLAN", 4, "vxlan-tunnel-addr", "vxlanTunnelAddress", "ipv4_vxlan_tunnel"),
     TunnelKind("VXLAN IPv6", 6, "vxlan-v6-tunnel-addr", "vxlanV6TunnelAddress", "ipv6_vxlan_tunnel"),
+    TunnelKind(WIREGUARD, 4, "wireguard-tunnel-addr", "wireguardTunnelAddress", ""),
+    TunnelKind("WireGuard IPv6", 6, "wireguard-v6-tunnel-addr", "wireguardV6TunnelAddress", ""),
 )
 
 
 def select_tunnel_pools(kind: TunnelKind, node: Node, pools: Sequence[IPPool]) -> list[IPPool]:
     """PURE: the pools that an address of this kind may come from; none: the node needs no such address."""
     found = []
+    if not kind.field and not published_key(node, kind.family):
+        return []  # whatever pools there are: it is not enabled, or this node has no device
     for pool in pools:
-        mode = pool.ipip_mode if kind.name == "IPIP" else pool.vxlan_mode
+        mode = "" if not kind.field else pool.ipip_mode if kind.name == "IPIP" else pool.vxlan_mode
         if pool.cidr.version != kind.family or mode == "Never" or not pool.usable or "Tunnel" not in pool.allowed_uses:
             continue
         try:
@@ -141,7 +161,7 @@ def _bring_in_order(
         return []  # start-up makes the record first
     node = decode_node(key_of(name), stored.value)
     usable = select_tunnel_pools(kind, node, pools.readable)
-    told: Address | None = getattr(node, kind.field)
+    told = kind.told_by(node)
     if told is not None and not usable and pools.complete and not may_release(kind):
         return []
     if context.settings.use_pod_cidr:
@@ -165,11 +185,13 @@ def _bring_in_order(
 def _tell_static(
     context: Context, kind: TunnelKind, name: str, told: Address | None, *, usable: bool, pod_cidrs: Sequence[Network]
 ) -> list[str]:
-    """Publish addresses that host-local gives to no pod: the first of the pod CIDR for VXLAN, the second for IPIP."""
+    """Publish addresses that host-local gives to no pod: the first of the pod CIDR for VXLAN, the second for IPIP and
+    for WireGuard.
+    """
     cidr = next((cidr for cidr in pod_cidrs if cidr.version == kind.family), None)
     if cidr is None:
         return []
-    wanted = cidr.network_address + (1 if kind.name == "IPIP" else 0) if usable else None
+    wanted = cidr.network_address + (1 if kind.name in ("IPIP", WIREGUARD) else 0) if usable else None
     return [] if wanted == told else _tell(context, kind, name, wanted)
 
 
@@ -207,8 +229,7 @@ def _tell(context: Context, kind: TunnelKind, name: str, address: Address | Netw
     def desired(old: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if old is None:
             return None
-        fields: Any = {kind.field: address}
-        return encode_node(replace(decode_node(key_of(name), old), **fields))
+        return encode_node(kind.told_to(decode_node(key_of(name), old), address))
 
     changed = ensure_record(context.store, key_of(name), desired, context.deadline()).changed
     return [f"{kind.name} tunnel address of Node {name}: {address}"] if changed else []
@@ -246,9 +267,10 @@ class TunnelKeeper:
 
     def use(self, snapshot: Snapshot) -> None:
         own = snapshot.own
-        told = None if own is None else (own.ipv4_ipip_tunnel, own.ipv4_vxlan_tunnel, own.ipv6_vxlan_tunnel)
+        told = None if own is None else [kind.told_by(own) for kind in KINDS]
+        keys = None if own is None else [bool(published_key(own, family)) for family in (4, 6)]
         labels = {} if own is None else own.metadata.labels
-        depends = (snapshot.pools, told, sorted(labels.items()))
+        depends = (snapshot.pools, told, keys, sorted(labels.items()))
         if depends != self._depends:
             self._depends = depends
             self.keeper.wake()

@@ -61,14 +61,14 @@ def test_services_by_the_names_of_runits(agent_node: Node) -> None:
 
 
 ASKED_FOR = {
-    "FELIX_WIREGUARDENABLED": "true",
+    "FELIX_XDPENABLED": "true",
     "FELIX_BPFENABLED": "true",
     "FELIX_POLICYSYNCPATHPREFIX": "/var/run/nodeagent",
     "FELIX_FLOWLOGSPOLICYEVALUATIONMODE": "Continuous",
     "FELIX_NOSUCHPARAMETER": "1",
     "FELIX_USAGEREPORTINGENABLED": "true",
 }
-IN_A_RESOURCE = {"wireguardEnabledV6": True, "openstackRegion": "one", "dataplaneDriver": "calico-vpp"}
+IN_A_RESOURCE = {"xdpRefreshInterval": "9s", "openstackRegion": "one", "dataplaneDriver": "calico-vpp"}
 
 
 def test_what_it_does_not_do_is_named_in_its_status(agent_node: Node) -> None:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from ipaddress import IPv4Address
 
 from cni_calico.model.resources import Network
+from cni_calico.model.wireguard import DEFAULT_NAMES, published_key
 from cni_calico.nodeagent.bgp.config.aggregation import desired_statics, render_aggregation, render_statics
 from cni_calico.nodeagent.bgp.config.filters import render_filter
 from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem
@@ -136,6 +137,8 @@ def _render_direct(snapshot: BgpSnapshot) -> list[str]:
     without = [*snapshot.configuration.ignored_interfaces]
     without += [f"{prefix}*" for prefix in snapshot.environment.interface_prefixes]
     without.append("kube-ipvs*")  # it has an address for every cluster IP
+    if snapshot.own is not None:  # what they have is announced with this node's blocks
+        without += [name for family, name in DEFAULT_NAMES.items() if published_key(snapshot.own, family)]
     patterns = [*(f"-{render_text(pattern)}" for pattern in dict.fromkeys(without)), render_text("*")]
     families = [f"ipv{version};" for version in snapshot.environment.families]
     return render_block("protocol direct direct1", [*families, f"interface {', '.join(patterns)};"])

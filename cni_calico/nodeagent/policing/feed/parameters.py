@@ -9,6 +9,7 @@ from typing import Any
 from cni_calico.model.resources import Address
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
+from cni_calico.nodeagent.dataplane.encryption.families import of_family
 from cni_calico.nodeagent.dataplane.routes import addresses_of
 from cni_calico.nodeagent.policing.tables.settings import Networks
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
@@ -37,7 +38,13 @@ def select_tunnels(
         IPIP in devices,
         frozenset((*map(_network, addresses), *felix.external_nodes)),
         frozenset(ports) - {felix.vxlan_port},
+        (_wireguard_port(felix, 4), _wireguard_port(felix, 6)),
     )
+
+
+def _wireguard_port(felix: FelixSettings, family: int) -> int:
+    settings = of_family(felix, family)
+    return settings.port if settings.enabled else 0
 
 
 def _network(address: Address) -> IPv4Network | IPv6Network:

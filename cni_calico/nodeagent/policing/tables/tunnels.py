@@ -3,8 +3,10 @@
 Rule: only if this node has such a tunnel. An unknown node is cut off.
 
     input        2     tunnels       VXLAN and IPIP from an address that is no node's: drop
-    prerouting  -299   notrack-in    VXLAN from a node: not tracked
-    output      -300   notrack-out   VXLAN to a node: not tracked
+    prerouting  -299   notrack-in    VXLAN and WireGuard from a node: not tracked
+    output      -300   notrack-out   VXLAN and WireGuard to a node: not tracked
+
+WireGuard itself keeps strangers out, so that its packets from elsewhere are left to the host's own rules.
 
 The packets that carry pods' packets would otherwise be tracked too: an entry for each pair of nodes and flow hash.
 """
@@ -36,13 +38,18 @@ _IPIP_PACKET: Match = (IsProtocol(_IPIP),)
 class Tunnels:
     """``vxlan``: the families in which this node has VXLAN. ``nodes``: the addresses and networks of all nodes.
 
-    ``other_ports``: UDP ports that VXLAN devices still have, besides the one that is to be.
+    ``other_ports``: UDP ports that VXLAN devices still have, besides the one that is to be. ``wireguard``: the UDP port
+    of encrypted packets by family, 0: there are none.
     """
 
     vxlan: frozenset[int] = frozenset()
     ipip: bool = False
     nodes: frozenset[Network] = field(default_factory=frozenset)
     other_ports: frozenset[int] = frozenset()
+    wireguard: tuple[int, int] = (0, 0)
+
+    def wireguard_port(self, family: int) -> int:
+        return self.wireguard[family == 6]
 
     def members(self) -> Members:
         """``nodes`` as the members of a set."""
@@ -64,9 +71,10 @@ def render_tunnels(
     """``has_networks``: there are networks among the nodes of this family, in a separate set."""
     rules = tuple(_unknown(family, tunnels, settings, has_networks))
     chains = [NftChain(KNOWN_NODES, rules, BaseHook("input", 2))] if rules else []
-    if can_notrack and family in tunnels.vxlan:
+    untracked = _datagrams(family, tunnels, settings)
+    if can_notrack and untracked:
         into, out = (
-            tuple(NftRule((*one, AddressInSet(is_source, NODES)), (NoTrack(),)) for one in _vxlan(settings, tunnels))
+            tuple(NftRule((*one, AddressInSet(is_source, NODES)), (NoTrack(),)) for one in untracked)
             for is_source in (True, False)
         )
         chains.append(NftChain(NOTRACK[0], into, BaseHook("prerouting", -299)))
@@ -78,11 +86,17 @@ def between_nodes(
     family: int, tunnels: Tunnels, settings: FilterSettings, *, is_source: bool, has_networks: bool
 ) -> Iterator[Match]:
     """Matches of packets of this node's tunnels from (``is_source``) or to another node."""
-    kinds = _vxlan(settings, tunnels) if family in tunnels.vxlan else []
+    kinds = _datagrams(family, tunnels, settings)
     kinds += [_IPIP_PACKET] if family == 4 and tunnels.ipip else []
     for kind in kinds:
         for name in (NODES, *((NODES + NETWORKS,) if has_networks else ())):
             yield (*kind, AddressInSet(is_source, name))
+
+
+def _datagrams(family: int, tunnels: Tunnels, settings: FilterSettings) -> list[Match]:
+    found = _vxlan(settings, tunnels) if family in tunnels.vxlan else []
+    port = tunnels.wireguard_port(family)
+    return [*found, (IsProtocol(_UDP), PortIn(False, port, port))] if port else found
 
 
 def _vxlan(settings: FilterSettings, tunnels: Tunnels) -> list[Match]:

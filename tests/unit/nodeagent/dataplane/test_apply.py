@@ -63,11 +63,11 @@ def test_a_part_looks_again_at_what_the_monitor_reports() -> None:
 
 
 def test_everything_that_the_monitor_reports_is_some_parts_concern() -> None:
-    parts = data_plane(SILENT, Files(), "/nowhere", lambda: 0.0)
+    parts = data_plane(SILENT, Files(), "/nowhere", "/nowhere", lambda: 0.0)
     assert {kind: [part.name for part in parts if part.wants({kind})] for kind in (SETTINGS, NEIGHBOURS, RULES)} == {
         SETTINGS: ["settings"],
         NEIGHBOURS: ["neighbours"],
-        RULES: ["masquerading"],
+        RULES: ["the guard of encryption", "masquerading"],
     }
     assert len({part.name for part in parts}) == len(parts)
 
@@ -81,7 +81,7 @@ def test_masquerading_waits_for_policies_only_while_upstreams_chains_are_there(
     monkeypatch.setattr(nftables, "usable", lambda deadline: True)
     monkeypatch.setattr(Masquerade, "apply", lambda *_: None)  # not on the machine that runs this
     monkeypatch.setattr(nftables, "read_table", lambda family, name, deadline: listed if family == "ip" else None)
-    waiting = data_plane(SILENT, Files(), "/nowhere", lambda: 0.0, lambda: False)
+    waiting = data_plane(SILENT, Files(), "/nowhere", "/nowhere", lambda: 0.0, lambda: False)
     parts = [part for part in waiting if part.name in ("masquerading", "taking over from upstream's agent")]
     done = Applier(parts).apply(Desired(), FELIX, Deadline.after(5), full=False)
     assert (done.pending, done.failed) == (2 if "cali-" in chain else 1, [])

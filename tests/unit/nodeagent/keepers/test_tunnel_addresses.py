@@ -8,8 +8,9 @@ from cni_calico.datastore.interface import Write
 from cni_calico.errors import PoolExhausted
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.log import SILENT
-from cni_calico.model.documents.codec import encode_node, encode_pool
+from cni_calico.model.documents.codec import decode_node, encode_node, encode_pool
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.wireguard import with_published_address, with_published_key
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.tunnel_addresses import KINDS, allocate_tunnel_addresses
@@ -95,7 +96,7 @@ def test_attributes_are_exactly_node_and_type():
         if path.startswith(BLOCKS)
         for attribute in block["attributes"]
     ]
-    assert sorted(a["secondary"]["type"] for a in attributes) == sorted(kind.type for kind in KINDS)
+    assert sorted(a["secondary"]["type"] for a in attributes) == sorted(kind.type for kind in KINDS if kind.field)
     assert all(a["secondary"] == {"node": "n1", "type": a["secondary"]["type"]} for a in attributes)
 
 
@@ -262,3 +263,38 @@ def test_a_pool_that_is_no_document_keeps_what_there_is():
     world.store.plant(ResourceKey("IPPool", IPIP4.metadata.name), b"{")
     world.run()
     assert world.told() == told and allocator.addresses_of(KINDS[0].handle_of("n1"), soon()) == held
+
+
+def with_key(world, family=4, text="x" * 44):
+    """The Node says a key, or none any more."""
+    world.put(
+        NODE, encode_node(with_published_key(decode_node(NODE, world.store.get(NODE, soon()).value), family, text))
+    )
+
+
+@pytest.mark.parametrize(("family", "plain"), [(4, "10.65.0.0/16"), (6, "fd65::/64")])
+def test_wireguards_address_comes_with_the_key_from_any_pool_and_goes_with_it(family, plain):
+    world = World()
+    world.pools(pool(plain))
+    assert world.run() == ()
+    with_key(world, family)
+    world.run()
+    [(handle, [address])] = world.held().items()
+    assert handle == ("wireguard-tunnel-addr-n1" if family == 4 else "wireguard-v6-tunnel-addr-n1")
+    assert world.spec["wireguard"] == {f"interfaceIPv{family}Address": address}
+    assert world.run() == ()
+    with_key(world, family, "")
+    world.run()
+    assert not world.held() and "wireguard" not in world.spec
+
+
+def test_wireguards_address_that_another_record_says_is_replaced():
+    """One outside of every pool is not ours."""
+    world = World()
+    world.pools(pool("10.65.0.0/16"))
+    with_key(world)
+    node_now = decode_node(NODE, world.store.get(NODE, soon()).value)
+    world.put(NODE, encode_node(with_published_address(node_now, 4, ip_address("192.0.2.1"))))
+    world.run()
+    [[address]] = world.held().values()
+    assert world.spec["wireguard"]["interfaceIPv4Address"] == address

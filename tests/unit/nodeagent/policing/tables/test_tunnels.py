@@ -8,16 +8,23 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.netfilter.rules import NoTrack
+from cni_calico.netfilter.rules import NoTrack, PortIn
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER
-from cni_calico.nodeagent.policing.tables.tunnels import NODES, NOTRACK, TUNNEL_CHAINS, Tunnels
+from cni_calico.nodeagent.policing.tables.tunnels import (
+    NODES,
+    NOTRACK,
+    TUNNEL_CHAINS,
+    Tunnels,
+    between_nodes,
+    render_tunnels,
+)
 from cni_calico.nodeagent.view.snapshot import Snapshot
-from tests.unit.nodeagent.fabric import FELIX, pool
+from tests.unit.nodeagent.fabric import FELIX, pool, snapshot
 from tests.unit.nodeagent.fabric import NODES as FABRIC
 
 N1, N2, N6 = (ip_network(text) for text in ("10.0.0.1/32", "10.0.0.2/32", "fd00::2/128"))
@@ -145,3 +152,16 @@ def test_hosts_that_are_no_nodes(environ: dict[str, str], spec: dict[str, object
     assert not parsed.warnings
     found = select_tunnels(VXLAN, parsed.settings, "bird", ALL)
     assert {OUTSIDE, ip_network("10.9.9.9/32")} < found.nodes
+
+
+def test_wireguards_packets_of_nodes_are_let_through_and_not_tracked():
+    """Those of strangers are left to the host's own rules: WireGuard knows its peers by their keys."""
+    felix = replace(FELIX, wireguard_enabled=True)
+    found = select_tunnels(snapshot(), felix, "bird", ())
+    assert found.wireguard == (51820, 0)
+    settings = FilterSettings()
+    [match] = between_nodes(4, found, settings, is_source=True, has_networks=False)
+    assert PortIn(False, 51820, 51820) in match
+    assert not list(between_nodes(6, found, settings, is_source=True, has_networks=False))
+    chains = render_tunnels(4, found, settings, has_networks=False, can_notrack=True)
+    assert {chain.name for chain in chains} == set(NOTRACK)

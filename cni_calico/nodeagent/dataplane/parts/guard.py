@@ -1,0 +1,82 @@
+"""The table that lets nothing go between nodes in plain text, and the files by which the CNI plugin knows of it.
+
+Rule: it is made before anything else is changed, stays when the agent ends, and goes only when the setting was read as
+off. The plugin starts no pod while the file that requires the table is there and the one that says it stands, which a
+reboot takes away with the table, is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel.files import Files
+from cni_calico.kernel.filter import nft
+from cni_calico.kernel.monitor import RULES
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
+from cni_calico.nodeagent.dataplane.passes import Pass
+
+
+class Guard:
+    """``required`` and ``standing``: the paths of the two files."""
+
+    name = "the guard of encryption"
+
+    def __init__(self, files: Files, required: str, standing: str) -> None:
+        self._files, self._required, self._standing = files, required, standing
+        self._may_be_there = True  # an earlier run's
+        self._guard: DesiredGuard | None = None
+        self._applied: str = ""
+        self._seen: Any = None
+
+    def wants(self, changed: Collection[str]) -> bool:
+        return RULES in changed
+
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+        if desired.guard is not None:
+            try:
+                self._keep(desired.guard, deadline, done, full)
+            except (KernelError, OSError) as e:
+                self._applied = ""
+                done.refused.append(f"encryption is mandatory, and its guard does not stand: {e}")
+                raise
+        elif self._may_be_there and desired.guard_is_off:
+            self._remove(deadline, done)
+
+    def _keep(self, wanted: DesiredGuard, deadline: Deadline, done: Pass, full: bool) -> None:
+        from cni_calico.nodeagent.dataplane.encryption.guard import FAMILY, TABLE, render_guard
+
+        self._may_be_there = True
+        wanted = wanted.with_former(self._guard)
+        script = render_guard(wanted)
+        same = script == self._applied
+        if same and (not full or nft.read_table(FAMILY, TABLE, deadline) == self._seen):
+            return
+        if not self._files.exists(self._required):
+            self._files.make_directory(self._required.rpartition("/")[0])
+            self._files.write_atomic(self._required, b"", 0o644)
+        if wanted.partial and not self._applied and nft.has_table(FAMILY, TABLE, deadline):
+            return  # an earlier run's knows more than can be read now
+        if not nft.usable(deadline):
+            raise KernelError("nftables is not installed, or this kernel has none of it")
+        nft.apply_script(script, deadline)
+        self._applied, self._guard = script, wanted
+        self._seen = nft.read_table(FAMILY, TABLE, deadline)
+        if not self._files.exists(self._standing):
+            self._files.write_atomic(self._standing, b"", 0o644, durable=False)
+        done.changed.append(f"{'repaired' if same else 'set'} the guard of encryption")
+
+    def _remove(self, deadline: Deadline, done: Pass) -> None:
+        if self._files.exists(self._required) or self._applied:
+            from cni_calico.nodeagent.dataplane.encryption.guard import render_guard
+
+            nft.apply_script(render_guard(None), deadline)
+            for path in (self._required, self._standing):
+                self._files.remove(path)
+            self._applied, self._guard = "", None
+            done.changed.append("removed the guard of encryption: it is not mandatory any more")
+        self._may_be_there = False

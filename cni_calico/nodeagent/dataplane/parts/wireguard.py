@@ -1,0 +1,288 @@
+"""WireGuard's devices with their keys and peers, their routes and rules; what encryption/steps.py says, in its order.
+
+Rule: a family that fails is reported and does not stop the other. A device is read before it is changed, and nothing is
+written when nothing has changed. A device that is disabled stays, without routes, until nobody sends to it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from errno import EEXIST, EPERM
+from typing import Any
+
+from cni_calico.deadline import Deadline
+from cni_calico.errors import KernelError
+from cni_calico.kernel import host_routes, routing_rules, sysctl
+from cni_calico.kernel.filter import nft
+from cni_calico.kernel.monitor import RULES
+from cni_calico.kernel.wireguard import device as door
+from cni_calico.log import Log
+from cni_calico.model.host import HostRoute, RoutingRule
+from cni_calico.model.wireguard import WireguardChange, WireguardDevice, render_public_key
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.delta import plan_set
+from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, described_key, render_plain
+from cni_calico.nodeagent.dataplane.encryption.steps import Leaving, Stepping
+from cni_calico.nodeagent.dataplane.encryption.way import FAMILY, TABLE, render_way
+from cni_calico.nodeagent.dataplane.passes import Pass, described
+
+LOOSE = "2"  # rp_filter: what comes out of the tunnel may have a source that is reached elsewhere
+
+
+@dataclass(slots=True)
+class _Family:
+    """``settled``: what the kernel was brought to; ``leaving``: since when it is disabled; ``told``: in the log."""
+
+    stepping: Stepping = field(default_factory=Stepping)
+    settled: DesiredEncryption | None = None
+    leaving: Leaving | None = None
+    key: bytes = b""
+    names: set[str] = field(default_factory=set)  # of devices that were made, or are
+    rules: set[RoutingRule] = field(default_factory=set)
+    said: tuple[str, ...] = ()
+
+
+class Wireguard:
+    name = "encryption"
+
+    def __init__(self, log: Log, now: Callable[[], float]) -> None:
+        self._log, self._now = log, now
+        self._families: dict[int, _Family] = {}
+        self._way = ""  # the script that was applied last
+        self._way_read: Any = None
+
+    def wants(self, changed: Collection[str]) -> bool:
+        return RULES in changed
+
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+        for one in desired.encryption:
+            family = self._families.setdefault(one.family, _Family())
+            try:
+                if one.enabled:
+                    self._keep(one, family, deadline, done, full)
+                else:
+                    self._leave(one, family, deadline, done)
+            except KernelError as e:
+                family.settled = None
+                done.failed.append(f"IPv{one.family}: {e}")
+                done.refused.append(f"IPv{one.family} encryption is not in force: {_explained(e)}")
+                if door.is_unsupported(e) or e.errno in (EEXIST, EPERM):
+                    done.public_keys[one.family] = b""  # others would send what nobody here can read
+        self._keep_way([one for one in desired.encryption if one.enabled and not one.impossible], deadline, done, full)
+
+    # -- a family that is enabled -------------------------------------------------------------------------------------
+
+    def _keep(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass, full: bool) -> None:
+        family.leaving = None
+        self._say(family, (*desired.problems, *render_plain(desired)))
+        if desired.impossible:
+            done.refused.append(f"IPv{desired.family} encryption is not in force: {desired.impossible}")
+            done.public_keys[desired.family] = b""
+            return
+        self._drop_former(desired, family, deadline, done)
+        if family.settled == desired and not full:
+            done.public_keys[desired.family] = family.key
+            return
+        family.settled = None
+        addresses = () if desired.address is None else (desired.address,)
+        done.changed += door.ensure_link(desired.name, desired.mtu, addresses, deadline)
+        family.names.add(desired.name)
+        if desired.family == 4:
+            sysctl.ensure(("ipv4", "conf", desired.name, "rp_filter"), LOOSE)
+        device = self._settings(desired, deadline, done)
+        family.key = done.public_keys[desired.family] = device.public_key
+        present = host_routes.read_host_routes(deadline, table=desired.table, families=(desired.family,))
+        steps = family.stepping.plan(desired, device, present, self._now())
+        if steps.change is not None:
+            door.change_device(desired.name, steps.change, deadline)
+            done.changed.append(f"changed {len(steps.change.peers)} peers of {desired.name}")
+        failed = _apply_routes(steps.routes, present, desired, desired.table, deadline, done)
+        self._keep_hosts(desired, steps.host_routes, deadline, done)
+        if steps.removals is not None and not failed:
+            door.change_device(desired.name, steps.removals, deadline)
+            done.changed.append(f"removed {len(steps.removals.peers)} peers of {desired.name}")
+        if desired.threading and device.peers:
+            door.set_threaded(desired.name)
+        for node in steps.overdue:
+            self._log.warning(
+                f"node {node} has not answered WireGuard for 10 s: its packets are sent encrypted all the same; is UDP "
+                f"port {desired.port} open between the nodes?"
+            )
+        if desired.address is None:
+            done.refused.append(f"IPv{desired.family} encryption is not in force: this node has no address for it yet")
+        if desired.address is not None or desired.mandatory:
+            self._ensure_rule(desired, family, deadline, done)
+        if steps.waiting:
+            done.pending += len(steps.waiting)
+        elif not failed:
+            family.settled = desired
+
+    def _settings(self, desired: DesiredEncryption, deadline: Deadline, done: Pass) -> WireguardDevice:
+        """The device with a key, its port and its mark."""
+        device = door.read_device(desired.name, deadline)
+        if device is None:
+            raise KernelError(f"cannot set {desired.name}: it is gone")
+        # only a key that all have been told is replaced, so that one request does it once
+        renews = bool(desired.renew) and desired.renew == render_public_key(device.public_key)
+        change = WireguardChange(
+            private_key=None if device.public_key and not renews else door.make_private_key(),
+            port=None if device.port == desired.port else desired.port,
+            mark=None if device.mark == desired.mark else desired.mark,
+        )
+        if change == WireguardChange():
+            return device
+        door.change_device(desired.name, change, deadline)
+        read = door.read_device(desired.name, deadline)
+        if read is None:
+            raise KernelError(f"cannot set {desired.name}: it is gone")
+        if change.private_key is not None:
+            done.changed.append(f"made a key for {desired.name}: {described_key(read.public_key)}")
+        return read
+
+    def _ensure_rule(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> None:
+        wanted = rule_of(desired)
+        there = routing_rules.read_rules(desired.family, deadline)
+        if wanted not in there:
+            routing_rules.ensure_rule(wanted, deadline)
+            done.changed.append(f"added routing rule {wanted}")
+        for rule in there:
+            if rule != wanted and (rule in family.rules or is_similar(rule, wanted)):
+                routing_rules.remove_rule(rule, deadline)
+                done.changed.append(f"removed routing rule {rule}")
+        family.rules = {wanted}
+
+    def _keep_hosts(
+        self, desired: DesiredEncryption, routes: frozenset[HostRoute], deadline: Deadline, done: Pass
+    ) -> None:
+        """What pods of this node send to other nodes' own addresses: a table that only they ask."""
+        table, family = desired.host_table, desired.family
+        if not table:
+            return
+        there = [rule for rule in routing_rules.read_rules(family, deadline) if rule.table == table and rule.source]
+        wanted = (
+            {RoutingRule(family, desired.priority - 1, table, source=one) for one in desired.own} if routes else set()
+        )
+        present = host_routes.read_host_routes(deadline, table=table, families=(family,))
+        _apply_routes(routes, present, desired, table, deadline, done)
+        for rule in sorted(wanted.difference(there), key=str):
+            routing_rules.ensure_rule(rule, deadline)
+            done.changed.append(f"added routing rule {rule}")
+        for rule in set(there) - wanted:
+            routing_rules.remove_rule(rule, deadline)
+            done.changed.append(f"removed routing rule {rule}")
+
+    def _drop_former(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> None:
+        """Devices of this agent's under other names."""
+        for name in family.names - {desired.name}:
+            if door.remove_device(name, deadline):
+                done.changed.append(f"removed {name}")
+            family.names.discard(name)
+
+    # -- one that is not ----------------------------------------------------------------------------------------------
+
+    def _leave(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> None:
+        done.public_keys[desired.family] = b""
+        self._say(family, ())
+        family.settled, family.stepping = None, Stepping()
+        names = family.names | {desired.name}
+        devices = {name: device for name in names if (device := _read_ours(name, deadline)) is not None}
+        if not devices:
+            family.names.clear()
+            return
+        now = self._now()
+        if family.leaving is None:
+            family.leaving = Leaving(now, now)
+        present = host_routes.read_host_routes(deadline, table=desired.table, families=(desired.family,))
+        routes = frozenset(route for route in present if route.device not in devices)
+        whole = replace(desired, partial=False)
+        if any(route.device in devices for route in present):
+            self._keep_hosts(whole, frozenset(), deadline, done)
+            _apply_routes(routes, present, whole, desired.table, deadline, done)
+        if not all(family.leaving.is_over(device, now) for device in devices.values()):
+            done.pending += 1
+            return
+        for rule in routing_rules.read_rules(desired.family, deadline):
+            if rule in family.rules or is_similar(rule, rule_of(desired)):
+                routing_rules.remove_rule(rule, deadline)
+        self._keep_hosts(whole, frozenset(), deadline, done)
+        _apply_routes(frozenset(), present, whole, desired.table, deadline, done)
+        for name in devices:  # the last: as long as it is there, an agent that starts finishes this
+            door.remove_device(name, deadline)
+            done.changed.append(f"removed {name}")
+        family.leaving = None
+        family.names.clear()
+        family.rules.clear()
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def _keep_way(self, families: list[DesiredEncryption], deadline: Deadline, done: Pass, full: bool) -> None:
+        script = render_way(families)
+        same = script == self._way
+        if (same and not full) or (not families and not self._way):
+            return
+        if not nft.usable(deadline):
+            done.failed.append("cannot clamp TCP's segments: nftables is not installed, or the kernel has none")
+            return
+        if same and nft.read_table(FAMILY, TABLE, deadline) == self._way_read:
+            return
+        nft.apply_script(script, deadline)
+        self._way_read = nft.read_table(FAMILY, TABLE, deadline)
+        self._way = script if families else ""
+        done.changed.append("set the packet filter's rules for encrypted packets")
+
+    def _say(self, family: _Family, texts: tuple[str, ...]) -> None:
+        for text in texts:
+            if text not in family.said:
+                self._log.warning(text)
+        family.said = texts
+
+
+def rule_of(desired: DesiredEncryption) -> RoutingRule:
+    return RoutingRule(desired.family, desired.priority, desired.table, desired.mark, desired.mark, invert=True)
+
+
+def is_similar(rule: RoutingRule, wanted: RoutingRule) -> bool:
+    """Whether it was made for encryption, with other parameters: nobody else has one that asks for no mark and the same
+    table.
+    """
+    return rule.invert and bool(rule.mask) and rule.mark == rule.mask and rule.table == wanted.table
+
+
+def _read_ours(name: str, deadline: Deadline) -> WireguardDevice | None:
+    """None also for a device of somebody else's; one of ours has a key."""
+    try:
+        device = door.read_device(name, deadline)
+        return device if device is not None and device.public_key else None
+    except KernelError as e:
+        if e.errno != EEXIST:
+            raise
+        return None
+
+
+def _apply_routes(
+    wanted: Collection[HostRoute],
+    present: Collection[HostRoute],
+    desired: DesiredEncryption,
+    table: int,
+    deadline: Deadline,
+    done: Pass,
+) -> bool:
+    """Whether any failed."""
+    planned = plan_set(wanted, present)
+    replaced = {route.dst for route in planned.add}
+    # one with the same destination is replaced by adding the other
+    remove = () if desired.partial else tuple(route for route in planned.remove if route.dst not in replaced)
+    if not planned.add and not remove:
+        return False
+    failures = host_routes.apply_host_routes(planned.add, remove, deadline, table=table)
+    done.failed += [str(error) for _, error in failures]
+    done.changed += described(f"route of table {table}", "changed", [*planned.add, *remove])
+    return bool(failures)
+
+
+def _explained(error: KernelError) -> str:
+    if door.is_unsupported(error):
+        return f"{error}; load the kernel module (modprobe wireguard), or install a kernel that has it"
+    return str(error)

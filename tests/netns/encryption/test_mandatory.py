@@ -1,0 +1,150 @@
+"""Where encryption is mandatory: nothing of a pod's is readable between the nodes, whatever is broken or taken away."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deadlines import until
+from tests.netns.encrypted import EncryptedPair, Stream, encrypted_pair, felix_default
+from tests.netns.namespaces import Namespace
+from tests.unit.nodeagent.fabric import pool
+
+pytestmark = [pytest.mark.netns, pytest.mark.stock]
+
+
+@pytest.fixture
+def mandatory_pair(tmp_path: Path) -> Iterator[EncryptedPair]:
+    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),), CALICO_WIREGUARD_STRICT="true") as made:
+        yield made
+
+
+def delete_device(pair: EncryptedPair) -> None:
+    pair.nodes["n1"].ns.do("link", "del", pair.devices["n1"])
+
+
+def delete_rule(pair: EncryptedPair) -> None:
+    pair.nodes["n1"].ns.do("rule", "del", "priority", "99")
+
+
+def flush_table(pair: EncryptedPair) -> None:
+    pair.nodes["n1"].ns.do("route", "flush", "table", "1")
+
+
+def kill_agent(pair: EncryptedPair) -> None:
+    pair.nodes["n1"].stop(signal.SIGKILL)
+
+
+def delete_guard(pair: EncryptedPair) -> None:
+    pair.nodes["n1"].ns.run("nft", "delete", "table", "inet", "calico-encryption")
+
+
+def has_guard(ns: Namespace) -> bool:
+    return ns.run("nft", "list", "table", "inet", "calico-encryption", check=False).returncode == 0
+
+
+def empty_key(pair: EncryptedPair) -> None:
+    pair.say_key("n2", "")
+
+
+def garbage_key(pair: EncryptedPair) -> None:
+    pair.say_key("n2", "no key")
+
+
+def anothers_key(pair: EncryptedPair) -> None:
+    pair.say_key("n2", pair.keys()["n1"])
+
+
+FAULTS: list[Callable[[EncryptedPair], None]] = [
+    delete_rule,
+    flush_table,
+    empty_key,
+    garbage_key,
+    anothers_key,
+    delete_guard,
+]
+
+
+def test_nothing_is_readable_whatever_happens(mandatory_pair: EncryptedPair) -> None:
+    """One fault after the other, each repaired by the agents, then what only a new start repairs."""
+    pair = mandatory_pair
+    stream = pair.stream()
+    assert all(has_guard(node.ns) for node in pair.nodes.values())
+    until(lambda: stream.sent[0] > 20, "packets are sent")
+    assert stream.readable() == 0 and not stream.arrived[0]  # without a device they are dropped
+    pair.enable()
+    stream.arrive(20)
+    for fault in FAULTS:
+        fault(pair)
+        if fault is delete_guard:
+            until(lambda: has_guard(pair.nodes["n1"].ns), "the guard is made again")
+        until(lambda: len(pair.keys()) == 2 and pair.rules("n1"), f"{fault.__name__} is repaired")
+        stream.arrive(20)
+        assert stream.readable() == 0, fault.__name__
+    kill_agent(pair)
+    delete_device(pair)
+    sent = stream.sent[0]
+    until(lambda: stream.sent[0] > sent + 50, "more packets are sent")
+    assert stream.readable() == 0
+    _injected(pair, stream)
+    pair.make_devices("n1")
+    pair.nodes["n1"].run().until_applied()
+    stream.arrive(20)
+    assert stream.readable() == 0
+    stream.stop()
+
+
+def _injected(pair: EncryptedPair, stream: Stream) -> None:
+    """Packets with a pod's source, from the wire: none is delivered."""
+    target, source = (pair.pods[name].addresses[0] for name in ("n2", "n1"))
+    ns = pair.nodes["n2"].ns
+    sender = pair.lab.namespace("stranger")
+    pair.lab.plug(sender, "eth0", "0", "10.0.0.9/24")
+    mac = ns.ip("link", "show", "dev", "eth0")[0]["address"]
+    frames = [frame(mac, source, target, stream.token + struct.pack(">I", 1 << 30)) for _ in range(20)]
+    # the wire may not carry the first ones yet
+    until(lambda: sender.call(inject, frames) and dropped(ns) >= len(frames), "the guard has counted them", pause_s=0.2)
+    assert 1 << 30 not in stream.arrived[0] and 1 << 30 not in stream.arrived[1]
+    stream.forget_readable()  # these were
+
+
+def frame(mac: str, source: str, target: str, payload: bytes) -> bytes:
+    datagram = struct.pack(">HHHH", 7777, 7777, 8 + len(payload), 0) + payload
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(datagram), 0, 0, 64, 17, 0)
+    head += socket.inet_aton(source) + socket.inet_aton(target)
+    total = sum(struct.unpack(">10H", head))
+    total = (total & 0xFFFF) + (total >> 16)
+    head = head[:10] + struct.pack(">H", ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF) + head[12:]
+    return bytes.fromhex(mac.replace(":", "") + "020000000009") + b"\x08\0" + head + datagram
+
+
+def inject(frames: list[bytes]) -> int:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+        wire.bind(("eth0", 0))
+        return sum(wire.send(one) == len(one) for one in frames)
+
+
+def dropped(ns: Namespace) -> int:
+    listed = ns.run("nft", "list", "chain", "inet", "calico-encryption", "arriving").stdout
+    return sum(int(line.split("packets ")[1].split()[0]) for line in listed.splitlines() if "packets " in line)
+
+
+def test_it_goes_when_it_is_read_that_it_need_not_be(tmp_path: Path) -> None:
+    """By the annotation; what cannot be understood counts as yes. Pods wait after a reboot until the guard stands."""
+    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),)) as pair:
+        ns, node = pair.nodes["n1"].ns, pair.nodes["n1"]
+        assert not has_guard(ns)
+        pair.store.put(felix_default(annotations={"cni-calico.io/wireguard-strict": "perhaps"}))
+        until(lambda: has_guard(ns), "the guard stands")
+        required, standing = node.root / "lib" / "encryption-required", node.root / "run" / "encryption-guard"
+        until(standing.exists, "the plugin is told")
+        standing.unlink()  # as a reboot does
+        with pytest.raises(RuntimeError, match="encryption between nodes is mandatory"):
+            node.cni("ADD", pair.pods["n1"])
+        pair.store.put(felix_default(annotations={"cni-calico.io/wireguard-strict": "false"}))
+        until(lambda: not has_guard(ns) and not required.exists(), "the guard is gone")

@@ -1,0 +1,48 @@
+"""Two nodes, their pods sending 100 packets a second each way: what is lost, and what can be read on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deadlines import until
+from tests.netns.encrypted import EncryptedPair, encrypted_pair, felix_default
+from tests.unit.nodeagent.fabric import pool
+
+pytestmark = [pytest.mark.netns, pytest.mark.stock]
+
+
+@pytest.fixture
+def encrypted_nodes(tmp_path: Path) -> Iterator[EncryptedPair]:
+    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),)) as made:
+        yield made
+
+
+def test_enabled_and_disabled_while_pods_talk(encrypted_nodes: EncryptedPair) -> None:
+    stream = encrypted_nodes.stream()
+    stream.arrive(20)
+    assert stream.readable() > 0  # the capture sees what is plain
+    encrypted_nodes.enable()
+    encrypted_nodes.until_encrypted()
+    stream.arrive(20)
+    plain = stream.readable()
+    stream.arrive(100)
+    assert stream.readable() == plain
+    assert len(encrypted_nodes.keys()) == 2
+    far = "10.0.0.2"  # n2 itself, which answers with this address, and the other way round
+    until(lambda: encrypted_nodes.pings("n1", far, stream.token), "a pod reaches the other node")
+    assert stream.readable() == plain
+    before = encrypted_nodes.keys()
+    encrypted_nodes.rotate("n1")
+    until(lambda: encrypted_nodes.keys()["n1"] != before["n1"], "n1 has another key")
+    until(lambda: encrypted_nodes.shaken("n2", encrypted_nodes.keys()["n1"]), "n2 has a session with it")
+    stream.arrive(20)
+    assert stream.readable() == plain and encrypted_nodes.keys()["n2"] == before["n2"]
+    encrypted_nodes.store.put(felix_default(wireguardEnabled=False))
+    until(lambda: not encrypted_nodes.keys(), "no key is told any more")
+    for name in encrypted_nodes.nodes:
+        until(lambda name=name: not encrypted_nodes.rules(name), "the rule is gone", 120)
+    stream.arrive(20)
+    assert stream.stop() == [0, 0]
