@@ -6,10 +6,12 @@ Rule: only what is recognised as ours: names, protocols and comments that calico
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import EEXIST
 
 from cni_calico.ctl.node.setup.bird import select_routes
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
+from cni_calico.kernel import routing_rules
 from cni_calico.kernel.filter import iptables
 from cni_calico.kernel.filter.boot_table import apply_waiting
 from cni_calico.kernel.filter.legacy import programs
@@ -22,10 +24,14 @@ from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink.links import delete_link
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.tunnels import remove_tunnel
+from cni_calico.kernel.wireguard.device import read_device, remove_device
 from cni_calico.model.host import PROTO_CALICO, HostRoute
 from cni_calico.model.resources import Network
+from cni_calico.model.wireguard import DEFAULT_NAMES
 from cni_calico.netfilter.tables import DropTable, TableId
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
+from cni_calico.nodeagent.dataplane.encryption.desired import mark_of
+from cni_calico.nodeagent.dataplane.encryption.families import GUARDS
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE as MASQUERADE
 from cni_calico.nodeagent.dataplane.parts.masquerade import LegacyMasquerade
@@ -33,6 +39,7 @@ from cni_calico.nodeagent.policing.enforce.filters import marks_of
 from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
 
 _MARKS = 0xFFFF0000
+_ENCRYPTION = tuple(TableId("inet", name) for name in GUARDS)
 _MASQUERADES = (TableId("ip", MASQUERADE), TableId("ip6", MASQUERADE))
 
 
@@ -46,6 +53,7 @@ def remove_traces(prefixes: Sequence[str], pools: Sequence[Network], deadline: D
     KernelError.
     """
     _remove_interfaces(prefixes, deadline)
+    _remove_encryption(deadline)
     for name in (IPIP, *VXLAN.values()):
         remove_tunnel(name, deadline)
     found = read_host_routes(deadline)
@@ -70,10 +78,33 @@ def _remove_interfaces(prefixes: Sequence[str], deadline: Deadline) -> None:
                 raise outcome.error
 
 
+def _remove_encryption(deadline: Deadline) -> None:
+    """WireGuard's rules (known by their mark), the tables that they lead to, and interfaces of our names with a key."""
+    mark = mark_of(_MARKS)
+    for family, name in DEFAULT_NAMES.items():
+        rules = routing_rules.read_rules(family, deadline)
+        ours = [rule for rule in rules if rule.invert and rule.mark == rule.mask == mark]
+        # what pods send to nodes is asked for just before, by their networks
+        before = {rule.priority - 1 for rule in ours}
+        ours += [rule for rule in rules if rule.source is not None and rule.priority in before]
+        for rule in ours:
+            routing_rules.remove_rule(rule, deadline)
+        for table in {rule.table for rule in ours}:
+            apply_host_routes((), read_host_routes(deadline, table=table, families=(family,)), deadline, table=table)
+        try:
+            device = read_device(name, deadline)
+        except KernelError as e:
+            if e.errno != EEXIST:
+                raise
+            continue  # somebody else's
+        if device is not None and device.public_key:
+            remove_device(name, deadline)
+
+
 def _remove_tables(deadline: Deadline) -> None:
     try:
         with NfTables() as kernel:
-            there = [table for table in (*_MASQUERADES, *TABLES) if kernel.has_table(table, deadline)]
+            there = [table for table in (*_MASQUERADES, *_ENCRYPTION, *TABLES) if kernel.has_table(table, deadline)]
             if there:
                 kernel.apply([DropTable(table) for table in there], deadline)
     except KernelError:
