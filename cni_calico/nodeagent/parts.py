@@ -216,6 +216,7 @@ class Parts:
             )
         if self._source_check is not None:
             self._source_check.use(wanted)
+
     def _tell_keys(self, snapshot: Snapshot) -> None:
         if self._agent.public_keys and self._keys is None:
             from cni_calico.nodeagent.keepers.public_keys import PublicKeyKeeper

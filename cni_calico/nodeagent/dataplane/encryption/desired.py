@@ -57,6 +57,7 @@ class DesiredPeer:
 class DesiredEncryption:
     """One family. ``enabled`` False: what is there of it goes. ``impossible``: why this node cannot encrypt at all, ""
     if it can. ``address`` None: it has none yet. ``renew``: this node's key that is to be replaced, as text.
+    ``found``: the device as it is, so that a change of it by others is one of this value.
     ``host_table``: for what this node's pods send to other nodes' own addresses, 0: there is none.
     ``mandatory``: what is not encrypted does not go; ``prohibited``: the networks of which that is told to the sender.
 
@@ -86,6 +87,7 @@ class DesiredEncryption:
     prohibited: frozenset[Network] = frozenset()
     problems: tuple[str, ...] = ()
     partial: bool = False
+    found: HostInterface | None = None
 
 
 def mark_of(mask: int) -> int:
@@ -111,6 +113,7 @@ def desired_encryption(
         keepalive_s=felix.wireguard_keepalive_s,
         threading=felix.wireguard_threading,
         partial=snapshot.incomplete,
+        found=next((one for one in interfaces if one.name == settings.name), None),
     )
     if not settings.enabled:
         return replace(basis, enabled=False)

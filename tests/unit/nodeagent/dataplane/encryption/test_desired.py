@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Node
 from cni_calico.model.wireguard import render_public_key, with_published_address, with_published_key
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -161,6 +162,17 @@ def test_marks_are_upstreams() -> None:
 def test_disabled() -> None:
     found = wanted(felix=FelixSettings())
     assert not found.enabled and not found.peers
+
+
+def test_a_device_that_others_change_is_another_value() -> None:
+    """So that it is looked at when the kernel says so, and not only at the next resync."""
+    device = HostInterface(12, "wireguard.cali", True, 1440)
+    records = snapshot(POOL, nodes=ALL)
+    there, changed, gone = (
+        desired_encryption(records, (*INTERFACES, *more), FELIX, 4)
+        for more in ([device], [replace(device, mtu=1300)], [])
+    )
+    assert there.found == device and there != changed and there != gone
 
 
 def test_the_order_of_records_is_none() -> None:
