@@ -69,8 +69,8 @@ class Parts:
         self._http_servers = HttpServers(self._log)
         self._metrics.janitor = JanitorCounters()
         self._metrics.policing = lambda: (policy.standing, policy.figures)
-        self._cni_server = VARIABLE in environ  # whoever starts the parts one at a time may leave it out
-        self._agent.facts["cni_server"] = self._metrics.has_cni_server = self._cni_server
+        # whoever starts the parts one at a time may leave it out
+        self._agent.facts["cni_server"] = self._metrics.has_cni_server = VARIABLE in environ
         self._host_status = make_host_status(self.context, self.node)
         self._service_sources = None
         if self.context.kubernetes is not None:
@@ -174,7 +174,8 @@ class Parts:
         if "status-reporter" in self._chosen:
             works["status-reporter"] = lambda: Reporter(self.context, self.node).run(stopping)
         if "complete-startup" in self._chosen:
-            works["complete"] = lambda: announce_network(self.context, stopping, cni_server=self._cni_server)
+            has_server = self._metrics.has_cni_server
+            works["complete"] = lambda: announce_network(self.context, stopping, cni_server=has_server)
         return list(works.items())
 
     def _use(self, snapshot: Snapshot, felix: FelixSettings) -> None:

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.dataplane.parts.checksums import FILE as CHECKSUMS_OFF
 from cni_calico.nodeagent.dataplane.parts.checksums import TunnelChecksums
 from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
-from cni_calico.nodeagent.dataplane.parts.guard import Guard
+from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
 from cni_calico.nodeagent.dataplane.parts.routes import Routes
@@ -49,7 +49,7 @@ def data_plane(
     """
     takeover = Takeover(log, lost)
     return [
-        Guard(files, f"{state_dir}/{ENCRYPTION_REQUIRED}", f"{run_dir}/{ENCRYPTION_GUARD}"),
+        EncryptionGuard(files, f"{state_dir}/{ENCRYPTION_REQUIRED}", f"{run_dir}/{ENCRYPTION_GUARD}"),
         KernelSettings(),
         Signatures(),
         TunnelDevices(),

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.dataplane.encryption.families import of_family
 from cni_calico.nodeagent.view.snapshot import Snapshot
 
 FAMILY, TABLE = "inet", "calico-encryption"
-Ranges = tuple[tuple[int, int], ...]  # first and last address, as numbers; sorted, apart from one another
+AddressRanges = tuple[tuple[int, int], ...]  # first and last address, as numbers; sorted, apart from one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class DesiredGuard:
 
     devices: tuple[str, ...]
     prefixes: tuple[str, ...]
-    guarded: tuple[Ranges, Ranges]
+    guarded: tuple[AddressRanges, AddressRanges]
     partial: bool = False
 
     def with_former(self, former: DesiredGuard | None) -> DesiredGuard:
@@ -60,7 +60,7 @@ def mandatory_networks(snapshot: Snapshot, family: int) -> list[Network]:
     return [network for network in networks if network.version == family]
 
 
-def _guarded(snapshot: Snapshot, felix: FelixSettings, family: int) -> Ranges:
+def _guarded(snapshot: Snapshot, felix: FelixSettings, family: int) -> AddressRanges:
     free = {snapshot.node, *felix.wireguard_exempt}
     open_ranges: list[tuple[int, int]] = []
     closed = list(map(_range, mandatory_networks(snapshot, family)))
@@ -84,7 +84,7 @@ def _range(network: Network) -> tuple[int, int]:
     return int(network.network_address), int(network.broadcast_address)
 
 
-def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def _merged(ranges: Iterable[tuple[int, int]]) -> AddressRanges:
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:
@@ -94,8 +94,8 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-def subtract(ranges: Ranges, without: Ranges) -> Ranges:
-    """What is in the first and not in the second; both are as Ranges says, and so is the result."""
+def subtract(ranges: AddressRanges, without: AddressRanges) -> AddressRanges:
+    """What is in the first and not in the second; both are as AddressRanges says, and so is the result."""
     found: list[tuple[int, int]] = []
     at = 0
     for low, high in ranges:

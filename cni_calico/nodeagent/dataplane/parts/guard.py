@@ -21,7 +21,7 @@ from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
 from cni_calico.nodeagent.dataplane.passes import Pass
 
 
-class Guard:
+class EncryptionGuard:
     """``required`` and ``standing``: the paths of the two files."""
 
     name = "the guard of encryption"

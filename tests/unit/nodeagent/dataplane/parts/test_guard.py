@@ -13,7 +13,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.kernel.filter import nft
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
-from cni_calico.nodeagent.dataplane.parts.guard import Guard
+from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
 from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.unit.nodeagent.fabric import FELIX
 
@@ -39,7 +39,7 @@ class Host:
         self.applied += 1
 
     def restart(self) -> None:
-        self.part = Guard(Files(), str(self.required), str(self.standing))
+        self.part = EncryptionGuard(Files(), str(self.required), str(self.standing))
 
     def apply(self, desired: Desired, full: bool = False) -> Pass:
         done = Pass()
