@@ -213,7 +213,7 @@ PURE_LIBRARIES = {
         "dataclasses",
     ),
     *("datetime", "difflib", "enum", "errno", "fractions", "functools", "hashlib", "html", "ipaddress", "itertools"),
-    *("json", "jsonpatch", "jsonpath", "math", "re", "shlex", "struct", "sys", "typing", "urllib.parse"),
+    *("json", "jsonpatch", "jsonpath", "math", "operator", "re", "shlex", "struct", "sys", "typing", "urllib.parse"),
     *("yaml", "zlib"),
 }
 PURE_OF_SYS = {"byteorder", "intern"}  # numbers and strings; the rest of it is this process
@@ -607,6 +607,7 @@ OF_SEVERAL_MODULES = {
     "ctl/output/test_formats": "the formats of every command",
     "ctl/policy/test_kubernetes": "every command of its group, on Kubernetes",
     "ctl/policy/test_path": "hosts against the naive path of a packet",
+    "flows/test_machine": "a whole recorder, in any order of events",
     "ctl/test_dropin": "what callers of upstream's program rely on",
     "ctl/test_pure": "the pure parts",
     "policy/judge/test_bounds": "costly policies",

@@ -101,7 +101,7 @@ class Recorder:
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
             self._opened = opened.pop_all()
-        self._idle, self._came = False, 0
+        self._came = 1  # reports, and ends, of the last step
         self._note_absence()
         if allowed:
             self._live.resume(self._ring.newest_first())
@@ -117,7 +117,7 @@ class Recorder:
         """Wait a moment, serving readers; then take in what has arrived. A moment lets reports gather; where nothing
         has arrived lately, until something does.
         """
-        if self._idle:
+        if not self._came:
             self._server.wait_for_anything(_IDLE_S)
         self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
         self._names.look()
@@ -129,7 +129,6 @@ class Recorder:
             if not self._take(new):
                 break
             self._server.wait(0)
-        self._idle = not self._came
         if self._comparison is not None:
             self._comparison.go_on(self._arrivals.overrun, self._micros)
         now = self._now()
