@@ -144,8 +144,14 @@ def page_words(arguments: Namespace) -> str:
     words = [
         f"{'--not ' if negated else ''}{_word(_LONG[field], value)}" for field, value, negated in arguments.filters
     ]
-    limits = [(f"--{name}", getattr(arguments, name)) for name in ("last", "first", "since", "until")]
-    return " ".join([*words, *(_word(option, str(value)) for option, value in limits if value not in (None, ""))])
+    limits = {
+        "--last": arguments.last,
+        "--first": arguments.first,
+        "--since": arguments.since,
+        "--until": arguments.until,
+    }
+    given = (_word(option, str(value)) for option, value in limits.items() if value not in (None, ""))
+    return " ".join([*words, *given])
 
 
 def _word(option: str, value: str) -> str:

@@ -50,8 +50,8 @@ def parse_query_arguments(arguments: Namespace, now: datetime) -> FlowQuery:
     found: dict[tuple[str, bool], list[str]] = {}
     for field, value, negated in arguments.filters:
         found.setdefault((field, negated), []).append(value)
-    for name in ("last", "first"):
-        if (count := getattr(arguments, name)) is not None and count < 0:
+    for name, count in (("last", arguments.last), ("first", arguments.first)):
+        if count is not None and count < 0:
             raise InvalidConfig(f"--{name} must not be negative: {count}")
     first = arguments.first
     if first is not None and (arguments.last is not None or arguments.follow or arguments.aggregate):

@@ -20,7 +20,7 @@ from cni_calico.policy.judge.worlds import ComparedEnd, WorldPair
 from cni_calico.policy.wanted import Direction, Packed
 
 _SIDES: tuple[Direction, ...] = ("egress", "ingress")
-_Answers = tuple[JudgedPacket | None, JudgedPacket | None]
+_BothJudged = tuple[JudgedPacket | None, JudgedPacket | None]
 
 
 class SeenRows:
@@ -37,7 +37,7 @@ class SeenRows:
         ends = (end for its in worlds.everybody.values() for end in its)
         self._parts = [end for end in ends if isinstance(end, OutsidePart)]
         self._outside: dict[Packed, OutsidePart | None] = {}
-        self._lines: dict[tuple[Direction, _Answers], list[int]] = {}
+        self._lines: dict[tuple[Direction, _BothJudged], list[int]] = {}
         for number, row in enumerate(rows):
             if row.reach is None:
                 self._lines.setdefault((row.direction, (row.before, row.after)), []).append(number)
