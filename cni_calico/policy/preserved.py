@@ -32,7 +32,7 @@ from cni_calico.policy.records import (
     TierRecord,
 )
 from cni_calico.policy.sources import NodeSource, PortSource, SelectorSource, ServiceSource
-from cni_calico.policy.wanted import PolicyId, WantedPolicy, WantedRule, WantedSide
+from cni_calico.policy.wanted import PeerTexts, PolicyId, WantedHttp, WantedPolicy, WantedRule, WantedSide
 
 KNOWN: Mapping[str, type[Any]] = {
     cls.__name__: cls
@@ -46,6 +46,7 @@ KNOWN: Mapping[str, type[Any]] = {
         NamedPort,
         Node,
         NodeSource,
+        PeerTexts,
         PolicyId,
         PolicyRecord,
         PortSource,
@@ -55,6 +56,7 @@ KNOWN: Mapping[str, type[Any]] = {
         ServiceMembers,
         ServiceSource,
         TierRecord,
+        WantedHttp,
         WantedPolicy,
         WantedRule,
         WantedSide,
@@ -131,6 +133,12 @@ def _parse(kind: str, rest: list[Any]) -> Any:
     known = KNOWN[name]
     if known is PortSource and "port" in fields:  # an older version's: one set for each name
         fields = {"ports": ["set", fields["port"]], **{k: v for k, v in fields.items() if k != "port"}}
+    if known is WantedSide and "texts" not in fields:  # an older version's, which had only the sets
+        fields = {**fields, "texts": None}
+    if known is WantedRule and isinstance(had_http := fields.get("http"), bool):
+        if had_http:
+            raise BadPreserved("a rule of another version, which did not keep what it asks of requests")
+        fields = {**fields, "http": None}
     if set(fields) != set(_fields(known)):
         raise BadPreserved(f"a {name} of another version")
     return known(**{field: parse_value(one) for field, one in fields.items()})

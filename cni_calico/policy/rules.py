@@ -30,6 +30,7 @@ from cni_calico.model.selectors import InvalidSelector, Selector
 from cni_calico.policy.long_selectors import LONG
 from cni_calico.policy.ports import ICMP, PortLists, PortRanges
 from cni_calico.policy.sources import (
+    ServiceSource,
     SetSource,
     node_source,
     peer_selecting,
@@ -39,7 +40,7 @@ from cni_calico.policy.sources import (
     service_source,
 )
 from cni_calico.policy.steps import Steps, finish
-from cni_calico.policy.wanted import ANY_SIDE, Action, Direction, WantedRule, WantedSide
+from cni_calico.policy.wanted import ANY_SIDE, Action, Direction, PeerTexts, WantedHttp, WantedRule, WantedSide
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132, "udplite": 136}
 _ACTIONS = get_args(Action)
@@ -71,8 +72,10 @@ _PEER_FIELDS = frozenset(
         NODE_SELECTOR,
     )
 )
+_HTTP_FIELDS = frozenset(("methods", "paths"))
 _EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
+_NO_TEXTS = PeerTexts()
 _SELECTOR_FIELDS = frozenset(("selector", "notSelector", "namespaceSelector", "serviceAccounts"))
 _NOTHING: JSON = {}
 
@@ -132,8 +135,24 @@ def _parsing_rule(
         source=sides[0],
         destination=sides[1],
         annotations=tuple(sorted(annotations.items())),
-        http=bool(_field(raw, "http", at)),
+        http=_parse_http(named, f"{at}.http") if (named := raw.get("http")) is not None else None,
     )
+
+
+def _parse_http(raw: Any, at: str) -> WantedHttp | None:
+    """None if it asks for nothing."""
+    http = parse_object(raw, at)
+    _refuse_unknown(http, _HTTP_FIELDS, at)
+    methods = parse_texts(http.get("methods") or (), f"{at}.methods")
+    paths: dict[str, list[str]] = {"exact": [], "prefix": []}
+    for i, item in enumerate(parse_list(http.get("paths") or [], f"{at}.paths")):
+        where = f"{at}.paths[{i}]"
+        path = {field: text for field, text in parse_object(item, where).items() if text not in (None, "")}
+        if len(path) != 1 or not path.keys() <= paths.keys():
+            raise Wrong(where, 'either "exact" or "prefix"', item)
+        ((field, text),) = path.items()
+        paths[field].append(parse_text(text, f"{where}.{field}"))
+    return WantedHttp(methods, tuple(paths["exact"]), tuple(paths["prefix"])) or None
 
 
 def _families(raw: JSON, at: str, protocol: int | None, sides: Iterable[WantedSide]) -> tuple[int, ...]:
@@ -268,6 +287,7 @@ def _parsing_side(
         sets=_ids(sets),
         not_sets=_ids(not_sets),
         service_sets=_ids(service_sets),
+        texts=_texts(raw, service),
     )
     return side if side.set_ids() else _shared(side)
 
@@ -305,7 +325,23 @@ def _side_of_selector(selector: str, namespace: str) -> tuple[WantedSide, SetSou
     selected = peer_selector(selector, "", "", (), "", namespace)
     assert selected is not None  # there is a selector
     source = selector_source(selected)
-    return WantedSide(sets=(source.id,)), source
+    return WantedSide(sets=(source.id,), texts=PeerTexts(selector)), source
+
+
+def _texts(raw: JSON, service: SetSource | None) -> PeerTexts | None:
+    """What of a side has been parsed, as it is written."""
+    fields = ("selector", "notSelector", "namespaceSelector")
+    selected, excluded, namespaces = (raw.get(field) or "" for field in fields)
+    accounts = raw.get("serviceAccounts") or _NOTHING
+    names, wanted = tuple(accounts.get("names") or ()), accounts.get("selector") or ""
+    named = (service.name, service.namespace) if isinstance(service, ServiceSource) else ("", "")
+    return _shared_texts(PeerTexts(selected, excluded, namespaces, names, wanted, *named))
+
+
+@lru_cache(maxsize=4096)
+def _shared_texts(texts: PeerTexts) -> PeerTexts | None:
+    """The same object for all equal ones: most rules of a cluster say one of a few things."""
+    return None if texts == _NO_TEXTS else texts
 
 
 def _ids(sources: Iterable[SetSource]) -> tuple[str, ...]:

@@ -88,6 +88,37 @@ class PolicyId:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerTexts:
+    """What a rule says of one side where the kernel only has sets: its selectors, service accounts and service.
+
+    ``accounts`` are names, ``account_selector`` is for the accounts' labels.
+    """
+
+    selector: str = ""
+    not_selector: str = ""
+    namespace_selector: str = ""
+    accounts: tuple[str, ...] = ()
+    account_selector: str = ""
+    service: str = ""
+    service_namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedHttp:
+    """A request must have one of the ``methods`` ("*": any) and one of the paths; () asks for nothing.
+
+    ``exact``: whole paths; ``prefixes``: their first segments.
+    """
+
+    methods: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.methods or self.exact or self.prefixes)
+
+
+@dataclass(frozen=True, slots=True)
 class WantedSide:
     """What a rule requires of a packet's source or destination; every part that is not empty must match.
 
@@ -99,6 +130,7 @@ class WantedSide:
     ``sets``        the address is in EVERY one of them
     ``not_sets``    ... in none of them
     ``service_sets``  (address, protocol, port) is in EVERY one of them
+    ``texts``       where some of the sets come from; None if there are none
     """
 
     nets: tuple[Network, ...] = ()
@@ -110,6 +142,7 @@ class WantedSide:
     sets: tuple[str, ...] = ()
     not_sets: tuple[str, ...] = ()
     service_sets: tuple[str, ...] = ()
+    texts: PeerTexts | None = None
 
     def set_ids(self) -> tuple[str, ...]:
         return self.port_sets + self.not_port_sets + self.sets + self.not_sets + self.service_sets
@@ -126,7 +159,7 @@ class WantedRule:
     None), only with protocol 1 or 58. ``not_icmp`` excludes what ``icmp`` would include: with a code it is NOT of type
     and code together. ``protocol`` is given if ports are numbers; with port_sets alone it may be absent (the set has
     it). ``annotations``: (key, value) from the rule's metadata, sorted, for comments. Free text: quote it. ``http``:
-    the rule also asks for HTTP methods or paths, which are ignored here.
+    what the rule also asks of requests, which no packet filter knows; None: nothing.
     """
 
     action: Action
@@ -138,7 +171,7 @@ class WantedRule:
     source: WantedSide = ANY_SIDE
     destination: WantedSide = ANY_SIDE
     annotations: tuple[tuple[str, str], ...] = ()
-    http: bool = False
+    http: WantedHttp | None = None
 
     def set_ids(self) -> tuple[str, ...]:
         return self.source.set_ids() + self.destination.set_ids()

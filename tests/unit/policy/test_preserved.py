@@ -15,14 +15,16 @@ from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record, red
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.preserved import KNOWN, BadPreserved, parse_value, render_value
-from cni_calico.policy.records import ServiceMembers
+from cni_calico.policy.records import ServiceMembers, parse_policy
 from cni_calico.policy.sources import port_source
+from cni_calico.policy.wanted import ANY_SIDE
 from tests.unit.nodeagent.fabric import workload
 
 RULE = {
     "action": "Allow",
     "protocol": "TCP",
     "metadata": {"annotations": {"who": 'a "b"'}},
+    "http": {"methods": ["GET"], "paths": [{"exact": "/a"}, {"prefix": "/b"}]},
     "source": {"selector": "role == 'x' || has(y)", "namespaceSelector": "all()", "notNets": ["10.0.0.0/8"]},
     "destination": {"ports": [80, "90:99", "web"]},
 }
@@ -157,3 +159,21 @@ def test_a_set_of_one_port_of_an_older_version():
     older = [kind, name, {key: one for key, one in fields.items() if key != "ports"} | {"port": "web"}]
     found = parse_value(older)
     assert (found.id, found.ports, found.protocol) == (now.id, now.ports, now.protocol)
+
+
+def test_rules_of_an_older_version():
+    """It did not keep what only http asks for, and where sets come from; a rule with http has to be read again."""
+    key, rule = ResourceKey("GlobalNetworkPolicy", "p"), {"action": "Allow", "source": {"selector": "has(a)"}}
+    policy = parse_policy(key, Resource(key.kind, Metadata("p"), {"ingress": [rule]}))
+    assert policy.wanted.ingress is not None
+    now = policy.wanted.ingress[0]
+
+    def as_older(http: bool) -> list[Any]:
+        kind, name, fields = render_value(now)
+        side = fields["source"]
+        older = [*side[:2], {key: one for key, one in side[2].items() if key != "texts"}]
+        return [kind, name, {**fields, "source": older, "destination": render_value(ANY_SIDE), "http": http}]
+
+    assert parse_value(as_older(False)) == replace(now, source=replace(now.source, texts=None))
+    with pytest.raises(BadPreserved):
+        parse_value(as_older(True))

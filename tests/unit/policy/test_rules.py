@@ -14,6 +14,7 @@ from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.ports import parse_port
 from cni_calico.policy.records import parse_policy
+from cni_calico.policy.wanted import PeerTexts, WantedHttp
 
 KEY = ResourceKey("GlobalNetworkPolicy", "p")
 SAFE = re.compile(r"[a-z][A-Za-z0-9_.-]{0,62}")
@@ -53,7 +54,10 @@ rule = fields(
     notICMP=fields(type=st.integers(-1, 300)),
     source=peer,
     destination=peer,
-    http=st.just({"methods": ["GET"]}),
+    http=fields(
+        methods=st.lists(mostly(st.just("GET")), max_size=2),
+        paths=st.lists(mostly(fields(exact=st.just("/a"), prefix=st.just("/b"))), max_size=2),
+    ),
     metadata=fields(annotations=st.dictionaries(st.text(max_size=5), mostly(st.text(max_size=5)), max_size=2)),
 )
 spec = fields(
@@ -194,3 +198,49 @@ def test_a_host_endpoint_that_no_interface_can_have_is_refused(bad, says):
     graph.flush()
     (host,) = graph.wanted().hosts.values()
     assert [len(address) for address in host.expected] == [4, 16] and says in graph.problems[key]
+
+
+def parsed(rule):
+    spec = {"ingress": [{"action": "Allow", "protocol": "TCP", **rule}]}
+    policy = parse_policy(KEY, Resource(KEY.kind, Metadata("p"), spec))
+    assert policy.wanted.ingress is not None
+    return policy.wanted.ingress[0]
+
+
+def test_what_a_rule_asks_of_requests_is_kept_as_it_is_written():
+    http = {"methods": ["GET", "HEAD"], "paths": [{"prefix": "/b"}, {"exact": "/a"}, {"prefix": "/c", "exact": ""}]}
+    assert parsed({"http": http}).http == WantedHttp(("GET", "HEAD"), ("/a",), ("/b", "/c"))
+    for nothing in (None, {}, {"methods": [], "paths": None}):
+        assert parsed({"http": nothing}).http is None
+
+
+@pytest.mark.parametrize(
+    ("http", "at"),
+    [
+        ([], "http"),
+        ({"headers": ["x"]}, "http.headers"),
+        ({"methods": "GET"}, "http.methods"),
+        ({"methods": [7]}, "http.methods[0]"),
+        ({"paths": ["/a"]}, "http.paths[0]"),
+        ({"paths": [{}]}, "http.paths[0]"),
+        ({"paths": [{"exact": "/a", "prefix": "/b"}]}, "http.paths[0]"),
+        ({"paths": [{"exact": "/a"}, {"regex": "/.*"}]}, "http.paths[1]"),
+        ({"paths": [{"exact": 1}]}, "http.paths[0].exact"),
+    ],
+)
+def test_a_restriction_of_requests_that_cannot_be_understood_refuses_the_policy(http, at):
+    with pytest.raises(Wrong) as caught:
+        parsed({"http": http})
+    assert caught.value.at == f"spec.ingress[0].{at}"
+
+
+def test_a_side_knows_the_texts_that_its_sets_come_from():
+    accounts = {"names": ["a", "b"], "selector": "x == 'y'"}
+    side = {"selector": "has(p)", "notSelector": "has(q)", "namespaceSelector": "has(r)", "serviceAccounts": accounts}
+    rule = parsed({"source": side, "destination": {"services": {"name": "web", "namespace": "shop"}}})
+    assert rule.source.texts == PeerTexts("has(p)", "has(q)", "has(r)", ("a", "b"), "x == 'y'")
+    assert rule.destination.texts == PeerTexts(service="web", service_namespace="shop")
+    assert parsed({"source": {"selector": "has(p)"}}).source.texts == PeerTexts("has(p)")
+    assert parsed({"source": {"nets": ["10.0.0.0/8"], "selector": ""}}).source.texts is None
+    again = parsed({"source": side}).source.texts
+    assert again is rule.source.texts  # many rules say the same: it is kept once
