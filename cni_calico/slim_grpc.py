@@ -8,6 +8,7 @@ imports find the real ones.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -36,6 +37,12 @@ def _without(names: tuple[str, ...]) -> Iterator[None]:
 def slim_messages() -> AbstractContextManager[None]:
     """Import generated messages inside this context."""
     return _without(_PURE_PYTHON if api_implementation.Type() == "upb" else ())
+
+
+def load_grpc_aio() -> Any:
+    """Returns the package ``grpc.aio``, with gRPC as a whole: for servers."""
+    load_grpc()
+    return importlib.import_module("grpc.aio")
 
 
 def load_grpc() -> Any:

@@ -25,6 +25,7 @@ GENERATED = {
     "cni_calico/cnidataplane/dataplane_pb2.py",
     "cni_calico/datastore/etcd/etcd_pb2.py",
     "cni_calico/flows/export/goldmane_pb2.py",
+    "cni_calico/nodeagent/sync/felix_pb2.py",
 }
 
 
@@ -454,6 +455,7 @@ LAZY = {
     "nodeagent.parts": HEAVY,
     "nodeagent.policing.enforce.filters": HEAVY,
     "nodeagent.runtimes.names": HEAVY,
+    "nodeagent.sync.switch": HEAVY,
     "nodeagent.service_control": COMMAND,
     "nodeagent.startup.records": BACKEND,
     "nodeagent.status.file": PROBE,
@@ -736,6 +738,10 @@ class A:
 # methods that a library calls
 CALLED_BY_LIBRARIES = {
     "CommandParser._check_value": "argparse's ArgumentParser",
+    **{
+        f"_End.{name}": "asyncio's Protocol"
+        for name in ("connection_made", "connection_lost", "pause_writing", "resume_writing")
+    },
 }
 
 

@@ -50,6 +50,7 @@ from cni_calico.nodeagent.startup.doubts import Doubt
 from cni_calico.nodeagent.status.alone import tell_alone
 from cni_calico.nodeagent.status.metrics import Metrics
 from cni_calico.nodeagent.status.pages import health_pages, metrics_files
+from cni_calico.nodeagent.sync.switch import PolicySync
 from cni_calico.nodeagent.view.follow import follow
 from cni_calico.nodeagent.view.snapshot import Snapshot
 
@@ -110,9 +111,15 @@ class Parts:
             rules,
             follower,
         )
-        felix.policy.rules.listener, felix.policy.rules.records = rules, staged
+        felix.policy.rules.listeners, felix.policy.rules.records = (rules,), staged
         self._exporting = ExportTeller(settings.run_dir, self._log, troubles)
-        self._elsewhere = ElsewhereTeller(self.context.followed, self.node, settings.run_dir, self._log, troubles)
+        elsewhere = ElsewhereTeller(self.context.followed, self.node, settings.run_dir, self._log, troubles)
+        start_sync, tell_sync = partial(felix.thread, "policy-sync"), partial(troubles, "policy sync")
+        sync = PolicySync(self.context, policy.rules, policy.wake, start_sync, self.stopping, tell_sync)
+        self._followers: tuple[Callable[[FelixSettings], None], ...] = (
+            lambda felix: elsewhere.use(wanted=names_all(felix)),
+            sync.use,
+        )
         self._source_check: SourceCheck | None = None
         self._had_tunl0 = False
         self._keys: PublicKeyKeeper | None = None
@@ -184,7 +191,8 @@ class Parts:
         self._metrics.snapshot = snapshot
         self._recording.use(recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s)
         self._exporting.use(felix, snapshot.endpoints)
-        self._elsewhere.use(wanted=names_all(felix))
+        for use in self._followers:
+            use(felix)
         if self._host_status is not None:
             self._host_status.use(felix)
         if self._service_sources is not None:

@@ -52,6 +52,7 @@ from cni_calico.nodeagent.context.kinds import (
     V6,
 )
 from cni_calico.nodeagent.context.legacy import ACCESS
+from cni_calico.nodeagent.context.policy_sync import SYNC_PREFIX
 from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, RETENTION, SERVER
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
 from cni_calico.nodeagent.context.unused import render_loss, unused_of
@@ -160,6 +161,7 @@ class FelixSettings(EncryptionSettings):
     flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)
     flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
     flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)
+    policy_sync_prefix: str = setting("PolicySyncPathPrefix", *SYNC_PREFIX)
     policy_rule_budget: int = setting("PolicyRuleBudget", *RULE_BUDGET)
     policy_memory_mib: int = setting("PolicyMemoryLimitMiB", *MEMORY_LIMIT)
     takeover_without_policies: bool = setting(

@@ -101,13 +101,6 @@ TABLE = (
     ),
     Unused(
         MISSING,
-        "PolicySyncPathPrefix",
-        "a warning: there is no policy sync for Dikastes; a policy's `http` allows by addresses and ports alone",
-        "there is no policy sync (Istio, Dikastes): rules about HTTP are NOT ENFORCED",
-        ("none",),
-    ),
-    Unused(
-        MISSING,
         "IstioAmbientMode",
         "a warning: packets between pods of a mesh are not marked",
         "packets between pods of the mesh are NOT MARKED for ztunnel",

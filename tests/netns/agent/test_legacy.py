@@ -63,7 +63,6 @@ def test_services_by_the_names_of_runits(agent_node: Node) -> None:
 ASKED_FOR = {
     "FELIX_XDPENABLED": "true",
     "FELIX_BPFENABLED": "true",
-    "FELIX_POLICYSYNCPATHPREFIX": "/var/run/nodeagent",
     "FELIX_FLOWLOGSPOLICYEVALUATIONMODE": "Continuous",
     "FELIX_NOSUCHPARAMETER": "1",
     "FELIX_USAGEREPORTINGENABLED": "true",
@@ -90,7 +89,6 @@ def test_what_it_does_not_do_is_named_in_its_status(agent_node: Node) -> None:
     assert named == (ASKED_FOR.keys() | IN_A_RESOURCE.keys()) - silent, warnings
     assert not [text for text in warnings if "sage" in text]
     text = "\n".join(warnings)
-    assert "FELIX_POLICYSYNCPATHPREFIX: there is no policy sync" in text and "NOT ENFORCED" in text
     assert "FELIX_NOSUCHPARAMETER is unknown" in text and "dataplaneDriver of FelixConfiguration default" in text
     shown = agent_node.calico_node("-show-status").stdout
     assert all(f"warning:    {warning}" in shown for warning in warnings)

@@ -366,7 +366,8 @@ def run_engine(
         felix = parse_felix({"FELIX_ENDPOINTSTATUSPATHPREFIX": str(root), **environ}).settings
         engine = PolicyEngine(context, NODE, tell, felix)
         if beside is not None:
-            engine.rules.listener = listener = beside(engine.wake, stopping)
+            listener = beside(engine.wake, stopping)
+            engine.rules.listeners = (listener,)
             engine.rules.records = listener.staged if isinstance(listener, RulesTeller) else None
         if tunnels is not None:
             engine.use(felix, tunnels)

@@ -1,6 +1,6 @@
-"""Tells a listener which rules are in force, as changes of what is wanted.
+"""Tells listeners which rules are in force, as changes of what is wanted.
 
-Rule: only what has come into force is told, in the engine's thread, which never waits for the listener. Without one
+Rule: only what has come into force is told, in the engine's thread, which never waits for a listener. Without one
 nothing is kept.
 """
 
@@ -55,10 +55,10 @@ class RecordsListener(Protocol):
 
 
 class RulesInForce:
-    """For the engine's thread; ``listener`` and ``records`` (who hears of records) may be set from any."""
+    """For the engine's thread; ``listeners`` and ``records`` (who hears of records) may be set from any."""
 
     def __init__(self) -> None:
-        self.listener: RulesListener | None = None
+        self.listeners: tuple[RulesListener, ...] = ()
         self.records: RecordsListener | None = None
         self._waiting: list[WantedChanges] | None = None
 
@@ -84,7 +84,7 @@ class RulesInForce:
 
     def note(self, changes: WantedChanges) -> None:
         """They are calculated, and not in force yet."""
-        if self.listener is None or not self.listener.listens():
+        if not any(listener.listens() for listener in self.listeners):
             self._waiting = []
         elif changes and self._waiting is not None:
             self._waiting = None if len(self._waiting) >= _MOST else [*self._waiting, changes]
@@ -92,10 +92,12 @@ class RulesInForce:
     def applied(self, wanted: Callable[[], Wanted]) -> None:
         """Everything that was noted is in force."""
         waiting, self._waiting = self._waiting, []
-        if self.listener is not None and self.listener.listens():
-            self.listener.tell(waiting, wanted)
+        for listener in self.listeners:
+            if listener.listens():
+                listener.tell(waiting, wanted)
 
     def lifted(self) -> None:
         self._waiting = []
-        if self.listener is not None and self.listener.listens():
-            self.listener.tell_lifted()
+        for listener in self.listeners:
+            if listener.listens():
+                listener.tell_lifted()

@@ -127,10 +127,11 @@ def test_an_internal_data_plane_is_what_there_is() -> None:
     require_supported({"FELIX_USEINTERNALDATAPLANEDRIVER": "true", "FELIX_DATAPLANEDRIVER": "calico-iptables-plugin"})
 
 
-def test_policy_sync_is_named_and_usage_reports_are_not() -> None:
-    found = parse_felix({"FELIX_POLICYSYNCPATHPREFIX": "/var/run/nodeagent", "FELIX_USAGEREPORTINGENABLED": "true"})
-    assert len(found.warnings) == 1 and "NOT ENFORCED" in found.warnings[0]
-    assert "FELIX_POLICYSYNCPATHPREFIX" in found.warnings[0]
+def test_policy_sync_has_a_prefix_and_usage_reports_are_not_named() -> None:
+    found = parse_felix({"FELIX_POLICYSYNCPATHPREFIX": "/var/run/nodeagent/", "FELIX_USAGEREPORTINGENABLED": "true"})
+    assert found.settings.policy_sync_prefix == "/var/run/nodeagent" and not found.warnings
+    found = parse_felix({"FELIX_POLICYSYNCPATHPREFIX": "nodeagent"})
+    assert found.settings.policy_sync_prefix == "" and "absolute path" in str(found)
 
 
 def test_the_lock_of_iptables_is_waited_for_as_long_as_asked() -> None:

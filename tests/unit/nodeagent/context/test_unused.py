@@ -119,7 +119,6 @@ LINES = {
     "iptablesLockFilePath": "iptables uses /run/xtables.lock",
     "istioAmbientMode": "NOT MARKED",
     "openstackRegion": "not supported",
-    "policySyncPathPrefix": "rules about HTTP are NOT ENFORCED",
     "routeSource": "routes come from IPAM's blocks",
     **{f"ipv{v}{kind}RoutePriority": "metric 0" for v in (4, 6) for kind in ("Normal", "Elevated")},
 }

@@ -29,7 +29,7 @@ class Listener:
 def heard_by(listener: Listener | None) -> RulesInForce:
     """Everything has been told."""
     rules = RulesInForce()
-    rules.listener = listener
+    rules.listeners = () if listener is None else (listener,)
     rules.applied(Wanted)
     if listener is not None:
         listener.heard.clear()
