@@ -40,9 +40,11 @@ def slim_messages() -> AbstractContextManager[None]:
 
 
 def load_grpc_aio() -> Any:
-    """Returns the package ``grpc.aio``, with gRPC as a whole: for servers."""
+    """Returns the package ``grpc.aio``, with gRPC as a whole, for servers; gRPC may have been imported without it."""
     load_grpc()
-    return importlib.import_module("grpc.aio")
+    aio = importlib.import_module("grpc.aio")
+    sys.modules["grpc._cython.cygrpc"].__dict__["asyncio"] = importlib.import_module("asyncio")  # not the stand-in
+    return aio
 
 
 def load_grpc() -> Any:
