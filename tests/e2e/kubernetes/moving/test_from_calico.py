@@ -142,11 +142,11 @@ def test_what_only_upstream_enforces_is_named(taken_over: Cluster, reader: Run) 
         {**base, "kind": "GlobalNetworkPolicy", "metadata": {"name": "default.wide"}, "spec": policy},
         {**base, "kind": "NetworkPolicy", "metadata": {"name": "default.near", "namespace": "default"}, "spec": policy},
         {**base, "kind": "FelixConfiguration", "metadata": {"name": "default"},
-         "spec": {"wireguardEnabled": True, "bpfEnabled": False}},
+         "spec": {"wireguardHostEncryptionEnabled": True, "bpfEnabled": False}},
     ]  # fmt: skip
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     taken_over.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
     [before] = blocks(PAGE, "Before: what would no longer be enforced")
     said = reader(before)
-    assert "wide" in said and "near" in said and '"wireguardEnabled": true' in said
-    assert "bpfEnabled" not in said and "policySyncPathPrefix" not in said
+    assert "wide" in said and "near" in said and '"wireguardHostEncryptionEnabled": true' in said
+    assert "bpfEnabled" not in said
