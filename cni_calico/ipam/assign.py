@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cni_calico.datastore.interface import Versioned, Write
-from cni_calico.errors import BlockLimit, NoPool, PoolExhausted
+from cni_calico.errors import BlockLimit, CorruptRecord, NoPool, PoolExhausted
 from cni_calico.ipam.batch import Assigned, Assignment, Step, plan_batch
 from cni_calico.ipam.block import addresses_of, count_free, reserved_ordinals
 from cni_calico.ipam.candidates import is_borrowable
@@ -176,8 +176,8 @@ class Assigning:
         request, facts = self._request, self._facts
         try:
             pools = request.select_pools(facts, family)
-        except NoPool as e:
-            raise NoPool(f"failed to request IPv{family} addresses: {e.message}", details=e.details) from e
+        except (NoPool, CorruptRecord) as e:
+            raise type(e)(f"failed to request IPv{family} addresses: {e.message}", details=e.details) from e
         config = read_config(self._ledger, facts)
         return Scope(request.node, family, pools, config, self._reserved, self._now_ns)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from cni_calico.errors import InvalidConfig, NoPool
+from cni_calico.errors import CorruptRecord, InvalidConfig, NoPool
 from cni_calico.model.documents.fields import JSON, brief
 from cni_calico.model.resources import Address, IPPool, IPReservation, Metadata, Network
 from cni_calico.model.selectors import parse_selector
@@ -36,6 +36,12 @@ class UnreadablePool(IPPool):
     why: str = ""
 
 
+class PoolsRead(tuple[IPPool, ...]):
+    """``lost`` says why a pool is not among them that cannot be read, not even its network; None: all are."""
+
+    lost: CorruptRecord | None = None
+
+
 def unreadable_pool(name: str, document: JSON, why: str) -> UnreadablePool | None:
     """None if its network cannot be read either. It has no blocks, and counts as the oldest pool."""
     spec = document.get("spec") if isinstance(document, Mapping) else None
@@ -53,14 +59,18 @@ def select_pools(
     use: str = WORKLOAD,
     namespace_labels: Mapping[str, str] | None = None,
 ) -> tuple[IPPool, ...]:
-    """The pools to take addresses of ``family`` from, in order. Raises NoPool."""
+    """The pools to take addresses of ``family`` from, in order. Raises NoPool, and CorruptRecord if what is missing may
+    be a pool that cannot be read.
+    """
     of_family = [pool for pool in pools if pool.cidr.version == family]
     usable = sorted((p for p in of_family if is_usable(p, of_family)), key=lambda p: p.metadata.name)
     if explicit:
         named = {pool.cidr: pool for pool in (_find_pool(text, usable, pools, family) for text in explicit)}
         return _serving(tuple(named.values()), use)
     unreadable = (pool for pool in of_family if isinstance(pool, UnreadablePool))
-    wrong = next((_cannot_read(pool) for pool in unreadable), None)
+    wrong: NoPool | CorruptRecord | None = next((_cannot_read(pool) for pool in unreadable), None)
+    if wrong is None and isinstance(pools, PoolsRead):
+        wrong = pools.lost
     if not usable:
         raise wrong or NoPool(f"cannot find a qualified ippool: no IPv{family} pool exists that is enabled")
     selecting = []
@@ -89,8 +99,8 @@ def overlapped(pool: IPPool, pools: Iterable[IPPool]) -> IPPool | None:
     return None
 
 
-def _cannot_read(pool: UnreadablePool) -> NoPool:
-    return NoPool(f"cannot use IPPool {pool.metadata.name}: {pool.why}")
+def _cannot_read(pool: UnreadablePool) -> CorruptRecord:
+    return CorruptRecord(f"cannot use IPPool {pool.metadata.name}: {pool.why}")
 
 
 def _is_older(pool: IPPool, than: IPPool) -> bool:

@@ -15,7 +15,7 @@ from typing import Protocol
 from cni_calico.datastore.interface import Datastore, Listing, Versioned, has_transactions
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.pools import NodeFacts, unreadable_pool
+from cni_calico.ipam.pools import NodeFacts, PoolsRead, UnreadablePool, unreadable_pool
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
     AffinityKey,
@@ -127,18 +127,25 @@ class DirectView:
     def pools(self, deadline: Deadline) -> Sequence[IPPool]:
         """One that cannot be read spoils no other. Raises CorruptRecord if none can be read."""
         listing = self._store.list(ResourceList("IPPool"), deadline)
-        readable, wrong = [], []
+        readable: list[IPPool] = []
+        wrong: list[UnreadablePool] = []
+        lost, first = _unreadable(listing), None
         for item in listing.items:
             key = _resource_key(item.key)
             try:
                 readable.append(codec.decode_pool(key, item.value))
             except CorruptRecord as e:
-                wrong.append((unreadable_pool(key.name, item.value, e.message), e))
-        if not readable:
-            for _, error in wrong:
-                raise error
-            require_readable(listing)
-        return [*readable, *(pool for pool, _ in wrong if pool is not None)]
+                first = first or e
+                pool = unreadable_pool(key.name, item.value, e.message)
+                if pool is None:
+                    lost = lost or e
+                else:
+                    wrong.append(pool)
+        if not readable and (error := first or lost) is not None:
+            raise error
+        found = PoolsRead([*readable, *wrong])
+        found.lost = lost
+        return found
 
     def reservations(self, deadline: Deadline) -> Sequence[IPReservation]:
         items = self._all(ResourceList("IPReservation"), deadline)
@@ -176,9 +183,16 @@ class DirectView:
 
 def require_readable(listing: Listing) -> Sequence[Versioned]:
     """All records of a listing: a record that had to be left out may be the one that matters. Raises CorruptRecord."""
-    for key, why in listing.unreadable:
-        raise CorruptRecord(f"cannot read {codec.describe(key)}: {why}")
+    if (error := _unreadable(listing)) is not None:
+        raise error
     return listing.items
+
+
+def _unreadable(listing: Listing) -> CorruptRecord | None:
+    """Of the first record that was left out."""
+    for key, why in listing.unreadable:
+        return CorruptRecord(f"cannot read {codec.describe(key)}: {why}")
+    return None
 
 
 def _resource_key(key: Key) -> ResourceKey:

@@ -36,7 +36,7 @@ class Kind:
 # c1 has been added before the record is spoiled; "ADD" is of another container, "again" of c1; "GC" is told that c1 is
 # valid, "collect" that nothing is
 KINDS = {
-    "pool": Kind(f"{RESOURCES}ippools/pool4", {"spec": {"cidr": 17}}, "ADD again STATUS", "pool4"),
+    "pool": Kind(f"{RESOURCES}ippools/pool4", {"spec": {"cidr": 17}}, "ADD STATUS", "pool4"),
     "reservation": Kind(f"{RESOURCES}ipreservations/r1", {"spec": {"reservedCIDRs": "x"}}, "ADD again", "r1"),
     "cluster": Kind(
         f"{RESOURCES}clusterinformations/default",

@@ -5,8 +5,16 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from cni_calico.errors import NoPool
-from cni_calico.ipam.pools import NodeFacts, pool_of, reserved_networks, select_pools, selects_node, unreadable_pool
+from cni_calico.errors import CorruptRecord, NoPool
+from cni_calico.ipam.pools import (
+    NodeFacts,
+    PoolsRead,
+    pool_of,
+    reserved_networks,
+    select_pools,
+    selects_node,
+    unreadable_pool,
+)
 from cni_calico.model.resources import IPPool, IPReservation, Metadata
 
 NODE = NodeFacts("n1", {"zone": "a"})
@@ -141,11 +149,23 @@ def test_no_other_pool_gives_the_addresses_of_one_that_cannot_be_read():
     assert unreadable is not None
     apart, inside = pool("apart", "10.3.0.0/16"), pool("inside", "10.2.1.128/25")
     assert names(select_pools([unreadable, apart, inside], family=4, node=NODE)) == ["apart"]
-    with pytest.raises(NoPool, match=r"cannot use IPPool wrong: spec\.blockSize is no number"):
+    with pytest.raises(CorruptRecord, match=r"cannot use IPPool wrong: spec\.blockSize is no number"):
         select_pools([unreadable, inside], family=4, node=NODE)
     for asked in ("10.2.1.0/24", "10.2.1.128/25"):
-        with pytest.raises(NoPool, match="cannot use IPPool wrong"):
+        with pytest.raises(CorruptRecord, match="cannot use IPPool wrong"):
             select_pools([unreadable, apart, inside], family=4, node=NODE, explicit=[asked])
+
+
+def test_a_pool_whose_network_is_not_known_is_named_where_no_other_is_left():
+    pools = PoolsRead([pool("six", "fd00::/64")])
+    pools.lost = CorruptRecord("cannot read IPPool wrong: it ends too early")
+    assert names(select_pools(pools, family=6, node=NODE)) == ["six"]
+    with pytest.raises(CorruptRecord, match="cannot read IPPool wrong"):
+        select_pools(pools, family=4, node=NODE)
+    pools = PoolsRead([pool("other", "10.0.0.0/16", node_selector="zone == 'east'")])
+    pools.lost = CorruptRecord("cannot read IPPool wrong: it ends too early")
+    with pytest.raises(CorruptRecord, match="cannot read IPPool wrong"):
+        select_pools(pools, family=4, node=NODE)
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": 7}, {"spec": {"cidr": 7}}, {"spec": {"cidr": "10.0.0.0/99"}}])
