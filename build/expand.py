@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import dis
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import TypeGuard
@@ -45,14 +45,20 @@ class Column:
     compared: bool = True
 
 
-def expand(source: str) -> ast.Module:
-    """The module with everything expanded that can be; line numbers are the source's."""
+def inherited(sources: Iterable[str]) -> frozenset[str]:
+    """The names of classes of which others are made, in some module. A dataclass can only be made of a dataclass."""
+    bases = (base for source in sources for node in _classes(ast.parse(source)) for base in node.bases)
+    return frozenset(ast.unparse(base).rpartition(".")[2] for base in bases)
+
+
+def expand(source: str, bases: Collection[str] = ()) -> ast.Module:
+    """The module with everything expanded that can be; line numbers are the source's. ``bases``: see ``inherited``."""
     tree = ast.parse(source)
     drop_types(tree)
-    bases = {base.id for node in _classes(tree) for base in node.bases if isinstance(base, ast.Name)}
+    here = inherited([source])
     for node in _classes(tree):
         if (options := _dataclass_options(node)) is not None:
-            plain = node.name not in bases and _is_plain(node, options)
+            plain = node.name not in here and node.name not in bases and _is_plain(node, options)
             columns = _columns(node) if plain else None
             if columns is not None:
                 _write_out(node, options, columns)

@@ -16,11 +16,12 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 from bootloader import prepare_bootloader
 from dependencies import freeze_dependencies
-from expand import expand
+from expand import expand, inherited
 from filelock import FileLock
 from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
@@ -97,10 +98,16 @@ def freeze(contents: str) -> Path:
         compiled.write_bytes(compile_module(path, str(name), contents))
     write_share(bundle / contents / "share")
     (bundle / contents / UNITS).mkdir(parents=True)
-    for unit in (ROOT / UNITS).glob("*.service"):  # calicoctl node init installs them
-        shutil.copy(unit, bundle / contents / UNITS)
+    for pattern in ("*.service", "*.socket"):  # calicoctl node init installs them
+        for unit in (ROOT / UNITS).glob(pattern):
+            shutil.copy(unit, bundle / contents / UNITS)
     write_unneeded(bundle / contents)
     return bundle
+
+
+@cache
+def _bases() -> frozenset[str]:
+    return inherited(path.read_text() for path in (ROOT / "cni_calico").rglob("*.py"))
 
 
 def compile_module(path: Path, name: str, contents: str = "") -> bytes:
@@ -113,7 +120,7 @@ def compile_module(path: Path, name: str, contents: str = "") -> bytes:
         if source.count(unset) != 1:
             raise SystemExit(f"cannot write the bundle's id into {name}: it has no line BUILD")
         source = source.replace(unset, known)
-    code = compile(expand(source.decode()), name, "exec", dont_inherit=True, optimize=1)
+    code = compile(expand(source.decode(), _bases()), name, "exec", dont_inherit=True, optimize=1)
     unchecked = (1).to_bytes(4, "little")  # PEP 552
     return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
 

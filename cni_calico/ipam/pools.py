@@ -17,6 +17,7 @@ from cni_calico.model.documents.fields import JSON, brief
 from cni_calico.model.resources import Address, IPPool, IPReservation, Metadata, Network
 from cni_calico.model.selectors import parse_selector
 
+_UNREADABLE = 0  # a block size that no pool has
 WORKLOAD, LOAD_BALANCER = "Workload", "LoadBalancer"  # values of a pool's allowedUses
 
 
@@ -29,25 +30,28 @@ class NodeFacts:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadablePool(IPPool):
-    """The network of a pool of which nothing else is known; ``why`` says what is wrong with it."""
-
-    why: str = ""
-
-
 class PoolsRead(tuple[IPPool, ...]):
-    """``lost`` says why a pool is not among them that cannot be read, not even its network; None: all are."""
+    """``wrong`` says of those of which only the network is known what is wrong with them, by name; ``lost`` why another
+    pool is not among them, of which not even that can be read.
+    """
 
-    lost: CorruptRecord | None = None
+    wrong: Mapping[str, str]
+    lost: CorruptRecord | None
+
+    def __new__(
+        cls, pools: Iterable[IPPool], wrong: Mapping[str, str] | None = None, lost: CorruptRecord | None = None
+    ) -> PoolsRead:
+        made = super().__new__(cls, pools)
+        made.wrong, made.lost = wrong or {}, lost
+        return made
 
 
-def unreadable_pool(name: str, document: JSON, why: str) -> UnreadablePool | None:
-    """None if its network cannot be read either. It has no blocks, and counts as the oldest pool."""
+def unreadable_pool(name: str, document: JSON) -> IPPool | None:
+    """A pool of which only the network can be read: it has no blocks. None if that cannot be read either."""
     spec = document.get("spec") if isinstance(document, Mapping) else None
     text = spec.get("cidr") if isinstance(spec, Mapping) else None
     cidr = _parse_cidr(text) if isinstance(text, str) else None
-    return None if cidr is None else UnreadablePool(Metadata(name), cidr, 0, why=why)
+    return None if cidr is None else IPPool(Metadata(name), cidr, _UNREADABLE)
 
 
 def select_pools(
@@ -64,13 +68,13 @@ def select_pools(
     """
     of_family = [pool for pool in pools if pool.cidr.version == family]
     usable = sorted((p for p in of_family if is_usable(p, of_family)), key=lambda p: p.metadata.name)
+    reasons = pools.wrong if isinstance(pools, PoolsRead) else {}
     if explicit:
-        named = {pool.cidr: pool for pool in (_find_pool(text, usable, pools, family) for text in explicit)}
+        named = {pool.cidr: pool for pool in (_find_pool(text, usable, pools, family, reasons) for text in explicit)}
         return _serving(tuple(named.values()), use)
-    unreadable = (pool for pool in of_family if isinstance(pool, UnreadablePool))
-    wrong: NoPool | CorruptRecord | None = next((_cannot_read(pool) for pool in unreadable), None)
-    if wrong is None and isinstance(pools, PoolsRead):
-        wrong = pools.lost
+    lost = pools.lost if isinstance(pools, PoolsRead) else None
+    unreadable = (pool for pool in of_family if _is_unreadable(pool))
+    wrong: NoPool | CorruptRecord | None = next((_cannot_read(pool, reasons) for pool in unreadable), lost)
     if not usable:
         raise wrong or NoPool(f"cannot find a qualified ippool: no IPv{family} pool exists that is enabled")
     selecting = []
@@ -93,14 +97,19 @@ def is_usable(pool: IPPool, pools: Iterable[IPPool]) -> bool:
 def overlapped(pool: IPPool, pools: Iterable[IPPool]) -> IPPool | None:
     """An older pool that covers some of the same addresses with another block size: both would assign them."""
     for other in pools:
-        comes_first = isinstance(other, UnreadablePool) or _is_older(other, pool)
+        comes_first = _is_unreadable(other) or _is_older(other, pool)
         if other.block_size != pool.block_size and comes_first and other.cidr.overlaps(pool.cidr):
             return other
     return None
 
 
-def _cannot_read(pool: UnreadablePool) -> CorruptRecord:
-    return CorruptRecord(f"cannot use IPPool {pool.metadata.name}: {pool.why}")
+def _is_unreadable(pool: IPPool) -> bool:
+    return pool.block_size == _UNREADABLE
+
+
+def _cannot_read(pool: IPPool, reasons: Mapping[str, str]) -> CorruptRecord:
+    name = pool.metadata.name
+    return CorruptRecord(f"cannot use IPPool {name}: {reasons.get(name, 'it cannot be read')}")
 
 
 def _is_older(pool: IPPool, than: IPPool) -> bool:
@@ -115,7 +124,9 @@ def _serving(pools: tuple[IPPool, ...], use: str) -> tuple[IPPool, ...]:
     return serving
 
 
-def _find_pool(text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], family: int) -> IPPool:
+def _find_pool(
+    text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], family: int, reasons: Mapping[str, str]
+) -> IPPool:
     """The usable pool with this CIDR or name."""
     wanted = _parse_cidr(text)
     if wanted is None:
@@ -131,11 +142,11 @@ def _find_pool(text: str, usable: Sequence[IPPool], pools: Sequence[IPPool], fam
     for pool in pools:
         if pool.cidr != wanted:
             continue
-        if isinstance(pool, UnreadablePool):
-            raise _cannot_read(pool)
+        if _is_unreadable(pool):
+            raise _cannot_read(pool, reasons)
         other = overlapped(pool, pools)
-        if isinstance(other, UnreadablePool):
-            raise _cannot_read(other)
+        if other is not None and _is_unreadable(other):
+            raise _cannot_read(other, reasons)
         if other is not None:
             raise NoPool(
                 f"cannot use IPPool {pool.metadata.name}: it overlaps IPPool {other.metadata.name} ({other.cidr}), "

@@ -15,7 +15,7 @@ from typing import Protocol
 from cni_calico.datastore.interface import Datastore, Listing, Versioned, has_transactions
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
-from cni_calico.ipam.pools import NodeFacts, PoolsRead, UnreadablePool, unreadable_pool
+from cni_calico.ipam.pools import NodeFacts, PoolsRead, unreadable_pool
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import (
     AffinityKey,
@@ -128,7 +128,8 @@ class DirectView:
         """One that cannot be read spoils no other. Raises CorruptRecord if none can be read."""
         listing = self._store.list(ResourceList("IPPool"), deadline)
         readable: list[IPPool] = []
-        wrong: list[UnreadablePool] = []
+        wrong: list[IPPool] = []
+        reasons: dict[str, str] = {}
         lost, first = _unreadable(listing), None
         for item in listing.items:
             key = _resource_key(item.key)
@@ -136,16 +137,15 @@ class DirectView:
                 readable.append(codec.decode_pool(key, item.value))
             except CorruptRecord as e:
                 first = first or e
-                pool = unreadable_pool(key.name, item.value, e.message)
+                pool = unreadable_pool(key.name, item.value)
                 if pool is None:
                     lost = lost or e
                 else:
                     wrong.append(pool)
+                    reasons[key.name] = e.message
         if not readable and (error := first or lost) is not None:
             raise error
-        found = PoolsRead([*readable, *wrong])
-        found.lost = lost
-        return found
+        return PoolsRead([*readable, *wrong], reasons, lost)
 
     def reservations(self, deadline: Deadline) -> Sequence[IPReservation]:
         items = self._all(ResourceList("IPReservation"), deadline)

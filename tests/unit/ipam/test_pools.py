@@ -145,29 +145,28 @@ WRONG = {"spec": {"cidr": "10.2.1.0/24", "blockSize": "big"}}
 
 
 def test_no_other_pool_gives_the_addresses_of_one_that_cannot_be_read():
-    unreadable = unreadable_pool("wrong", WRONG, "spec.blockSize is no number")
+    unreadable, why = unreadable_pool("wrong", WRONG), {"wrong": "spec.blockSize is no number"}
     assert unreadable is not None
     apart, inside = pool("apart", "10.3.0.0/16"), pool("inside", "10.2.1.128/25")
-    assert names(select_pools([unreadable, apart, inside], family=4, node=NODE)) == ["apart"]
+    assert names(select_pools(PoolsRead([unreadable, apart, inside], why), family=4, node=NODE)) == ["apart"]
     with pytest.raises(CorruptRecord, match=r"cannot use IPPool wrong: spec\.blockSize is no number"):
-        select_pools([unreadable, inside], family=4, node=NODE)
+        select_pools(PoolsRead([unreadable, inside], why), family=4, node=NODE)
     for asked in ("10.2.1.0/24", "10.2.1.128/25"):
         with pytest.raises(CorruptRecord, match="cannot use IPPool wrong"):
-            select_pools([unreadable, apart, inside], family=4, node=NODE, explicit=[asked])
+            select_pools(PoolsRead([unreadable, apart, inside], why), family=4, node=NODE, explicit=[asked])
 
 
 def test_a_pool_whose_network_is_not_known_is_named_where_no_other_is_left():
-    pools = PoolsRead([pool("six", "fd00::/64")])
-    pools.lost = CorruptRecord("cannot read IPPool wrong: it ends too early")
+    lost = CorruptRecord("cannot read IPPool wrong: it ends too early")
+    pools = PoolsRead([pool("six", "fd00::/64")], lost=lost)
     assert names(select_pools(pools, family=6, node=NODE)) == ["six"]
     with pytest.raises(CorruptRecord, match="cannot read IPPool wrong"):
         select_pools(pools, family=4, node=NODE)
-    pools = PoolsRead([pool("other", "10.0.0.0/16", node_selector="zone == 'east'")])
-    pools.lost = CorruptRecord("cannot read IPPool wrong: it ends too early")
+    pools = PoolsRead([pool("other", "10.0.0.0/16", node_selector="zone == 'east'")], lost=lost)
     with pytest.raises(CorruptRecord, match="cannot read IPPool wrong"):
         select_pools(pools, family=4, node=NODE)
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": 7}, {"spec": {"cidr": 7}}, {"spec": {"cidr": "10.0.0.0/99"}}])
 def test_a_pool_without_a_network_says_nothing(document):
-    assert unreadable_pool("wrong", document, "") is None
+    assert unreadable_pool("wrong", document) is None
