@@ -189,3 +189,18 @@ def test_an_interface_of_others() -> None:
             with pytest.raises(KernelError, match=r"of kind bridge and not WireGuard's"):
                 ns.call(_in_kernel, method, "cct-foreign", *arguments)
         assert ns.link("cct-foreign") == before
+
+
+@pytest.mark.netns
+@pytest.mark.kernel("wireguard")
+def test_a_change_that_fails_is_done_again() -> None:
+    """Also one that the kernel has carried out, and whose answer is lost: ``netlink.wireguard-set``."""
+    change = WireguardChange(private_key=OWN, peers=(PeerChange(KEYS[0], endpoint=PLACE),))
+    with namespace("wg") as ns:
+        ns.call(_in_kernel, "ensure_link", "cct-again", 1420, ())
+        for when in ("before", "after"):
+            with pytest.raises(KernelError):
+                ns.call(_in_kernel, "change_device", "cct-again", change, fault=f"netlink.wireguard-set:{when}:1:fail")
+            ns.call(_in_kernel, "change_device", "cct-again", change)
+            [peer] = ns.call(_in_kernel, "read_device", "cct-again").peers
+            assert (peer.public_key, peer.endpoint) == (KEYS[0], PLACE)

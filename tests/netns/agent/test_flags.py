@@ -268,10 +268,11 @@ def test_the_time_of_a_shutdown(node_that_started: Node) -> None:
     assert not elsewhere.exists()
 
 
-def test_a_felixconfiguration_that_selects_nodes_is_named(node_that_started: Node) -> None:
-    spec = {"nodeSelector": "has(rack)", "logSeverityScreen": "Debug"}
-    node_that_started.store.put(Resource("FelixConfiguration", Metadata("racks"), spec))
-    node_that_started.run("-felix")
-    until(
-        lambda: "nodeSelector of FelixConfiguration racks is not supported" in node_that_started.log(), "it says so", 30
-    )
+def test_a_felixconfiguration_that_selects_nodes_is_used_by_those(node_that_started: Node) -> None:
+    """And by its name if a parameter of it cannot be used."""
+    for name, selector in (("racks", "!has(rack)"), ("others", "has(rack)")):
+        spec = {"nodeSelector": selector, "noSuchParameter": name}
+        node_that_started.store.put(Resource("FelixConfiguration", Metadata(name), spec))
+    node_that_started.run("-felix").until_applied()
+    until(lambda: "of FelixConfiguration racks" in node_that_started.log(), "it says so", 30)
+    assert "of FelixConfiguration others" not in node_that_started.log()
