@@ -46,8 +46,9 @@ class Column:
 
 
 def inherited(sources: Iterable[str]) -> frozenset[str]:
-    """The names of classes of which others are made, in some module. A dataclass can only be made of a dataclass."""
-    bases = (base for source in sources for node in _classes(ast.parse(source)) for base in node.bases)
+    """The names of classes of which dataclasses are made, in some module: they have to be dataclasses, too."""
+    made = (node for source in sources for node in _classes(ast.parse(source)) if _dataclass_options(node) is not None)
+    bases = (base for node in made for base in node.bases)
     return frozenset(ast.unparse(base).rpartition(".")[2] for base in bases)
 
 
@@ -55,7 +56,7 @@ def expand(source: str, bases: Collection[str] = ()) -> ast.Module:
     """The module with everything expanded that can be; line numbers are the source's. ``bases``: see ``inherited``."""
     tree = ast.parse(source)
     drop_types(tree)
-    here = inherited([source])
+    here = {base.id for node in _classes(tree) for base in node.bases if isinstance(base, ast.Name)}
     for node in _classes(tree):
         if (options := _dataclass_options(node)) is not None:
             plain = node.name not in here and node.name not in bases and _is_plain(node, options)
