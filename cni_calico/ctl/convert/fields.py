@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cni_calico.directories import RUN_DIR, STATE_DIR
+
 USED, STORED, WITHOUT, REFUSED = "values", "stored already", "no effect", "refused"
 
 
@@ -98,8 +100,8 @@ FIELDS = (
     _used("nodeUpdateStrategy", "`node.updateStrategy`"),
     _without("flexVolumePath", _HTTP),
     _without("kubeletVolumePluginPath", _HTTP),
-    _refused("calicoRunHostPath", "the agent's files are there: leave the field out", "/var/run/calico"),
-    _refused("calicoLibHostPath", "the agent's files are there: leave the field out", "/var/lib/calico"),
+    _refused("calicoRunHostPath", "the agent's files are there: leave the field out", RUN_DIR),
+    _refused("calicoLibHostPath", "the agent's files are there: leave the field out", STATE_DIR),
     _refused(
         "certificateManagement",
         "certificates are not requested from the cluster: leave the field out; the relays' are "

@@ -152,7 +152,6 @@ def test_felix_parameters_that_are_unknown_or_wrong(agent_node: Node) -> None:
     agent_node.more = {
         "FELIX_VXLANPORT": "99999",
         "FELIX_NOSUCHTHING": "1",
-        "FELIX_OPENSTACKREGION": "one",
         "FELIX_IPV6SUPPORT": "perhaps",
     }
     agent_node.run().until_ready()
@@ -161,7 +160,6 @@ def test_felix_parameters_that_are_unknown_or_wrong(agent_node: Node) -> None:
     for text in (
         "FELIX_VXLANPORT='99999' is not used: expected a whole number",
         "FELIX_NOSUCHTHING is unknown",
-        "FELIX_OPENSTACKREGION='one': OpenStack's regions are not supported",
         "FELIX_IPV6SUPPORT='perhaps' is not used",
         "vxlanMTU of FelixConfiguration default='big' is not used",
         "bogus of FelixConfiguration default is unknown",
