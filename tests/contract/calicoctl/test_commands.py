@@ -38,6 +38,12 @@ EXPECTED = {
     "kind": "PolicyTest",
     "expectations": [{"from": "10.1.2.3", "to": "10.1.2.4", "port": 80, "expect": "allowed"}],
 }
+INSTALLATION = {
+    "apiVersion": "operator.tigera.io/v1",
+    "kind": "Installation",
+    "metadata": {"name": "default"},
+    "spec": {},
+}
 POOL = HEAD | {"kind": "IPPool", "metadata": {"name": "p"}, "spec": {"cidr": "10.9.0.0/24"}}
 
 # what follows each command so that it has something to do
@@ -92,7 +98,7 @@ PATHS = ["custom-columns=A:.metadata.name", "jsonpath={{.metadata.name}}", "json
 SAID = ["table", "json", "yaml", "jsonpath={{$}}", "jsonpath-as-json={{$}}"]
 SAYING = (
     *("ipam show", "policy explain", "policy show", "node status", "cluster status", "cluster check", "version"),
-    *("show", "node checksystem", "datastore check"),
+    *("show", "node checksystem", "datastore check", "policy rights"),
 )
 VALUES = {
     "--config": ["{config}"],
@@ -127,6 +133,7 @@ VALUES = {
     "--focus-nodes": ["n"],
     "--last": ["5"],
     "--first": ["5"],
+    "--group": ["developers"],
     "--from-label": ["app"],
     "--to-label": ["app=web"],
     "--label": ["app=web"],
@@ -172,6 +179,8 @@ OWN_VALUES = {
     ("policy recommend", "--kind"): ["NetworkPolicy", "StagedNetworkPolicy"],
     ("policy replay", "--without"): ["NetworkPolicy/space/p"],
     ("datastore migrate import", "--filename"): ["{export}"],
+    ("datastore migrate import", "--dry-run"): ["server"],
+    ("installation convert", "--filename"): ["{installation}"],
 }
 PREPARED = {
     "create": ["delete networkset new -n space --skip-not-exists"],
@@ -274,10 +283,13 @@ def expected(name, option, argv, space):
             "validate",
             "completion",
             "datastore etcd-roles",
+            "installation convert",
         )
         return (2 if name in WITH_TROUBLE else 1) if unreachable else expected(name, "", argv[:-2], space)
     if (name, option) in REFUSED or name in IN_TROUBLE:
         return 2
+    if name == "policy rights" and not space.address.startswith("kubernetes"):
+        return 1  # rights are Kubernetes'
     if name in ALWAYS_FAILING or (name, option) in FAILING:
         return 1
     return 0
@@ -374,6 +386,7 @@ def write_files(space, tmp_path):
         "policies": json.dumps(POLICY),
         "workloads": json.dumps({"apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpointList", "items": []}),
         "flows": "",
+        "installation": json.dumps(INSTALLATION),
         "expectations": json.dumps(EXPECTED),
         "kubeconfig": kubeconfig_of(space.address),
     }
