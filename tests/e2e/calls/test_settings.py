@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import multiprocessing
 import os
 import socket
 import threading
@@ -51,6 +52,18 @@ def meanwhile(work: Callable[[], None], may_go: threading.Event | None = None) -
             may_go.set()
         thread.join()
     assert not failed, failed
+
+
+@contextmanager
+def process_beside(work: Callable[[], None]) -> Iterator[None]:
+    """``work`` in a process: what a thread holds of the datastore's locks when a call is forked, nobody gives back."""
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    try:
+        yield
+    finally:
+        process.join()
+    assert process.exitcode == 0
 
 
 def write_once(started: threading.Event, path: Path, text: str) -> None:
@@ -426,7 +439,7 @@ def test_policy_that_comes_while_waiting(node: Node, pod_ns: Namespace) -> None:
     status.mkdir()
     file = status / "cni default%2Fc1 eth0"
     file.write_text(json.dumps(status_fields("calic1", "02:00:00:00:00:01", [])))  # of a former start
-    with meanwhile(partial(write_once_recorded, node, file)):
+    with process_beside(partial(write_once_recorded, node, file)):
         added(node, "c1", pod_ns, policy_setup_timeout_seconds=20, endpoint_status_dir=str(status))
     assert "is not known to be in force" not in log_of(node)
 
