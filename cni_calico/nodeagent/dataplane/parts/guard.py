@@ -56,10 +56,8 @@ class EncryptionGuard:
         same = script == self._applied
         if same and (not full or nft.read_table(FAMILY, TABLE, deadline) == self._seen):
             return
-        if not self._files.exists(self._required):
-            self._files.make_directory(self._required.rpartition("/")[0])
-            self._files.write_atomic(self._required, b"", 0o644)
-        if wanted.partial and not self._applied and nft.has_table(FAMILY, TABLE, deadline):
+        unwritten = self._require()
+        if wanted.partial and self._guard is None and nft.has_table(FAMILY, TABLE, deadline):
             return  # an earlier run's knows more than can be read now
         if not nft.usable(deadline):
             raise KernelError("nftables is not installed, or this kernel has none of it")
@@ -69,13 +67,28 @@ class EncryptionGuard:
         if not self._files.exists(self._standing):
             self._files.write_atomic(self._standing, b"", 0o644, durable=False)
         done.changed.append(f"{'repaired' if same else 'set'} the guard of encryption")
+        if unwritten is not None:
+            raise unwritten
+
+    def _require(self) -> OSError | None:
+        """Why it could not be written that the guard is required; the guard must not wait for that."""
+        if self._files.exists(self._required):
+            return None
+        try:
+            self._files.make_directory(self._required.rpartition("/")[0])
+            self._files.write_atomic(self._required, b"", 0o644)
+        except OSError as e:
+            return e
+        return None
 
     def _remove(self, deadline: Deadline, done: Pass) -> None:
         if self._files.exists(self._required) or self._applied:
             from cni_calico.nodeagent.dataplane.encryption.guard import render_guard
 
-            nft.apply_script(render_guard(None), deadline)
-            for path in (self._required, self._standing):
+            # without nftables there was none, unless it is said to stand
+            if nft.usable(deadline) or self._files.exists(self._standing):
+                nft.apply_script(render_guard(None), deadline)
+            for path in (self._standing, self._required):  # the last one has an agent that starts finish this
                 self._files.remove(path)
             self._applied, self._guard = "", None
             done.changed.append("removed the guard of encryption: it is not mandatory any more")

@@ -90,6 +90,63 @@ def test_where_it_cannot_stand_pods_wait(guarded_host: Host) -> None:
     assert guarded_host.files() == (True, True)
 
 
+def test_where_it_could_not_stand_it_goes_all_the_same(guarded_host: Host) -> None:
+    """Or no pod of a host without nftables could start ever after."""
+    guarded_host.usable = False
+    with pytest.raises(KernelError):
+        guarded_host.apply(ON)
+    assert guarded_host.apply(OFF).changed and guarded_host.files() == (False, False)
+    assert guarded_host.applied == 0
+
+
+def test_it_stands_although_that_it_has_to_cannot_be_written(guarded_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "lib").write_text("no directory")
+    with pytest.raises(OSError, match="lib"):
+        guarded_host.apply(ON)
+    assert guarded_host.table and guarded_host.files() == (False, True)
+    (tmp_path / "lib").unlink()
+    guarded_host.apply(ON)
+    assert guarded_host.files() == (True, True)
+
+
+def test_going_is_finished_after_a_crash(guarded_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that says that it stands would be believed when it is required again."""
+    guarded_host.apply(ON)
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Files, "remove", _fail_after(1))
+        with pytest.raises(OSError, match="crash"):
+            guarded_host.apply(OFF)
+    assert guarded_host.files() == (True, False)
+    guarded_host.restart()
+    guarded_host.apply(OFF)
+    assert guarded_host.files() == (False, False)
+
+
+def _fail_after(calls: int) -> Any:
+    remove, left = Files.remove, [calls]
+
+    def failing(files: Files, path: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError("crash")
+        remove(files, path)
+
+    return failing
+
+
+def test_what_failed_while_records_cannot_be_read_is_tried_again(guarded_host: Host) -> None:
+    """The table is this run's, and not all that has to be in it is."""
+    guarded_host.apply(ON)
+    more = Desired(guard=DesiredGuard((), ("cali",), (((20, 29),), ()), partial=True))
+    guarded_host.usable = False
+    for _ in range(2):
+        with pytest.raises(KernelError):
+            guarded_host.apply(more)
+    guarded_host.usable = True
+    guarded_host.apply(more)
+    assert "0.0.0.1-0.0.0.9, 0.0.0.20-0.0.0.29" in guarded_host.table
+
+
 def test_an_earlier_runs_table_is_not_replaced_by_one_that_knows_less(guarded_host: Host) -> None:
     partial = Desired(guard=DesiredGuard((), (), (((1, 2),), ()), partial=True))
     guarded_host.table = "of an earlier run"
