@@ -51,8 +51,9 @@ class Desired:
     """``routes_enabled`` False: routes are left alone. ``mtu`` is for workloads (/var/lib/calico/mtu), 0: unknown.
 
     ``additive``: tunnel devices, their neighbours and the routes to other nodes are added and changed, none is removed.
+    ``encryption``: without families that may only seem disabled, because parameters cannot be read.
     ``held``: devices that have to wait: if they are there, they are left as they are.
-    ``guard_is_off``: it was read that encryption is not mandatory.
+    ``guard_is_off``: it was read that encryption is not mandatory, also that nothing else selects this node.
     ``lacking``: by device name, why a tunnel device that a pool asks for cannot be described yet.
     """
 
@@ -112,6 +113,7 @@ def desired_state(
             entries |= vteps
     encryption: tuple[DesiredEncryption, ...] = ()
     guard = None
+    unread = snapshot.unread_of("FelixConfiguration")
     if felix.wireguard_strict:
         from cni_calico.nodeagent.dataplane.encryption.guard import desired_guard
 
@@ -119,7 +121,8 @@ def desired_state(
     if not unknown and concerns(felix, own, {interface.name for interface in interfaces}):
         from cni_calico.nodeagent.dataplane.encryption.desired import desired_encryption
 
-        encryption = tuple(desired_encryption(snapshot, interfaces, felix, family) for family in (4, 6))
+        each = (desired_encryption(snapshot, interfaces, felix, family) for family in (4, 6))
+        encryption = tuple(one for one in each if one.enabled or not unread)
     return Desired(
         devices=devices,
         routes=frozenset(routes),
@@ -137,7 +140,7 @@ def desired_state(
         bandwidth=bandwidth,
         encryption=encryption,
         guard=guard,
-        guard_is_off=not felix.wireguard_strict and not snapshot.unread_of("FelixConfiguration"),
+        guard_is_off=not felix.wireguard_strict and own is not None and not unread,
     )
 
 

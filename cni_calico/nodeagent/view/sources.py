@@ -32,7 +32,7 @@ from cni_calico.model.documents.codec import (
     decode_resource,
     encode_pool,
 )
-from cni_calico.model.keys import FELIX_DEFAULT, Key, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.keys import Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import Address, IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
@@ -274,8 +274,10 @@ class Sources:
 
     def _unread(self) -> frozenset[Key]:
         fabric: tuple[Cache[Any], ...] = (self._nodes, self._own, self._pools, self._endpoints)
-        settings = (FELIX_DEFAULT, felix_of_node(self.node))
-        unread = self._kept.unread(self._felix).intersection(settings)
+        # also one of any other name: what cannot be read may select this node
+        own = felix_of_node(self.node)
+        settings = (key for key in self._kept.unread(self._felix) if isinstance(key, ResourceKey))
+        unread = frozenset(key for key in settings if key == own or not key.name.startswith("node."))
         return unread.union(self._blocks.unread(), *(self._kept.unread(cache) for cache in fabric))
 
     def wait_synced(self, deadline: Deadline) -> None:

@@ -390,3 +390,24 @@ def test_a_block_is_reduced_to_what_routing_needs():
     assert reduce_block(full) == block("10.65.1.0/29", "n1", n2="10.65.1.1")
     assert reduce_block(replace(full, deleted=True)) is None
     assert reduce_block(replace(full, affinity="virtual:load-balancer")).node is None
+
+
+# -- encryption -------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_that_cannot_be_read_take_no_encryption_away():
+    interfaces = (*INTERFACES, HostInterface(10, "wireguard.cali", True, 1440, kind="wireguard"))
+    found = state(snapshot(PLAIN), interfaces=interfaces)
+    assert [one.enabled for one in found.encryption] == [False, False] and found.guard_is_off
+    unread = frozenset({ResourceKey("FelixConfiguration", "default")})
+    found = state(replace(snapshot(PLAIN), unread=unread), interfaces=interfaces)
+    assert not found.encryption and not found.guard_is_off
+    enabled = replace(FELIX, wireguard_enabled=True)  # by a variable
+    found = state(replace(snapshot(PLAIN), unread=unread), enabled, interfaces=interfaces)
+    assert [one.family for one in found.encryption] == [4]
+
+
+def test_without_its_node_it_is_not_known_that_encryption_is_not_mandatory():
+    """What selects the node by labels may say so."""
+    others = {name: each for name, each in NODES.items() if name != "n1"}
+    assert not state(snapshot(PLAIN, nodes=others)).guard_is_off
