@@ -81,6 +81,8 @@ class Wireguard:
             done.refused.append(f"IPv{desired.family} encryption is not in force: {desired.impossible}")
             done.public_keys[desired.family] = b""
             return
+        if desired.address is None:
+            done.refused.append(f"IPv{desired.family} encryption is not in force: this node has no address for it yet")
         self._drop_former(desired, family, deadline, done)
         if family.settled == desired and not full:
             done.public_keys[desired.family] = family.key
@@ -99,7 +101,7 @@ class Wireguard:
             door.change_device(desired.name, steps.change, deadline)
             done.changed.append(f"changed {len(steps.change.peers)} peers of {desired.name}")
         failed = _apply_routes(steps.routes, present, desired, desired.table, deadline, done)
-        self._keep_hosts(desired, steps.host_routes, deadline, done)
+        failed = self._keep_hosts(desired, steps.host_routes, deadline, done) or failed
         if steps.removals is not None and not failed:
             door.change_device(desired.name, steps.removals, deadline)
             done.changed.append(f"removed {len(steps.removals.peers)} peers of {desired.name}")
@@ -110,8 +112,6 @@ class Wireguard:
                 f"node {node} has not answered WireGuard for 10 s: its packets are sent encrypted all the same; is UDP "
                 f"port {desired.port} open between the nodes?"
             )
-        if desired.address is None:
-            done.refused.append(f"IPv{desired.family} encryption is not in force: this node has no address for it yet")
         if desired.address is not None or desired.mandatory:
             self._ensure_rule(desired, family, deadline, done)
         if steps.waiting:
@@ -155,23 +155,24 @@ class Wireguard:
 
     def _keep_hosts(
         self, desired: DesiredEncryption, routes: frozenset[HostRoute], deadline: Deadline, done: Pass
-    ) -> None:
-        """What pods of this node send to other nodes' own addresses: a table that only they ask."""
+    ) -> bool:
+        """What pods of this node send to other nodes' own addresses: a table that only they ask. Whether it failed."""
         table, family = desired.host_table, desired.family
         if not table:
-            return
+            return False
         there = [rule for rule in routing_rules.read_rules(family, deadline) if rule.table == table and rule.source]
         wanted = (
             {RoutingRule(family, desired.priority - 1, table, source=one) for one in desired.own} if routes else set()
         )
         present = host_routes.read_host_routes(deadline, table=table, families=(family,))
-        _apply_routes(routes, present, desired, table, deadline, done)
+        failed = _apply_routes(routes, present, desired, table, deadline, done)
         for rule in sorted(wanted.difference(there), key=str):
             routing_rules.ensure_rule(rule, deadline)
             done.changed.append(f"added routing rule {rule}")
         for rule in set(there) - wanted:
             routing_rules.remove_rule(rule, deadline)
             done.changed.append(f"removed routing rule {rule}")
+        return failed
 
     def _drop_former(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> None:
         """Devices of this agent's under other names."""

@@ -48,6 +48,7 @@ class Host:
         self.rules = [OTHERS]
         self.scripts: list[str] = []
         self.now = 100.0
+        self.failing: set[int] = set()  # tables whose routes cannot be set
         for name in ("read_device", "ensure_link", "change_device", "remove_device"):
             monkeypatch.setattr(door, name, getattr(self.wireguard, name))
         monkeypatch.setattr(host_routes, "read_host_routes", self._read)
@@ -71,6 +72,8 @@ class Host:
         return [route for route in self.tables[table] if route.dst.version in families]
 
     def _apply(self, add: Any, remove: Any, deadline: Deadline, *, table: int) -> list[Any]:
+        if table in self.failing:
+            return [(route, KernelError("cannot add route")) for route in add]
         routes = self.tables[table]
         routes -= {route for route in routes if route.dst in {one.dst for one in add}} | set(remove)
         routes |= set(add)
@@ -127,10 +130,24 @@ def test_pods_reach_other_nodes_through_the_tunnel(wireguard_host: Host) -> None
     assert not wireguard_host.tables[2] and not any(rule.source for rule in wireguard_host.rules)
 
 
+def test_routes_to_other_nodes_that_failed_are_tried_again(wireguard_host: Host) -> None:
+    wanted = replace(WANTED, host_table=2, peers=(replace(peer(), hosts=frozenset((ip_network("10.0.0.2/32"),))),))
+    wireguard_host.failing.add(2)
+    wireguard_host.apply(wanted)
+    wireguard_host.wireguard.shake(NAME, key(2), 50)
+    for _ in range(2):
+        assert wireguard_host.apply(wanted).failed == ["cannot add route"]
+    wireguard_host.failing.clear()
+    assert not wireguard_host.apply(wanted).failed and wireguard_host.tables[2]
+
+
 def test_no_rule_without_an_address(wireguard_host: Host) -> None:
     """Packets of this host would have an address that nobody answers."""
     done = wireguard_host.apply(replace(WANTED, address=None))
     assert RULE not in wireguard_host.rules and "no address for it yet" in done.refused[0]
+    wireguard_host.now += 10
+    for _ in range(2):  # as long as there is none, whether or not anything is done
+        assert wireguard_host.apply(replace(WANTED, address=None)).refused == done.refused
     wireguard_host.apply(WANTED)
     assert RULE in wireguard_host.rules
 
