@@ -50,7 +50,7 @@ class Wireguard:
     def __init__(self, log: Log, now: Callable[[], float]) -> None:
         self._log, self._now = log, now
         self._families: dict[int, _Family] = {}
-        self._way = ""  # the script that was applied last
+        self._way: str | None = None  # the script that was applied last, "": the table is not there; None: not known
         self._way_read: Any = None
 
     def wants(self, changed: Collection[str]) -> bool:
@@ -70,7 +70,9 @@ class Wireguard:
                 done.refused.append(f"IPv{one.family} encryption is not in force: {_explained(e)}")
                 if door.is_unsupported(e) or e.errno in (EEXIST, EPERM):
                     done.public_keys[one.family] = b""  # others would send what nobody here can read
-        self._keep_way([one for one in desired.encryption if one.enabled and not one.impossible], deadline, done, full)
+        if desired.encryption or self._way:
+            ways = [one for one in desired.encryption if one.enabled and not one.impossible]
+            self._keep_way(ways, deadline, done, full)
 
     # -- a family that is enabled -------------------------------------------------------------------------------------
 
@@ -219,9 +221,11 @@ class Wireguard:
     # -- both ---------------------------------------------------------------------------------------------------------
 
     def _keep_way(self, families: list[DesiredEncryption], deadline: Deadline, done: Pass, full: bool) -> None:
+        if self._way is None and not families and not nft.has_table(FAMILY, TABLE, deadline):
+            self._way = ""  # nor did an earlier run leave one
         script = render_way(families)
         same = script == self._way
-        if (same and not full) or (not families and not self._way):
+        if (same and not full) or (not families and self._way == ""):
             return
         if not nft.usable(deadline):
             done.failed.append("cannot clamp TCP's segments: nftables is not installed, or the kernel has none")

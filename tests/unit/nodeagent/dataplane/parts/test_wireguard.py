@@ -60,8 +60,12 @@ class Host:
         monkeypatch.setattr(routing_rules, "remove_rule", lambda rule, deadline: self.rules.remove(rule))
         monkeypatch.setattr(sysctl, "ensure", lambda *_: None)
         monkeypatch.setattr(nft, "usable", lambda deadline: True)
+        monkeypatch.setattr(nft, "has_table", lambda *_: "chain" in "".join(self.scripts[-1:]))
         monkeypatch.setattr(nft, "read_table", lambda *_: self.scripts[-1:])
         monkeypatch.setattr(nft, "apply_script", lambda script, deadline: self.scripts.append(script))
+        self.restart()
+
+    def restart(self) -> None:
         self.part = Encryption(SILENT, lambda: self.now)
 
     @property
@@ -229,6 +233,18 @@ def test_disabled_in_its_order(wireguard_host: Host) -> None:
     assert not wireguard_host.wireguard.devices and not wireguard_host.routes and wireguard_host.rules == [OTHERS]
     assert "delete table" in wireguard_host.scripts[-1] and "chain" not in wireguard_host.scripts[-1]
     assert not wireguard_host.apply(off).changed
+
+
+def test_disabled_by_a_new_start(wireguard_host: Host) -> None:
+    """As a variable of the agent is changed."""
+    wireguard_host.settle()
+    wireguard_host.restart()
+    off = replace(WANTED, enabled=False, peers=(), own=frozenset())
+    wireguard_host.apply(off)
+    wireguard_host.now += 10
+    wireguard_host.apply(off)
+    assert not wireguard_host.wireguard.devices and not wireguard_host.routes and wireguard_host.rules == [OTHERS]
+    assert "chain" not in wireguard_host.scripts[-1] and len(wireguard_host.scripts) == 2
 
 
 def test_enabled_again_meanwhile(wireguard_host: Host) -> None:
