@@ -56,8 +56,8 @@ class DesiredPeer:
 @dataclass(frozen=True, slots=True)
 class DesiredEncryption:
     """One family. ``enabled`` False: what is there of it goes. ``impossible``: why this node cannot encrypt at all, ""
-    if it can. ``address`` None: it has none yet. ``renew``: this node's key that is to be replaced, as text.
-    ``found``: the device as it is, so that a change of it by others is one of this value.
+    if it can. ``address`` None: it has none yet. ``told``: the key that this node's Node has, ``renew``: the same if it
+    is to be replaced; as text. ``found``: the device as it is, so that a change of it by others is one of this value.
     ``host_table``: for what this node's pods send to other nodes' own addresses, 0: there is none.
     ``mandatory``: what is not encrypted does not go; ``prohibited``: the networks of which that is told to the sender.
 
@@ -82,6 +82,7 @@ class DesiredEncryption:
     plain_networks: frozenset[Network] = frozenset()
     own: frozenset[Network] = frozenset()
     impossible: str = ""
+    told: str = ""
     renew: str = ""
     mandatory: bool = False
     prohibited: frozenset[Network] = frozenset()
@@ -112,6 +113,7 @@ def desired_encryption(
         priority=felix.wireguard_priority,
         keepalive_s=felix.wireguard_keepalive_s,
         threading=felix.wireguard_threading,
+        told="" if snapshot.own is None else published_key(snapshot.own, family),
         partial=snapshot.incomplete,
         found=next((one for one in interfaces if one.name == settings.name), None),
     )
@@ -143,7 +145,7 @@ def desired_encryption(
     plain_networks: set[Network] = set()
     for name in sorted(networks.keys() - {snapshot.node}):
         node = snapshot.nodes.get(name)
-        found = _peer(name, node, family, settings.port, keys, published_key(own, family))
+        found = _peer(name, node, family, settings.port, keys, basis.told)
         if isinstance(found, str):
             plain[name] = found
             if not felix.wireguard_strict or name in felix.wireguard_exempt:
@@ -164,7 +166,7 @@ def desired_encryption(
         own=frozenset(networks.get(snapshot.node, ())),
         mandatory=bool(felix.wireguard_strict),
         prohibited=frozenset(mandatory_networks(snapshot, family)) if felix.wireguard_strict else frozenset(),
-        renew=rotation_of(own, family) and published_key(own, family),
+        renew=rotation_of(own, family) and basis.told,
         problems=tuple(problems),
     )
 

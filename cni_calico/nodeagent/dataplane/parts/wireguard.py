@@ -90,6 +90,7 @@ class Wireguard:
             done.public_keys[desired.family] = family.key
             return
         family.settled = None
+        self._require_ours(desired, family, deadline)
         addresses = () if desired.address is None else (desired.address,)
         done.changed += door.ensure_link(desired.name, desired.mtu, addresses, deadline)
         family.names.add(desired.name)
@@ -120,6 +121,15 @@ class Wireguard:
             done.pending += len(steps.waiting)
         elif not failed:
             family.settled = desired
+
+    def _require_ours(self, desired: DesiredEncryption, family: _Family, deadline: Deadline) -> None:
+        device = None if desired.name in family.names else door.read_device(desired.name, deadline)
+        if device is not None and device.public_key and not is_ours(device, desired):
+            raise KernelError(
+                f"cannot use {desired.name}: it has the key {described_key(device.public_key)}, which nobody here gave "
+                "it; it is left as it is",
+                errno=EEXIST,
+            )
 
     def _settings(self, desired: DesiredEncryption, deadline: Deadline, done: Pass) -> WireguardDevice:
         """The device with a key, its port and its mark."""
@@ -190,7 +200,8 @@ class Wireguard:
         self._say(family, ())
         family.settled, family.stepping = None, Stepping()
         names = family.names | {desired.name}
-        devices = {name: device for name in names if (device := _read_ours(name, deadline)) is not None}
+        found = {name: device for name in names if (device := _read_keyed(name, deadline)) is not None}
+        devices = {name: one for name, one in found.items() if name in family.names or is_ours(one, desired)}
         if not devices:
             family.names.clear()
             return
@@ -255,8 +266,14 @@ def is_similar(rule: RoutingRule, wanted: RoutingRule) -> bool:
     return rule.invert and bool(rule.mask) and rule.mark == rule.mask and rule.table == wanted.table
 
 
-def _read_ours(name: str, deadline: Deadline) -> WireguardDevice | None:
-    """None also for a device of somebody else's; one of ours has a key."""
+def is_ours(device: WireguardDevice, desired: DesiredEncryption) -> bool:
+    """Whether the Node has its key, or it has our mark, which comes with a key; else it may be the host's own."""
+    told = bool(desired.told) and desired.told == render_public_key(device.public_key)
+    return told or (desired.mark != 0 and device.mark == desired.mark)
+
+
+def _read_keyed(name: str, deadline: Deadline) -> WireguardDevice | None:
+    """None also for an interface that is not WireGuard's, or has no key yet."""
     try:
         device = door.read_device(name, deadline)
         return device if device is not None and device.public_key else None

@@ -16,7 +16,7 @@ from cni_calico.kernel.filter import nft
 from cni_calico.kernel.wireguard import device as door
 from cni_calico.log import SILENT
 from cni_calico.model.host import HostRoute, RoutingRule
-from cni_calico.model.wireguard import render_public_key
+from cni_calico.model.wireguard import WireguardDevice, WireguardPeer, render_public_key
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
 from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
@@ -200,6 +200,26 @@ def test_an_interface_of_others(wireguard_host: Host) -> None:
     done = wireguard_host.apply(WANTED)
     assert done.public_keys == {4: b""} and "not WireGuard's" in done.refused[0]
     assert not wireguard_host.apply(replace(WANTED, enabled=False)).failed  # it is not ours to remove
+
+
+def test_a_tunnel_of_the_hosts_own(wireguard_host: Host) -> None:
+    """It is neither taken over nor removed."""
+    mine = WireguardDevice(key(7), 51820, 0, (WireguardPeer(key(8)),))
+    wireguard_host.wireguard.devices[NAME] = mine
+    done = wireguard_host.apply(WANTED)
+    assert done.public_keys == {4: b""} and "which nobody here gave it" in done.refused[0]
+    off = replace(WANTED, enabled=False, peers=(), own=frozenset(), mark=0)
+    for _ in range(2):
+        wireguard_host.apply(off)
+        wireguard_host.now += 60
+    assert wireguard_host.wireguard.devices == {NAME: mine} and not wireguard_host.wireguard.changes
+
+
+def test_a_device_of_an_agent_with_another_mark_is_taken_over(wireguard_host: Host) -> None:
+    """Its key is in the Node, and stays."""
+    wireguard_host.wireguard.devices[NAME] = WireguardDevice(key(7), 51820, 0x100000)
+    done = wireguard_host.apply(replace(WANTED, told=render_public_key(key(7))))
+    assert done.public_keys == {4: key(7)} and wireguard_host.wireguard.devices[NAME].mark == WANTED.mark
 
 
 def test_a_failure_that_may_pass_leaves_the_key(wireguard_host: Host) -> None:
