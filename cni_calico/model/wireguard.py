@@ -18,6 +18,7 @@ from cni_calico.model.timestamps import parse_rfc3339, rfc3339
 
 KEY_BYTES = 32
 DEFAULT_NAMES = {4: "wireguard.cali", 6: "wg-v6.cali"}  # of devices
+DEVICE_KINDS = ("wireguard", "tun")  # of interfaces: in the kernel, and of a program outside of it
 _KEY_TEXT = 44
 
 

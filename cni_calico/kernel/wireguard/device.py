@@ -29,9 +29,9 @@ from cni_calico.kernel.netlink.links import (
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.wireguard import uapi
 from cni_calico.model.resources import Address
-from cni_calico.model.wireguard import KEY_BYTES, PrivateKey, WireguardChange, WireguardDevice
+from cni_calico.model.wireguard import DEVICE_KINDS, KEY_BYTES, PrivateKey, WireguardChange, WireguardDevice
 
-KIND, OUTSIDE_KIND = "wireguard", "tun"
+KIND, OUTSIDE_KIND = DEVICE_KINDS
 SOCKETS = "/var/run/wireguard"
 _TEXT_MAX = 64 << 20
 

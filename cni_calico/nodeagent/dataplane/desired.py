@@ -117,7 +117,7 @@ def desired_state(
     if felix.wireguard_strict:
         from cni_calico.nodeagent.dataplane.encryption.guard import desired_guard
 
-        guard = desired_guard(snapshot, felix)
+        guard = desired_guard(snapshot, interfaces, felix)
     if not unknown and concerns(felix, own, {interface.name for interface in interfaces}):
         from cni_calico.nodeagent.dataplane.encryption.desired import desired_encryption
 

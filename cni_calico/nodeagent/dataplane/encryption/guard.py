@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
+from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Network
+from cni_calico.model.wireguard import DEVICE_KINDS
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.encapsulation import endpoint_of
 from cni_calico.nodeagent.dataplane.encryption.families import of_family
@@ -44,9 +46,12 @@ class DesiredGuard:
         return DesiredGuard(self.devices, self.prefixes, (next(both), next(both)), partial=True)
 
 
-def desired_guard(snapshot: Snapshot, felix: FelixSettings) -> DesiredGuard:
+def desired_guard(snapshot: Snapshot, interfaces: Iterable[HostInterface], felix: FelixSettings) -> DesiredGuard:
+    """What has the name of a device of WireGuard's, and is none, is no way around."""
+    others = {one.name for one in interfaces if one.kind not in DEVICE_KINDS}
+    names = (of_family(felix, family).name for family in (4, 6))
     return DesiredGuard(
-        devices=tuple(of_family(felix, family).name for family in (4, 6)),
+        devices=tuple(name for name in names if name not in others),
         prefixes=felix.interface_prefixes,
         guarded=(_guarded(snapshot, felix, 4), _guarded(snapshot, felix, 6)),
         partial=snapshot.incomplete,

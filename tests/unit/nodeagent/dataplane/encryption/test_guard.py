@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cni_calico.model.host import HostInterface
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard, desired_guard, render_guard, subtract
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
-from tests.unit.nodeagent.fabric import NODES, block, node, pool, snapshot, workload
+from tests.unit.nodeagent.fabric import INTERFACES, NODES, block, node, pool, snapshot, workload
 
 FELIX = FelixSettings(wireguard_strict="true")
 HOLDERS = st.sampled_from(("n1", "n2", "n3"))
@@ -26,7 +27,7 @@ def covers(guard: DesiredGuard, address: str) -> bool:
 
 
 def guarded(*pools: Any, felix: FelixSettings = FELIX, **more: Any) -> DesiredGuard:
-    return desired_guard(snapshot(*pools, **more), felix)
+    return desired_guard(snapshot(*pools, **more), INTERFACES, felix)
 
 
 POOL = pool("10.65.0.0/16", "Always")
@@ -66,6 +67,14 @@ def test_a_node_in_a_pool_and_a_workload_without_a_block_are_free() -> None:
     assert not covers(found, "10.65.0.2") and not covers(found, "10.65.77.1") and covers(found, "10.65.77.2")
 
 
+def test_only_devices_of_wireguards_are_a_way_around() -> None:
+    """A name is a setting: that of the uplink would let everything through in plain text."""
+    felix = replace(FELIX, wireguard_name="eth0", wireguard_name_v6="wg6")
+    assert guarded(POOL, felix=felix).devices == ("wg6",)  # not there yet
+    made = (*INTERFACES, HostInterface(9, "wg6", True, 1420, kind="wireguard"))
+    assert desired_guard(snapshot(POOL), made, felix).devices == ("wg6",)
+
+
 def test_exempt_nodes_are_reached_in_plain_text() -> None:
     found = guarded(POOL, felix=replace(FELIX, wireguard_exempt=("n2",)))
     assert not covers(found, "10.65.2.9") and covers(found, "10.65.3.9")
@@ -90,7 +99,7 @@ def test_like_a_naive_model(owners: list[tuple[int, str | None]], lent: dict[int
         for at, owner in owners
     )
     felix = replace(FELIX, wireguard_exempt=tuple(sorted(exempt)))
-    found = desired_guard(Snapshot("n1", pools=(pool("10.65.0.0/27"),), blocks=blocks), felix)
+    found = desired_guard(Snapshot("n1", pools=(pool("10.65.0.0/27"),), blocks=blocks), INTERFACES, felix)
     by_block = dict(owners)
     for n in range(32):
         holder = lent.get(n, by_block[n // 4]) if n // 4 in by_block else None
