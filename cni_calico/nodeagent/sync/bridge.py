@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from errno import ECONNABORTED
 from typing import cast
 
 _BYTES_A_SECOND, _BYTES_AT_ONCE = 16 << 10, 64 << 10
@@ -89,7 +90,7 @@ class Bridge:
         self._theirs.other, self._ours.other = self._ours, self._theirs
 
     async def open(self, server: str) -> None:
-        """Connect with the server. Raises OSError."""
+        """Connect with the server. Raises OSError, also if it is cut meanwhile."""
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             inner.bind("")  # the kernel chooses a name that nobody has
@@ -100,10 +101,17 @@ class Bridge:
         except OSError:
             inner.close()
             raise
+        self._require_whole()
 
     async def join(self, accepted: socket.socket) -> None:
-        """With a workload's connection, which belongs to this from now on. Raises OSError."""
+        """With a workload's connection, which belongs to this from now on. Raises OSError, also if it is cut."""
         await asyncio.get_running_loop().create_connection(lambda: self._theirs, sock=accepted)
+        self._require_whole()
+
+    def _require_whole(self) -> None:
+        """``cut`` cannot end what was only being opened: it would live on, and nobody would know of it."""
+        if self._closed is None:
+            raise ConnectionAbortedError(ECONNABORTED, "it was cut off")
 
     def cut(self) -> None:
         """Neither end is there any more, and what was not sent is lost."""
