@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -96,6 +97,7 @@ class SyncServer:
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guard = threading.Lock()
+        self._handed: deque[Callable[[], object]] = deque()
         self._broken: Exception | None = None
         self._inner = ""
         self._aio, self._grpc = load_grpc_aio(), load_grpc()
@@ -108,7 +110,7 @@ class SyncServer:
 
     def receive(self, changes: WantedChanges) -> None:
         """These have come into force."""
-        self._hand_over(partial(self._known.receive, changes))
+        self._hand_over(partial(self._receive, changes))
 
     def receive_profiles(self, labels: Mapping[str, Mapping[str, str] | None], *, complete: bool) -> None:
         """The labels of profiles, None for one that is gone. ``complete``: those before it were all there are."""
@@ -119,21 +121,32 @@ class SyncServer:
         self._stopped.set()
 
     def _hand_over(self, work: Callable[[], object]) -> None:
+        """Never fails: whoever hands over enforces policies."""
         with self._guard:
+            self._handed.append(work)
             if self._loop is None:
-                work()
+                self._take_in()
             else:
-                self._loop.call_soon_threadsafe(self._do, work)
+                self._loop.call_soon_threadsafe(self._take_in_here)
 
-    def _do(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Exception as e:  # nobody may go on with what is half known
-            self._broken = e
+    def _take_in(self) -> None:
+        while self._handed:
+            try:
+                self._handed.popleft()()
+            except Exception as e:  # nobody may go on with what is half known
+                self._broken, self._known.ready = e, False
+
+    def _take_in_here(self) -> None:
+        if not self._handed or self._loop is None:
             return
+        self._take_in()
         for workload in self._workloads.values():
             if workload.stream is not None:
                 workload.stream.changed.set()
+
+    def _receive(self, changes: WantedChanges) -> None:
+        if self._known.ready:
+            self._known.receive(changes)
 
     def _put_profiles(self, labels: Mapping[str, Mapping[str, str] | None], complete: bool) -> None:
         for name, its in labels.items():
@@ -143,14 +156,18 @@ class SyncServer:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def run(self, stopping: threading.Event) -> None:
-        """Until ``stop`` or ``stopping``. Raises any error; everything has to be handed in again then."""
-        try:
-            asyncio.run(self._run(stopping))
-        finally:
-            with self._guard:
-                self._loop = None
+        """Until ``stop`` or ``stopping``. Raises any error; everything in force has to be handed in again then."""
+        asyncio.run(self._run(stopping))
 
     async def _run(self, stopping: threading.Event) -> None:
+        try:
+            await self._serve(stopping)
+        finally:
+            with self._guard:  # nothing of what was handed over goes with the loop
+                self._take_in()
+                self._loop = None
+
+    async def _serve(self, stopping: threading.Event) -> None:
         directory = f"{self._run_dir}/policy-sync"
         make_directories(directory, 0o700)
         inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -160,10 +177,11 @@ class SyncServer:
         try:
             await server.start()
             with self._guard:
-                self._loop, self._broken = asyncio.get_running_loop(), None
+                self._loop = asyncio.get_running_loop()
             while not (self._stopped.is_set() or stopping.is_set()):
-                if self._broken is not None:
-                    raise self._broken
+                broken, self._broken = self._broken, None
+                if broken is not None:
+                    raise broken
                 self._follow(files)
                 await asyncio.sleep(_LOOK_S)
         finally:
@@ -251,8 +269,8 @@ class SyncServer:
             self._peers[bridge.name] = workload, bridge
             await bridge.join(accepted)
         except OSError:
-            accepted.close()
             bridge.cut()
+            accepted.close()
 
     def _closed(self, workload: _Workload, bridge: Bridge) -> None:
         workload.bridges.remove(bridge)

@@ -9,6 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,9 @@ class Client:
         self.directory = os.open(path.parent, os.O_RDONLY)  # gRPC's paths are short
         options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
         self.channel = grpc.insecure_channel(f"unix:/proc/self/fd/{self.directory}/socket", options)
-        self.sync = self.channel.unary_stream("/felix.PolicySync/Sync")
-        self.report = self.channel.unary_unary("/felix.PolicySync/Report")
+        # a socket is there a moment before somebody listens
+        self.sync = partial(self.channel.unary_stream("/felix.PolicySync/Sync"), wait_for_ready=True)
+        self.report = partial(self.channel.unary_unary("/felix.PolicySync/Report"), wait_for_ready=True)
         self.call: Any = None
 
     def join(self) -> Client:
@@ -284,3 +286,20 @@ def test_what_is_half_known_is_not_gone_on_with(served: Served, join: Any) -> No
     served.server.receive(WantedChanges(sets_changed={"s-other": SetChange(clients(1))}))
     served.thread.join(90)
     assert [type(one) for one in served.failed] == [KeyError]
+
+
+def test_what_is_handed_over_while_it_fails_neither_fails_nor_is_lost(served: Served, join: Any) -> None:
+    """Whoever hands it over is the thread that enforces policies."""
+    path = served.add()
+    join(path).join().until_in_sync()
+    unknown = WantedChanges(sets_changed={"s-other": SetChange(clients(1))})
+    served.server.receive(unknown)
+    served.server.receive_profiles({"kns.one": {}}, complete=True)
+    served.thread.join(90)
+    served.server.receive(unknown)
+    served.server.receive_profiles({"kns.two": {}}, complete=True)
+    served.server.become(wanted_with(clients(3)))
+    served.thread = threading.Thread(target=served._run)
+    served.thread.start()
+    assert join(path).join().until_in_sync().count("namespace_update") == 3
+    assert len(served.failed) == 1
