@@ -147,16 +147,18 @@ class Connection:
                 self.gzipped = headers.get("content-encoding", "").lower() == "gzip"
                 return status, headers
 
-    def read_body(self, status: int, headers: Mapping[str, str], deadline: Deadline) -> bytes:
-        """The whole body; the connection is reusable afterwards unless the server closes it. Raises Lost."""
+    def read_body(self, status: int, headers: Mapping[str, str], deadline: Deadline, limit: int = BODY_LIMIT) -> bytes:
+        """The whole body, of at most ``limit`` bytes; the connection is reusable afterwards unless the server closes
+        it. Raises Lost.
+        """
         if status in (204, 304):
             body = b""
         elif "chunked" in headers.get("transfer-encoding", "").lower():
-            body = b"".join(self.chunks(lambda: deadline))
+            body = b"".join(self.chunks(lambda: deadline, limit))
         elif "content-length" in headers:
-            body = self.exactly(_length(headers["content-length"]), deadline)
+            body = self.exactly(_length(headers["content-length"], limit), deadline)
         else:
-            return self._rest(deadline)
+            return self._rest(deadline, limit)
         self.reusable = headers.get("connection", "").lower() != "close"
         return body
 
@@ -217,10 +219,10 @@ class Connection:
             missing -= len(part)
         return b"".join(parts)
 
-    def _rest(self, deadline: Deadline) -> bytes:
+    def _rest(self, deadline: Deadline, limit: int) -> bytes:
         parts = [self._buffer]
         self._buffer = b""
-        while sum(map(len, parts)) <= BODY_LIMIT:
+        while sum(map(len, parts)) <= limit:
             try:
                 self._socket.settimeout(_left(deadline))
                 data = self._socket.recv(_CHUNK)
@@ -317,8 +319,8 @@ def _is_number(text: str, digits: int) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= digits
 
 
-def _length(text: str) -> int:
-    if not _is_number(text, _DIGITS_MAX) or int(text) > BODY_LIMIT:
+def _length(text: str, limit: int) -> int:
+    if not _is_number(text, _DIGITS_MAX) or int(text) > limit:
         raise Lost(f"the answer has content-length {text[:20]!r}")
     return int(text)
 

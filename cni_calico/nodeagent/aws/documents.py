@@ -36,18 +36,20 @@ class AwsInterface:
 
 
 def parse_xml(text: str, what: str) -> Element:
-    """Raises TryAgain. A document with a DTD is none of AWS': it could expand without end."""
+    """Raises TryAgain. ``text``: of an answer, which has at most ANSWER_BYTES. A document with a DTD is none of AWS',
+    and not parsed: its entities could expand without end, or name files.
+    """
     if "<!" in text:
         raise TryAgain(f"cannot read {what}: it has a DTD")
     try:
-        return ElementTree.fromstring(text)  # noqa: S314
+        return ElementTree.fromstring(text)  # noqa: S314  # without a DTD there are no entities
     except (ElementTree.ParseError, ValueError) as e:
         raise TryAgain(f"cannot read {what}: {e}") from e
 
 
 def find_text(element: Element, name: str) -> str:
     """The text of the first element of this name at any depth, whatever its namespace; "" if there is none."""
-    return next(((found.text or "").strip() for found in element.iter() if _name(found) == name), "")
+    return next((_text(found) for found in element.iter() if _name(found) == name), "")
 
 
 def _name(element: Element) -> str:
@@ -60,14 +62,15 @@ def parse_interface(text: str) -> AwsInterface:
     sets = (found for found in parse_xml(text, what).iter() if _name(found) == "networkInterfaceSet")
     for item in (item for found in sets for item in found):
         own = {_name(child): child for child in item}
-        if "attachment" not in own or find_text(own["attachment"], "deviceIndex") != "0":
-            continue
-        interface, check = (
-            (own[name].text or "").strip() if name in own else "" for name in ("networkInterfaceId", "sourceDestCheck")
-        )
-        if interface:
-            return AwsInterface(interface, {"true": True, "false": False}.get(check))
+        attachment = {_name(child): child for child in own.get("attachment", ())}
+        interface = _text(own.get("networkInterfaceId"))
+        if interface and _text(attachment.get("deviceIndex")) == "0":
+            return AwsInterface(interface, {"true": True, "false": False}.get(_text(own.get("sourceDestCheck"))))
     raise TryAgain(f"cannot read {what}: it has no network interface with device index 0")
+
+
+def _text(element: Element | None) -> str:
+    return "" if element is None else (element.text or "").strip()
 
 
 def failure_of(answer: AwsAnswer, doing: str) -> AwsFailure:

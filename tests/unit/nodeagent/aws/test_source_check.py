@@ -134,7 +134,7 @@ def test_metadata_that_says_nothing_changes_nothing(aws: FakeAws, path: str, tex
 
 @pytest.mark.parametrize(
     "text",
-    ["", "<a>", "<!DOCTYPE a [<!ENTITY b 'c'>]><a/>", "<a/>", DESCRIBED.format(check="x").replace("x>0<", "x>2<")],
+    ["", "<a>", "<a/>", DESCRIBED.format(check="x").replace("x>0<", "x>2<")],
 )
 def test_answers_without_a_first_interface(text: str) -> None:
     with pytest.raises(TryAgain, match="what EC2 says of this instance"):
