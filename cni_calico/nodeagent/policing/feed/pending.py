@@ -23,7 +23,7 @@ class PendingChanges:
         self._changes: dict[ResourceKey, FedChange] = {}
         self._waiting_since = float("inf")
         self._again: set[ResourceKey] = set()  # asked for again, and not reported since
-        self._nodes: dict[ResourceKey, FedChange] = {}  # as they were put last
+        self._nodes: dict[ResourceKey, FedChange] = {}  # as they were put last, unless something else came since
 
     def put(self, key: ResourceKey, record: FedChange) -> None:
         with self._guard:
@@ -59,12 +59,14 @@ class PendingChanges:
         with self._guard:
             is_asked = key in self._again
             if is_asked:
+                self._nodes.pop(key, None)
                 self._note(key, record)
             return is_asked
 
     def leave_out(self, key: ResourceKey) -> None:
         """The store has left this record out: it is not gone."""
         with self._guard:
+            self._nodes.pop(key, None)
             self.absent.add(key)
 
     def left_out(self) -> list[ResourceKey]:
