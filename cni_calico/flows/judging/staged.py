@@ -110,13 +110,15 @@ class StagedFlows:
             self._names,
         )
         lasts = not (was.cell.asks_seconds or would.cell.asks_seconds)
-        return tuple((self._label(policy), result) for policy, result in found), lasts
+        return tuple((self._counted_as(policy), result) for policy, result in found), lasts
+
+    def _counted_as(self, policy: PolicyId) -> str:
+        label, known = self._label(policy), {name for name, _ in self.counts}
+        return label if label in known or len(known) < MOST_COUNTED else OTHERS
 
     def _label(self, policy: PolicyId) -> str:
         one = self._names[policy]
-        shown = f"{one.kind} {policy.namespace}/{one.name}" if policy.namespace else f"{one.kind} {one.name}"
-        known = {name for name, _ in self.counts}
-        return shown if shown in known or len(known) < MOST_COUNTED else OTHERS
+        return f"{one.kind} {policy.namespace}/{one.name}" if policy.namespace else f"{one.kind} {one.name}"
 
     # -- describing ---------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ def test_more_policies_than_have_a_count_of_their_own(known: int) -> None:
         staged.flows.counts[f"StagedGlobalNetworkPolicy s{number}", StagedResult.DENY] = 1
     staged.flows.count(key(1, 82), RULE_0)
     assert staged.flows.counts[LABEL if known < MOST_COUNTED else OTHERS, StagedResult.DENY] == 1
+    found = staged.flows.describe(record(82), None, NAME)  # that is about one connection, and names each
+    assert found is not None and [one["policy"] for one in found["policies"]] == [LABEL]
 
 
 def test_names_are_those_of_the_newest_whole() -> None:
