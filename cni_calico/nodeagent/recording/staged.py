@@ -7,7 +7,7 @@ absent, and is said.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 
@@ -29,7 +29,7 @@ from cni_calico.policy.staged import StagedOverlay, StagedPolicy
 from cni_calico.policy.wanted import PolicyId
 from cni_calico.survived import tell_survived
 
-MOST_STAGED = 500  # on a node; a tenant may make any number
+MOST_STAGED = 500  # on a node; a tenant may make any number, and namespaces take turns
 _MOST_MEMBERS = 500_000  # that sets of staged policies of namespaces may have together
 _MOST_WAITING = 200_000  # records; then everything is asked for again
 _AT_ONCE = 5_000
@@ -92,6 +92,7 @@ class StagedRules:
         self._node, self._log, self._wake, self._tell = node, log, wake, tell
         self._lock = Lock()
         self._wanted: dict[ResourceKey, StagedPolicy | str] = {}  # a text: why it cannot be used
+        self._usable: dict[ResourceKey, StagedPolicy] = {}  # of these, when they had changed last
         self._is_new = self._asks = self._told = False
         self._inlet: _Inlet | None = None
         self._trouble = self._failed = ""
@@ -175,9 +176,10 @@ class StagedRules:
 
     def _go_on(self, *, anew: bool) -> Iterator[bytes] | None:
         with self._lock:
-            usable = {key: one for key, one in sorted(self._wanted.items(), key=str) if isinstance(one, StagedPolicy)}
             changed, self._is_new = self._is_new, False
-            inlet = self._inlet
+            if changed:
+                self._usable = _in_turn(self._wanted)
+            usable, inlet = self._usable, self._inlet
             if not usable:
                 self._asks, self._inlet = False, None
         if changed:
@@ -227,12 +229,13 @@ class StagedRules:
                 with self._lock:
                     if self._wanted.get(key) is staged:
                         self._wanted[key] = f"{describe(key)} is left out: {why}"
+                self._usable.pop(key)
         self._say_troubles(len(usable))
 
     def _say_troubles(self, usable: int) -> None:
         with self._lock:
             found = [self._failed] if self._failed else []
-            found += [one for _, one in sorted(self._wanted.items(), key=str) if isinstance(one, str)]
+            found += [one for _, one in sorted(self._wanted.items(), key=_by_key) if isinstance(one, str)]
         if usable > MOST_STAGED:
             found.append(f"of {usable} staged policies only {MOST_STAGED} are looked at")
         trouble = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
@@ -241,3 +244,20 @@ class StagedRules:
                 self._log.warning(f"staged policies: {trouble}")
             self._trouble = trouble
             self._tell(_PART, trouble)
+
+
+def _by_key(item: tuple[ResourceKey, object]) -> str:
+    return str(item[0])
+
+
+def _in_turn(wanted: Mapping[ResourceKey, StagedPolicy | str]) -> dict[ResourceKey, StagedPolicy]:
+    """Those that can be used: the first of each namespace, then the second, so that many of one leave others theirs;
+    global ones before all.
+    """
+    before: Counter[str] = Counter()
+    found: list[tuple[int, ResourceKey, StagedPolicy]] = []
+    for key, one in sorted(wanted.items(), key=_by_key):
+        if isinstance(one, StagedPolicy):
+            before[key.namespace] += bool(key.namespace)
+            found.append((before[key.namespace], key, one))
+    return {key: one for _, key, one in sorted(found, key=lambda each: each[0])}

@@ -26,7 +26,12 @@ PROFILE = {"spec": {"ingress": [{"action": "Allow"}], "egress": [{"action": "All
 
 
 def document(key: ResourceKey, made: dict[str, Any]) -> dict[str, Any]:
-    return {**made, "kind": key.kind, "metadata": {**made.get("metadata", {}), "name": key.name}}
+    metadata = {**made.get("metadata", {}), "name": key.name}
+    return {
+        **made,
+        "kind": key.kind,
+        "metadata": {**metadata, "namespace": key.namespace} if key.namespace else metadata,
+    }
 
 
 class Agent:
@@ -150,6 +155,10 @@ def test_one_that_cannot_be_used_is_said_and_counts_as_absent(told: Agent, spec:
         told.go_on()
     assert (told.allows(WEB, 5432), told.allows(CACHE, 9), told.allows(CACHE, 5432)) == (True, True, False)
     assert "StagedNetworkPolicy shop/database is left out" in told.troubles["staged policies"]
+    told.rules.stage(other, None)
+    for _ in range(2):
+        told.go_on()
+    assert not told.rules.hears and not told.known.ready  # none that can be used is as none
     told.rules.stage(STAGED, None)
     told.go_on()
     assert told.troubles["staged policies"] == ""
@@ -162,6 +171,17 @@ def test_any_number_of_them_is_bounded(told: Agent) -> None:
     told.go_on()
     assert sum(len(message.names) for message in told.heard) == MOST_STAGED
     assert f"only {MOST_STAGED} are looked at" in told.troubles["staged policies"]
+
+
+def test_many_of_one_namespace_leave_others_theirs(told: Agent) -> None:
+    for number in range(MOST_STAGED + 5):
+        told.stage([], key=ResourceKey("StagedNetworkPolicy", f"s{number:04}", "another"))
+    last = ResourceKey("StagedNetworkPolicy", "z", "shop")
+    told.stage([], key=last)
+    told.go_on()
+    told.go_on()
+    names = [one.policy for message in told.heard for one in message.names]
+    assert len(names) == MOST_STAGED and [one.name for one in names if one.namespace == "shop"] == [last.name]
 
 
 def test_what_goes_wrong_ends_nothing_but_this(told: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
