@@ -26,9 +26,9 @@ _PIECE = 512  # records that are read at once
 
 
 class Ring:
-    """``size``: bytes, of which a file that is there may have more. ``trouble``: why it is only in memory, "" if it is
-    not. ``next``: the number of the next record; the first ever has number 1. ``alive``: when the one before was last
-    ``touch``ed, in seconds since 1970; 0 if there was none.
+    """``size``: bytes, of which a file that is there may have more. ``trouble``: why it is only in memory, or not as
+    large, "" if it is neither. ``next``: the number of the next record; the first ever has number 1. ``alive``: when
+    the one before was last ``touch``ed, in seconds since 1970; 0 if there was none.
     """
 
     def __init__(self, path: str, size: int) -> None:
@@ -208,18 +208,19 @@ class Ring:
             self.count = self._count  # a larger one stays as it is
 
     def _grow(self, flags: int) -> None:
-        """Make a larger file with the records of this one."""
+        """Put a larger file with the records of this one in its place; where there is no room for it, keep this one."""
         self._close_file()
-        smaller = f"{self.path}.smaller"
-        os.replace(self.path, smaller)
-        try:
-            self._make(flags)
-            with closing(Ring(smaller, 0)) as before:
-                for piece in before.pieces(newest_first=False):
-                    self._unwritten.update(piece)
-                    self.flush()
-        finally:
-            os.unlink(smaller)
+        with closing(Ring(self.path, 0)) as smaller:
+            try:
+                self._make(flags)
+            except OSError as e:
+                self._close_file()
+                self._fd, self.count = os.open(self.path, flags), self._count
+                self.trouble = f"cannot keep more flows in {self.path}: {e.strerror}"
+                return
+            for piece in smaller.pieces(newest_first=False):
+                self._unwritten.update(piece)
+                self.flush()
 
     def _is_ours(self) -> bool:
         size, owner = require_regular(self._fd, self.path), os.fstat(self._fd).st_uid

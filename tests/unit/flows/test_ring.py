@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import ENOSPC
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -87,7 +88,7 @@ def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, damage: str) -> No
     ring.close()
 
 
-def test_without_room_for_the_file_the_newest_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_the_file_the_newest_are_in_memory(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "_IN_MEMORY", 3)
     (tmp_path / "ring").symlink_to(tmp_path / "elsewhere")
     ring = Ring(str(tmp_path / "ring"), ROOM)
@@ -138,5 +139,26 @@ def test_a_larger_ring_has_what_the_smaller_one_had(tmp_path: Path, written: int
     large.close()
     again = Ring(path, ROOM)  # a smaller one would lose what is there
     assert again.count == 100 and again.read(number) == record(99) and number == written + 1
+    again.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["ring"]
+
+
+def test_without_room_for_a_larger_ring_the_smaller_one_stays(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    path = str(tmp_path / "ring")
+    small = Ring(path, ROOM)
+    small.append(record(1))
+    small.close()
+
+    def no_room(fd: int, offset: int, size: int) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "posix_fallocate", no_room)
+        kept = Ring(path, 4096 + 100 * BYTES)
+    assert "No space left" in kept.trouble and kept.count == 8 and kept.read(1) == record(1)
+    number = kept.append(record(2))
+    kept.close()
+    again = Ring(path, 4096 + 100 * BYTES)
+    assert not again.trouble and again.count == 100 and again.read(number) == record(2)
     again.close()
     assert [one.name for one in tmp_path.iterdir()] == ["ring"]
