@@ -34,6 +34,8 @@ def parse_given(found: Any) -> tuple[GivenName, ...]:
 
 
 def _parse_one(found: Any) -> GivenName:
+    if isinstance(found, list) and len(found) == len(GivenName._fields) - 1:
+        found = [*found, {}]  # an older calicoctl's, which gives no labels
     if not isinstance(found, list) or len(found) != len(GivenName._fields):
         raise ValueError(f"a name has {', '.join(GivenName._fields)}")
     address, kind, namespace, name, since, labels = found

@@ -28,7 +28,10 @@ FIELDS = (
 ALLOWED, DENIED, UNKNOWN = "allowed", "denied", "unknown"
 MOST_LAST = 1_000_000
 _LATEST_S = 1e11  # some thousand years
-_FIELDS_OF_QUERY = ("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps", "names", "first")
+_FIELDS_OF_QUERY = (
+    *("conditions", "last", "since", "until", "follow", "aggregate", "status", "steps", "names"),
+    *("first", STAGED),
+)
 
 
 class QueryRefused(Exception):
@@ -68,12 +71,12 @@ class FlowQuery:
 
 
 def render_query(request: FlowQuery) -> bytes:
+    """Only what is asked: a recorder of before refuses fields that it does not know."""
     conditions = [{"field": one.field, "values": one.values, "not": one.negated} for one in request.conditions]
     flags = request.follow, request.aggregate, request.status, request.steps
-    asked = request.last, request.since, request.until, *flags, request.names, request.first
-    found = dict(zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True))
-    if request.staged:  # a recorder of before does not know it
-        found[STAGED] = True
+    asked = request.last, request.since, request.until, *flags, request.names, request.first, request.staged
+    named = zip(_FIELDS_OF_QUERY, (conditions, *asked), strict=True)
+    found = {name: value for name, value in named if value not in ([], ()) and value is not None and value is not False}
     return json.dumps(found).encode() + b"\n"
 
 
@@ -86,7 +89,7 @@ def parse_query(line: bytes) -> FlowQuery:
     if not isinstance(found, dict):
         raise QueryRefused("the request is not a JSON object")
     for name in found:
-        if name not in (*_FIELDS_OF_QUERY, STAGED):
+        if name not in _FIELDS_OF_QUERY:
             raise QueryRefused(f"unknown field {name!r} in the request: there are {', '.join(_FIELDS_OF_QUERY)}")
     conditions = found.get("conditions", [])
     if not isinstance(conditions, list):

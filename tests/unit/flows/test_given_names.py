@@ -19,6 +19,10 @@ def test_they_come_with_the_question() -> None:
     assert parse_query(render_query(FlowQuery(names=(GIVEN,)))).names == (GIVEN,)
 
 
+def test_an_older_client_gives_no_labels() -> None:
+    assert parse_query(json.dumps({"names": [GIVEN[:5]]}).encode()).names == (GIVEN._replace(labels={}),)
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -30,7 +34,6 @@ def test_they_come_with_the_question() -> None:
         [["10.0.0.1", "pod", "shop", "web", "now", {}]],
         [["10.0.0.1", "pod", "shop", "web", True, {}]],
         [["10.0.0.1", "pod", "shop", "web", 10**400, {}]],
-        [["10.0.0.1", "pod", "shop", "web", 1]],
         [["10.0.0.1", "pod", "shop", "web", 1, []]],
         [["10.0.0.1", "pod", "shop", "web", 1, {"app": 1}]],
         [["10.0.0.1", "pod", "shop", "web", 1, {}]] * (MOST_GIVEN + 1),

@@ -120,13 +120,30 @@ def test_filters(field: str, value: str, wanted: bool) -> None:
 _conditions = st.builds(Condition, st.sampled_from(FIELDS), st.lists(st.text()).map(tuple), st.booleans())
 _times = st.none() | st.floats(0, 1e10)
 _queries = st.builds(
-    FlowQuery, st.lists(_conditions).map(tuple), st.none() | st.integers(0, 99), _times, _times, *[st.booleans()] * 4
+    FlowQuery,
+    st.lists(_conditions).map(tuple),
+    st.none() | st.integers(0, 99),
+    _times,
+    _times,
+    *[st.booleans()] * 4,
+    first=st.none() | st.integers(0, 99),
+    staged=st.booleans(),
 )
 
 
 @given(_queries)
 def test_a_question_is_understood_as_it_was_asked(query: FlowQuery) -> None:
     assert parse_query(render_query(query)) == query
+
+
+def test_only_what_is_asked_is_sent() -> None:
+    """A recorder of before refuses what it does not know."""
+    assert json.loads(render_query(FlowQuery())) == {}
+    assert json.loads(render_query(FlowQuery(last=0, since=0.0, steps=True))) == {
+        "last": 0,
+        "since": 0.0,
+        "steps": True,
+    }
 
 
 @pytest.mark.parametrize(
