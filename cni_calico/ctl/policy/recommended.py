@@ -14,11 +14,13 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, SeenConnections, Uncertain, parse_point
+from cni_calico.ctl.policy.networks_around import NetworksAround
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
 from cni_calico.ctl.policy.workload_selectors import StableLabels, shortest_selector, stable_labels
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Resource
+from cni_calico.policy.judge.classes import packed_net
 from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Packed, Wanted
 
@@ -100,11 +102,12 @@ class Recommender:
         self._called: dict[KnownWorkload, str] = {}
         for key in sorted(addresses, key=str):
             self._called.setdefault(self._workload[key], workload_name(key, endpoints[key]))
-        self._sets = sorted(_sets_of(records), key=lambda one: -one[0].prefixlen)
+        sets = list(_sets_of(records))
+        self._sets = NetworksAround((packed_net(net), (space, labels)) for net, space, labels in sets)
         self._all: dict[str, set[StableLabels]] = {}  # what a selector may select in a namespace; "": of global sets
         for one in self._called:
             self._all.setdefault(one.namespace, set()).add(one.labels)
-        for _, space, labels in self._sets:
+        for _, space, labels in sets:
             self._all.setdefault(space, set()).add(labels)
         self._learnt: dict[KnownWorkload, dict[RuleName, LearntRule]] = {}
         self._outside: dict[Packed, NetworkPeer] = {}
@@ -140,9 +143,8 @@ class Recommender:
         """The smallest network set that has the address and can be selected, else the address."""
         known = self._outside.get(address)
         if known is None:
-            where = ip_address(address)
-            its = ((space, labels) for net, space, labels in self._sets if where in net)
-            space, labels = next((one for one in its if one[0] in ("", self._namespace)), ("", frozenset()))
+            its = (one for one in self._sets.of(address) if one[0] in ("", self._namespace))
+            space, labels = next(its, ("", frozenset()))
             known = NetworkPeer(space, labels) if labels else NetworkPeer(address=address)
             self._outside[address] = known
         return known

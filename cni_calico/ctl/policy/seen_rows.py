@@ -7,11 +7,11 @@ after. What cannot be judged is counted, and never as unseen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address, ip_network
 from typing import Any
 
 from cni_calico.ctl.policy.changed_rows import UNNAMED, ChangedRow
 from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
+from cni_calico.ctl.policy.networks_around import NetworksAround
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.errors import InvalidConfig
 from cni_calico.policy.judge.cells import AskedEachTime, JudgedPacket, plane_of
@@ -35,7 +35,8 @@ class SeenRows:
         labels = {key: tuple(sorted(endpoints[key].metadata.labels.items())) for key in keys & endpoints.keys()}
         self._ends = FlowEnds(endpoints, addresses, lambda key: labels.get(key, ()))
         ends = (end for its in worlds.everybody.values() for end in its)
-        self._parts = [end for end in ends if isinstance(end, OutsidePart)]
+        parts = [end for end in ends if isinstance(end, OutsidePart)]
+        self._parts = NetworksAround((one.around or (bytes(len(one.example)), 0), one) for one in parts)
         self._outside: dict[Packed, OutsidePart | None] = {}
         self._lines: dict[tuple[Direction, _BothJudged], list[int]] = {}
         for number, row in enumerate(rows):
@@ -112,16 +113,7 @@ class SeenRows:
 
     def _part_of(self, address: Packed) -> OutsidePart | None:
         """The smallest network that is named and has the address; else what is in none."""
-        best: OutsidePart | None = None
-        for part in self._parts:
-            if len(part.example) != len(address):
-                continue
-            if part.around is None:
-                best = best or part
-            elif ip_address(address) in ip_network((ip_address(part.around[0]), part.around[1])):
-                if best is None or best.around is None or part.around[1] > best.around[1]:
-                    best = part
-        return best
+        return next(self._parts.of(address), None)
 
 
 def _names(row: ChangedRow, protocol: int, first: int) -> bool:
