@@ -54,8 +54,17 @@ def apply_legacy(forwards: Collection[PortForward], version: int, deadline: Dead
 
 
 def read_forwards(deadline: Deadline) -> Any:
-    """What is in force, to be compared with another reading. Raises KernelError."""
-    return [read_table(family, PORT_TABLE, deadline) for family in FAMILIES.values()]
+    """What nftables has in force, to be compared with another reading; nothing where it cannot be read: nft may be
+    installed, and the kernel have no nf_tables.
+    """
+    return [_read_table(family, deadline) for family in FAMILIES.values()]
+
+
+def _read_table(family: str, deadline: Deadline) -> Any:
+    try:
+        return read_table(family, PORT_TABLE, deadline)
+    except KernelError:
+        return None
 
 
 def render_forwards(forwards: Collection[PortForward], version: int) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from pathlib import Path
 
-from cni_calico.kernel.filter.port_table import PortForward, render_forwards, render_legacy
+import pytest
+
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.filter.port_table import PortForward, read_forwards, render_forwards, render_legacy
 
 WEB = PortForward("tcp", 8080, ip_address("10.65.0.7"), 80)
 OWN = PortForward("udp", 53, ip_address("10.65.0.8"), 5353, ip_address("192.0.2.1"))
@@ -27,6 +31,14 @@ def test_one_address_s_ports_come_first_and_nothing_else_is_masqueraded() -> Non
         "ip saddr 10.65.0.7 ip daddr 10.65.0.7 masquerade",
         "ip saddr 10.65.0.8 ip daddr 10.65.0.8 masquerade",
     ]
+
+
+def test_where_nft_does_not_work_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nft"
+    program.write_text("#!/bin/sh\necho 'Unable to initialize Netlink socket: Protocol not supported' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_forwards(Deadline.after(60)) == [None, None]
 
 
 def test_without_ports_the_table_goes() -> None:
