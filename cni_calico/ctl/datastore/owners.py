@@ -7,6 +7,8 @@ that is not among those that go is left out: Kubernetes would take the resource 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from cni_calico.datastore.interface import Document
@@ -24,12 +26,16 @@ def owners_of(key: Key, document: Document) -> list[ResourceKey]:
 
 def in_order_of_owners(records: Mapping[Key, Document]) -> Iterator[dict[Key, Document]]:
     """The records in portions, each after those that have its owners; those that own one another come last."""
-    left = dict(records)
-    while left:
-        portion = {key: document for key, document in left.items() if not left.keys() & owners_of(key, document)}
-        portion = portion or left
-        yield portion
-        left = {key: document for key, document in left.items() if key not in portion}
+    sorter = TopologicalSorter({key: records.keys() & owners_of(key, document) for key, document in records.items()})
+    with suppress(CycleError):  # it goes on as far as those that own one another
+        sorter.prepare()
+    left, place = dict(records), {key: i for i, key in enumerate(records)}
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=place.__getitem__)
+        yield {key: left.pop(key) for key in ready}
+        sorter.done(*ready)
+    if left:
+        yield left
 
 
 def with_owners(key: Key, document: Document, uids: Mapping[ResourceKey, str]) -> tuple[Document, list[ResourceKey]]:

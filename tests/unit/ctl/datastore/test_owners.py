@@ -36,6 +36,19 @@ def test_every_record_comes_once_and_after_its_owners_unless_they_own_one_anothe
         done |= set(portion)
 
 
+def test_a_long_row_of_owners_takes_a_portion_each_and_no_record_is_looked_at_twice() -> None:
+    looked: list[str] = []
+
+    class Looked(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            looked.append(name)
+            return super().get(name, default)
+
+    records = {tier(f"{i}"): Looked(owned_by(reference(f"{i + 1}"))) for i in range(300)}
+    assert [[*portion] for portion in in_order_of_owners(records)] == [[tier(f"{i}")] for i in reversed(range(300))]
+    assert len(looked) == 300
+
+
 def test_an_owner_of_calicos_gets_its_present_uid_or_is_lost() -> None:
     others = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "theirs"}
     document, lost = with_owners(tier("x"), owned_by(reference("a"), reference("b"), others), {tier("a"): "new"})
