@@ -50,8 +50,8 @@ def select_installation(documents: Sequence[JSON], source: str) -> JSON:
     found: dict[str, JSON] = {}
     for document in documents:
         if document.get("kind") == "Installation" and str(document.get("apiVersion")).startswith(_API):
-            name = str((document.get("metadata") or {}).get("name"))
-            found[name] = document
+            metadata = document.get("metadata")
+            found[str(metadata.get("name")) if isinstance(metadata, Mapping) else ""] = document
     main = found.get("default")
     if main is None:
         raise InvalidConfig(

@@ -132,7 +132,10 @@ def test_an_overlay_is_merged_over_it() -> None:
     }
 
 
-@pytest.mark.parametrize("documents", [[], [document("overlay", {})], [document("default", 7)]])
+@pytest.mark.parametrize(
+    "documents",
+    [[], [document("overlay", {})], [document("default", 7)], [{**document("default", {}), "metadata": ["x"]}]],
+)
 def test_a_file_without_an_installation(documents: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"cannot convert f: "):
         select_installation(documents, "f")
