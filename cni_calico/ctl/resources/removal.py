@@ -7,7 +7,7 @@ node that Kubernetes no longer has, the peers, host endpoints and configuration 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from cni_calico.ctl.resources.protection import require_deletable_tier, require_
 from cni_calico.ctl.session import ResourceMissing, Session
 from cni_calico.datastore.belongings import remove_belongings
 from cni_calico.datastore.interface import pod_of
-from cni_calico.errors import CorruptRecord
+from cni_calico.errors import CalicoError, CorruptRecord
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.consistency import tunnel_addresses
 from cni_calico.model.documents import codec
@@ -54,15 +54,26 @@ def delete_resource(session: Session, key: ResourceKey, *, force: bool = False) 
 
 
 def why_still_there(session: Session, key: ResourceKey) -> str:
-    """What a resource waits for that was deleted and is still there, as Kubernetes keeps what has finalizers; ""."""
+    """What a resource waits for that was deleted and is still there, as Kubernetes keeps what has finalizers; "" also
+    if that cannot be read: it was deleted all the same.
+    """
     if session.store.kind != "kubernetes" or key.kind in ("Node", "WorkloadEndpoint"):
         return ""
-    found = session.store.get(key, session.deadline)
+    try:
+        found = session.store.get(key, session.deadline)
+    except CalicoError:
+        return ""
     metadata = {} if found is None else found.value.get("metadata") or {}
     if found is None or not metadata.get("deletionTimestamp"):
         return ""
-    conditions = (found.value.get("status") or {}).get("conditions") or ()
-    says = [str(each.get("message")) for each in conditions if each.get("status") == "False" and each.get("message")]
+    status = found.value.get("status")
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    refused = [
+        each
+        for each in (conditions if isinstance(conditions, list) else ())
+        if isinstance(each, Mapping) and each.get("status") == "False" and each.get("message")
+    ]
+    says = [str(each["message"]) for each in refused]
     finalizers = [str(name) for name in metadata.get("finalizers") or ()]
     waits = f" It waits for {', '.join(finalizers)} to be taken away." if finalizers else ""
     owner = _TAKEN_AWAY.get(key.kind, "") if set(finalizers) & set(_OF_CONTROLLERS) else ""
