@@ -45,7 +45,7 @@ def _refused(path: str, text: str, *unless: str) -> InstallationField:
 _NET = "calicoNetwork"
 _WINDOWS = "there is no support for Windows: leave the field out, and keep upstream's for such nodes"
 _BPF = "there is no BPF data plane: leave the field out, and give kube-proxy its nodes back"
-_HTTP = "only for policies about HTTP, which are not supported"
+_HTTP = "the chart has no CSI driver: install upstream's where programs check HTTP (docs/http-policy.md)"
 
 FIELDS = (
     _refused("variant", "only Calico itself can be replaced", "Calico"),
@@ -107,7 +107,7 @@ FIELDS = (
         "certificates are not requested from the cluster: leave the field out; the relays' are "
         "made by manifests/calico-typha-certificates.sh",
     ),
-    _without("tlsCipherSuites", "TLS is between agents and relays only, with the library's suites"),
+    _without("tlsCipherSuites", "TLS has the library's suites"),
     _without("serviceCIDRs", "only for Windows"),
     _without("azure", "labels the operator's own namespaces"),
     _used("proxy", "`HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` in `node.env` and `kubeControllers.env`"),
