@@ -47,11 +47,11 @@ SPARE_DESCRIPTORS = 500  # for everything that is no client's connection
 
 
 class RelayProcess:
-    """Raises InvalidConfig, DatastoreError."""
+    """Raises InvalidConfig, DatastoreError. ``stopping`` ends it, also before it serves."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], stopping: Stopping | None = None) -> None:
         self.settings, without = parse_relay_settings(environ)
-        self.stopping = Stopping()
+        self.stopping = stopping or Stopping()
         self.log = Log(self.settings.log_level, as_json=wants_json(environ))
         for text in without:
             self.log.warning(text)
@@ -83,7 +83,9 @@ class RelayProcess:
         self._turned_at = time.monotonic()
 
     def _find_group(self) -> str:
-        """Waits for the API server: until it answers there is nothing to serve. Raises DatastoreDenied."""
+        """Waits for the API server: until it answers there is nothing to serve. Raises DatastoreDenied; what was in the
+        way if it is stopped meanwhile.
+        """
         choice, backoff = GroupChoice(self.api), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
@@ -91,11 +93,11 @@ class RelayProcess:
             except (DatastoreUnavailable, DeadlineExceeded) as e:
                 pause_s = backoff.next()
                 self.log.warning(f"{e}; trying again in {pause_s:.0f} s")
-                self.stopping.wait(pause_s)
+                if self.stopping.wait(pause_s):
+                    raise
 
     def run(self) -> int:
-        """Serve until a signal; returns the exit status."""
-        self.stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+        """Serve until it is stopped; returns the exit status."""
         settings = self.settings
         health = (settings.health_host, settings.health_port) if settings.health else None
         metrics = (settings.metrics_host, settings.metrics_port) if settings.metrics else None
@@ -225,4 +227,6 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 def run_relay(environ: Mapping[str, str]) -> int:
     """Raises InvalidConfig, DatastoreError."""
-    return RelayProcess(environ).run()
+    stopping = Stopping()
+    stopping.on_signals(signal.SIGTERM, signal.SIGINT)
+    return RelayProcess(environ, stopping).run()
