@@ -57,6 +57,11 @@ def test_everything_is_in_the_list_of_sums(two_made: list[Path], joined: Path) -
     assert f"\nVERSION='{VERSION}'\nRELEASES=''\nKEYS=''\n" in (joined / "install.sh").read_text()
 
 
+@pytest.mark.parametrize("name", ["crds.yaml", "crds-v3.yaml", "admission-v3.yaml"])
+def test_definitions_and_admission_policies_come_as_they_are(joined: Path, name: str) -> None:
+    assert (joined / name).read_bytes() == (ROOT / "manifests" / name).read_bytes()
+
+
 def test_an_index_names_both_platforms(two_made: list[Path], joined: Path) -> None:
     files = read_files(joined / f"cni-calico-{VERSION}-images.tar")
     top = json.loads(files["index.json"])["manifests"]
