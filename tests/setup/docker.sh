@@ -85,6 +85,7 @@ for release; do
       unpack 28
       ;;
     29)
+      GO_MINIMUM=1.26.3 # dockerd's own
       find_go
       debian_install gcc libc6-dev
       dir=$(module "$NEWEST/runc" "$RUNC" github.com/opencontainers/runc </dev/null)
@@ -93,7 +94,6 @@ for release; do
       echo "$RUNC" >"$LAB_CACHE/mod/runc.version"
       rm -rf "$dir"
       dir=$(module "$NEWEST/dockerd" "$DOCKERD" "$MODULE" </dev/null)
-      sed -i 's/^go .*/go 1.26.0/' "$dir/go.mod"
       compile "$NEWEST/dockerd" "$DOCKERD" "$dir" "$MODULE/cmd/dockerd" "-X $MODULE/dockerversion.Version=29.0.0"
       rm -rf "$dir"
       ;;
