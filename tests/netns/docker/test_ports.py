@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from typing import Any
 
@@ -103,7 +103,8 @@ def test_legacy_iptables_forwards_too() -> None:
         host.set_sysctl("ipv4/ip_forward", "1")
         host.set_sysctl("ipv4/conf/calip/route_localnet", "1")
         argv = ["nsenter", f"--net={served.path}", sys.executable, "-c", SERVE]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as server, ExitStack() as stack:
+            stack.callback(server.kill)
             assert server.stdout is not None and server.stdout.readline() == b"ready\n"
             assert not knock(other, HOST, 8080)
             host.call(forward, PortForward("tcp", 8080, ip_address("10.65.0.7"), 80))
@@ -111,7 +112,6 @@ def test_legacy_iptables_forwards_too() -> None:
             assert knock(served, HOST, 8080), "and by itself"
             host.call(forward)
             assert not knock(other, HOST, 8080)
-            server.kill()
         assert "calico-published" not in host.run("iptables-legacy-save").stdout
 
 
