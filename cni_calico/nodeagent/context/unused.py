@@ -86,7 +86,7 @@ TABLE = (
     Unused(
         REFUSED,
         "OpenstackRegion",
-        "by the variable; the log names the field",
+        "by the variable, which ends the start; a field is named in the log, and nothing else comes of it",
         "OpenStack's regions are not supported",
         ("none",),
     ),

@@ -105,3 +105,25 @@ def test_devices_that_are_gone_or_cannot_do_it_are_no_failure(tunnelled: Namespa
     assert not tunnelled.call(lambda: set_tx_checksum("nobody", on=False))
     absent = Desired(devices={"tunl0": TunnelDevice("tunl0", "ipip", 1480, None)})
     assert apply(tunnelled, TunnelChecksums(Files(), str(tmp_path / "off")), BROKEN, absent).changed == []
+
+
+def test_a_file_that_could_not_be_written_is_written_later(tunnelled: Namespace, tmp_path: Path) -> None:
+    """And the device is switched off meanwhile, and on again by a new agent."""
+    path = tmp_path / "there" / "off"
+    path.mkdir(parents=True)  # in the way
+
+    def work() -> tuple[list[list[str]], list[bool | None]]:
+        part, failed, states = TunnelChecksums(Files(), str(path)), list[list[str]](), list[bool | None]()
+        for _ in range(2):
+            done = Pass()
+            part.apply(DESIRED, BROKEN, Deadline.after(10), done, False)
+            failed.append(done.failed)
+            states.append(read_tx_checksum(TUNNEL))
+            if path.is_dir():
+                path.rmdir()
+        return failed, states
+
+    failed, states = tunnelled.call(work)
+    assert states == [False, False] and failed[1] == [] and "cannot write" in failed[0][0]
+    apply(tunnelled, TunnelChecksums(Files(), str(path)), SOUND)
+    assert state(tunnelled) is True and not path.exists()

@@ -1,7 +1,8 @@
 """Checksums of tunnels in software, where the kernel, or FeatureDetectOverride, says that devices get them wrong.
 
 Rule: only our tunnels are touched, never the node's own interfaces. What this agent switched off it switches on again
-when nothing asks for it any more, also after a restart; what somebody else switched off stays off.
+when nothing asks for it any more, also after a restart, so that is written down first; what somebody else switched off
+stays off.
 """
 
 from __future__ import annotations
@@ -29,35 +30,51 @@ class TunnelChecksums:
         """``path``: a file that a reboot removes, as it does the devices."""
         self._files, self._path = files, path
         self.changed: dict[str, int] | None = None  # None: not read yet
+        self._written: dict[str, int] = {}
         self._is_kernel_broken = is_this_checksum_broken()
 
     def wants(self, changed: Collection[str]) -> bool:
         return False  # every pass looks
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
-        before = self._read() if self.changed is None else self.changed
-        self.changed = before
+        if self.changed is None:
+            self.changed = self._written = self._read()
+        before = self.changed
         broken = dict(felix.features).get(CHECKSUM_BROKEN, self._is_kernel_broken)
-        if not before and not (broken and desired.devices):
+        if not before and not self._written and not (broken and desired.devices):
             return
         indexes = {interface.name: interface.index for interface in read_interfaces(deadline)}
         there = {name: indexes[name] for name in desired.devices if name in indexes}
         ours = {name: index for name, index in before.items() if there.get(name) == index}
-        for name, index in there.items():
+        due: list[str] = []
+        for name in there:
             try:
                 if broken and read_tx_checksum(name):
-                    if set_tx_checksum(name, on=False):
-                        ours[name] = index
-                        done.changed.append(f"checksums of {name} in software")
+                    due.append(name)
                 elif not broken and name in ours:
                     if read_tx_checksum(name) is False and set_tx_checksum(name, on=True):
                         done.changed.append(f"checksums of {name} left to the device again")
                     del ours[name]
             except KernelError as e:
                 done.failed.append(str(e))
-        if ours != before:
-            self._write(ours)
+        self._keep({**ours, **{name: there[name] for name in due}}, done)
+        for name in due:
+            try:
+                if set_tx_checksum(name, on=False):
+                    done.changed.append(f"checksums of {name} in software")
+            except KernelError as e:
+                done.failed.append(str(e))
+
+    def _keep(self, ours: dict[str, int], done: Pass) -> None:
+        """A file that cannot be written keeps nothing from being switched off; it is tried again."""
         self.changed = ours
+        if ours == self._written:
+            return
+        try:
+            self._write(ours)
+            self._written = ours
+        except OSError as e:
+            done.failed.append(f"cannot write {self._path}: {e.strerror or e}")
 
     def _read(self) -> dict[str, int]:
         """What cannot be read was written by nobody of ours: then nothing is switched on again."""
