@@ -211,9 +211,11 @@ PURE_LIBRARIES = {
         "codecs",
         "collections",
         "collections.abc",
+        "contextlib",
         "dataclasses",
     ),
-    *("datetime", "difflib", "enum", "errno", "fractions", "functools", "hashlib", "html", "ipaddress", "itertools"),
+    *("datetime", "difflib", "enum", "errno", "fractions", "functools", "graphlib", "hashlib", "html", "ipaddress"),
+    "itertools",
     *("json", "jsonpatch", "jsonpath", "math", "operator", "re", "shlex", "struct", "sys", "typing", "urllib.parse"),
     *("yaml", "zlib"),
 }
