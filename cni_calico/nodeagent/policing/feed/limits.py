@@ -90,5 +90,9 @@ class MemoryLimits:
             default=float("inf"),
         )
 
+    def allows(self, part: float, *, reserved: int) -> float:
+        """As ``room`` if nothing were used but what was at first and what is reserved: freeing memory gives no more."""
+        return min((part * one.limit - one.base - reserved for one in self._limits), default=float("inf"))
+
     def describe(self) -> str:
         return " and ".join(f"{one.name}, {one.limit // _MIB} MiB" for one in self._limits)

@@ -37,7 +37,8 @@ USABLE, RESERVE, DOCUMENTS = 0.8, 0.9, 0.5  # DOCUMENTS: up to here documents wa
 _NAMESPACE_PART = 32  # a namespace's policies count as measured, not as estimated, up to this part of the limit
 _RENDERED_PART = 0.7  # of a policy's size: what comes after it has been taken in
 _MARGIN = 0.05
-_DROP_S, _AGAIN_S = 20.0, 10.0
+_DROP_S, _DROP_PART = 20.0, 0.01
+_AGAIN_S = 10.0
 _LOOK_S = 1.0  # how often what waits is looked at while nothing of it fits
 
 
@@ -52,7 +53,7 @@ class MemoryGuard:
         self._limits = MemoryLimits() if limits is None else limits
         self._now = now
         self._forget_cached: Callable[[], None] = lambda: None
-        self._dropped_at = self._looked_at = float("-inf")
+        self._drop_due_at = self._looked_at = float("-inf")
         self._held = HeldPolicies()
         self._coming = 0.0  # how much of what is reserved the present round will still need
         self._in_graph: set[ResourceKey] = set()  # those with a version in the graph, not only a stand-in
@@ -193,18 +194,22 @@ class MemoryGuard:
     def _has_room(self, needs: int, margin: float = 0.0) -> bool:
         """``margin``: a part of the limit that is to be left."""
         self._measure(anew=needs >= SMALL_BYTES)
-        if self._room(USABLE - margin) >= needs:
+        part = USABLE - margin
+        if self._room(part) >= needs:
             return True
-        if self._now() - self._dropped_at >= _DROP_S:
+        if self._limits.allows(part, reserved=self._held.reserved) >= needs and self._now() >= self._drop_due_at:
             self._drop_caches()
-        return self._room(USABLE - margin) >= needs
+        return self._room(part) >= needs
 
     def _drop_caches(self) -> None:
-        self._dropped_at = self._now()
+        """It holds up all threads, with millions of objects for seconds: at most _DROP_PART of the time."""
+        begun = self._now()
         self._forget_cached()
         for cached in (parse_selector, selector_source, port_source, peer_selector):
             cached.cache_clear()
         collect_all()
+        ended = self._now()
+        self._drop_due_at = ended + max(_DROP_S, (ended - begun) / _DROP_PART)
         self._measure(anew=True)
 
     # -- what waits ---------------------------------------------------------------------------------------------------

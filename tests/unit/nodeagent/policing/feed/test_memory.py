@@ -229,3 +229,25 @@ def test_one_that_has_no_room_does_not_keep_others_waiting(tmp_path: Path) -> No
     assert host.guard.next_due() is None
     host.use(20)
     assert host.guard.next_due() == key_of("costly", "new")
+
+
+def test_caches_are_dropped_only_where_that_gives_room(tmp_path: Path) -> None:
+    """To collect garbage holds up everything: what is only reserved is not freed by it; it has 1 % of the time."""
+    host, dropped = Host(tmp_path, 10), []
+
+    def forget() -> None:
+        dropped.append(host.now)
+        host.now += 5  # so long it takes
+
+    host.guard.use(forget)
+    host.give(key_of("a"), policy("a", 1250))
+    assert is_denied(host.give(key_of("b"), policy("b", 1250)))  # reserved, not used
+    assert not dropped
+    host.use(79)
+    assert is_denied(host.give(key_of("c"), policy("c", 500))) and len(dropped) == 1
+    for _ in range(50):
+        host.now += 9
+        assert is_denied(host.give(key_of("d"), policy("d", 500)))
+    assert len(dropped) == 1
+    host.now += 51
+    assert is_denied(host.give(key_of("e"), policy("e", 500))) and len(dropped) == 2
