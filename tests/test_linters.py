@@ -462,6 +462,7 @@ LAZY = {
     "nodeagent.startup.records": BACKEND,
     "nodeagent.status.file": PROBE,
     "nodeagent.status.metrics": HEAVY,
+    "nodeagent.status.encryption_metrics": HEAVY,
     "nodeagent.status.flow_metrics": HEAVY,
     "nodeagent.status.policy_metrics": HEAVY,
     "nodeagent.status.probes": PROBE,

@@ -210,6 +210,7 @@ class Parts:
         self._http_servers.keep("health", health, lambda: health_pages(settings.run_dir))
         metrics = (felix.metrics_host, felix.metrics_port) if felix.metrics_enabled else None
         self._metrics.has_language, self._metrics.has_process = felix.metrics_go, felix.metrics_process
+        self._metrics.has_wireguard = felix.metrics_wireguard
         self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page}, metrics_files(felix))
 
     def _use_source_check(self, wanted: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Iterator, Sequence
 
+from cni_calico.ctl.command_line.encryption_arguments import add_encryption
 from cni_calico.ctl.command_line.flow_arguments import add_flows
 from cni_calico.ctl.command_line.help_texts import PROGRAM
 from cni_calico.ctl.command_line.node_arguments import add_node
@@ -63,6 +64,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands.below("datastore", lambda group: _add_datastore(group, common), dest="group")
     commands.below("node", lambda group: add_node(group, common))
     commands.below("cluster", lambda group: _add_cluster(group, common))
+    commands.below("encryption", lambda group: add_encryption(group, common))
     commands.below("installation", lambda group: _add_installation(group, common))
     add_flows(commands, common)
     show = commands.add("show", common, output_option())

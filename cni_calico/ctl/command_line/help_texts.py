@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cni_calico.ctl.command_line.encryption_help import ENCRYPTION
 from cni_calico.ctl.command_line.flow_help import FLOWS
 from cni_calico.ctl.command_line.node_help import SETUP, Help
 from cni_calico.ctl.command_line.policy_help import POLICY
@@ -189,6 +190,7 @@ COMMANDS: Mapping[str, Help] = {
     ),
     "policy": Help("what policies do to connections"),
     **POLICY,
+    **ENCRYPTION,
     "datastore": Help("move all data; check and repair the embedded datastore's file"),
     "datastore migrate": Help("move all data to another datastore"),
     "datastore migrate lock": Help(

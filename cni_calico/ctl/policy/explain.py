@@ -8,6 +8,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from cni_calico.ctl.addresses import addresses_of_node
+from cni_calico.ctl.encryption.between import describe_between
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
@@ -111,6 +112,11 @@ def explain(session: Session, arguments: Namespace) -> str:
     for cut in describe_cut_sessions(records, views, read_sessions(session, records.nodes, views)):
         arguments.warn(cut)
     allowed = all(passes for *_, passes, _ in judged) and all(host.passes for host in hosts)
+    encryption = ""
+    if source.key is not None and destination.key is not None:
+        encryption = describe_between(
+            session, records.nodes, (source.node, destination.node), packet.destination.version
+        )
     if arguments.output != TABLE:
         ends = [
             {
@@ -123,6 +129,8 @@ def explain(session: Session, arguments: Namespace) -> str:
         found |= {"connection": _shown(packet)}
         if published is not None:
             found |= {"published": arguments.destination, "judgedFrom": list(published.judged_from)}
+        if encryption:
+            found["encryption"] = encryption
         shown = [_host_document(records, graph, host) for host in hosts]
         return render_value({**found, "allowed": allowed, "ends": ends, "hosts": shown}, arguments.output)
     lines = [f"{source.shown} ({packet.source}) to {destination.shown} ({packet.destination}), {_shown(packet)}:", ""]
@@ -134,7 +142,7 @@ def explain(session: Session, arguments: Namespace) -> str:
     verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
     hint = "" if published is not None else _hint(source, destination, packet, hosts)
     seen = describe_seen(packet)
-    return "\n".join([*lines, "", verdict, *([seen] if seen else []), hint])
+    return "\n".join([*lines, "", verdict, *filter(None, [encryption, seen]), hint])
 
 
 def _destination(

@@ -45,6 +45,22 @@ def read_table(family: str, name: str, deadline: Deadline) -> Any:
     return [_normal(item) for item in json.loads(listed)["nftables"] if "metainfo" not in item]
 
 
+def count_packets(family: str, name: str, deadline: Deadline) -> int:
+    """What all counters of a table's rules say; 0 if there is none. Raises KernelError."""
+    program = find_program("nft")
+    if not program:
+        return 0
+    try:
+        listed = run_program([program, "-j", "list", "table", family, name], b"", deadline)
+    except KernelError as e:
+        if "No such file" in e.message:
+            return 0
+        raise
+    rules = (item["rule"] for item in json.loads(listed)["nftables"] if "rule" in item)
+    counters = (one["counter"] for rule in rules for one in rule["expr"] if isinstance(one.get("counter"), dict))
+    return sum(int(counter["packets"]) for counter in counters)
+
+
 def has_table(family: str, name: str, deadline: Deadline) -> bool:
     """Whether there is the table; False also without nft or the kernel's support. The tables' rules are not read: they
     may be other programs'.

@@ -36,6 +36,9 @@ class ServingSettings:
         "PrometheusGoMetricsEnabled", FLAG, True, "Serve the metrics of the language, which is Python: python_..."
     )
     metrics_process: bool = setting("PrometheusProcessMetricsEnabled", FLAG, True, "Serve process_...")
+    metrics_wireguard: bool = setting(
+        "PrometheusWireGuardMetricsEnabled", FLAG, True, "Serve wireguard_..., where encryption is enabled."
+    )
     metrics_certificate: str = setting(
         "PrometheusMetricsCertFile", TEXT, "", "Certificate (PEM): metrics are served over TLS only."
     )

@@ -128,11 +128,6 @@ TABLE = (
         ("calicoipam",),
     ),
     Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
-    Unused(
-        NEVER,
-        "PrometheusWireGuardMetricsEnabled",
-        "there are no metrics of WireGuard",
-    ),
     Unused(NEVER, "IstioDSCPMark", "for IstioAmbientMode"),
     Unused(NEVER, "LiveMigrationRouteConvergenceTime", "for the live migration of virtual machines"),
     Unused(NEVER, "KubeNodePortRanges", "for kube-proxy in mode ipvs"),

@@ -333,6 +333,7 @@ class DataplaneLoop:
             "backend": self._context.settings.backend,
             "policing_stalled_s": round(self._engine.stalled_s(), 1),
             "troubles": dict(self._context.troubles),
+            **({"encryption": self._last.encryption} if self._last.encryption else {}),
             **self.facts,
         }
         try:

@@ -5,9 +5,9 @@ Rule: a part knows one kind of thing in the kernel and nothing of the other part
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from cni_calico.deadline import Deadline
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -21,6 +21,7 @@ class Pass:
     ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py). ``refused``: what was
     not done although it could be, and why; ``unmet``: in words, why the node is not ready, with these.
     ``public_keys``: by family, what the Node is to say of WireGuard's key, b"": nothing; others are left as they are.
+    ``encryption``: by family, what the status says of it (encryption/told.py).
     """
 
     changed: list[str] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Pass:
     refused: list[str] = field(default_factory=list)
     unmet: tuple[str, ...] = ()
     public_keys: dict[int, bytes] = field(default_factory=dict)
+    encryption: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Part(Protocol):

@@ -43,6 +43,7 @@ class Metrics:
         self.policing: Callable[[], tuple[Standing, PolicyFigures]] | None = None
         self.has_cni_server = False  # one was started beside this agent
         self.has_language = self.has_process = True  # python_..., process_...
+        self.has_wireguard = True  # wireguard_...
         self._numbers = numbers
         self._run_dir = run_dir
         self._socket = f"{run_dir}/{CNI_SOCKET}"
@@ -73,7 +74,8 @@ class Metrics:
         build = GaugeMetricFamily("calico_build_info", "1; the label says which version runs.", labels=["version"])
         build.add_metric([__version__ + BUILD], 1)
         yield build
-        ready = not why_not_ready(read_status(self._run_dir), since_boot())
+        status = read_status(self._run_dir)
+        ready = not why_not_ready(status, since_boot())
         yield GaugeMetricFamily("calico_node_ready", "1 while this node can take workloads.", value=ready)
         passes = CounterMetricFamily("calico_agent_passes", "Passes over the data plane.", labels=["kind"])
         for kind, count in n.passes.items():
@@ -114,6 +116,10 @@ class Metrics:
             for name in self.snapshot.cut_off:
                 cut_off.add_metric([name], 1)
             yield cut_off
+            if said := status.get("encryption"):
+                from cni_calico.nodeagent.status.encryption_metrics import collect_encryption
+
+                yield from collect_encryption(said, self.snapshot, of_devices=self.has_wireguard)
         yield from self._of_datastore()
         yield from self._of_janitor(GaugeMetricFamily, CounterMetricFamily)
         yield from self._of_bird(GaugeMetricFamily)

@@ -67,6 +67,9 @@ BASE = {
     "policy diff": "policy diff --with {policies}",
     "policy recommend": "policy recommend --namespace space --flows {flows}",
     "policy rights": "policy rights somebody",
+    "encryption status": "encryption status",
+    "encryption rotate": "encryption rotate --all",
+    "encryption strict": "encryption strict off",
     "installation convert": "installation convert -f {installation}",
     "policy replay": "policy replay --with {policies} --flows {flows}",
     "policy test": "policy test {expectations}",
@@ -98,7 +101,7 @@ PATHS = ["custom-columns=A:.metadata.name", "jsonpath={{.metadata.name}}", "json
 SAID = ["table", "json", "yaml", "jsonpath={{$}}", "jsonpath-as-json={{$}}"]
 SAYING = (
     *("ipam show", "policy explain", "policy show", "node status", "cluster status", "cluster check", "version"),
-    *("show", "node checksystem", "datastore check", "policy rights"),
+    *("show", "node checksystem", "datastore check", "policy rights", "encryption status"),
 )
 VALUES = {
     "--config": ["{config}"],
@@ -215,6 +218,7 @@ REFUSED = {
 WITH_TROUBLE = {"diff", "policy diff", "policy recommend", "policy replay", "policy test"}
 IN_TROUBLE = {"policy recommend"}  # there is no flow to learn from
 ALWAYS_FAILING = {
+    "encryption rotate",  # there is no key
     "flows",
     "node init",
     "cluster check",

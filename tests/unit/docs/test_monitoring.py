@@ -19,7 +19,7 @@ RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
 DASHBOARD = RULES.parent / "dashboard.json"
 TRIED = ROOT / "tests" / "golden" / "monitoring" / "alerts.yaml"
 # the names of the modules that name metrics
-EXPORTING = {"metrics", "flow_metrics", "policy_metrics", "ipam_metrics", "backends", "resident"}
+EXPORTING = {"metrics", "encryption_metrics", "flow_metrics", "policy_metrics", "ipam_metrics", "backends", "resident"}
 EXPLAINED = re.compile(r"`((?:calico|felix|ipam|typha)_\w+)")
 METRIC = re.compile(r"\b(?:calico|felix|ipam|process)_\w+")
 

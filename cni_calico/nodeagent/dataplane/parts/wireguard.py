@@ -25,6 +25,7 @@ from cni_calico.nodeagent.dataplane.delta import plan_set
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, described_key, render_plain
 from cni_calico.nodeagent.dataplane.encryption.steps import Leaving, Stepping
+from cni_calico.nodeagent.dataplane.encryption.told import tell_encryption
 from cni_calico.nodeagent.dataplane.encryption.way import FAMILY, TABLE, render_way
 from cni_calico.nodeagent.dataplane.passes import Pass, described
 
@@ -41,6 +42,7 @@ class _Family:
     key: bytes = b""
     names: set[str] = field(default_factory=set)  # of devices that were made, or are
     rules: set[RoutingRule] = field(default_factory=set)
+    waiting: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
 
 
@@ -62,10 +64,13 @@ class Wireguard:
             try:
                 if one.enabled:
                     self._keep(one, family, deadline, done, full)
+                    done.encryption[one.family] = tell_encryption(one, family.key, family.waiting)
                 else:
                     self._leave(one, family, deadline, done)
             except KernelError as e:
                 family.settled = None
+                if one.enabled:
+                    done.encryption[one.family] = tell_encryption(one, b"", (), _explained(e))
                 done.failed.append(f"IPv{one.family}: {e}")
                 done.refused.append(f"IPv{one.family} encryption is not in force: {_explained(e)}")
                 if door.is_unsupported(e) or e.errno in (EEXIST, EPERM):
@@ -117,6 +122,7 @@ class Wireguard:
             )
         if desired.address is not None or desired.mandatory:
             self._ensure_rule(desired, family, deadline, done)
+        family.waiting = steps.waiting
         if steps.waiting:
             done.pending += len(steps.waiting)
         elif not failed:

@@ -1,0 +1,32 @@
+"""Whether what pods of two nodes send one another is encrypted, in words, for ``policy explain``.
+
+Rule: computed from what is stored, as the agents judge it; nothing is said where encryption was never enabled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cni_calico.ctl.encryption.keys import judge_keys, read_wanted
+from cni_calico.ctl.session import Session
+from cni_calico.model.resources import Node
+from cni_calico.model.wireguard import published_key
+
+
+def describe_between(session: Session, nodes: Mapping[str, Node], ends: tuple[str, str], family: int) -> str:
+    """``ends``: the names of the pods' nodes. "" for pods of one node, and where it is off. Raises DatastoreError."""
+    first, second = ends
+    both = {name: nodes[name] for name in ends if name in nodes}
+    if first == second or not any(published_key(node, family) for node in nodes.values()):
+        return ""
+    wanted = read_wanted(session)
+    if len(both) < len(ends):
+        missing = next(name for name in ends if name not in both)
+        return f"Between nodes {first} and {second} it is not encrypted: there is no Node {missing}."
+    judged = [one for one in judge_keys(nodes, {}, family) if one.node in both]
+    problems = [f"node {one.node}: {one.problem}" for one in judged if one.problem]
+    if not problems:
+        return f"Between nodes {first} and {second} it is encrypted, if their agents have followed."
+    if wanted.mandatory and not {*ends} & {*wanted.exempt}:
+        return f"It does NOT go between nodes {first} and {second}: encryption is mandatory, and {problems[0]}."
+    return f"Between nodes {first} and {second} it is NOT encrypted: {'; '.join(problems)}."
