@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from configparser import ConfigParser
 from functools import cache
 from graphlib import TopologicalSorter
@@ -245,23 +246,38 @@ def modules() -> dict[str, ast.Module]:
 
 @cache
 def running() -> dict[str, ast.Module]:
-    """As ``modules``, without what is there for types only."""
-    trees = {name: copy.deepcopy(tree) for name, tree in modules().items()}
+    """The pure modules among them, without what is there for types only."""
+    trees = {name: pickle.loads(pickle.dumps(tree)) for name, tree in modules().items() if is_pure(name)}
     for tree in trees.values():
         drop_types(tree)
     return trees
 
 
-def imports_of(tree: ast.AST) -> set[str]:
+@pytest.fixture(scope="module", autouse=True)
+def trees_go_with_the_last_test() -> Iterator[None]:
+    """The children that later tests of this process fork would copy them."""
+    yield
+    for kept in (modules, running, walked, imports_of, origins_of, names_read):
+        kept.cache_clear()
+
+
+@cache
+def walked(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Everything in a tree; it does not change any more."""
+    return tuple(ast.walk(tree))
+
+
+@cache
+def imports_of(tree: ast.AST) -> frozenset[str]:
     """The modules that a module imports anywhere."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names} & modules().keys()
             found.update(inside or {node.module})
-    return found
+    return frozenset(found)
 
 
 def test_no_circle_of_imports() -> None:
@@ -291,10 +307,11 @@ def is_pure(name: str) -> bool:
     return by_place or not tree.body or (ast.get_docstring(tree) or "").startswith("PURE")
 
 
+@cache
 def origins_of(tree: ast.AST) -> dict[str, str]:
     """What each imported name stands for: after ``from os import kill as k``, k is os.kill."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Import):
             found |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -311,15 +328,16 @@ def full_name(node: ast.expr, origins: dict[str, str]) -> str:
     return ast.unparse(node)
 
 
-def names_read(tree: ast.AST) -> set[str]:
+@cache
+def names_read(tree: ast.AST) -> frozenset[str]:
     """The full names that a module reads, calls or imports from others."""
     origins = origins_of(tree)
     read = {
         full_name(node, origins)
-        for node in ast.walk(tree)
+        for node in walked(tree)
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    return read | {name.removeprefix("builtins.") for name in origins.values()}
+    return frozenset(read | {name.removeprefix("builtins.") for name in origins.values()})
 
 
 def names_of(tree: ast.AST, module: str) -> set[str]:
@@ -330,12 +348,12 @@ def names_of(tree: ast.AST, module: str) -> set[str]:
 def calls_in(tree: ast.AST) -> list[tuple[str, list[ast.expr]]]:
     """(the full name of what is called; its arguments) of every call."""
     origins = origins_of(tree)
-    return [(full_name(node.func, origins), node.args) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(full_name(node.func, origins), node.args) for node in walked(tree) if isinstance(node, ast.Call)]
 
 
 def second_names(tree: ast.AST) -> set[str]:
     """Other names that assignments give to what has effects, or to a module or class that has some."""
-    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr)]
+    values = [node.value for node in walked(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr)]
     named = {full_name(value, origins_of(tree)) for value in values if isinstance(value, ast.Name | ast.Attribute)}
     return {f"another name for {name}" for name in named if name in NOT_RENAMED}
 
@@ -471,7 +489,7 @@ LAZY = {
 
 
 def imports_in_functions(tree: ast.Module) -> bool:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in walked(tree) if isinstance(node, ast.FunctionDef)]
     return any(isinstance(part, ast.Import | ast.ImportFrom) for each in functions for part in ast.walk(each))
 
 
@@ -510,7 +528,7 @@ SCREEN = re.compile(r"[12]|'/dev/(stdout|stderr|tty|fd/[12])'|'/proc/self/fd/[12
 def prints_or_ends(tree: ast.Module) -> list[str]:
     origins = origins_of(tree)
     found = {name for name in names_read(tree) if PRINTS.fullmatch(name) or ENDS.fullmatch(name)}
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Raise) and node.exc is not None and full_name(node.exc, origins) == "SystemExit":
             found.add("SystemExit")
     for name, arguments in calls_in(tree):
@@ -703,7 +721,7 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
     """What the methods of a class, and of classes inside of it, assign to ``self``."""
     return {
         part.attr
-        for part in ast.walk(node)
+        for part in walked(node)
         if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
         if isinstance(part.value, ast.Name) and part.value.id == "self"
     }
@@ -713,7 +731,7 @@ def test_no_class_has_more_attributes_than_a_reader_can_keep_in_mind() -> None:
     found = {
         f"{module.removeprefix('cni_calico.')}.{node.name}": len(attributes_of(node))
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in walked(tree)
         if isinstance(node, ast.ClassDef)
     }
     above = {
@@ -751,8 +769,8 @@ CALLED_BY_LIBRARIES = {
 def names_used(tree: ast.AST) -> set[str]:
     """Every name and attribute that is read, and every word of short texts: a name may be data."""
     found: set[str] = set()
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-    for node in ast.walk(tree):
+    texts = {node.value for node in walked(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in walked(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.Attribute):
@@ -806,7 +824,7 @@ SHARED_NAMES = {
 def defined_in(path: Path) -> tuple[set[str], set[str]]:
     """(the names of the fixtures that a file defines, its other names at the top)."""
     tree = ast.parse((ROOT / path).read_text())
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    functions = [each for each in walked(tree) if isinstance(each, ast.FunctionDef)]
     fixtures = {each.name for each in functions if any("fixture" in ast.unparse(by) for by in each.decorator_list)}
     named = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     targets = [target for each in tree.body if isinstance(each, ast.Assign) for target in each.targets]
