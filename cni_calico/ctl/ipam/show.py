@@ -15,10 +15,11 @@ from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
-from cni_calico.errors import InvalidConfig
+from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents import codec
 from cni_calico.model.documents.fields import Unknown, source_of
-from cni_calico.model.keys import IPAMConfigKey
+from cni_calico.model.identity import container_name
+from cni_calico.model.keys import IPAMConfigKey, ResourceKey, endpoints_of_node
 from cni_calico.model.resources import Address, IPAMConfig
 
 KUBEVIRT = "kubeVirtVMAddressPersistence"
@@ -35,7 +36,10 @@ def parse_address(text: str) -> Address:
 
 def show(session: Session, arguments: Namespace) -> str:
     if arguments.ip:
-        holder = find_holder(list(read_blocks(session, []).values()), parse_address(arguments.ip))
+        address = parse_address(arguments.ip)
+        holder = find_holder(list(read_blocks(session, []).values()), address)
+        if name := _read_container(session, holder, address):
+            holder = {**holder, "container": name}
         return _render_holder(holder) if arguments.output == TABLE else render_value(holder, arguments.output)
     if arguments.show_configuration:
         settings = _read_settings(session)
@@ -54,6 +58,24 @@ def show(session: Session, arguments: Namespace) -> str:
     for why in [*(why for _, why in corrupt), *filter(None, [nothing])]:
         arguments.note(why)
     return table if arguments.output == TABLE else render_value(found, arguments.output)
+
+
+def _read_container(session: Session, holder: Mapping[str, Any], address: Address) -> str:
+    """What people call the container outside Kubernetes that has the address; "" if none has, or its name is not known.
+    Raises DatastoreError.
+    """
+    attributes = holder.get("attributes") or {}
+    node = attributes.get("node")
+    if not node or "pod" in attributes or "type" in attributes:
+        return ""
+    for item in session.store.list(endpoints_of_node(node), session.deadline).items:
+        try:
+            record = codec.decode_endpoint(item.key, item.value) if isinstance(item.key, ResourceKey) else None
+        except CorruptRecord:
+            continue  # ipam check names it
+        if record is not None and any(address in net for net in record.ip_networks):
+            return container_name(record)
+    return ""
 
 
 def render_usage(session: Session) -> str:
@@ -103,6 +125,8 @@ def _render_holder(holder: Mapping[str, Any]) -> str:
         return f"{holder['ip']} is not assigned\n"
     lines = [f"IP {holder['ip']} is in use", "Attributes:"]
     lines += [f"  {name}: {value}" for name, value in holder["attributes"].items()]
+    if "container" in holder:
+        lines.append(f"Container: {holder['container']}")
     lines.append(f"Handle: {holder['handle'] or 'none'}")
     lines.append(f"Block: {holder['block']} ({holder['affinity'] or 'belongs to nobody'})")
     return "\n".join(lines) + "\n"

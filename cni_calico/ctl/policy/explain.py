@@ -38,7 +38,7 @@ from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.identity import LIBNETWORK, container_name
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.names import runtimes_id
+from cni_calico.model.names import runtimes_id, short_id
 from cni_calico.model.resources import Resource, WorkloadEndpoint
 from cni_calico.policy.budget import describe_size
 from cni_calico.policy.explain import Decision, Packet, decide
@@ -212,13 +212,18 @@ def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
         raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
     named.sort(key=lambda item: item[0].name)
     if len({record.container_id for _, record in named}) > 1 and not any(record.pod for _, record in named):
-        which = "; ".join(f"{key.name} on {record.node}" for key, record in named[:_SAME_NAME])
+        which = "; ".join(f"{_shown_id(key, record)} on {record.node}" for key, record in named[:_SAME_NAME])
         raise CommandFailed(f"cannot explain: several containers are called {wanted}/{name}; name one of {which}")
     key, record = named[0]
     addresses = tuple(net.network_address for net in record.ip_networks)
     if not addresses:
         raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
     return TrafficEnd(_endpoint_name(key, record), addresses, key, record.node)
+
+
+def _shown_id(key: ResourceKey, record: WorkloadEndpoint) -> str:
+    """What tells a container from others of its name: the ID as runtimes show it."""
+    return short_id(record.container_id) if runtimes_id(record.container_id) else key.name
 
 
 def _named_in(records: PolicyRecords, namespace: str, name: str) -> list[tuple[ResourceKey, WorkloadEndpoint]]:

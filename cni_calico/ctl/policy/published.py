@@ -72,9 +72,17 @@ def read_address(session: Session, host: str) -> Address:
         return ip_address(host)
     except ValueError:
         found = session.store.get(ResourceKey("Node", host), session.deadline)
-    addresses = () if found is None else addresses_of_node(decode_node(ResourceKey("Node", host), found.value))
+    if found is None:
+        raise CommandFailed(
+            f"cannot explain: {host} is no address, and there is no node {host}",
+            details="a workload's own port is asked for with --port: --to WORKLOAD --port 80",
+        )
+    addresses = addresses_of_node(decode_node(ResourceKey("Node", host), found.value))
     if not addresses:
-        raise CommandFailed(f"cannot explain: {host} is no address, and there is no node {host} with one")
+        raise CommandFailed(
+            f"cannot explain: the record of node {host} has no address",
+            details="write one of that host's addresses in the place of its name",
+        )
     return addresses[0]
 
 

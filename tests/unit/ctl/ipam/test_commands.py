@@ -40,6 +40,18 @@ class TestShow:
         assert cluster.ok("ipam", "show", "--ip", "192.0.2.1") == "192.0.2.1 is not assigned\n"
         assert "it is not an IP address" in cluster.fails("ipam", "show", "--ip=10.65.141")
 
+    def test_whose_an_address_is(self, cluster):
+        """By the container's name, where the record of it says one."""
+        document = cluster.stored(ENDPOINT)
+        assert "Container:" not in cluster.ok("ipam", "show", "--ip=10.65.141.64")
+        document["metadata"]["labels"]["cni-calico.io/container"] = "web"
+        bad = ENDPOINT.replace("vm-cni", "vm-cni-bad")
+        cluster.write({ENDPOINT: document, bad: {"spec": 7}})
+        assert "\nContainer: web\nHandle: calnet." in cluster.ok("ipam", "show", "--ip=10.65.141.64")
+        shown = json.loads(cluster.ok("ipam", "show", "--ip=10.65.141.64", "-o", "json"))
+        assert shown["container"] == "web"
+        assert "Container:" not in cluster.ok("ipam", "show", "--ip=10.65.141.65")
+
     def test_borrowed(self, cluster):
         assert cells(cluster.ok("ipam", "show", "--show-borrowed"))[1:] == [
             [

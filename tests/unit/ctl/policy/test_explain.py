@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.model.keys import ResourceKey, etcd_path
+from tests.unit.ctl.conftest import stored
 
 VECTORS = Path(__file__).resolve().parents[3] / "golden" / "policy"
 
@@ -252,7 +253,7 @@ def test_a_container_of_docker_is_found_without_its_namespace(calicoctl):
 def test_two_containers_of_one_name_are_listed(calicoctl):
     containers(calicoctl, ("n1", WEB, "10.0.0.1", {CALLED: "web"}), ("n2", OTHER, "10.0.0.3", {CALLED: "web"}))
     refused = calicoctl.fails("policy", "show", "web")
-    assert f"several containers are called default/web; name one of n1-cni-{WEB}-eth0 on n1; n2-cni-" in refused
+    assert f"several containers are called default/web; name one of {WEB[:12]} on n1; {OTHER[:12]} on n2" in refused
     assert calicoctl.ok("policy", "show", OTHER[:12]).startswith("default/web on n2, ")
 
 
@@ -267,3 +268,13 @@ def test_a_pod_cannot_take_a_containers_name(calicoctl):
     document["metadata"]["labels"] = {CALLED: "web"}
     calicoctl.write({etcd_path(ResourceKey("WorkloadEndpoint", name, "default")): document})
     assert calicoctl.ok("policy", "show", "web").startswith("default/web on n1, cali" + WEB[:11])
+
+
+def test_a_port_at_a_name_that_is_no_hosts(calicoctl):
+    """A container's own port is asked for in another way; a host without an address in its record by one of them."""
+    containers(calicoctl, ("n1", WEB, "10.0.0.1", {CALLED: "web"}))
+    calicoctl.write(stored("Node", "n1", {}))
+    refused = calicoctl.fails("policy", "explain", "--from", "192.0.2.9", "--to", "web:80")
+    assert "web is no address, and there is no node web" in refused and "--to WORKLOAD --port 80" in refused
+    refused = calicoctl.fails("policy", "explain", "--from", "192.0.2.9", "--to", "n1:80")
+    assert "the record of node n1 has no address" in refused and "one of that host's addresses" in refused
