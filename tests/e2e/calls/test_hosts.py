@@ -75,11 +75,38 @@ def calico_links(host: PrivateHost) -> list[str]:
     return [link["ifname"] for link in host.ns.ip("link") if link["ifname"].startswith("cali")]
 
 
+WEB, STORE = "ab" * 32, "/var/lib/containers/storage/db.sql"
+PLUGIN = """python3 -c 'import json; c = json.load(open("/etc/cni/net.d/10-calico.conflist"))
+print(json.dumps({**c["plugins"][0], "name": c["name"], "cniVersion": c["cniVersion"]}))' | /opt/cni/bin/calico"""
+
+
+def call_as_podman(host: PrivateHost, command: str, pod: Namespace) -> None:
+    call = {"COMMAND": command, "CONTAINERID": WEB, "NETNS": pod.path, "IFNAME": "eth0", "PATH": "/opt/cni/bin"}
+    environ = {f"CNI_{key}": value for key, value in call.items()}
+    host.run("sh", "-c", PLUGIN, env={**environ, "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAME=web"})
+
+
+def check_a_damaged_database(host: PrivateHost, pod: Namespace) -> None:
+    """The container starts, with the name that the call says; the status says why other labels are missing."""
+    host.write(STORE, "no database" * 1000)
+    call_as_podman(host, "ADD", pod)
+    [shown] = json.loads(host.run("/opt/cni/bin/calicoctl", "get", "wep", "-o", "json").stdout)["items"]
+    assert shown["metadata"]["labels"]["cni-calico.io/container"] == "web"
+
+    def status() -> str:
+        return host.run("/opt/cni/bin/calicoctl", "node", "status", check=False).stdout
+
+    until(lambda: f"labels may be missing: {STORE}: " in status(), "the status says why", 60, pause_s=0.3)
+    call_as_podman(host, "DEL", pod)
+    host.run("rm", STORE)
+
+
 def test_one_host_from_nothing_to_nothing(installed: PrivateHost, make_pod_ns: MakeNamespace) -> None:
     host = installed
     looked = host.shell(blocks("hosts.md", "One host, by hand")[2], ROOT).stdout
     assert "Ready:     yes" in looked and "default-ipv4-ippool" in looked
     pods = [make_pod_ns("pod"), make_pod_ns("pod")]
+    check_a_damaged_database(host, pods[0])
     addresses = [cnitool(host, "add", pod)["ips"][0]["address"].partition("/")[0] for pod in pods]
     assert all(address.startswith("192.168.") for address in addresses)
     assert host.exists("/run/calico/cni.sock")
