@@ -95,6 +95,15 @@ def test_what_was_changed_is_kept(host: PrivateHost) -> None:
         assert host.read(f"{path}.changed") == text and not host.exists(path)
 
 
+def test_workloads_are_open_again(host: PrivateHost) -> None:
+    """Where the boot table was loaded, and no agent came to take it away."""
+    set_up(host, "--datastore", "local")
+    python(host, "-m", "cni_calico.nodeagent.main", "-boot-table")
+    assert "table inet calico-boot" in host.run("nft", "list", "ruleset").stdout
+    assert "removed the boot table\n" in calicoctl(host, "node", "uninstall").stdout
+    assert "calico" not in host.run("nft", "list", "ruleset").stdout
+
+
 def with_routes_of_bird(host: PrivateHost) -> None:
     """To pods of another host, to the world, and our agent's."""
     ns = host.ns
