@@ -19,6 +19,7 @@ IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
 NETWORK_NAME_MAX = 250
 CHECK_PREFIX = "calico-check-"  # of what ``calicoctl cluster check`` makes, and removes
 SHORT_ID = 12
+_LOGGED_DIGITS, _LOGGED_MAX = 13, 40
 _ID_LENGTH, _HEX = 64, frozenset("0123456789abcdef")
 
 
@@ -45,6 +46,12 @@ def runtimes_id(container_id: str) -> str:
 def short_id(container_id: str) -> str:
     """As runtimes show it: the first twelve digits."""
     return (runtimes_id(container_id) or container_id)[:SHORT_ID]
+
+
+def logged_id(container_id: str) -> str:
+    """As a line of the log has it: thirteen digits of a runtime's ID, as crictl shows it; others whole, if not long."""
+    own = runtimes_id(container_id)
+    return own[:_LOGGED_DIGITS] if own else container_id[:_LOGGED_MAX]
 
 
 def container_veth(container_id: str) -> str:

@@ -34,6 +34,7 @@ from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.shim import socket_path
 from cni_calico.plugin.commands import import_handlers
 from cni_calico.plugin.commands import serve as serve_plugin
+from cni_calico.plugin.identity.labels import read_container_name
 from cni_calico.plugin.ipam.commands import serve as serve_ipam
 from cni_calico.server.connections import CallRequest, Refused, read_request, send_answer
 from cni_calico.server.exhaustion import Exhaustion
@@ -263,11 +264,12 @@ class CniServer:
                 if lacking := shortage_of(e):
                     raise Declined(f"the server is short of {lacking}") from e
                 raise
-            answer, log = serve(call, services), services.log
+            answer, log, files = serve(call, services), services.log, services.files
 
         def tell(seconds: float) -> None:
-            log_success(describe_success(call, answer, seconds), log, self.log)
-            log_failure(call, answer, self.log)
+            name = read_container_name(call, files) if files.root_fd is None else ""  # the caller's root is closed
+            log_success(describe_success(call, answer, seconds, name), log, self.log)
+            log_failure(call, answer, self.log, name)
 
         return answer, tell
 

@@ -12,23 +12,27 @@ from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.errors import TRY_AGAIN
 from cni_calico.log import Log
+from cni_calico.model.names import logged_id
 
 _LINE_MAX = 500
 
 
-def _whose(call: Call) -> str:
+def _whose(call: Call, name: str) -> str:
     args = call.args
-    return (
-        f"{args.pod_namespace}/{args.pod_name} " if args.is_kubernetes else f"{args.pod_name} " if args.pod_name else ""
-    )
+    if args.is_kubernetes:
+        return f"{args.pod_namespace}/{args.pod_name} "
+    return f"{args.pod_name or name} " if args.pod_name or name else ""
 
 
-def describe_success(call: Call, answer: Answer, seconds: float) -> str:
-    """For example ``space/web 10.0.0.1/32 in 12.3 ms``; "" for other verbs and for failed calls."""
+def describe_success(call: Call, answer: Answer, seconds: float, name: str = "") -> str:
+    """For example ``space/web 10.0.0.1/32 in 12.3 ms``; "" for other verbs and for failed calls.
+
+    ``name``: the container's, where the call does not say it.
+    """
     if answer.exit_code or call.command not in ("ADD", "DEL"):
         return ""
     what = ", ".join(_addresses(answer.stdout)) or "no address" if call.command == "ADD" else "removed"
-    return f"{_whose(call)}{what} in {1000 * seconds:.1f} ms"
+    return f"{_whose(call, name)}{what} in {1000 * seconds:.1f} ms"
 
 
 def _addresses(stdout: str) -> list[str]:
@@ -47,9 +51,9 @@ def log_success(text: str, log: Log, server: Log | None = None) -> None:
         server.info(f"{log.context}{text}")
 
 
-def log_failure(call: Call | None, answer: Answer, server: Log) -> None:
+def log_failure(call: Call | None, answer: Answer, server: Log, name: str = "") -> None:
     """A failed ADD or DEL in the server's log: one line with container, code and message; what a runtime is to try
-    again is a warning. ``call`` None: its environment could not be read.
+    again is a warning. ``call`` None: its environment could not be read. ``name``: as for ``describe_success``.
     """
     if not answer.exit_code or (call is not None and call.command not in ("ADD", "DEL")):
         return
@@ -57,7 +61,9 @@ def log_failure(call: Call | None, answer: Answer, server: Log) -> None:
     code, details = error.get("code"), error.get("details")
     text = f"failed with code {code}: {error.get('msg')}" + (f" ({details})" if details else "")
     text = "".join(c if c.isprintable() else "?" for c in text)
-    whose = "a call " if call is None else f"{call.command} {call.container_id[:13]} {call.ifname}: {_whose(call)}"
+    whose = "a call "
+    if call is not None:
+        whose = f"{call.command} {logged_id(call.container_id)} {call.ifname}: {_whose(call, name)}"
     server.write(
         "warning" if code == TRY_AGAIN else "error",
         whose + (text if len(text) <= _LINE_MAX else f"{text[:_LINE_MAX]}..."),

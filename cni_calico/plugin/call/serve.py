@@ -16,6 +16,7 @@ from cni_calico.cni.versions import CURRENT, SUPPORTED, VERSION_ANSWER
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DecodeFailure, InternalError, TryAgain
 from cni_calico.log import Log
+from cni_calico.model.names import logged_id
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
 
@@ -83,7 +84,7 @@ def _log_of(conf: NetConf, call: Call, services: Services) -> Log:
         max_age_days=section.file_max_age_days,
         max_count=section.file_max_count,
         stderr=services.stderr,
-        context=f"{call.command} {call.container_id[:13] or '-'} {call.ifname or '-'}: ",
+        context=f"{call.command} {logged_id(call.container_id) or '-'} {call.ifname or '-'}: ",
     )
 
 

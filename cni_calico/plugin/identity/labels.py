@@ -52,6 +52,13 @@ def read_call_identity(call: Call, network: str, files: Files) -> CallIdentity:
     return CallIdentity(labels, complete=found is not None)
 
 
+def read_container_name(call: Call, files: Files) -> str:
+    """Of an ADD's or DEL's container whose name the call does not say, as nerdctl's; "" if no store knows it."""
+    if call.args.pod_name or call.command not in ("ADD", "DEL"):
+        return ""
+    return read_call_identity(call, "", files).name
+
+
 def plan_identified(record: WorkloadEndpoint, known: CallIdentity) -> WorkloadEndpoint:
     """The endpoint with these labels, and of this boot."""
     metadata = record.metadata

@@ -53,6 +53,7 @@ say endpoints "$(/opt/cni/bin/calicoctl get workloadendpoints 2>&1)"
 say labels "$(/opt/cni/bin/calicoctl get workloadendpoints -o json)"
 say status "$(/opt/cni/bin/calicoctl node status >/dev/null 2>&1; echo $?)"
 nerdctl rm -f web >/dev/null
+say log "$(grep -o 'ADD [0-9a-f]* eth0: web .*/32' /run/agent.log)"
 say free "$(/opt/cni/bin/calicoctl ipam show -o json)"
 say check "$(/opt/cni/bin/calicoctl ipam check)"
 say links "$(ip -o link | grep -c ' cali' || :)"
@@ -81,6 +82,7 @@ def test_a_host_with_nerdctl(bundle: Path, tmp_path: Path) -> None:
     (endpoint,) = json.loads(said["labels"])["items"]
     labels = {"cni-calico.io/container": "web", "cni-calico.io/network": "calico", f"{OWN}role": "front"}
     assert labels.items() <= endpoint["metadata"]["labels"].items()
+    assert re.fullmatch(rf"ADD [0-9a-f]{{13}} eth0: web {address}/32", said["log"].strip())
     assert said["status"].strip() == "0"
     assert [pool["used"] for pool in json.loads(said["free"])["pools"]] == [0]
     assert "found 0 problems" in said["check"]

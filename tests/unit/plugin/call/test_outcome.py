@@ -42,6 +42,16 @@ def test_the_text(made: Call, answer: Answer, text: str) -> None:
     assert describe_success(made, answer, 0.0123) == text
 
 
+def test_a_name_that_the_call_does_not_say(capfd: pytest.CaptureFixture[str]) -> None:
+    """nerdctl's calls put containerd's namespace before the ID, and have no name."""
+    environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"default-{'ab' * 32}", "CNI_IFNAME": "eth0"}
+    made = parse_call({**environ, "CNI_PATH": "/opt/cni/bin", "CNI_NETNS": "/var/run/netns/x"}, b"{}")
+    assert describe_success(made, Answer(0, json.dumps(OLD)), 0.0123, "web") == "web 10.0.0.1/32 in 12.3 ms"
+    assert describe_success(call("ADD"), Answer(0, json.dumps(OLD)), 0.0123, "other").startswith("shop/web 10")
+    log_failure(made, failed(NoPool("no pool")), Log("info"), "web")
+    assert f" ADD {'ab' * 6}a eth0: web failed with code 112: no pool" in capfd.readouterr().err
+
+
 def test_where_it_is_written(tmp_path, capfd) -> None:
     """In the network's file and the server's log, never on the caller's standard error; both obey their level."""
     network = Log("info", str(tmp_path / "cni.log"), context="ADD c1 eth0: ")

@@ -18,9 +18,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from cni_calico.cni.environment import Call
 from cni_calico.kernel.files import Files
 from cni_calico.model.identity import ContainerIdentity
 from cni_calico.model.names import runtimes_id
+from cni_calico.plugin.identity.labels import read_container_name
 from cni_calico.plugin.identity.places import CONTAINERD_BOLT, PODMAN_SQLITE, STORES
 from cni_calico.plugin.identity.stores import read_identity
 
@@ -190,6 +192,12 @@ def test_a_call_of_nerdctl_names_the_namespace_too(containerd: Files, named: str
     assert found.identity is not None and not found.troubles
     assert (found.identity.name, found.identity.labels["role"]) == ("web", "front")
     assert not any(label.startswith("nerdctl/") for label in found.identity.labels)
+
+
+@pytest.mark.parametrize(("verb", "name"), [("ADD", "web"), ("DEL", "web"), ("CHECK", "")])
+def test_the_log_has_the_name_that_a_call_does_not_say(containerd: Files, verb: str, name: str) -> None:
+    assert read_container_name(Call(verb, f"default-{NERDCTLS}"), containerd) == name
+    assert read_container_name(Call(verb, "c1"), containerd) == ""
 
 
 def test_another_namespaces_container_is_another_one(containerd: Files) -> None:
