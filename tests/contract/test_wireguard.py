@@ -85,6 +85,7 @@ def door(request: pytest.FixtureRequest) -> Iterator[Door]:
 def test_what_is_set_is_read(door: Door) -> None:
     """Of a link that is there nothing is done a second time."""
     assert door.call("ensure_link", door.name, 1420, (ip_address("10.65.0.1"),)) == []
+    assert door.call("ensure_link", door.name, 1420, None) == []
     found = door.change(
         PeerChange(KEYS[0], endpoint=PLACE, allowed=networks("10.65.1.0/26", "192.0.2.1/32"), keepalive_s=25),
         PeerChange(KEYS[1], endpoint=PLACE_V6, allowed=networks("fd00:65::/122")),

@@ -37,7 +37,7 @@ class FakeWireguard:
         self._reach("read_device", name)
         return self.devices.get(name)
 
-    def ensure_link(self, name: str, mtu: int, addresses: tuple[Address, ...], deadline: Deadline) -> list[str]:
+    def ensure_link(self, name: str, mtu: int, addresses: tuple[Address, ...] | None, deadline: Deadline) -> list[str]:
         self._reach("ensure_link", name)
         done = []
         if name not in self.devices:
@@ -45,8 +45,10 @@ class FakeWireguard:
                 raise KernelError(f"cannot create interface {name}: Operation not supported", errno=EOPNOTSUPP)
             self.devices[name] = WireguardDevice()
             done.append(f"made {name}")
-        if self.links.get(name) != (mtu, tuple(addresses)):
-            self.links[name] = (mtu, tuple(addresses))
+        before = self.links.get(name)
+        wanted = mtu, (before[1] if before else ()) if addresses is None else tuple(addresses)
+        if before != wanted:
+            self.links[name] = wanted
             done.append(f"changed {name}")
         return done
 

@@ -65,8 +65,9 @@ def _find(name: str, deadline: Deadline) -> Link | None:
     return link
 
 
-def ensure_link(name: str, mtu: int, addresses: Sequence[Address], deadline: Deadline) -> list[str]:
-    """The interface, up, with this MTU and exactly these addresses (link-local ones aside); returns what was done.
+def ensure_link(name: str, mtu: int, addresses: Sequence[Address] | None, deadline: Deadline) -> list[str]:
+    """The interface, up, with this MTU and exactly these addresses (link-local ones aside; None: those that it has);
+    returns what was done.
 
     Raises KernelError: EEXIST as above, EOPNOTSUPP where the kernel has no WireGuard.
     """
@@ -83,11 +84,11 @@ def ensure_link(name: str, mtu: int, addresses: Sequence[Address], deadline: Dea
         if link.mtu != mtu:
             rtnl.one(set_link(index, name, mtu=mtu), deadline)
             done.append(f"set the MTU of {name} to {mtu}")
-        for address in addresses:
+        for address in addresses or ():
             if address not in there:
                 rtnl.one(add_address(index, name, address), deadline)
                 done.append(f"added address {address} to {name}")
-        for address in there.difference(addresses):
+        for address in there.difference(there if addresses is None else addresses):
             rtnl.one(delete_address(index, name, address), deadline)
             done.append(f"removed address {address} from {name}")
         if not link.up:

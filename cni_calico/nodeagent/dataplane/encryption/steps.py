@@ -4,13 +4,15 @@ Rule: a peer is there before a route leads to it, and its route is gone before i
 has WireGuard send an initiation at once. Two that cross cost 5 s, so the node with the smaller key primes at once, the
 other PRIME_AFTER_S later if there was no handshake. The route comes with the first handshake, or PATIENCE_S later all
 the same, as upstream's at once; at once, too, where encryption is mandatory. A key that takes another's place is one
-message: the new one is added, primed, and the old one removed, and the routes stay.
+message: the new one is added, primed, and the old one removed, and the routes stay. A device gets its first peers when
+it has its address: what an IPv4 interface without one receives is dropped where rp_filter is on, and a handshake tells
+the other to send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cni_calico.model.host import PROTO_BOOT, HostRoute
 from cni_calico.model.resources import Network
@@ -59,6 +61,8 @@ class Stepping:
         self, desired: DesiredEncryption, device: WireguardDevice, present: Iterable[HostRoute], now: float
     ) -> EncryptionSteps:
         """``present``: the routes that the table has."""
+        if desired.address is None and not device.peers:
+            desired = _without_peers(desired)
         actual = {peer.public_key: peer for peer in device.peers}
         through = {route.dst for route in present if route.device == desired.name}
         replaced: list[bytes] = []
@@ -129,6 +133,13 @@ class Stepping:
         for peer in desired.peers:
             if self.known[peer.node].routed:
                 yield from (HostRoute(one, desired.name, scope=scope, protocol=PROTO_BOOT) for one in peer.hosts)
+
+
+def _without_peers(desired: DesiredEncryption) -> DesiredEncryption:
+    """Their networks go plain, unless encryption is mandatory."""
+    theirs = {network for peer in desired.peers for network in peer.networks}
+    plain = desired.plain_networks if desired.mandatory else desired.plain_networks | theirs
+    return replace(desired, peers=(), plain_networks=plain)
 
 
 def throw(network: Network) -> HostRoute:

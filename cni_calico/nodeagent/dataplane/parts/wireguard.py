@@ -96,7 +96,8 @@ class Wireguard:
             return
         family.settled = None
         self._require_ours(desired, family, deadline)
-        addresses = () if desired.address is None else (desired.address,)
+        # what it has is better than none, with which nothing would arrive
+        addresses = None if desired.address is None else (desired.address,)
         done.changed += door.ensure_link(desired.name, desired.mtu, addresses, deadline)
         family.names.add(desired.name)
         if desired.family == 4:

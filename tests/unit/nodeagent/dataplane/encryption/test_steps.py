@@ -43,6 +43,7 @@ def peer(number: int = 2, *networks: Any, node: str = "n2") -> DesiredPeer:
 
 
 def desired(*peers: DesiredPeer, **more: Any) -> DesiredEncryption:
+    more.setdefault("address", ip_address("10.65.1.7"))
     return DesiredEncryption(4, NAME, peers=peers, own=frozenset((OWN,)), **more)
 
 
@@ -122,6 +123,20 @@ def test_another_key_is_one_message_and_the_route_stays() -> None:
     [change] = host.kernel.changes[before:]
     assert [(one.public_key, one.remove) for one in change.peers] == [(key(9), False), (key(2), True)]
     assert host.keepalive() == PRIME_S and ROUTE in host.routes
+
+
+def test_no_peer_before_the_device_has_its_address() -> None:
+    """Nor is what it has taken away when the address is."""
+    host = Host()
+    steps = host.run(desired(peer(), address=None))
+    assert steps == EncryptionSteps(routes=frozenset((throw(NETWORK), throw(OWN))))
+    strict = desired(peer(), address=None, mandatory=True, prohibited=frozenset((NETWORK,)))
+    assert host.run(strict).routes == {throw(OWN), HostRoute(NETWORK, kind="prohibit", protocol=3)}
+    host.run(desired(peer()))
+    host.kernel.shake(NAME, key(2), 50)
+    host.run(desired(peer()))
+    assert host.run(desired(peer(), address=None)).change is None
+    assert host.routes == {ROUTE, throw(OWN)}
 
 
 def test_a_peer_goes_after_its_route() -> None:

@@ -154,6 +154,8 @@ def test_no_rule_without_an_address(wireguard_host: Host) -> None:
         assert wireguard_host.apply(replace(WANTED, address=None)).refused == done.refused
     wireguard_host.apply(WANTED)
     assert RULE in wireguard_host.rules
+    wireguard_host.apply(replace(WANTED, address=None))
+    assert wireguard_host.wireguard.links[NAME] == (1440, (WANTED.address,))  # which it keeps until there is another
 
 
 def test_a_device_that_was_deleted_is_made_again(wireguard_host: Host) -> None:
