@@ -2,7 +2,8 @@
 
 Rule: of several candidates, the one on the default route's interface comes first, then the Kubernetes InternalIP, then
 the newest interface (upstream looks only for the newest interface, and hosts with two network cards often lose their
-routes by that). The built-in patterns are anchored at the start of a name, users' patterns match anywhere in it. Only
+routes by that). A tunnel's single address is taken if there is no other: WireGuard's interface between nodes, which may
+have any name, has one. The built-in patterns are anchored at the start of a name, users' patterns match anywhere in it. Only
 global unicast addresses of an interface that is up can be chosen.
 """
 
@@ -16,6 +17,7 @@ from ipaddress import IPv4Address, ip_interface
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Address, Interface
+from cni_calico.model.wireguard import DEVICE_KINDS
 from cni_calico.nodeagent.context.address_setting import METHODS, Method
 
 # Interfaces that no other host can reach: container bridges, our own devices, kube-proxy's and similar ones.
@@ -89,14 +91,21 @@ def select_addresses(
         found = select_holder(reached_from, interfaces)
         return [found] if found.interface else []
     candidates = [
-        (interface.name != default_interface, address.ip not in internal_ips, -interface.index, place, address)
+        (
+            interface.name != default_interface and _is_last_choice(method, interface, address),
+            interface.name != default_interface,
+            address.ip not in internal_ips,
+            -interface.index,
+            place,
+            address,
+        )
         for interface in interfaces
         if interface.up and _accepts(method, interface.name)
         for place, address in enumerate(interface.addresses)
         if address.version == family and is_global_unicast(address.ip) and _is_inside(method, address.ip)
     ]
     names = {-interface.index: interface.name for interface in interfaces}
-    return [Choice(address, names[index]) for _, _, index, _, address in sorted(candidates, key=lambda c: c[:4])]
+    return [Choice(address, names[index]) for *_, index, _, address in sorted(candidates, key=lambda c: c[:5])]
 
 
 def _accepts(method: Method, name: str) -> bool:
@@ -105,6 +114,11 @@ def _accepts(method: Method, name: str) -> bool:
     if method.kind == "cidr":
         return True
     return not is_local_interface(name) and not any(pattern.search(name) for pattern in method.patterns)
+
+
+def _is_last_choice(method: Method, interface: HostInterface, address: Interface) -> bool:
+    single_address = address.network.prefixlen == address.network.max_prefixlen
+    return method.kind not in ("interface", "cidr") and interface.kind in DEVICE_KINDS and single_address
 
 
 def _is_inside(method: Method, address: Address) -> bool:

@@ -13,8 +13,8 @@ from cni_calico.nodeagent.startup.address import HostFacts, plan_address, requir
 from cni_calico.nodeagent.startup.autodetect import is_local_interface, select_addresses
 
 
-def link(index, name, *addresses, up=True):
-    return HostInterface(index, name, up, 1500, tuple(map(ip_interface, addresses)))
+def link(index, name, *addresses, up=True, kind=""):
+    return HostInterface(index, name, up, 1500, tuple(map(ip_interface, addresses)), kind=kind)
 
 
 TWO_NICS = [
@@ -109,6 +109,16 @@ def test_local_interfaces(name):
 @pytest.mark.parametrize("name", ["ibmveth0", "mydocker0", "eth0", "lo0x", "br0", "ens5", "vxlan.calico2", "bond0"])
 def test_built_in_patterns_are_anchored(name):
     assert not is_local_interface(name)
+
+
+def test_a_tunnels_single_address_is_the_last_choice():
+    """Encryption's interface may have any name. Whose default route it is, or who asks for it, gets it."""
+    eth0, ours = link(2, "eth0", "10.0.0.5/24"), link(9, "wg7", "10.65.1.7/32", kind="wireguard")
+    assert found("", 4, [eth0, ours]) == ("10.0.0.5/24", "eth0")
+    assert found("", 4, [ours]) == ("10.65.1.7/32", "wg7")
+    assert found("interface=wg.*", 4, [eth0, ours]) == ("10.65.1.7/32", "wg7")
+    assert found("", 4, [eth0, ours], default_interface="wg7") == ("10.65.1.7/32", "wg7")
+    assert found("", 4, [eth0, link(9, "wg0", "10.9.0.1/24", kind="wireguard")]) == ("10.9.0.1/24", "wg0")
 
 
 def test_can_reach_takes_the_source_address_of_the_route():
