@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from cni_calico.deadline import Deadline
@@ -167,7 +167,7 @@ def _parse(kind: type[Shelved], document: Any) -> Shelved:
     """Raises ValueError."""
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ValueError("its format is unknown")
-    shapes = {item.name: _SHAPES[str(item.type)] for item in fields(kind)}
+    shapes = {name: _SHAPES[type(value)] for name, value in asdict(_SAMPLES[kind]).items()}
     for name, value in document.items():
         if name not in shapes or not shapes[name](value):
             raise ValueError(f"{brief(name)} is wrong")
@@ -181,13 +181,19 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_SHAPES: dict[str, Callable[[Any], bool]] = {
-    "str": _is_text,
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "list[str]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+_SHAPES: dict[type[Any], Callable[[Any], bool]] = {
+    str: _is_text,
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    list: lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    dict: lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
+# the executables have no annotations, so what a field may be is what a sample has in it
+_SAMPLES: dict[type[Any], Any] = {
+    DockerNetwork: DockerNetwork(""),
+    HeldAddress: HeldAddress("", ""),
+    DockerEndpoint: DockerEndpoint("", "", "", 0.0),
 }
 
 
