@@ -89,5 +89,6 @@ def rename(host: DockerHost, container: str, deadline: Deadline) -> None:
         if endpoint.container == container and not endpoint.owed:
             owner = read_container_of(host.engine, container, deadline)
             with host.locks.hold(endpoint.id, deadline):
-                if owner is not None and host.state.endpoints.get(endpoint.id) is not None:
-                    record_endpoint(host, endpoint, owner, deadline)
+                now = host.state.endpoints.get(endpoint.id)
+                if owner is not None and now is not None:
+                    record_endpoint(host, now, owner, deadline)

@@ -17,6 +17,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.docker.containers import DockerContainer
 from cni_calico.docker.context import DockerHost
 from cni_calico.docker.documents import host_name
+from cni_calico.docker.ports import parse_forward
 from cni_calico.docker.state import DockerEndpoint
 from cni_calico.kernel.filter.port_table import PortForward
 from cni_calico.model.documents.codec import decode_endpoint, encode
@@ -81,7 +82,9 @@ def plan_labels_of(
 def plan_record(
     node: str, endpoint: DockerEndpoint, labels: IdentityLabels, network: str, container: str, *, now: str, uid: str
 ) -> WorkloadEndpoint:
-    """PURE: the endpoint's record. ``network`` "": its name is not known yet, and it has no profile."""
+    """PURE: the endpoint's record. ``network`` "": its name is not known yet, and it has no profile. Ports may be
+    published before anybody knows whose they are.
+    """
     base = {"projectcalico.org/namespace": LIBNETWORK, "projectcalico.org/orchestrator": LIBNETWORK}
     return WorkloadEndpoint(
         metadata=Metadata(
@@ -101,7 +104,15 @@ def plan_record(
         mac=endpoint.mac,
         ip_networks=tuple(ip_network(address) for address in endpoint.addresses),
         profiles=(profile_name(network),) if network else (),
+        ports=_published(endpoint),
     )
+
+
+def _published(endpoint: DockerEndpoint) -> tuple[EndpointPort, ...]:
+    try:
+        return plan_ports(list(map(parse_forward, endpoint.ports)))
+    except ValueError:
+        return ()  # its file is wrong, so they are not published, and the log says so
 
 
 def with_identity(record: WorkloadEndpoint, planned: WorkloadEndpoint) -> WorkloadEndpoint:
@@ -119,6 +130,7 @@ def with_identity(record: WorkloadEndpoint, planned: WorkloadEndpoint) -> Worklo
         mac=planned.mac,
         ip_networks=planned.ip_networks,
         interface_name=planned.interface_name,
+        ports=planned.ports,
     )
 
 

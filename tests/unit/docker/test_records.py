@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +62,11 @@ def test_what_others_have_written_stays() -> None:
     assert after.metadata.labels["team"] == "red" and after.profiles == ("mine", "shop")
     assert after.metadata.uid == "u" and after.container_id == "c" * 64
     assert with_identity(after, planned) == after
+
+
+def test_ports_that_were_published_before_the_container_was_known_are_in_its_record() -> None:
+    published = replace(ENDPOINT, ports=["tcp * 8080 10.65.0.1 80", "tcp * 8080 fd00::1 80"])
+    labels = plan_labels_of(container("web"), "shop", {}, all_labels=True)
+    record = plan_record("n", published, labels, "shop", "c" * 64, now="t", uid="u")
+    assert [(each.host_port, each.port, each.protocol) for each in record.ports] == [(8080, 80, "TCP")]
+    assert with_identity(replace(record, ports=()), record).ports == record.ports
