@@ -2,7 +2,7 @@
 
 Rule: a port is bound, and not listened on, before it is forwarded, so that Docker's own proxies and other programs
 collide with it visibly, and we with them. What an endpoint publishes is in its file before it is in force; a restart of
-the driver binds and forwards the same again.
+the driver forwards the same again, with the sockets that systemd has kept, or with others.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.docker.descriptors import DescriptorStore
 from cni_calico.docker.documents import PortRequest
 from cni_calico.docker.state import DockerEndpoint
 from cni_calico.errors import CalicoError, InvalidConfig
@@ -31,15 +32,17 @@ _TRIES = 20  # for a port that is free in both families
 
 @dataclass(frozen=True, slots=True)
 class _Published:
+    """``sockets``: by their names in the descriptor store."""
+
     forwards: tuple[PortForward, ...]
-    sockets: tuple[socket.socket, ...]
+    sockets: Mapping[str, socket.socket]
 
 
 class PortPublisher:
     """Safe with threads."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, descriptors: DescriptorStore) -> None:
+        self._log, self._descriptors = log, descriptors
         self._guard = threading.Lock()
         self._published: dict[str, _Published] = {}
         self._written: Any = None  # what the packet filter has listed after the last change
@@ -56,10 +59,13 @@ class PortPublisher:
                 found += bound[0]
                 sockets += bound[1]
             undo.pop_all()
+        named = dict(zip(map(descriptor_name, found), sockets, strict=True))
+        for name, kept in named.items():
+            self._descriptors.keep(name, kept)
         with self._guard:
             former = self._published.get(endpoint)
-            self._published[endpoint] = _Published(tuple(found), tuple(sockets))
-        _close(former)
+            self._published[endpoint] = _Published(tuple(found), named)
+        self._close(former)
         return tuple(found)
 
     def apply(self, deadline: Deadline) -> None:
@@ -91,7 +97,7 @@ class PortPublisher:
             except CalicoError:
                 self._published[endpoint] = former
                 raise
-        _close(former)
+        self._close(former)
 
     def restore(self, endpoints: Iterable[DockerEndpoint], deadline: Deadline) -> None:
         """After a restart of the driver. Raises KernelError."""
@@ -101,15 +107,37 @@ class PortPublisher:
             except ValueError as e:
                 self._log.error(f"the ports of endpoint {endpoint.id[:12]} are not published: {e}")
                 continue
-            sockets: list[socket.socket] = []
-            for each in forwards:
-                try:
-                    sockets.append(_bind(each.protocol, each.host, each.address.version, each.host_port))
-                except OSError as e:  # another program has taken it meanwhile; the container had it before
-                    self._log.error(f"cannot bind {each.host_port}/{each.protocol} again: {e.strerror or e}")
+            sockets = {descriptor_name(each): made for each in forwards if (made := self._bind_again(each)) is not None}
             with self._guard:
-                self._published[endpoint.id] = _Published(forwards, tuple(sockets))
+                self._published[endpoint.id] = _Published(forwards, sockets)
+        self._descriptors.drop_rest()
         self.apply(deadline)
+
+    def _bind_again(self, forward: PortForward) -> socket.socket | None:
+        """What systemd has kept, else a new socket."""
+        name = descriptor_name(forward)
+        if (kept := self._descriptors.take(name)) is not None:
+            return kept
+        try:
+            made = _bind(forward.protocol, forward.host, forward.address.version, forward.host_port)
+        except OSError as e:  # another program has taken it meanwhile; the container had it before
+            self._log.error(f"cannot bind {forward.host_port}/{forward.protocol} again: {e.strerror or e}")
+            return None
+        self._descriptors.keep(name, made)
+        return made
+
+    def _close(self, published: _Published | None) -> None:
+        if published is None:
+            return
+        self._descriptors.drop(published.sockets)
+        for each in published.sockets.values():
+            each.close()
+
+
+def descriptor_name(forward: PortForward) -> str:
+    """PURE: of a port's socket in systemd's store; without a colon, and no other socket's."""
+    host = forward.host.packed.hex() if forward.host is not None else "any"
+    return f"{forward.protocol}{forward.address.version}-{forward.host_port}-{host}"
 
 
 def render_forward(forward: PortForward) -> str:
@@ -176,8 +204,3 @@ def _bind(protocol: str, host: Address | None, version: int, port: int) -> socke
         made.close()
         raise
     return made
-
-
-def _close(published: _Published | None) -> None:
-    for each in published.sockets if published is not None else ():
-        each.close()

@@ -21,12 +21,13 @@ from cni_calico.directories import nodename_file
 from cni_calico.docker.addresses import AddressDriver
 from cni_calico.docker.cleanup import DockerCleanup
 from cni_calico.docker.context import DockerHost
+from cni_calico.docker.descriptors import DescriptorStore, adopt_descriptors
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
 from cni_calico.docker.networks import NetworkDriver
 from cni_calico.docker.ports import PortPublisher
 from cni_calico.docker.repair import TableRepair
-from cni_calico.docker.serving import DockerCall, DriverServer, adopt_listeners, open_listener
+from cni_calico.docker.serving import DockerCall, DriverServer, open_listener
 from cni_calico.docker.settings import parse_docker_settings, read_docker_node
 from cni_calico.docker.state import DockerState
 from cni_calico.errors import InvalidConfig
@@ -103,6 +104,7 @@ class DockerProcess:
         files, run_dir = self._services.files, self._services.run_dir
         self._gate = PolicyGate(files, run_dir, nodename_file(environ), self.log)
         self._engine = DockerEngine(settings.engine_socket, self.log)
+        self._descriptors = DescriptorStore(environ)
         self.host = DockerHost(
             settings=settings,
             node=read_docker_node(environ, files),
@@ -111,7 +113,7 @@ class DockerProcess:
             state=DockerState(files, self._services.state_dir, self.log),
             engine=self._engine,
             gate=self._gate,
-            ports=PortPublisher(self.log),
+            ports=PortPublisher(self.log, self._descriptors),
             services=self._services,
             log=self.log,
             now=time.time,
@@ -125,7 +127,9 @@ class DockerProcess:
     def run(self) -> int:
         """Serve until a signal; returns the exit status."""
         self._stopping.on_signals(signal.SIGTERM, signal.SIGINT)
-        adopted = adopt_listeners(self._environ)
+        found = adopt_descriptors(self._environ)
+        adopted = found.listeners
+        self._descriptors.use(found.stored)
         directory = self.host.settings.plugin_dir
         listeners = {
             name: adopted[name] if name in adopted else open_listener(directory, name)

@@ -206,19 +206,3 @@ def _is_listening(path: str) -> bool:
         except OSError:
             return False
         return True
-
-
-def adopt_listeners(environ: Mapping[str, str]) -> dict[str, socket.socket]:
-    """The sockets that systemd has opened for us, by their file's name; none without it (sd_listen_fds(3))."""
-    if environ.get("LISTEN_PID") != str(os.getpid()):
-        return {}
-    count = environ.get("LISTEN_FDS", "")
-    found = {}
-    for fd in range(3, 3 + int(count) if count.isdecimal() else 3):
-        os.set_inheritable(fd, False)
-        try:
-            adopted = socket.socket(fileno=fd)
-            found[os.path.basename(str(adopted.getsockname())).removesuffix(".sock")] = adopted
-        except OSError:
-            continue  # what is no socket is not ours
-    return found

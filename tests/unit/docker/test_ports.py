@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cni_calico.docker.descriptors import DescriptorStore
 from cni_calico.docker.documents import PortRequest
 from cni_calico.docker.ports import PortPublisher, parse_forward, render_forward
 from cni_calico.errors import InvalidConfig
@@ -35,7 +36,7 @@ def test_what_is_no_port_is_refused(text: str) -> None:
 
 
 def test_any_port_is_the_same_in_both_families_and_taken() -> None:
-    publisher = PortPublisher(SILENT)
+    publisher = PortPublisher(SILENT, DescriptorStore({}))
     found = publisher.bind("one", [PortRequest("tcp", 80)], BOTH)
     (host_port,) = {each.host_port for each in found}
     assert [each.address for each in found] == list(BOTH) and host_port
@@ -49,7 +50,7 @@ def test_any_port_is_the_same_in_both_families_and_taken() -> None:
 
 
 def test_if_one_port_is_taken_none_is() -> None:
-    publisher = PortPublisher(SILENT)
+    publisher = PortPublisher(SILENT, DescriptorStore({}))
     with socket.socket() as taken, socket.socket() as free:
         taken.bind(("", 0))
         with pytest.raises(InvalidConfig):
@@ -62,7 +63,9 @@ def test_if_one_port_is_taken_none_is() -> None:
 
 def test_an_address_of_a_family_that_the_container_lacks() -> None:
     with pytest.raises(InvalidConfig, match="no address of that family"):
-        PortPublisher(SILENT).bind("one", [PortRequest("tcp", 80, 80, 80, ip_address("::1"))], BOTH[:1])
+        PortPublisher(SILENT, DescriptorStore({})).bind(
+            "one", [PortRequest("tcp", 80, 80, 80, ip_address("::1"))], BOTH[:1]
+        )
 
 
 def _free_port() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.docker.documents import MalformedRequest
-from cni_calico.docker.serving import TooLarge, adopt_listeners, open_listener, read_request
+from cni_calico.docker.serving import TooLarge, open_listener, read_request
 from cni_calico.errors import InvalidConfig
 from tests.deadlines import SOON
 
@@ -69,8 +68,3 @@ def test_a_socket_is_root_s_alone_and_one_driver_s(tmp_path: Path) -> None:
         assert (tmp_path / "plugins" / "calico.sock").stat().st_mode & 0o777 == 0o600
         with pytest.raises(InvalidConfig, match="another driver does"):
             open_listener(directory, "calico")
-
-
-def test_sockets_are_adopted_only_if_they_are_for_this_process() -> None:
-    assert adopt_listeners({}) == {} == adopt_listeners({"LISTEN_PID": "1", "LISTEN_FDS": "2"})
-    assert adopt_listeners({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}) == {}
