@@ -29,14 +29,15 @@ from cni_calico.docker.documents import (
 )
 from cni_calico.docker.former import addresses_of, find_former, owe_address, owe_endpoint
 from cni_calico.docker.links import is_attached
+from cni_calico.docker.pools import read_pools
 from cni_calico.docker.removal import handle_of, now_or_later, release_held, take_down
 from cni_calico.docker.state import HeldAddress
-from cni_calico.errors import CalicoError, CorruptRecord, InvalidConfig, IPAMError
+from cni_calico.errors import CalicoError, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import AssignRequest
-from cni_calico.model.documents.codec import decode_pool, decode_reservation
+from cni_calico.model.documents.codec import decode_reservation
 from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.model.resources import Address, IPPool
+from cni_calico.model.resources import Address
 from cni_calico.plugin.call.ready import require_ready
 from cni_calico.plugin.network.host import Host
 
@@ -66,7 +67,7 @@ class AddressDriver:
         asked = parse_pool(fields)
         if asked.subnet is None:
             return render_pool(ANY_POOL[asked.family], EVERYWHERE[asked.family], asked.family)
-        found = [pool for pool in self._pools(call_deadline()) if pool.cidr == asked.subnet]
+        found = [pool for pool in read_pools(self._host, call_deadline()) if pool.cidr == asked.subnet]
         if not found:
             raise InvalidConfig(
                 f"cannot use the subnet {asked.subnet}: no IP pool has this range (calicoctl get ippool)",
@@ -139,7 +140,7 @@ class AddressDriver:
         if last is None:
             return None
         address = ip_address(last)
-        if not any(pool.usable and address in pool.cidr for pool in self._pools(deadline)):
+        if not any(pool.usable and address in pool.cidr for pool in read_pools(self._host, deadline)):
             return None
         try:
             return self._assign(replace(asked, address=address), held, deadline)
@@ -158,7 +159,9 @@ class AddressDriver:
         family = next((family for family, pool_id in ANY_POOL.items() if pool_id == asked.pool_id), 0)
         pool = None
         if not family:
-            pool = next((pool for pool in self._pools(deadline) if pool.metadata.name == asked.pool_id), None)
+            pool = next(
+                (pool for pool in read_pools(self._host, deadline) if pool.metadata.name == asked.pool_id), None
+            )
             if pool is None:
                 raise InvalidConfig(f"cannot assign an address: there is no IP pool {asked.pool_id} any more")
             family = pool.cidr.version
@@ -170,16 +173,6 @@ class AddressDriver:
             return replace(base, addresses=(asked.address,))
         pools = (pool.metadata.name,) if pool is not None else ()
         return replace(base, num4=1, pools4=pools) if family == 4 else replace(base, num6=1, pools6=pools)
-
-    def _pools(self, deadline: Deadline) -> list[IPPool]:
-        found = []
-        for item in self._host.datastore.store.list(ResourceList("IPPool"), deadline).items:
-            try:
-                if isinstance(item.key, ResourceKey):
-                    found.append(decode_pool(item.key, item.value))
-            except CorruptRecord:
-                continue  # 'calicoctl ipam check' reports it
-        return found
 
     def _require_not_reserved(self, address: Address, deadline: Deadline) -> None:
         for item in self._host.datastore.store.list(ResourceList("IPReservation"), deadline).items:

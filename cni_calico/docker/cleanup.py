@@ -14,11 +14,12 @@ from ipaddress import ip_address
 from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
-from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_members, read_network_ids
+from cni_calico.docker.containers import NetworkMembers, read_docker_root, read_members, read_network_ids, read_subnets
 from cni_calico.docker.context import DockerHost
 from cni_calico.docker.former import addresses_of, former_endpoints, owe_endpoint
 from cni_calico.docker.identify import identify, learn_network, rename
 from cni_calico.docker.links import ensure_gateway, is_attached
+from cni_calico.docker.pools import overlaps, read_pools
 from cni_calico.docker.removal import release_held, take_down
 from cni_calico.docker.state import JOINED, DockerEndpoint
 from cni_calico.errors import CalicoError, TryAgain
@@ -26,7 +27,7 @@ from cni_calico.plugin.network.host import Host
 
 _Paying = Callable[[DockerHost, str, Deadline], None]
 
-NETWORK_DRIVER = "calico"
+NETWORK_DRIVER, BRIDGE_DRIVER = "calico", "bridge"
 LOOK_S, OLD_S = 300.0, 60.0
 FIRST_S = 5.0  # for what another boot has left, before the first call is answered
 _STEP_S, _RETRY_S, _RETRY_MAX_S = 5.0, 1.0, 30.0
@@ -158,6 +159,8 @@ class DockerCleanup:
                 and not any(each.network == network for each in host.state.endpoints.all())
             ):
                 self._forget_network(network)
+        bridges = read_subnets(host.engine, BRIDGE_DRIVER, Deadline.after(_STEP_S))
+        self._said.say("bridges", overlaps(read_pools(host, Deadline.after(_STEP_S)), bridges))
         if unknown:
             raise TryAgain(f"cannot find out whose these endpoints are, so they are closed: {', '.join(unknown)}")
 

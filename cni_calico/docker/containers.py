@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.errors import TryAgain
 from cni_calico.model.identity import ContainerIdentity
+from cni_calico.model.resources import Network
 
 DOCKER_ROOT = "/var/lib/docker"
 _CONTAINER_ID = re.compile(r"([0-9a-f]{64})(?:\.scope)?$")
@@ -62,10 +64,30 @@ def read_members(engine: DockerEngine, network: str, deadline: Deadline) -> Netw
 
 def read_network_ids(engine: DockerEngine, driver: str, deadline: Deadline) -> list[str]:
     """The IDs of a driver's networks. Raises TryAgain."""
+    return [str(each.get("Id", "")) for each in _networks(engine, driver, deadline)]
+
+
+def _networks(engine: DockerEngine, driver: str, deadline: Deadline) -> list[Mapping[str, Any]]:
     answer = engine.ask(f"/networks?filters={quote(json.dumps({'driver': [driver]}))}", deadline)
     if not isinstance(answer, list):
         raise TryAgain("cannot ask Docker: its answer is no list of networks")
-    return [str(_object(each).get("Id", "")) for each in answer]
+    return list(map(_object, answer))
+
+
+def read_subnets(engine: DockerEngine, driver: str, deadline: Deadline) -> Mapping[str, list[Network]]:
+    """The subnets of a driver's networks, by the networks' names. Raises TryAgain."""
+    return {
+        str(each.get("Name", "")): list(_subnets(_object(each.get("IPAM")).get("Config")))
+        for each in _networks(engine, driver, deadline)
+    }
+
+
+def _subnets(config: Any) -> Iterator[Network]:
+    for each in config if isinstance(config, list) else ():
+        try:
+            yield ip_network(str(_object(each).get("Subnet", "")), strict=False)
+        except ValueError:
+            continue
 
 
 def read_container(engine: DockerEngine, name: str, deadline: Deadline) -> DockerContainer | None:
