@@ -207,12 +207,12 @@ class Machine:
                 document = json.loads(path.read_text())
                 path.write_text(json.dumps({**document, "made_s": document["made_s"] - 3600}))
 
-    def start_docker(self, *, wait: bool = True) -> None:
+    def start_docker(self, *options: str, wait: bool = True) -> None:
         base = str(self.root)
         self.start(
             "dockerd", "dockerd", "--data-root", f"{base}/data", "--exec-root", f"{base}/exec",
             "--pidfile", f"{base}/pid", "-H", f"unix://{base}/docker.sock",
-            "--cgroup-parent", f"/{self.containers_cgroup}", *self.docker_options,
+            "--cgroup-parent", f"/{self.containers_cgroup}", *self.docker_options, *options,
         )  # fmt: skip
         if wait:
             self.until_docker_serves()
@@ -271,6 +271,17 @@ class Machine:
     def address(self, name: str, network: str) -> str:
         return str(self.inspect(name)["NetworkSettings"]["Networks"][network]["IPAddress"])
 
+    def import_image(self) -> None:
+        archive = self.root / "image.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add("/usr/bin/busybox", "bin/busybox")
+            for name in APPLETS:
+                link = tarfile.TarInfo(f"bin/{name}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                tar.addfile(link)
+        self.docker("import", str(archive), IMAGE)
+        archive.unlink()
+
     def make_well(self) -> None:
         """Both programs run again, whatever a test has done to them."""
         if self.first is None:
@@ -325,21 +336,13 @@ class Machine:
         )
 
 
-def _import_image(machine: Machine) -> None:
-    archive = machine.root / "image.tar"
-    with tarfile.open(archive, "w") as tar:
-        tar.add("/usr/bin/busybox", "bin/busybox")
-        for name in APPLETS:
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
-    machine.docker("import", str(archive), IMAGE)
-    archive.unlink()
-
-
 @contextmanager
-def docker_machine(root: Path, release: str = OLDEST, **driver_environ: str) -> Iterator[Machine]:
-    """A machine with an IP pool, dockerd and the driver; nothing of calico-node until the lab's engine starts."""
+def docker_machine(
+    root: Path, release: str = OLDEST, *, bare: bool = False, **driver_environ: str
+) -> Iterator[Machine]:
+    """A machine with an IP pool, dockerd and the driver, unless ``bare``; nothing of calico-node until the lab's engine
+    starts.
+    """
     with lab(root) as made:
         made.host.set_sysctl("ipv4/ip_forward", "1")  # so that Docker leaves the policy of FORWARD alone
         made.host.do("neigh", "add", "192.0.2.1", "lladdr", "02:00:00:00:00:01", "dev", "uplink")
@@ -347,18 +350,19 @@ def docker_machine(root: Path, release: str = OLDEST, **driver_environ: str) -> 
         made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
         machine = Machine(root, made, release)
         machine.driver_environ = driver_environ
-        with running(machine):
+        with running(machine, bare=bare):
             yield machine
 
 
 @contextmanager
-def running(machine: Machine) -> Iterator[None]:
-    """The driver, dockerd and the image."""
+def running(machine: Machine, *, bare: bool = False) -> Iterator[None]:
+    """The driver, dockerd and the image, unless ``bare``."""
     try:
         machine.power_on()
-        machine.start_driver()
-        machine.start_docker()
-        _import_image(machine)
+        if not bare:
+            machine.start_driver()
+            machine.start_docker()
+            machine.import_image()
         yield
     finally:
         machine.power_off()

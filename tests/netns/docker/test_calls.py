@@ -1,0 +1,28 @@
+"""dockerd asks its drivers as it did when its calls were recorded: each row of what happens to containers and to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.netns.docker.calls import golden, record, recorded_machine, without_questions
+from tests.netns.docker.machine import OLDEST
+
+RELEASES = [
+    OLDEST,
+    *(pytest.param(str(release), marks=getattr(pytest.mark, f"docker{release}")) for release in (28, 29)),
+]
+
+pytestmark = [pytest.mark.netns, pytest.mark.docker, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_row(release: str, tmp_path: Path) -> None:
+    with recorded_machine(tmp_path, release) as box:
+        found = record(box)
+        assert box.is_clean(), "and nothing is left"
+    expected = golden(release)
+    assert list(found) == list(expected)
+    for row, calls in expected.items():
+        assert without_questions(found[row]) == without_questions(calls), row
