@@ -11,7 +11,7 @@ from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.conntrack import remove_entries, remove_listed
+from cni_calico.kernel.netlink.conntrack import remove_entries, remove_listed, remove_translated
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
 from cni_calico.kernel.netlink.tracked import is_tracked
 from tests.netns.namespaces import Namespace, namespace
@@ -110,6 +110,19 @@ def _remove_many(addresses: tuple[str, ...], owned: str) -> None:
     packed = [ip_address(address).packed for address in addresses]
     with Nfnetlink() as netlink:
         remove_listed(netlink, packed, Deadline.after(5), lambda address: address != ip_address(owned).packed)
+
+
+def test_what_was_translated_for_an_address() -> None:
+    """Not what else goes to where it led."""
+    with namespace("ct") as ns:
+        _prepare(ns)
+        ns.call(_remove_translated, "10.9.9.9", "fd00::3", "10.0.0.77")
+        assert ns.call(_sources) == [ALL[0], *ALL[2:5], ALL[6]]
+
+
+def _remove_translated(*addresses: str) -> None:
+    with Nfnetlink() as netlink:
+        remove_translated(netlink, [ip_address(address).packed for address in addresses], Deadline.after(5))
 
 
 def test_no_address() -> None:

@@ -25,6 +25,7 @@ _GET, _DELETE = CTNETLINK << 8 | 1, CTNETLINK << 8 | 2
 _ORIGINAL, _REPLY, _ID, _ZONE, _FILTER = 1, 2, 12, 18, 25
 _IP = 1  # in a tuple
 _SOURCES = {4: 1, 16: 3}  # attribute of the source, by the length of an address
+_DESTINATIONS = {4: 2, 16: 4}
 _IPV6_BYTES = 16
 _FAMILIES = {4: "ip", 16: "ip6"}
 _BY_SOURCE = 1  # in a filter's flags
@@ -67,7 +68,19 @@ def remove_listed(
     for size, family in _FAMILIES.items():
         wanted = {address for address in addresses if len(address) == size}
         if wanted:
-            _remove_listed(netlink, family, wanted, deadline, may_go)
+            _remove_listed(netlink, family, wanted, deadline, may_go, _both_sources)
+
+
+def remove_translated(netlink: Nfnetlink, addresses: Collection[bytes], deadline: Deadline) -> None:
+    """Remove the listed entries of connections that were made to one of these addresses, whoever answers them. Raises
+    KernelError.
+    """
+    for address in addresses:
+        _require_address(address)
+    for size, family in _FAMILIES.items():
+        wanted = {address for address in addresses if len(address) == size}
+        if wanted:
+            _remove_listed(netlink, family, wanted, deadline, lambda address: True, _destination)
 
 
 def _require_address(address: bytes) -> None:
@@ -91,15 +104,19 @@ def _remove_chosen(netlink: Nfnetlink, address: bytes, side: int, deadline: Dead
 
 
 def _remove_listed(
-    netlink: Nfnetlink, family: str, wanted: set[bytes], deadline: Deadline, may_go: Callable[[bytes], bool]
+    netlink: Nfnetlink,
+    family: str,
+    wanted: set[bytes],
+    deadline: Deadline,
+    may_go: Callable[[bytes], bool],
+    read: Callable[[dict[int, bytes], int], set[bytes]],
 ) -> None:
     size = 4 if family == "ip" else 16
     chosen: list[tuple[set[bytes], bytes]] = []
 
     def choose(payload: bytes) -> None:
         found = wire.attributes(payload, GENERAL_BYTES)
-        sources = {source for side in (_ORIGINAL, _REPLY) if (source := _source(found, side, size)) is not None}
-        mine = sources & wanted
+        mine = read(found, size) & wanted
         if mine:
             parts = [attribute(_ORIGINAL | wire.NLA_F_NESTED, found[_ORIGINAL])]
             parts += [attribute(kind, found[kind]) for kind in (_ID, _ZONE) if kind in found]
@@ -117,6 +134,15 @@ def _remove_listed(
                 raise
 
 
-def _source(found: dict[int, bytes], side: int, size: int) -> bytes | None:
+def _both_sources(found: dict[int, bytes], size: int) -> set[bytes]:
+    return {source for side in (_ORIGINAL, _REPLY) if (source := _end(found, side, _SOURCES[size])) is not None}
+
+
+def _destination(found: dict[int, bytes], size: int) -> set[bytes]:
+    end = _end(found, _ORIGINAL, _DESTINATIONS[size])
+    return set() if end is None else {end}
+
+
+def _end(found: dict[int, bytes], side: int, which: int) -> bytes | None:
     ip = wire.attributes(found.get(side, b"")).get(_IP, b"")
-    return wire.attributes(ip).get(_SOURCES[size])
+    return wire.attributes(ip).get(which)

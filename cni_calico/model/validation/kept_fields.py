@@ -21,9 +21,4 @@ KEPT = (
     ("IPAMConfiguration", "kubeVirtVMAddressPersistence", "for addresses of KubeVirt's virtual machines; shown"),
     ("KubeControllersConfiguration", "debugProfilePort", "for upstream's program, which is written in Go"),
     ("KubeControllersConfiguration", "policyMigration", "policies are not moved to other names"),
-    (
-        "WorkloadEndpoint",
-        "ipNATs",
-        "floating IPs: not programmed; the plugin's `feature_control` decides about them",
-    ),
 )

@@ -139,6 +139,12 @@ class FelixSettings(EncryptionSettings):
     nat_interface: str = setting(
         "IptablesNATOutgoingInterfaceFilter", TEXT, "", "Masquerade only what leaves through this interface."
     )
+    floating_ips: str = setting(
+        "FloatingIPs",
+        ENABLED,
+        "Disabled",
+        "Translate the floating IPs of pods (annotation cni.projectcalico.org/floatingIPs) to their own addresses.",
+    )
     features: Features = setting(
         "FeatureDetectOverride",
         FEATURES,

@@ -108,13 +108,6 @@ TABLE = (
     ),
     Unused(
         MISSING,
-        "FloatingIPs",
-        "a warning: floating IPs are stored in endpoints, and not programmed",
-        "floating IPs are recorded, and NOT PROGRAMMED",
-        _OFF,
-    ),
-    Unused(
-        MISSING,
         "IPv4NormalRoutePriority IPv4ElevatedRoutePriority IPv6NormalRoutePriority IPv6ElevatedRoutePriority",
         "a warning unless it is upstream's default: routes to workloads have the metric 0",
         "routes to workloads have the metric 0",

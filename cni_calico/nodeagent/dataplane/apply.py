@@ -20,6 +20,7 @@ from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
 from cni_calico.nodeagent.dataplane.parts.checksums import FILE as CHECKSUMS_OFF
 from cni_calico.nodeagent.dataplane.parts.checksums import TunnelChecksums
 from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
+from cni_calico.nodeagent.dataplane.parts.floating import Floating
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
@@ -55,6 +56,7 @@ def data_plane(
         TunnelDevices(),
         TunnelChecksums(files, f"{run_dir}/{CHECKSUMS_OFF}"),
         TunnelNeighbours(),
+        Floating(log),
         Routes(now),
         Encryption(log, now),
         Bandwidth(),

@@ -22,6 +22,7 @@ from cni_calico.nodeagent.dataplane.bandwidth import NO_LIMITS, DesiredBandwidth
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
 from cni_calico.nodeagent.dataplane.encryption.families import concerns
 from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
+from cni_calico.nodeagent.dataplane.floating import FloatingAddress, desired_floating, floating_routes
 from cni_calico.nodeagent.dataplane.switching import select_staying
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.network.plan import Sysctl
@@ -72,6 +73,7 @@ class Desired:
     lacking: dict[str, str] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     bandwidth: DesiredBandwidth = NO_LIMITS
+    floating: tuple[FloatingAddress, ...] = ()
     encryption: tuple[DesiredEncryption, ...] = ()
     guard: DesiredGuard | None = None
     guard_is_off: bool = False
@@ -92,7 +94,9 @@ def desired_state(
     routes = desired_endpoints.desired_endpoint_routes(present, felix)
     settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
     bandwidth, said = desired_bandwidth(present, interfaces)
-    problems = [*snapshot.problems, *said]
+    floating, unused = desired_floating(present, snapshot, interfaces, felix, backend)
+    routes |= floating_routes(floating, felix)
+    problems = [*snapshot.problems, *said, *unused]
     devices: dict[str, TunnelDevice] = {}
     lacking: dict[str, str] = {}
     neighbours: set[NeighbourEntry] = set()
@@ -138,6 +142,7 @@ def desired_state(
         problems=tuple(problems),
         lacking=lacking,
         bandwidth=bandwidth,
+        floating=floating,
         encryption=encryption,
         guard=guard,
         guard_is_off=not felix.wireguard_strict and own is not None and not unread,

@@ -53,16 +53,19 @@ def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: Feli
         for network in endpoint.ip_networks:
             if network.num_addresses > 1 or (network.version == 6 and not felix.ipv6_support):
                 continue
-            routes.add(
-                HostRoute(
-                    network,
-                    name,
-                    scope="link" if network.version == 4 else "global",
-                    protocol=felix.device_route_protocol,
-                    source=felix.device_route_source if network.version == 4 else felix.device_route_source_v6,
-                )
-            )
+            routes.add(host_route(network, name, felix))
     return routes
+
+
+def host_route(network: Network, device: str, felix: FelixSettings) -> HostRoute:
+    """The route to an address of the workload behind ``device``."""
+    return HostRoute(
+        network,
+        device,
+        scope="link" if network.version == 4 else "global",
+        protocol=felix.device_route_protocol,
+        source=felix.device_route_source if network.version == 4 else felix.device_route_source_v6,
+    )
 
 
 def select_unclaimed_routes(

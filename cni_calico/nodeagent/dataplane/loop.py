@@ -39,6 +39,7 @@ from cni_calico.nodeagent.dataplane.desired import (
     with_staying_routes,
 )
 from cni_calico.nodeagent.dataplane.encryption.families import GUARDS, is_enabled
+from cni_calico.nodeagent.dataplane.floating import TABLE as FLOATING
 from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
@@ -53,7 +54,7 @@ from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.status.policing import Standing
 from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
 from cni_calico.nodeagent.view.snapshot import Snapshot
-from cni_calico.nodeagent.view.sources import FelixSpec, Sources
+from cni_calico.nodeagent.view.sources import FelixParts, FelixSpec, Sources
 
 PASS_S = 60.0
 FIRST_PASS_S = 0.5  # so long it waits for the first decision about policies, which needs the interpreter
@@ -140,7 +141,7 @@ class DataplaneLoop:
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``. Raises KernelError if the kernel's notifications cannot be received."""
         settings = self._context.settings
-        self._monitor = Monitor(TABLE, DEVICES, GUARDS)
+        self._monitor = Monitor(TABLE, DEVICES, (*GUARDS, FLOATING))
         sources = Sources(
             self._context.followed,
             self.node,
@@ -151,6 +152,7 @@ class DataplaneLoop:
             partial_blocks=self._context.relayed is not None,
             last_valid=LastValid(self._context.files, self._log, settings.state_dir, VIEW_FILE),
             watch_after=self._context.decided,
+            floating=self._has_floating,
         )
         parts = data_plane(
             self._log,
@@ -268,6 +270,9 @@ class DataplaneLoop:
         if is_enabled(felix):
             return True
         return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
+
+    def _has_floating(self, felix: FelixParts) -> bool:
+        return parse_felix(self._environ, *felix).settings.floating_ips == "Enabled"
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
         parsed: Parameters = parse_felix(

@@ -45,7 +45,8 @@ class Snapshot:
     effects may be in the kernel, or in BIRD's configuration. ``unproven``: by host interface, the addresses that only a
     pod's annotation names; they are in no endpoint. ``parts``: by the name of a Node that cannot be read as a whole,
     its addresses that can. ``handles``: IPAM's handles of the pods (namespace, name) that have addresses on this node.
-    ``felix_scoped``: the FelixConfiguration that selects this node by its labels.
+    ``felix_scoped``: the FelixConfiguration that selects this node by its labels. ``floating``: by IPAM's blocks in
+    which endpoints have floating IPs, and that have been read, who has which address.
     """
 
     node: str
@@ -61,6 +62,7 @@ class Snapshot:
     unproven: Mapping[str, frozenset[Network]] = field(default_factory=dict)
     parts: Mapping[str, frozenset[Address]] = field(default_factory=dict)
     handles: Mapping[str, Holder] = field(default_factory=dict)
+    floating: Mapping[Network, Mapping[Address, str]] = field(default_factory=dict)
 
     @property
     def own(self) -> Node | None:

@@ -39,6 +39,8 @@ from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.context.configurations import Scoped, select_scoped, spec_of
 from cni_calico.nodeagent.view.blocks import FollowedBlocks
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
+from cni_calico.nodeagent.view.floating import is_floating, select_floating_blocks
+from cni_calico.nodeagent.view.floating_holders import FloatingHolders
 from cni_calico.nodeagent.view.known_nodes import describe_cut_off, parse_node_addresses
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot, pod_cidr_blocks, select_pod_cidrs
@@ -108,6 +110,13 @@ def _is_decided(cache: Cache[Any]) -> bool:
     return cache.synced or isinstance(cache.error, DatastoreDenied)
 
 
+FelixParts = tuple[FelixSpec, FelixSpec, Scoped]
+
+
+def _never(felix: FelixParts) -> bool:
+    return False
+
+
 def _always(pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped) -> bool:
     return True
 
@@ -120,7 +129,7 @@ class Sources:
     nodes' blocks: only then every block has to be followed. ``partial_blocks``: the datastore's list of all blocks has
     only a part of each, and it has those of this node separately. ``last_valid`` remembers last readable versions
     between runs.
-    ``watch_after``: as for Cache.
+    ``watch_after``: as for Cache. ``floating`` says from the FelixConfigurations whether floating IPs are used.
     """
 
     def __init__(
@@ -135,6 +144,7 @@ class Sources:
         partial_blocks: bool = False,
         last_valid: LastValid | None = None,
         watch_after: threading.Event | None = None,
+        floating: Callable[[FelixParts], bool] = _never,
     ) -> None:
         self.node = node
         self._use_pod_cidr = use_pod_cidr
@@ -151,6 +161,9 @@ class Sources:
         self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
         self._basis = tuple(kept.all)
         self._blocks = FollowedBlocks(kept, node, self._spread, partial=partial_blocks)
+        self._floating = floating
+        self._floating_holders: FloatingHolders | None = None
+        self._more_caches = partial(LastGoodCaches, store, on_change, None, watch_after)
 
     def _spread(self, stopped: threading.Event) -> float:
         """A random wait of up to a second for every 100 nodes, so that they do not all list the blocks at once when a
@@ -180,8 +193,23 @@ class Sources:
         if not self.begun:
             return False
         pools = self._checked_pools()
-        routed = self._routed([pool.record for pool in pools], *self._felix_specs(self._own_labels()))
+        records, felix = [pool.record for pool in pools], self._felix_specs(self._own_labels())
+        self._settle_floating(records, felix)
+        routed = self._routed(records, *felix)
         return self._blocks.settle(routed=routed, claimed=self._claimed_blocks(pools))
+
+    def _settle_floating(self, pools: Sequence[IPPool], felix: FelixParts) -> None:
+        """Ask IPAM about floating IPs, if there are any. Nothing waits for the answer but they."""
+        endpoints = [each.record for each in self._kept.records(self._endpoints).values() if each is not None]
+        asking = [each for each in endpoints if each.ip_nats]
+        if not asking and self._floating_holders is None:
+            return
+        enabled = bool(asking) and self._floating(felix)
+        wanted = select_floating_blocks([each for each in asking if is_floating(each, enabled=enabled)], pools)
+        if wanted and self._floating_holders is None:
+            self._floating_holders = FloatingHolders(self._more_caches())
+        if self._floating_holders is not None:
+            self._floating_holders.settle(wanted)
 
     def _claimed_blocks(self, pools: Iterable[CheckedPool]) -> set[Network]:
         """The blocks that can confirm what pods say of their addresses: at most one of each family for a pod."""
@@ -195,7 +223,7 @@ class Sources:
                     found.add(ip_network((claim.network_address, pool.block_size), strict=False))
         return found
 
-    def _felix_specs(self, labels: Mapping[str, str] | None) -> tuple[FelixSpec, FelixSpec, Scoped]:
+    def _felix_specs(self, labels: Mapping[str, str] | None) -> FelixParts:
         """What counts on this node, with these labels: of it alone, of all nodes, and of those that it is one of."""
         named = {record.metadata.name: record for record in self._kept.records(self._felix).values()}
         own, default = (
@@ -249,6 +277,7 @@ class Sources:
             unproven=judged.unproven,
             parts=self._node_parts(),
             handles={block.handles.get(address, ""): pod for block in routed for address, pod in block.held.items()},
+            floating={} if self._floating_holders is None else self._floating_holders.known(),
         )
         troubles = () if self._last_valid is None else self._last_valid.troubles
         return replace(made, problems=(*problems, *describe_cut_off(made.cut_off), *troubles))
@@ -297,3 +326,5 @@ class Sources:
 
     def stop(self) -> None:
         self._kept.stop()
+        if self._floating_holders is not None:
+            self._floating_holders.stop()

@@ -32,6 +32,7 @@ from cni_calico.netfilter.tables import DropTable, TableId
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN
 from cni_calico.nodeagent.dataplane.encryption.desired import mark_of
 from cni_calico.nodeagent.dataplane.encryption.families import GUARDS
+from cni_calico.nodeagent.dataplane.floating import TABLE as FLOATING
 from cni_calico.nodeagent.dataplane.forward_rules import plan_forward
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE as MASQUERADE
 from cni_calico.nodeagent.dataplane.parts.masquerade import LegacyMasquerade
@@ -40,7 +41,7 @@ from cni_calico.nodeagent.policing.tables.touched import FILTER, TABLES
 
 _MARKS = 0xFFFF0000
 _ENCRYPTION = tuple(TableId("inet", name) for name in GUARDS)
-_MASQUERADES = (TableId("ip", MASQUERADE), TableId("ip6", MASQUERADE))
+_TRANSLATIONS = tuple(TableId(family, name) for name in (MASQUERADE, FLOATING) for family in ("ip", "ip6"))
 
 
 def read_interface_names(prefixes: Sequence[str], deadline: Deadline) -> list[str]:
@@ -104,7 +105,7 @@ def _remove_encryption(deadline: Deadline) -> None:
 def _remove_tables(deadline: Deadline) -> None:
     try:
         with NfTables() as kernel:
-            there = [table for table in (*_MASQUERADES, *_ENCRYPTION, *TABLES) if kernel.has_table(table, deadline)]
+            there = [table for table in (*_TRANSLATIONS, *_ENCRYPTION, *TABLES) if kernel.has_table(table, deadline)]
             if there:
                 kernel.apply([DropTable(table) for table in there], deadline)
     except KernelError:

@@ -98,7 +98,7 @@ def test_a_clusters_defaults_are_no_news():
         "reportingInterval": "0s",
     }
     assert parse_felix({}, None, stored).warnings == ()
-    assert len(parse_felix({}, None, {**stored, "floatingIPs": "Enabled"}).warnings) == 1
+    assert len(parse_felix({}, None, {**stored, "istioAmbientMode": "Enabled"}).warnings) == 1
 
 
 def test_the_shortest_interval_that_is_not_off_is_the_resync():

@@ -115,7 +115,6 @@ VALUES: dict[str, object] = {
 SECONDS = ("Interval", "Delay", "TTL", "Timeout", "HangAfter", "ApplyDelay")
 # what the log says, behind the field's name and value; for all others nothing
 LINES = {
-    "floatingIPs": "NOT PROGRAMMED",
     "iptablesLockFilePath": "iptables uses /run/xtables.lock",
     "istioAmbientMode": "NOT MARKED",
     "openstackRegion": "not supported",

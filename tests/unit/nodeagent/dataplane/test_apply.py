@@ -67,7 +67,7 @@ def test_everything_that_the_monitor_reports_is_some_parts_concern() -> None:
     assert {kind: [part.name for part in parts if part.wants({kind})] for kind in (SETTINGS, NEIGHBOURS, RULES)} == {
         SETTINGS: ["settings"],
         NEIGHBOURS: ["neighbours"],
-        RULES: ["the guard of encryption", "masquerading"],
+        RULES: ["the guard of encryption", "floating IPs", "masquerading"],
     }
     assert len({part.name for part in parts}) == len(parts)
 
