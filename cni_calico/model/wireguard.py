@@ -141,6 +141,21 @@ def with_published_key(node: Node, family: int, text: str) -> Node:
 
 ROTATE = "cni-calico.io/wireguard-rotate"  # a Node's annotation: keys that are older than this time are replaced
 MADE = {4: "cni-calico.io/wireguard-key-made", 6: "cni-calico.io/wireguard-key-made-v6"}
+# after a new key, the nodes that have not shaken hands with it yet, separated by commas
+AWAITS = {4: "cni-calico.io/wireguard-key-awaits", 6: "cni-calico.io/wireguard-key-awaits-v6"}
+
+
+def awaited_by(node: Node, family: int) -> tuple[str, ...]:
+    return tuple(filter(None, node.metadata.annotations.get(AWAITS[family], "").split(",")))
+
+
+def with_awaited(node: Node, family: int, names: tuple[str, ...]) -> Node:
+    if awaited_by(node, family) == names:
+        return node
+    annotations = {key: text for key, text in node.metadata.annotations.items() if key != AWAITS[family]}
+    if names:
+        annotations[AWAITS[family]] = ",".join(names)
+    return replace(node, metadata=replace(node.metadata, annotations=annotations))
 
 
 def rotation_of(node: Node, family: int) -> str:

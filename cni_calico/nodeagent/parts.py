@@ -234,7 +234,7 @@ class Parts:
             keys = self._keys = PublicKeyKeeper(self.context, self.node)
             self._felix.thread("public-keys", lambda: keys.keeper.run(self.stopping))
         if self._keys is not None:
-            self._keys.use(self._agent.public_keys, snapshot)
+            self._keys.use(self._agent.public_keys, snapshot, self._agent.awaits)
 
     def _keep_clean(self) -> None:
         options = JanitorOptions()

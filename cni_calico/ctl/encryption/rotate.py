@@ -1,7 +1,7 @@
 """``calicoctl encryption rotate NODE|--all``: a new WireGuard key for a node, or for all, one after the other.
 
-Rule: the next node is asked only when the one before has told its new key, and its peers have had time to follow, so
-that never two keys are new at once. A node that does not answer is named, and nothing else is asked.
+Rule: the next node is asked only when the one before has told its new key, and says that all peers have followed that
+had a handshake before, so that never two keys are new at once. Who does not is named, and nothing else is asked.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Node
-from cni_calico.model.wireguard import ROTATE
+from cni_calico.model.wireguard import ROTATE, awaited_by
 
-ANSWER_S, LOOK_S, FOLLOW_S = 30.0, 0.5, 5.0
+ANSWER_S, LOOK_S = 30.0, 0.5
 
 
 def rotate(session: Session, arguments: Namespace) -> str:
@@ -37,8 +37,6 @@ def rotate(session: Session, arguments: Namespace) -> str:
         raise CommandFailed("there is no WireGuard key to be replaced: encryption is not enabled")
     done: list[str] = []
     for name, before in having.items():
-        if done:
-            time.sleep(FOLLOW_S)
         try:
             _rotate_one(session, name, before)
         except CalicoError as e:
@@ -68,9 +66,17 @@ def _rotate_one(session: Session, name: str, before: Mapping[int, str]) -> None:
 
     ensure_record(session.store, key, asked, session.deadline)
     while True:
-        now = _keys(*read_nodes(session)).get(name, {})
-        if all(now.get(family, "") != text for family, text in before.items() if text):
+        nodes, unread = read_nodes(session)
+        now = _keys(nodes, unread).get(name, {})
+        kept = [family for family, text in before.items() if text and now.get(family, "") == text]
+        awaited = {one for family in (4, 6) if name in nodes for one in awaited_by(nodes[name], family)}
+        if not kept and not awaited:
             return
         if deadline.remaining_s() <= LOOK_S:
-            raise CommandFailed(f"node {name} has told no new key within {ANSWER_S:.0f} s: does its agent run?")
+            if kept:
+                raise CommandFailed(f"node {name} has told no new key within {ANSWER_S:.0f} s: does its agent run?")
+            late = ", ".join(sorted(awaited))
+            raise CommandFailed(
+                f"node {name} has a new key, which {late} did not follow within {ANSWER_S:.0f} s: do their agents run?"
+            )
         time.sleep(LOOK_S)

@@ -133,6 +133,11 @@ class DataplaneLoop:
         """By family, what this node's Node is to say of WireGuard's key, b"": nothing; others are left as they are."""
         return self._last.public_keys
 
+    @property
+    def awaits(self) -> Mapping[int, tuple[str, ...]]:
+        """By family, the nodes that have not followed a new key of this node's yet."""
+        return self._last.awaits
+
     def wake(self) -> None:
         """Look again soon; may be called from any thread."""
         if self._monitor is not None:

@@ -21,6 +21,7 @@ class Pass:
     ``lacking``: by name, why a tunnel device or masquerading is wanted and missing (needs.py). ``refused``: what was
     not done although it could be, and why; ``unmet``: in words, why the node is not ready, with these.
     ``public_keys``: by family, what the Node is to say of WireGuard's key, b"": nothing; others are left as they are.
+    ``awaits``: by family, the nodes that have not followed a new key of this node's yet.
     ``encryption``: by family, what the status says of it (encryption/told.py).
     """
 
@@ -31,6 +32,7 @@ class Pass:
     refused: list[str] = field(default_factory=list)
     unmet: tuple[str, ...] = ()
     public_keys: dict[int, bytes] = field(default_factory=dict)
+    awaits: dict[int, tuple[str, ...]] = field(default_factory=dict)
     encryption: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 

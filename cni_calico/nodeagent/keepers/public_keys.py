@@ -16,7 +16,14 @@ from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.errors import KernelError
 from cni_calico.model.documents.codec import decode_node, encode_node
-from cni_calico.model.wireguard import published_key, render_public_key, with_age, with_published_key
+from cni_calico.model.wireguard import (
+    awaited_by,
+    published_key,
+    render_public_key,
+    with_age,
+    with_awaited,
+    with_published_key,
+)
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.node_record import key_of
 from cni_calico.nodeagent.view.snapshot import Snapshot
@@ -33,23 +40,28 @@ class PublicKeyKeeper:
     node: str
     keeper: Keeper = field(init=False)
     wanted: Mapping[int, str] = field(default_factory=dict)
+    awaits: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _told: dict[int, str] = field(default_factory=dict)
     _fights: int = 0
 
     def __post_init__(self) -> None:
         self.keeper = Keeper("WireGuard's public keys", self._do, CHECK_S, self.context.log, self.context.troubles)
 
-    def use(self, keys: Mapping[int, bytes], snapshot: Snapshot) -> None:
-        """The keys that the devices have now (b"": none), and what the Node says."""
+    def use(
+        self, keys: Mapping[int, bytes], snapshot: Snapshot, awaits: Mapping[int, tuple[str, ...]] | None = None
+    ) -> None:
+        """The keys that the devices have now (b"": none), what the Node says, and who has not followed a new key."""
+        awaits = {} if awaits is None else dict(awaits)
         wanted = {family: render_public_key(key) if key else "" for family, key in keys.items()}
         own = snapshot.own
         said = {} if own is None else {family: published_key(own, family) for family in wanted}
-        if wanted != self.wanted or said != wanted:
-            self.wanted = wanted
+        told = {} if own is None else {family: awaited_by(own, family) for family in awaits}
+        if wanted != self.wanted or said != wanted or (own is not None and told != awaits):
+            self.wanted, self.awaits = wanted, awaits
             self.keeper.wake()
 
     def _do(self) -> None:
-        wanted = dict(self.wanted)
+        wanted, awaits = dict(self.wanted), dict(self.awaits)
 
         def desired(old: Mapping[str, Any] | None) -> dict[str, Any] | None:
             if old is None:
@@ -66,7 +78,7 @@ class PublicKeyKeeper:
                         )
                 if text and text != before:
                     node = with_age(node, family, time.time())
-                node = with_published_key(node, family, text)
+                node = with_awaited(with_published_key(node, family, text), family, awaits.get(family, ()))
             return encode_node(node)
 
         if ensure_record(self.context.store, key_of(self.node), desired, self.context.deadline()).changed:

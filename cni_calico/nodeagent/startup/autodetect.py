@@ -3,8 +3,8 @@
 Rule: of several candidates, the one on the default route's interface comes first, then the Kubernetes InternalIP, then
 the newest interface (upstream looks only for the newest interface, and hosts with two network cards often lose their
 routes by that). A tunnel's single address is taken if there is no other: WireGuard's interface between nodes, which may
-have any name, has one. The built-in patterns are anchored at the start of a name, users' patterns match anywhere in it. Only
-global unicast addresses of an interface that is up can be chosen.
+have any name, has one. The built-in patterns are anchored at the start of a name, users' patterns match anywhere in it.
+Only global unicast addresses of an interface that is up can be chosen.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ def test_who_encrypts_for_whom_is_seen(tmp_path: Path) -> None:
 
         assert "n1 has a new key" in node.calicoctl("encryption", "rotate", "n1").stdout
         assert pair.keys()["n1"] != keys["n1"] and pair.keys()["n2"] == keys["n2"]
+        assert pair.shaken("n2", pair.keys()["n1"])  # n2 had followed before the command ended
 
         assert "mandatory now" in node.calicoctl("encryption", "strict", "on").stdout
         until(lambda: shown(pair, "n1")["interfaces"][0]["mandatory"], "the agent has made it mandatory")

@@ -24,6 +24,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.delta import plan_set
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, described_key, render_plain
+from cni_calico.nodeagent.dataplane.encryption.following import Following, begin_following
 from cni_calico.nodeagent.dataplane.encryption.steps import Leaving, Stepping
 from cni_calico.nodeagent.dataplane.encryption.told import tell_encryption
 from cni_calico.nodeagent.dataplane.encryption.way import FAMILY, TABLE, render_way
@@ -43,6 +44,7 @@ class _Family:
     names: set[str] = field(default_factory=set)  # of devices that were made, or are
     rules: set[RoutingRule] = field(default_factory=set)
     waiting: tuple[str, ...] = ()
+    following: Following | None = None  # a new key of this node's
     said: tuple[str, ...] = ()
 
 
@@ -64,6 +66,7 @@ class Wireguard:
             try:
                 if one.enabled:
                     self._keep(one, family, deadline, done, full)
+                    done.awaits[one.family] = () if family.following is None else family.following.told
                     done.encryption[one.family] = tell_encryption(one, family.key, family.waiting)
                 else:
                     self._leave(one, family, deadline, done)
@@ -102,7 +105,7 @@ class Wireguard:
         family.names.add(desired.name)
         if desired.family == 4:
             sysctl.ensure(("ipv4", "conf", desired.name, "rp_filter"), LOOSE)
-        device = self._settings(desired, deadline, done)
+        device = self._settings(desired, family, deadline, done)
         family.key = done.public_keys[desired.family] = device.public_key
         present = host_routes.read_host_routes(deadline, table=desired.table, families=(desired.family,))
         steps = family.stepping.plan(desired, device, present, self._now())
@@ -124,8 +127,9 @@ class Wireguard:
         if desired.address is not None or desired.mandatory:
             self._ensure_rule(desired, family, deadline, done)
         family.waiting = steps.waiting
-        if steps.waiting:
-            done.pending += len(steps.waiting)
+        follows = family.following is not None and family.following.look(desired, device, self._now())
+        if steps.waiting or follows:
+            done.pending += len(steps.waiting) + follows
         elif not failed:
             family.settled = desired
 
@@ -138,7 +142,7 @@ class Wireguard:
                 errno=EEXIST,
             )
 
-    def _settings(self, desired: DesiredEncryption, deadline: Deadline, done: Pass) -> WireguardDevice:
+    def _settings(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> WireguardDevice:
         """The device with a key, its port and its mark."""
         device = door.read_device(desired.name, deadline)
         if device is None:
@@ -157,6 +161,7 @@ class Wireguard:
         if read is None:
             raise KernelError(f"cannot set {desired.name}: it is gone")
         if change.private_key is not None:
+            family.following = begin_following(device, self._now())
             done.changed.append(f"made a key for {desired.name}: {described_key(read.public_key)}")
         return read
 
@@ -205,7 +210,7 @@ class Wireguard:
     def _leave(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> None:
         done.public_keys[desired.family] = b""
         self._say(family, ())
-        family.settled, family.stepping = None, Stepping()
+        family.settled, family.stepping, family.following = None, Stepping(), None
         names = family.names | {desired.name}
         found = {name: device for name in names if (device := _read_keyed(name, deadline)) is not None}
         devices = {name: one for name, one in found.items() if name in family.names or is_ours(one, desired)}

@@ -12,7 +12,14 @@ from cni_calico.errors import KernelError
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import decode_node, encode_node
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.wireguard import ROTATE, published_key, render_public_key, rotation_of, with_published_key
+from cni_calico.model.wireguard import (
+    ROTATE,
+    awaited_by,
+    published_key,
+    render_public_key,
+    rotation_of,
+    with_published_key,
+)
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.keepers.public_keys import GIVES_UP, PublicKeyKeeper
@@ -94,3 +101,20 @@ def test_without_a_node_there_is_nothing_to_say() -> None:
     world.store.elsewhere(Write.remove(NODE))
     world.use(v4=KEY)
     assert world.store.get(NODE, Deadline.after(5)) is None
+
+
+def test_who_has_not_followed_is_told_with_the_key() -> None:
+    world = World()
+
+    def awaited(*names: str) -> tuple[str, ...]:
+        stored = world.store.get(NODE, Deadline.after(5))
+        assert stored is not None
+        node_now = decode_node(NODE, stored.value)
+        world.keeper.use({4: KEY}, Snapshot("n1", nodes={"n1": node_now}), {4: names})
+        world.keeper.keeper.do()
+        stored = world.store.get(NODE, Deadline.after(5))
+        assert stored is not None
+        return awaited_by(decode_node(NODE, stored.value), 4)
+
+    assert awaited("n2", "n3") == ("n2", "n3") and world.said() == render_public_key(KEY)
+    assert awaited("n3") == ("n3",) and awaited() == ()
