@@ -52,7 +52,11 @@ unset PYTHONDONTWRITEBYTECODE
 collecting=$!
 build/build.sh
 wait "$collecting" || true # what is wrong with it, pytest says below
-# tests wait more than they compute: two at a time for each processor; a worker may start an API server of its own
-workers=$(($(nproc) * 2))
-if [ "$workers" -gt 12 ]; then workers=12; fi
+# tests wait more than they compute: two at a time for each processor, and one more, because two left a quarter of the
+# processors' time unused; a worker may start an API server of its own
+workers=$(($(nproc) * 3))
+room=$(($(awk '/^MemAvailable/ {print $2}' /proc/meminfo) >> 21)) # 2 GB for each, with all that its tests start
+for most in 12 "$((room > 0 ? room : 1))"; do
+  if [ "$workers" -gt "$most" ]; then workers=$most; fi
+done
 exec .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder --again "${options[@]}" "$@"

@@ -25,6 +25,7 @@ from tests import deadlines
 from tests.again import Again, Recorder
 from tests.everywhere import Everywhere
 from tests.kernels import features, images
+from tests.large_pages import use_large_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -155,10 +156,16 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def is_slow(item: pytest.Item) -> bool:
-    """Marked slow, or slow_on a value that one of its parameters has."""
+    """Marked slow, or slow_on a value that one of its parameters has, if none has a value that ``but`` excepts."""
     values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    marker = item.get_closest_marker("slow_on")
-    return bool(item.get_closest_marker("slow") or (marker and any(value in marker.args for value in values)))
+    return bool(
+        item.get_closest_marker("slow")
+        or any(
+            any(value in marker.args for value in values)
+            and not any(value in marker.kwargs.get("but", ()) for value in values)
+            for marker in item.iter_markers("slow_on")
+        )
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -178,12 +185,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (-cost[item.path], item.path))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays until the end. The children that tests fork would copy all of it, the memory of ten
     thousand tests, as soon as their garbage collector looked at it.
     """
     gc.collect()
     gc.freeze()
+    if is_worker(session.config):
+        use_large_pages()
 
 
 def missing_features(item: pytest.Item) -> list[str]:

@@ -85,6 +85,8 @@ def damaged(kind: Kind, original: bytes, damage: str) -> bytes | None:
     return json.dumps({**document, **kind.shape}).encode()
 
 
+# the others are read and written by the same code, whatever the datastore
+ALSO_ON_ETCD = pytest.mark.slow_on("etcd", but=("cluster", "endpoint", "block", "handle"))
 CASES = [(name, damage) for name in KINDS for damage in DAMAGES]
 
 
@@ -120,6 +122,7 @@ def require_proper(reply: Reply, verb: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@ALSO_ON_ETCD
 def test_named_and_left_as_they_are(
     request: pytest.FixtureRequest, forking_node: Node, make_pod_ns: MakeNamespace, name: str
 ) -> None:
@@ -151,6 +154,7 @@ FOLLOWED = ("pool", "reservation", "cluster", "cluster without fields", "node", 
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("damage", ["cut", "shape"])
+@ALSO_ON_ETCD
 def test_a_server_names_them_and_overwrites_nothing_either(
     forking_node: Node, make_pod_ns: MakeNamespace, name: str, damage: str
 ) -> None:

@@ -74,6 +74,7 @@ def test_the_fake_writes_blocks_as_upstream_does() -> None:
 
 
 @pytest.mark.takes(90)
+@pytest.mark.slow_on("one-shot")
 def test_a_mixed_node(etcd_turns: Turns, make_pod_ns: MakeNamespace) -> None:
     mixed.take_turns(etcd_turns, make_pod_ns, seed=14)
 
@@ -82,5 +83,6 @@ def test_a_mixed_node_and_calls_that_are_repeated(etcd_turns: Turns, make_pod_ns
     mixed.repeated_calls_meet(etcd_turns, make_pod_ns)
 
 
+@pytest.mark.slow_on("one-shot")
 def test_a_mixed_cluster_that_borrows(etcd_turns: Turns, make_pod_ns: MakeNamespace) -> None:
     mixed.borrow_from_each_other(etcd_turns, make_pod_ns)

@@ -204,9 +204,9 @@ def test_executables_that_are_skipped_or_stay(install_host: Host) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("v1.10.0", "it is v1.10.0, the image's v1.9.1"),
+        pytest.param("v1.10.0", "it is v1.10.0, the image's v1.9.1", marks=pytest.mark.slow),
         ("v1.9.1-k3s1", "it is v1.9.1, the image's v1.9.1"),
-        ("version unknown", "it does not say which version it is"),
+        pytest.param("version unknown", "it does not say which version it is", marks=pytest.mark.slow),
         ("damaged", "it does not say which version it is"),
     ],
 )

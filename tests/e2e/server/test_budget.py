@@ -45,7 +45,7 @@ def spent(node: Node, before: tuple[float, float]) -> tuple[float, float]:
 
 
 def until_steady(node: Node) -> None:
-    """Calls read what the server has not read in the meantime, in threads of its own: the first ones on a busy machine."""
+    """Until it follows the datastore, in threads of its own, calls read: on a busy machine more than the first ones."""
     until(lambda: counted(node, "calico_cni_caches_healthy") == 1, "the server follows the datastore")
 
 

@@ -88,6 +88,7 @@ def place(request: pytest.FixtureRequest, make_pod_ns: MakeNamespace) -> Iterato
 
 @pytest.mark.parametrize("name", [*SCENARIOS, *(pytest.param(name, marks=pytest.mark.cnitool) for name in DELEGATED)])
 @pytest.mark.slow_on(SLOW)
+@pytest.mark.slow_on("etcd", but=("ADD", "DEL", "GC"))  # the others end in the same writes to it
 def test_every_step_of(request: pytest.FixtureRequest, place: Place, name: str) -> None:
     if place.node.apart and name in DELEGATED:
         pytest.skip("backend: other IPAM plugins are run by the callers there")
@@ -200,6 +201,7 @@ def proper(reply: Reply, what: str) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow_on("etcd")
 def test_two_hundred_calls_with_the_server_killed_at_random(place: Place, seed: int) -> None:
     outcomes, kills = place.run(storm, place.pods, seed)
     print(f"seed {seed} on {place.node.datastore.type}: {outcomes.total()} calls, {kills} kills: {dict(outcomes)}")

@@ -36,10 +36,19 @@ def vxlan_cluster(lab: Lab, directory: Path, bundle: Path, v4: str, v6: str) -> 
     return start_cluster(lab, directory, pools, bin_dir=bundle)
 
 
-@pytest.fixture(params=[("Always", "Always"), ("CrossSubnet", "CrossSubnet")], ids=["always", "cross-subnet"])
-def agent_cluster(request: pytest.FixtureRequest, tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
-    with make_lab(tmp_path) as lab:
-        yield vxlan_cluster(lab, tmp_path, bundle, *request.param)
+@pytest.fixture(
+    scope="module", params=[("Always", "Always"), ("CrossSubnet", "CrossSubnet")], ids=["always", "cross-subnet"]
+)
+def agent_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bundle: Path
+) -> Iterator[Cluster]:
+    """For tests that change nothing of what is there."""
+    directory = tmp_path_factory.mktemp("lab")
+    with make_lab(directory) as lab:
+        yield vxlan_cluster(lab, directory, bundle, *request.param)
+
+
+ONLY_TUNNELS = pytest.mark.parametrize("agent_cluster", [("Always", "Always")], ids=["always"], indirect=True)
 
 
 @pytest.fixture
@@ -70,15 +79,16 @@ def test_every_pod_reaches_every_other(agent_cluster: Cluster, request: pytest.F
         assert {route["dev"] for route in routes} == ({tunnel, "eth0"} if cross else {tunnel})
 
 
-def test_pods_reach_the_world_masqueraded_and_one_another_not(always: Cluster) -> None:
-    outside = always.lab.namespace("world")
-    always.lab.plug(outside, "eth0", "0", "10.0.0.200/24", "fd00:0::200/64")  # has no route back to pods
+@ONLY_TUNNELS
+def test_pods_reach_the_world_masqueraded_and_one_another_not(agent_cluster: Cluster) -> None:
+    outside = agent_cluster.lab.namespace("world")
+    agent_cluster.lab.plug(outside, "eth0", "0", "10.0.0.200/24", "fd00:0::200/64")  # has no route back to pods
     outside.do("route", "add", "10.0.1.0/24", "via", "10.0.0.254")
     outside.do("-6", "route", "add", "fd00:1::/64", "via", "fd00:0::254")
-    for pod in always.pods.values():
+    for pod in agent_cluster.pods.values():
         for address in ("10.0.0.200", "fd00:0::200"):
             until(partial(reaches, pod.ns, address), f"{pod.container} -> {address}")
-    first, third = always.pods["n1-a"], always.pods["n3-a"]
+    first, third = agent_cluster.pods["n1-a"], agent_cluster.pods["n3-a"]
     for address, own in zip(third.addresses, first.addresses, strict=True):
         argv = ["nsenter", f"--net={third.ns.path}", sys.executable, "-c", ACCEPT, address]
         server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -108,9 +118,10 @@ def _connects(address: str) -> bool:
     return True
 
 
-def test_the_hosts_reach_the_pods_and_the_other_way_round(always: Cluster) -> None:
-    for node in always.nodes.values():
-        for pod in always.pods.values():
+@ONLY_TUNNELS
+def test_the_hosts_reach_the_pods_and_the_other_way_round(agent_cluster: Cluster) -> None:
+    for node in agent_cluster.nodes.values():
+        for pod in agent_cluster.pods.values():
             for address in pod.addresses:
                 until(partial(reaches, node.ns, address), f"{node.name} -> {address}")
 

@@ -58,6 +58,9 @@ def start(node: Node) -> None:
     node.run("-felix", "-allocate-tunnel-addrs")
 
 
+ON_ONE_FILTER = pytest.mark.slow_on("iptables")  # what the agent says and makes, whichever filter it is printed for
+
+
 def test_the_device_comes_up_with_its_rule_and_the_rule_goes_after_it(tunnel_node: Node) -> None:
     start(tunnel_node)
     until_never_open(tunnel_node, lambda: is_up(tunnel_node), "the device is up")
@@ -66,6 +69,7 @@ def test_the_device_comes_up_with_its_rule_and_the_rule_goes_after_it(tunnel_nod
     until(lambda: not is_guarded(tunnel_node), "the port is another program's, if anybody's")
 
 
+@ON_ONE_FILTER
 def test_a_first_start_alarms_nobody(tunnel_node: Node) -> None:
     """Without a tunnel there is nothing that the Nodes, which are not read yet, could be missing for."""
     start(tunnel_node)
@@ -117,6 +121,7 @@ def test_nothing_opens_when_the_own_node_is_deleted(tunnel_node: Node) -> None:
     until_never_open(tunnel_node, lambda: not is_up(tunnel_node), "the device is gone")
 
 
+@ON_ONE_FILTER
 def test_a_pool_that_cannot_be_read_makes_no_rule(tunnel_node: Node) -> None:
     """Docker's swarm may have the port."""
     tunnel_node.more["CALICO_IPV4POOL_VXLAN"] = "Never"
@@ -142,6 +147,7 @@ def metrics(node: Node) -> str:
     return node.ns.call(_page)
 
 
+@ON_ONE_FILTER
 def test_a_node_that_is_cut_off_is_named(tunnel_node: Node) -> None:
     """By status, log and metric, until its record is repaired; the others' packets arrive meanwhile."""
     start(tunnel_node)

@@ -223,7 +223,7 @@ def test_each_interface_has_its_own_address(either_kube_node: KubeNode) -> None:
     assert not either_kube_node.leftovers()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_any_order_by_processes_side_by_side(either_kube_node: KubeNode, seed: int) -> None:
     """Two containers, four interfaces each, ADD, DEL and GC: no address twice, none lost."""
     either_kube_node.forks = None  # they would be one after the other

@@ -81,6 +81,7 @@ def test_the_fake_writes_records_as_upstream_does(kube_turns: Turns, pod_ns: Nam
 
 
 @pytest.mark.takes(120)
+@pytest.mark.slow_on("served")
 def test_a_mixed_node(kube_turns: Turns, make_pod_ns: MakeNamespace) -> None:
     mixed.take_turns(kube_turns, make_pod_ns, seed=14)
 
@@ -89,6 +90,7 @@ def test_a_mixed_node_and_calls_that_are_repeated(kube_turns: Turns, make_pod_ns
     mixed.repeated_calls_meet(kube_turns, make_pod_ns)
 
 
+@pytest.mark.slow_on("served")
 def test_a_mixed_cluster_that_borrows(kube_turns: Turns, make_pod_ns: MakeNamespace) -> None:
     kube_turns.upstream.records.kube.create_node("node2")
     mixed.borrow_from_each_other(kube_turns, make_pod_ns)

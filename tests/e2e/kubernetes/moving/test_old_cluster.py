@@ -347,7 +347,7 @@ def site_on(kind: str, kube: Cluster, host: Namespace, root: Path) -> Iterator[S
         yield site
 
 
-@pytest.fixture(params=[pytest.param("etcd", marks=pytest.mark.etcd), "kubernetes"])
+@pytest.fixture(params=[pytest.param("etcd", marks=[pytest.mark.etcd, pytest.mark.slow]), "kubernetes"])
 def site(
     request: pytest.FixtureRequest, host_ns: Namespace, make_pod_ns: MakeNamespace, tmp_path: Path
 ) -> Iterator[Site]:

@@ -137,7 +137,7 @@ def test_what_others_changed_is_found(at_once: bool) -> None:
         assert node.compare() == ""
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_our_own_changes_are_no_finding(seed: int) -> None:
     """Whatever we change between two pieces; and it comes to its end once we rest."""
     node = Node(seed)
