@@ -37,19 +37,28 @@ class SharedSecond:
 
     def __init__(self, most: int) -> None:
         self._most, self._small = most, most // _SMALL
+        self._keys: list[bytes] = []  # of those that were taken while there was room for any
         self._senders: dict[bytes, int] = {}
         self._taken = self.shed = 0
         self.is_over = False
 
     def begin(self) -> None:
+        self._keys.clear()
         self._senders.clear()
         self._taken, self.is_over = 0, False
 
     def may_have(self, key: bytes) -> bool:
-        """Whether the sender of this one may have it."""
+        """Whether the sender of this one may have it. Who had how much is asked only once the most is reached."""
+        if self._taken < self._most:
+            self._taken += 1
+            self._keys.append(key)
+            return True
+        if self._keys:
+            self._senders = Counter(map(owner_of, self._keys))
+            self._keys.clear()
         sender = owner_of(key)
         count = self._senders[sender] = self._senders.get(sender, 0) + 1
-        if self._taken >= self._most and count > self._small:
+        if count > self._small:
             self.shed += 1
             self.is_over = True
             return False
@@ -157,6 +166,24 @@ class Arrivals:
             why = RATE if is_over else OVERRUN
             yield Loss(now - 1, now, source, why, None if source == ENDS else count)
         self._told = lost
+
+
+def in_pairs(decisions: Sequence[tuple[bool, bytes, int]]) -> Iterator[tuple[bool, bytes, int, int]]:
+    """Each with the number of what let the same packet through right after it, 0 for nothing: where both sides decide
+    here they report one after the other.
+    """
+    before: tuple[bool, bytes, int] | None = None
+    for one in decisions:
+        if before is None:
+            before = one
+        elif before[0] and one[0] and before[1] == one[1] and before[2] != one[2]:
+            yield *before, one[2]
+            before = None
+        else:
+            yield *before, 0
+            before = one
+    if before is not None:
+        yield *before, 0
 
 
 def _open_first(pair: int, sources: Sequence[str], opened: ExitStack) -> tuple[int, dict[str, DecisionReports]]:

@@ -1,6 +1,7 @@
-"""Compares what is followed with what connection tracking has: at the start, after ends were lost, and now and then.
+"""Compares what is followed with what connection tracking has: at the start, after losses, and now and then.
 
-Rule: the list is read in pieces, so that nothing else waits for it; one list proves no end.
+Rule: the list is read in pieces, so that nothing else waits for it; one list proves no end. It is not read for
+connections that last a moment: their ends tell all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Comparison:
         self._listing: Iterator[list[TrackedConnection]] | None = None
         self._expected: set[bytes] = set()
         self._last: float | None = None
-        self._overrun = 0
+        self._overrun = self._missed = 0
 
     def close(self) -> None:
         self._listing = None
@@ -32,11 +33,13 @@ class Comparison:
             self._lists.close()
             self._lists = None
 
-    def go_on(self, overrun: int, micros: Callable[[], int]) -> None:
-        """``overrun``: how often ends were lost so far; ``micros``: now, since 1970."""
+    def go_on(self, overrun: int, missed: int, micros: Callable[[], int]) -> None:
+        """``overrun``: how often ends were lost so far; ``missed``: how many reports of what was let through;
+        ``micros``: now, since 1970.
+        """
         try:
             if self._listing is None:
-                if not self._is_due(overrun):
+                if not self._is_due(overrun, missed):
                     return
                 self._lists = self._lists or Nfnetlink()
                 self._expected = self._live.begin_comparison()
@@ -54,10 +57,12 @@ class Comparison:
             self.close()
             self._log.warning(f"ends of connections may be recorded late: {e}")
 
-    def _is_due(self, overrun: int) -> bool:
+    def _is_due(self, overrun: int, missed: int) -> bool:
         now, first, lost = self._clock(), self._last is None, overrun != self._overrun
         waited = now - (self._last or 0.0)
-        if not (first or (lost and waited >= _OVERRUN_EVERY_S) or (len(self._live) and waited >= _EVERY_S)):
+        lost = lost and waited >= _OVERRUN_EVERY_S
+        if not (first or lost or waited >= _EVERY_S):
             return False
-        self._last, self._overrun = now, overrun
-        return True
+        found_again = missed != self._missed
+        self._last, self._overrun, self._missed = now, overrun, missed
+        return self._live.mark() or first or lost or found_again

@@ -25,6 +25,10 @@ class LastingConnections:
     def is_full(self) -> bool:
         return len(self) >= self._most
 
+    def has_before(self, number: int) -> bool:
+        """Whether one has this number or an earlier one."""
+        return any(next(iter(kept.values()), number + 1) <= number for kept in (self._within, self._beyond))
+
     def get(self, key: bytes) -> int | None:
         found = self._within.get(key)
         return self._beyond.get(key) if found is None and self._beyond else found

@@ -9,7 +9,7 @@ the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from struct import Struct
 from typing import Protocol, TypeVar
@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
 from cni_calico.flows.packets import parts_of
-from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord
+from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord, record_from
 from cni_calico.kernel.netlink.ended import TrackedConnection
 
 ATTEMPT_US = 64_000_000  # a repeated first packet within that is the same attempt
@@ -25,7 +25,9 @@ _EARLY_US, _EARLY_MOST = 2_000_000, 10_000  # ends that arrive before what they 
 _LABEL = Struct("=4I")
 _ALL = 0xFFFFFFFF
 _MOST_COUNT = (1 << 32) - 1
+_ANY = 1 << 63  # no record has a higher number
 T = TypeVar("T")
+Decision = tuple[int, Decider | None]  # the number of what decided, and what it stands for
 
 
 class FlowStore(Protocol):
@@ -64,6 +66,7 @@ class LiveFlows:
         self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
         self._missing: set[bytes] = set()
+        self._newest, self._marked, self._young = 0, _ANY, _ANY  # numbers of records
         self.allowed = self.denied = self.dropped = self.unknown = 0
 
     def __len__(self) -> int:
@@ -82,20 +85,34 @@ class LiveFlows:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def decide(self, key: bytes, number: int, now: int, *, allowed: bool) -> int:
-        """Returns the number of the record."""
+    def decide(self, key: bytes, number: int, now: int, *, allowed: bool, also: int = 0) -> int:
+        """Returns the number of the record. ``also``: what let the same packet through right after it, 0 for none."""
+        if not allowed:
+            self._decider(number)
+            return self._deny(key, number, now)
+        first = number, self._decider(number)
+        return self._allow(key, (first, (also, self._decider(also))) if also else (first,), now)
+
+    def _decider(self, number: int) -> Decider | None:
         decider = self._decider_of(number)
         if decider is None and number >= FIRST:
             self.unknown += 1
-        if allowed:
-            return self._allow(key, number, decider, now)
-        return self._deny(key, number, now)
+        return decider
 
-    def _allow(self, key: bytes, number: int, decider: Decider | None, now: int) -> int:
+    def _allow(self, key: bytes, decisions: Sequence[Decision], now: int) -> int:
+        where = self._lasting.get(key)
+        if where is None and key not in self._attempts:
+            return self._begin(key, decisions, 0, 0, now)
+        for number, decider in decisions:
+            where = self._go_on(key, number, decider, now)
+        return where or 0
+
+    def _go_on(self, key: bytes, number: int, decider: Decider | None, now: int) -> int:
+        """With a connection or an attempt that may be the same."""
         where = self._lasting.get(key)
         record = None if where is None else self._store.read(where)
         if record is not None and where is not None and self._is_same(record, number, now):
-            if number not in record.numbers():
+            if number not in record.decided:
                 self._store.update(where, _with_decision(record, number, decider, now))
             return where
         egress = host_in = 0
@@ -109,18 +126,20 @@ class LiveFlows:
                 return attempt[0]  # it let out what the other side denied: the kernel's two lists are read in turn
             egress, host_in = denied.egress, denied.host_in
         self._attempts.pop(key, None)
+        return self._begin(key, ((number, decider),), egress, host_in, now)
+
+    def _begin(self, key: bytes, decisions: Sequence[Decision], egress: int, host_in: int, now: int) -> int:
+        """A connection. ``egress``, ``host_in``: what had decided about it when it was denied, 0 for nobody."""
         self.allowed += 1
-        if decider.ingress if decider is not None else egress:
-            made = self._new(key, now, egress, number)
-        elif egress:
-            made = self._new(key, now, egress, 0, number, host_in)
-        else:
-            made = self._new(key, now, number, 0, 0, host_in)
+        decided = egress, 0, 0, host_in
+        for number, decider in decisions:
+            decided = _with_one_more(decided, number, decider)
+        made = self._new(key, now, *decided)
         early = self._early.pop(key, None)
         if early is not None:
             return self._store.append(_ended(made, early[0], now))
         self._lasting.pop(key)
-        made_at = self._store.append(made)
+        made_at = self._newest = self._store.append(made)
         self._follow(key, made_at, made.source_end)
         return made_at
 
@@ -130,7 +149,7 @@ class LiveFlows:
 
     def _is_same(self, record: FlowRecord, number: int, now: int) -> bool:
         """Whether this decision is about the same connection, not about a later one with the same ports."""
-        return number not in record.numbers() or now - record.last <= ATTEMPT_US
+        return number not in record.decided or now - record.last <= ATTEMPT_US
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
         known = self._attempts.pop(key, None)
@@ -159,7 +178,7 @@ class LiveFlows:
         names = self._name_of(source), self._name_of(destination)
         flags = SIX if len(source) == 16 else 0
         where = source, destination, destination, sport, dport, dport, protocol, flags
-        return FlowRecord(now, now, *where, egress, ingress, host_out, host_in, 0, 0, 0, 0, 0, *names)
+        return record_from((now, now, *where, egress, ingress, host_out, host_in, 0, 0, 0, 0, 0, *names))
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -183,6 +202,13 @@ class LiveFlows:
 
     # -- comparing with what connection tracking has ------------------------------------------------------------------
 
+    def mark(self) -> bool:
+        """Returns whether a connection lasts that did so at the last mark, or before this recorder. Those that have
+        begun since then are young: what they have carried is not asked for.
+        """
+        self._young, self._marked = self._marked, self._newest
+        return self._lasting.has_before(self._young)
+
     def begin_comparison(self) -> set[bytes]:
         """The connections that should be found; hand them to ``compare`` and ``end_comparison``."""
         return self._lasting.everything()
@@ -195,7 +221,7 @@ class LiveFlows:
         where = self._lasting.get(key)
         if where is not None:
             expected.discard(key)
-            record = self._store.read(where)
+            record = self._store.read(where) if where <= self._young else None
             if record is not None:
                 self._store.update(where, _counted(record, connection, record.last))
             return
@@ -224,12 +250,22 @@ def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:
 
 
 def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:
+    before = record.egress, record.ingress, record.host_out, record.host_in
+    egress, ingress, host_out, host_in = _with_one_more(before, number, decider)
     last = max(now, record.last)
-    if decider.ingress if decider is not None else record.egress:
-        return record.but(last=last, ingress=number, host_in=record.ingress)
-    if not record.egress:
-        return record.but(last=last, egress=number)
-    return record.but(last=last, host_out=number)
+    return record.but(last=last, egress=egress, ingress=ingress, host_out=host_out, host_in=host_in)
+
+
+def _with_one_more(
+    before: tuple[int, int, int, int], number: int, decider: Decider | None
+) -> tuple[int, int, int, int]:
+    """(egress, ingress, host_out, host_in)."""
+    egress, ingress, host_out, host_in = before
+    if decider.ingress if decider is not None else egress:
+        return egress, number, host_out, ingress
+    if not egress:
+        return number, ingress, host_out, host_in
+    return egress, ingress, number, host_in
 
 
 def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int = 0) -> FlowRecord:
@@ -243,7 +279,7 @@ def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int 
         size, size_back = seen.size or 0, seen.size_back or 0
     where = source, destination, seen.destination, sport, dport, seen.port or dport, protocol, flags
     carried = packets, size, packets_back, size_back
-    return FlowRecord(began, last, *where, *record[10:15], *carried, source_end, destination_end)
+    return record_from((began, last, *where, *record.decided, *carried, source_end, destination_end))
 
 
 def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:

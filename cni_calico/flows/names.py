@@ -23,6 +23,7 @@ ENDS, NAMES, NUMBERS = "flow-ends.json", "names", "numbers"
 SUMS_KEPT_S = 24 * 3600
 _MOST_BYTES = NUMBERS_BYTES
 _KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
+_REMEMBERED = 5_000  # addresses
 _MOST_LABELLED = 5_000  # ends
 _TAIL = 512  # bytes by which a file is known that is only longer: more than a line
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
@@ -187,6 +188,7 @@ class Names:
         self._were: dict[bytes, None] = {}  # addresses that ends here had
         self._labels: dict[EndName, Mapping[str, str]] = {}  # of ends that are or were here
         self._numbers: dict[EndName, int] = {}
+        self._given: dict[bytes, tuple[EndName, int]] = {}  # lately: to look up by a name takes longer
         self._names: dict[int, EndName] = {}
         self._unwritten: list[int] = []
         self._anew = False  # the file has to be written as a whole
@@ -216,6 +218,9 @@ class Names:
         name = self._now.get(address) or self._elsewhere(address)
         if name is None:
             return 0
+        given = self._given.get(address)
+        if given is not None and given[0] is name:
+            return given[1]
         number = self._numbers.get(name)
         if number is None:
             self._last += 1
@@ -223,6 +228,9 @@ class Names:
             self._names[number] = name
             self._unwritten.append(number)
             self._write()
+        if len(self._given) >= _REMEMBERED:
+            self._given.clear()
+        self._given[address] = name, number
         return number
 
     def is_here(self, address: bytes) -> bool:
@@ -280,6 +288,7 @@ class Names:
         """All but the newest, and those that ends have now."""
         known, having = list(self._names), set(self._now.values())
         kept = set(known[-_KEPT:])
+        self._given.clear()
         self._names = {number: name for number, name in self._names.items() if number in kept or name in having}
         self._numbers = {name: number for number, name in self._names.items()}
         self._anew = True

@@ -17,6 +17,7 @@ _UPPER = Struct(">BHH")
 _WITH_PORTS = frozenset((6, 17, 33, 132, 136))
 _EXTENSIONS = frozenset((0, 43, 60))  # hop by hop, routing, destination options
 _MOST_EXTENSIONS = 4
+_PLAIN = 0x45  # IPv4 without options
 V4_BYTES, V6_BYTES = 13, 37
 
 
@@ -24,6 +25,8 @@ def key_of(packet: bytes) -> bytes | None:
     """``packet``: from the IP header; None if it is none, or too short."""
     if len(packet) < 20:
         return None
+    if packet[0] == _PLAIN and packet[9] in _WITH_PORTS and len(packet) >= 24:  # nearly all
+        return packet[12:20] + packet[9:10] + packet[20:24]
     version = packet[0] >> 4
     if version == 4:
         at = (packet[0] & 15) * 4

@@ -23,7 +23,7 @@ from cni_calico import directories
 from cni_calico.errors import CalicoError, KernelError
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
-from cni_calico.flows.arrivals import Arrivals
+from cni_calico.flows.arrivals import Arrivals, in_pairs
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.elsewhere import EndsElsewhere
@@ -130,7 +130,7 @@ class Recorder:
                 break
             self._server.wait(0)
         if self._comparison is not None:
-            self._comparison.go_on(self._arrivals.overrun, self._micros)
+            self._comparison.go_on(self._arrivals.overrun, self._arrivals.lost().get(ALLOWED, 0), self._micros)
         now = self._now()
         self._live.tidy(self._micros())
         self._records.settle()
@@ -154,10 +154,12 @@ class Recorder:
         decisions, ended, more = self._arrivals.take()
         self._came += len(decisions) + len(ended)
         now = self._micros()
-        for allowed, key, number in decisions:
+        for allowed, key, number, also in in_pairs(decisions):
             before = self._ring.next, self._live.denied
             self._judged.check(key, number)
-            where = self._live.decide(key, number, now, allowed=allowed)
+            if also:
+                self._judged.check(key, also)
+            where = self._live.decide(key, number, now, allowed=allowed, also=also)
             if where >= before[0] or self._live.denied > before[1]:
                 new[where] = None
         for connection in ended:

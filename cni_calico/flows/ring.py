@@ -39,6 +39,7 @@ class Ring:
         self.alive = 0.0
         self._unwritten: dict[int, FlowRecord] = {}
         self._latest: dict[int, int] = {}  # of pieces: no record of them was seen later than that; where it is known
+        self._noted = 1  # from this number on nothing is in ``_latest`` yet
         self._memory: bytearray | None = None
         self._fd = -1
         try:
@@ -48,6 +49,7 @@ class Ring:
             self.trouble = f"cannot keep flows in {path}: {e.strerror}: only the newest {_IN_MEMORY} are kept"
             self.count = min(self.count, _IN_MEMORY)
             self._memory = bytearray(self.count * BYTES)
+        self._noted = self.next
 
     def close(self) -> None:
         self.flush()
@@ -76,23 +78,21 @@ class Ring:
         number = self.next
         self.next += 1
         self._unwritten[number] = record
-        if number % _PIECE == 0 or number == 1:
-            self._latest[number // _PIECE] = record.last
-            self._latest.pop(self.oldest // _PIECE - 1, None)
-        else:
-            self._note_seen(number, record)
         return number
 
-    def _note_seen(self, number: int, record: FlowRecord) -> None:
-        latest = self._latest.get(number // _PIECE)
-        if latest is not None and latest < record.last:
-            self._latest[number // _PIECE] = record.last
+    def _note_seen(self, number: int, last: int) -> None:
+        piece = number // _PIECE
+        latest = self._latest.get(piece)
+        if number >= self._noted and (number % _PIECE == 0 or number == 1):
+            self._latest[piece] = last
+            self._latest.pop((number + 1 - self.count) // _PIECE - 1, None)
+        elif latest is not None and latest < last:
+            self._latest[piece] = last
 
     def update(self, number: int, record: FlowRecord) -> None:
         """A record that has been overwritten meanwhile stays so."""
         if number >= self.next - self.count:
             self._unwritten[number] = record
-            self._note_seen(number, record)
 
     def read(self, number: int) -> FlowRecord | None:
         if not 0 < number < self.next or number < self.next - self.count:
@@ -106,16 +106,20 @@ class Ring:
             return
         run: list[bytes] = []
         begin = last = 0
-        for number in sorted(number for number in self._unwritten if number >= self.oldest):
+        oldest = self.oldest
+        for number in sorted(number for number in self._unwritten if number >= oldest):
             if run and (number != last + 1 or not self._place(number)):
                 self._write(begin, b"".join(run))
                 run = []
             begin = number if not run else begin
-            run.append(encode(self._unwritten[number], number))
+            record = self._unwritten[number]
+            run.append(encode(record, number))
+            self._note_seen(number, record.last)
             last = number
         if run:
             self._write(begin, b"".join(run))
         self._unwritten.clear()
+        self._noted = self.next
         if self._memory is None:
             try:
                 os.pwrite(self._fd, _NEXT.pack(self.next), _NEXT_AT)
@@ -140,11 +144,11 @@ class Ring:
             yield self._piece(piece, end, since, newest_first=newest_first)
 
     def _piece(self, piece: int, end: int, since: int, *, newest_first: bool) -> list[tuple[int, FlowRecord]]:
+        self.flush()
         latest = self._latest.get(piece)
         begin, end = max(self.oldest, piece * _PIECE), min(end, (piece + 1) * _PIECE)
         if begin >= end or (latest is not None and latest < since):
             return []
-        self.flush()
         until_wrap = min(end - begin, self.count - begin % self.count)
         data = self._bytes(begin, until_wrap)
         if until_wrap < end - begin and len(data) == until_wrap * BYTES:

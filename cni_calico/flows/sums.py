@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from ipaddress import ip_network
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, SIX, FlowRecord
@@ -22,7 +23,7 @@ BUCKET_US = BUCKET_S * 1_000_000
 MOST_ADDRESSES, MOST_SUMS = 1000, 10_000  # in a bucket
 NETWORK = 0xFFFFFFFF  # in the place of a name's number: the address is that of a network
 PREFIXES = {4: 24, 16: 48}
-_DECIDED = slice(10, 15)  # of a record
+_KEY = itemgetter(2, 3, 6, 8, 10, 11, 12, 13, 14, 19, 20)  # of a record: the fields of FlowKey
 
 
 class FlowKey(NamedTuple):
@@ -107,9 +108,7 @@ UnwrittenSums = dict[int, dict[FlowKey, SumCounts]]
 
 
 def key_of(record: FlowRecord) -> FlowKey:
-    where = record.source, record.destination, record.dport, record.protocol
-    decided = record.egress, record.ingress, record.host_out, record.host_in, record.denied_by
-    return FlowKey(*where, *decided, record.source_end, record.destination_end)
+    return FlowKey._make(_KEY(record))
 
 
 def record_of(key: FlowKey, counts: SumCounts) -> FlowRecord:
@@ -181,15 +180,19 @@ class FlowSums:
 
     def add(self, record: FlowRecord) -> None:
         bucket = record.began // BUCKET_US
-        counts = self._counts(bucket, self._key_to_add(bucket, key_of(record)), record)
+        counts = self._unwritten_of(bucket, record)
+        if counts is None:
+            counts = self._counts(bucket, self._key_to_add(bucket, key_of(record)), record)
         counts.made = True
         counts.count(record)
 
     def change(self, before: FlowRecord, after: FlowRecord) -> None:
         """``after`` has the same ends and ports."""
         bucket = before.began // BUCKET_US
-        counts = self._counts(bucket, self._key_counted(bucket, key_of(before)), before)
-        if before[_DECIDED] == after[_DECIDED] and before.began == after.began:
+        counts = self._unwritten_of(bucket, before)
+        if counts is None:
+            counts = self._counts(bucket, self._key_counted(bucket, key_of(before)), before)
+        if before.decided == after.decided and before.began == after.began:
             counts.change(before, after)
         else:
             counts.count(before, -1)
@@ -222,6 +225,11 @@ class FlowSums:
                     counts.add(there[key])
                 there[key] = counts
         return lost
+
+    def _unwritten_of(self, bucket: int, record: FlowRecord) -> SumCounts | None:
+        """The sum that nearly all records are added to: one that was added to lately, by no other key."""
+        sums = self.unwritten.get(bucket)
+        return None if sums is None else sums.get(_KEY(record))
 
     def _counts(self, bucket: int, key: FlowKey, record: FlowRecord) -> SumCounts:
         sums = self.unwritten.get(bucket)

@@ -7,10 +7,8 @@ exactly, because reports are numbered; a report that cannot be parsed is counted
 from __future__ import annotations
 
 import _socket
-from collections.abc import Iterator
 from errno import EAGAIN, EINTR, ENOBUFS
 from struct import Struct
-from typing import NamedTuple
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -26,16 +24,13 @@ IN_DATAGRAM = 32  # packets, at most
 _PREFIX_BYTES = 9  # eight digits, and the end that C wants
 _COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets wait for others
 _WANTED = ((9,), (10,), (12,))  # payload, prefix, number
-_MESSAGE = Struct("=IHHII")
+_MESSAGE, _SIZE_AND_KIND = Struct("=IHHII"), Struct("=IH")
 _DATAGRAM = 1 << 16
 _SO_RCVBUFFORCE = 33
 
 
-class ReportedDecision(NamedTuple):
-    """``number``: of the rule. ``packet``: its first 64 bytes at most, from the IP header."""
-
-    number: int
-    packet: bytes
+ReportedDecision = tuple[int, bytes]
+"""The number of the rule; the packet's first 64 bytes at most, from the IP header."""
 
 
 class DecisionReports(Nfnetlink):
@@ -83,33 +78,27 @@ class DecisionReports(Nfnetlink):
                 if e.errno != EAGAIN:
                     raise KernelError(f"cannot read decisions: {e.strerror}", errno=e.errno or 0) from e
                 return found
-            found.extend(self._parse(data))
+            self._parse(data, found)
         return found
 
-    def _parse(self, data: bytes) -> Iterator[ReportedDecision]:
-        at, end = 0, len(data)
-        while at + _MESSAGE.size <= end:
-            size, kind, *_ = _MESSAGE.unpack_from(data, at)
-            if size < _MESSAGE.size or at + size > end:
+    def _parse(self, data: bytes, found: list[ReportedDecision]) -> None:
+        at, last, values = 0, len(data) - _MESSAGE.size, self._layouts.values
+        while at <= last:
+            size, kind = _SIZE_AND_KIND.unpack_from(data, at)
+            if size < _MESSAGE.size or at + size > len(data):
                 self.strange += 1
                 return
             if kind == _PACKET:
-                decision = self._decision(data, at, size)
-                if decision is not None:
-                    yield decision
+                try:
+                    packet, prefix, number = values(data, at, size)
+                    if number:
+                        self._note(int.from_bytes(number, "big"))
+                    if len(prefix) != _PREFIX_BYTES:
+                        raise ValueError("it is not one of ours")
+                    found.append((int(prefix[:-1], 16), packet))
+                except ValueError:
+                    self.strange += 1
             at += size + 3 & ~3
-
-    def _decision(self, data: bytes, at: int, size: int) -> ReportedDecision | None:
-        try:
-            packet, prefix, number = self._layouts.values(data, at, size)
-            if number:
-                self._note(int.from_bytes(number, "big"))
-            if len(prefix) != _PREFIX_BYTES:
-                raise ValueError("it is not one of ours")
-            return ReportedDecision(int(prefix[:-1], 16), packet)
-        except ValueError:
-            self.strange += 1
-            return None
 
     def _note(self, number: int) -> None:
         """Count the gap before a report."""

@@ -34,6 +34,7 @@ _WANTED: tuple[AttributePath, ...] = (
     *((9, 1), (9, 2), (10, 1), (10, 2), (20, 1), (20, 2), (22,)),
     *((1, 2, 4), (1, 2, 5), (1, 2, 6), (1, 2, 7), (1, 2, 8), (1, 2, 9)),
 )
+_COUNTED = Struct(">6Q")  # where the kernel tells all: counters of both directions, and times
 _ICMP, _NO_PORT = (b"\x01", b"\x3a"), b"\0\0"
 _NS_PER_S = 1e9
 
@@ -114,8 +115,16 @@ def _parse(data: bytes, layouts: Layouts) -> TrackedConnection:
     """Raises ValueError."""
     found = layouts.values(data, 0, len(data))
     source4, destination4, reached4, source6, destination6, reached6, protocol, sport, port, reply_port = found[:10]
-    packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in found[10:14])
-    began, ended, label = found[14:17]
+    counted = b"".join(found[10:16])
+    packets: int | None
+    size: int | None
+    packets_back: int | None
+    size_back: int | None
+    if len(counted) == _COUNTED.size and all(map(len, found[10:16])):
+        packets, size, packets_back, size_back, began, ended = _COUNTED.unpack(counted)
+    else:
+        packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in found[10:14])
+        began, ended = (int.from_bytes(one, "big") for one in found[14:16])
     source, destination = source4 or source6, destination4 or destination6
     reached = reached4 or reached6
     if not source or len(source) != len(reached) or len(source) != len(destination) or len(protocol) != 1:
@@ -132,7 +141,7 @@ def _parse(data: bytes, layouts: Layouts) -> TrackedConnection:
         size,
         packets_back,
         size_back,
-        int.from_bytes(began, "big") / _NS_PER_S,
-        int.from_bytes(ended, "big") / _NS_PER_S,
-        label,
+        began / _NS_PER_S,
+        ended / _NS_PER_S,
+        found[16],
     )

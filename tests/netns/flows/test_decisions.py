@@ -107,13 +107,13 @@ def _compare(told_by_nftables: Listener, documents: dict[Any, Any]) -> None:
     found = Counter[Reported]()
 
     def all_reported() -> bool:
-        for allowed, decision in told_by_nftables.take():
-            decider = told_by_nftables.deciders.get(decision.number)
-            what: object = decision.number
+        for allowed, (number, packet) in told_by_nftables.take():
+            decider = told_by_nftables.deciders.get(number)
+            what: object = number
             if decider is not None:
                 policy = decider.kind, decider.namespace, decider.name
                 what = "ingress" if decider.ingress else "egress", policy, decider.index
-            found[allowed, parts_of(key_of(decision.packet) or b""), what] += 1
+            found[allowed, parts_of(key_of(packet) or b""), what] += 1
         return found.total() >= expected.total()
 
     until(all_reported, "every decision is reported")

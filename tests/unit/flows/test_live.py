@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from struct import pack
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cni_calico.flows.arrivals import in_pairs
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.live import ATTEMPT_US, LiveFlows, decided_in
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, FlowRecord
@@ -202,3 +206,21 @@ def test_a_new_recorder_forgets_the_oldest_first() -> None:
     again.resume([(number, record) for number in reversed(numbers) if (record := kept.read(number)) is not None])
     again.decide(OTHER, OUT, S, allowed=True)
     assert [again.end(ended(key), 2 * S) for key in keys] == [0, 0, numbers[2]]
+
+
+DECISIONS = st.tuples(st.booleans(), st.sampled_from((KEY, OTHER)), st.sampled_from((OUT, IN, HOST_IN, HOST_OUT, DENY)))
+
+
+@given(st.lists(st.tuples(st.lists(DECISIONS, max_size=6), st.integers(0, 70 * S))))
+def test_decisions_in_pairs_are_the_same_as_one_by_one(steps: list[tuple[list[tuple[bool, bytes, int]], int]]) -> None:
+    """Also with what a kernel would not report."""
+    (one, ones), (two, twos) = opened(), opened()
+    now = S
+    for decisions, passed in steps:
+        now += passed
+        for allowed, key, number in decisions:
+            one.decide(key, number, now, allowed=allowed)
+        for allowed, key, number, also in in_pairs(decisions):
+            two.decide(key, number, now, allowed=allowed, also=also)
+    assert ones.records == twos.records
+    assert (one.allowed, one.denied, one.unknown, len(one)) == (two.allowed, two.denied, two.unknown, len(two))
