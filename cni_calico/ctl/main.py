@@ -22,7 +22,10 @@ INTERRUPTED = 130  # a shell's exit status for SIGINT
 _SELDOM = 200_000  # new objects between two garbage collections: what a command reads stays until it ends
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 # commands for which 1 means that something would change, as for kubectl diff
-_FINDING = (("diff", ""), ("policy", "diff"), ("policy", "recommend"), ("policy", "replay"), ("policy", "test"))
+_FINDING = (
+    *(("diff", ""), ("cluster", "rehearse"), ("policy", "diff"), ("policy", "recommend")),
+    *(("policy", "replay"), ("policy", "test")),
+)
 _CREATING = (*_WRITING, "ipam configure", "datastore import")
 
 
@@ -53,6 +56,7 @@ _ON_DATASTORES = {
 _STANDALONE = {
     "cluster check": "cluster.check:check",
     "cluster diags": "cluster.diags:collect",
+    "cluster rehearse": "cluster.rehearse:rehearse",
     "completion": "command_line.completion:show",
     "datastore check": "datastore.local:check",
     "flows": "flows.command:flows",

@@ -21,6 +21,7 @@ COMMANDS = {
     "cni-server": "serve the CNI plugin's calls",
     "flow-recorder": "record flows, as the agent's child (FELIX_FLOWS)",
     "flows-pipe": "answer a question about recorded flows, for calicoctl flows from elsewhere",
+    "rehearse": "say what this version would change here, and change nothing (for calicoctl cluster rehearse)",
     "startup": "set this node up",
     "init": "prepare the host",
     "boot-table": "close workloads' interfaces until the agent has decided what may pass",

@@ -136,6 +136,7 @@ def _commands() -> Mapping[str, Callable[[set[str]], int]]:
         "init": _init,
         "hostpath-init": _init,
         "boot-table": _boot_table,
+        "rehearse": _rehearse,
         "startup": _startup,
         "allocate-tunnel-addrs-run-once": _tunnels_once,
         "confd-run-once": _confd_once,
@@ -159,6 +160,13 @@ def _boot_table(chosen: set[str]) -> int:
     from cni_calico.nodeagent.commands import close_workloads
 
     return close_workloads(os.environ)
+
+
+def _rehearse(chosen: set[str]) -> int:
+    from cni_calico.nodeagent.rehearsal.run import rehearse
+
+    sys.stdout.write(rehearse(os.environ))
+    return 0
 
 
 def _startup(chosen: set[str]) -> int:

@@ -38,7 +38,11 @@ _DEFAULTS = {
     **{"config": DEFAULT_PATH, "timeout": 60.0, "context": "", "kubeconfig": "", "log_level": "panic"},
     **{"subcommand": "", "filename": "", "dry_run": "none", "watch": False},
 }
-_TIMEOUTS_S = {("cluster", "check"): 180.0, ("node", "init"): 300.0}  # of commands that take longer
+_TIMEOUTS_S = {
+    ("cluster", "check"): 180.0,
+    ("cluster", "rehearse"): 360.0,
+    ("node", "init"): 300.0,
+}  # of commands that take longer
 _RESOURCE = "RESOURCE"
 
 
@@ -296,6 +300,20 @@ def _add_cluster(commands: Commands, common: CommandParser) -> None:
         help=f"on a host: where the CNI plugins are (default {CNI_BIN_DIR})",
     )
     check.add_argument("--as-pod", default="", metavar="TASK", help=SUPPRESS)
+    rehearse = commands.add("rehearse", common, output_option())
+    rehearse.add_argument(
+        "--with",
+        dest="bundle",
+        required=True,
+        metavar="DIR",
+        help="the other version: a directory of its executables, or of its unpacked image",
+    )
+    rehearse.add_argument(
+        "--environment",
+        default="",
+        metavar="FILE",
+        help="the agent's settings, a NAME=VALUE a line (default: those of the agent that runs here)",
+    )
     diags = commands.add("diags", common)
     diags.add_argument(
         "--since", type=duration_s, default=0.0, metavar="DURATION", help="take only log lines newer than 5s, 2h, ..."

@@ -328,6 +328,21 @@ COMMANDS: Mapping[str, Help] = {
             ),
         ),
     ),
+    "cluster rehearse": Help(
+        "what another version would change on this host, before it is installed",
+        "Runs calico-node -rehearse of that version, as root, with this node's records, and changes nothing: tables, "
+        "routes, tunnels, settings, BIRD's configuration. Beside upstream's agent also the connections that would be "
+        "denied, and the settings without effect. The exit status is 0 if nothing would change, 1 if something would, "
+        "2 for trouble.",
+        (
+            ("cluster rehearse --with /tmp/new/bin", "with the executables of a new version"),
+            ("cluster rehearse --with /tmp/image -o json", "with an unpacked image, for a script"),
+            (
+                "cluster rehearse --with /tmp/new --environment /etc/calico/calico-node.env",
+                "where no agent runs yet",
+            ),
+        ),
+    ),
     "cluster diags": Help(
         "one archive of the cluster's resources and logs",
         "Asks the API server itself and needs no kubectl. Secrets are hidden.",

@@ -61,6 +61,14 @@ def count_packets(family: str, name: str, deadline: Deadline) -> int:
     return sum(int(counter["packets"]) for counter in counters)
 
 
+def print_table(family: str, name: str, deadline: Deadline) -> str:
+    """The table as ``nft list table`` prints it; "" if there is none. Raises KernelError."""
+    program = find_program("nft")
+    if not program or not has_table(family, name, deadline):
+        return ""
+    return run_program([program, "list", "table", family, name], b"", deadline).decode(errors="replace")
+
+
 def has_table(family: str, name: str, deadline: Deadline) -> bool:
     """Whether there is the table; False also without nft or the kernel's support. The tables' rules are not read: they
     may be other programs'.

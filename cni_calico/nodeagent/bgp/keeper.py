@@ -170,6 +170,18 @@ class BgpKeeper:
             sources.stop()
             self._feed.stop()
 
+    def rehearse(self, snapshot: Snapshot, agent_makes: Callable[[bool], bool], deadline: Deadline) -> BirdConfig:
+        """The configuration that would be put into force; nothing is written, and BIRD is not asked. ``agent_makes``:
+        whether the agent makes the routes itself, from whether BGPConfiguration has BIRD make them. Raises CalicoError.
+        """
+        try:
+            self._feed.wait_synced(deadline)
+            built = self._build(snapshot, deadline)
+            makes = agent_makes(built.configuration.makes_routes)
+            return render_bird_config(replace(built, agent_makes_routes=makes))
+        finally:
+            self._feed.stop()
+
     def _ready(self) -> bool:
         return self._snapshot is not None and self._feed.synced
 

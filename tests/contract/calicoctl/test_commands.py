@@ -23,6 +23,7 @@ ON_THE_HOST = (
     "node boot-table",
     "node init",
     "node uninstall",
+    "cluster rehearse",
 )
 EMBEDDED = ("datastore check", "datastore rebuild", "datastore salvage")  # about a file, of one datastore only
 FOREVER = {("version", "--poll"), ("get", "--watch")}  # run as programs elsewhere
@@ -91,6 +92,7 @@ BASE = {
     "node run": "node run",
     "cluster status": "cluster status --timeout=3",
     "cluster check": "cluster check --host --network {unused}",
+    "cluster rehearse": "cluster rehearse --with {directory}",
     "cluster diags": "cluster diags -o {unused}",
     "show": "show",
     "flows": "flows",

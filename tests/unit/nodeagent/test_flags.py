@@ -8,7 +8,7 @@ NAMES = """
 startup node-services init best-effort hostpath-init allocate-tunnel-addrs allocate-tunnel-addrs-run-once
 monitor-addresses monitor-token felix confd confd-run-once confd-keep-stage-file complete-startup
 status-reporter shutdown cni-server felix-live felix-ready felix-started bird-live bird-ready bird6-live bird6-ready
-show-status v boot-table flow-recorder flows-pipe
+show-status v boot-table flow-recorder flows-pipe rehearse
 """
 TODAYS = tuple(NAMES.split())
 

@@ -40,7 +40,7 @@ from cni_calico.nodeagent.policing.tables.touched import FILTER, NAME, TABLES
 NFTABLES, IPTABLES = "nftables", "iptables"
 _LOOK_S, _REMOVE_S = 60.0, 60.0
 _MARKS = 4
-_REPORTS = 61789  # a number that nobody else uses, as far as is known
+REPORTS = 61789  # a number that nobody else uses, as far as is known
 _PROBE = TableId(FILTER[4].family, f"{NAME}-probe")
 _DISABLED = "NFTablesMode is Disabled"
 _LIMITS = (
@@ -136,12 +136,12 @@ def look(felix: FelixSettings) -> DataPlane:
     no_nftables = why_no_nf_tables([AddTable(_PROBE)], Deadline.after(_LOOK_S))
     no_iptables = "" if felix.nftables_mode != "Disabled" and not no_nftables else _no_iptables(felix)
     plane = choose(felix.nftables_mode, no_nftables, no_iptables)
-    return replace(plane, report_group=_REPORTS) if plane.name == NFTABLES and _can_report() else plane
+    return replace(plane, report_group=REPORTS) if plane.name == NFTABLES and _can_report() else plane
 
 
 def _can_report() -> bool:
     """Whether rules of nf_tables can report packets: the kernel may lack nfnetlink_log."""
-    rule = NftRule((), (LogPacket("probe", group=_REPORTS),))
+    rule = NftRule((), (LogPacket("probe", group=REPORTS),))
     try:
         with NfTables() as kernel:
             probe = (AddTable(_PROBE), AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (rule,)))
