@@ -8,6 +8,7 @@ the oldest is closed, so that idle connections cannot keep probes out. Nothing a
 from __future__ import annotations
 
 import queue
+import re
 import selectors
 import socket
 import threading
@@ -58,11 +59,12 @@ class _Waiting:
 
     until: float
     data: bytearray = field(default_factory=bytearray)
+    size: int = 0  # of the whole request, once its head has come
 
 
 class RequestServer:
-    """Has ``answer`` called in a thread with each connection and its request, which ends with its head. "localhost"
-    means 127.0.0.1 and ::1, "" every address of both families.
+    """Has ``answer`` called in a thread with each connection and its request: its head, and a body of at most
+    ``body_bytes``. "localhost" means 127.0.0.1 and ::1, "" every address of both families.
 
     Without IPv6 the IPv4 address alone is enough; ``missing`` then says why. With ``tls`` only those are answered whose
     handshake succeeds; it counts as part of the request.
@@ -75,10 +77,12 @@ class RequestServer:
         answer: Callable[[socket.socket, bytes], None],
         workers: int = WORKERS,
         tls: Tls | None = None,
+        body_bytes: int = 0,
     ) -> None:
         """Raises OSError if the address cannot be used."""
         self.missing = ""
         self._tls = tls
+        self._body_bytes = body_bytes
         self._answer_to = answer
         self._listeners = self._listen(host, port)
         self._waiting: dict[socket.socket, _Waiting] = {}  # in the order of their arrival
@@ -163,7 +167,8 @@ class RequestServer:
         selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket, selector: selectors.BaseSelector) -> None:
-        data = self._waiting[connection].data
+        waiting = self._waiting[connection]
+        data = waiting.data
         try:
             part = connection.recv(REQUEST_BYTES) if self._tls is None else self._tls.receive(connection, REQUEST_BYTES)
         except BlockingIOError:
@@ -171,9 +176,10 @@ class RequestServer:
         except OSError:
             part = b""
         data += part
-        if not part or len(data) > REQUEST_BYTES:
+        waiting.size = waiting.size or _size_of(data, self._body_bytes)
+        if not part or len(data) > (waiting.size if waiting.size > REQUEST_BYTES else REQUEST_BYTES):
             self._drop(connection, selector)
-        elif b"\r\n\r\n" in data or b"\n\n" in data:
+        elif waiting.size and len(data) >= waiting.size:
             selector.unregister(connection)
             del self._waiting[connection]
             try:
@@ -218,6 +224,19 @@ class PageServer(RequestServer):
             return _render(*page(), method)
         except Exception as e:  # the agent continues, and the client gets the reason
             return _render(500, TEXT, f"{type(e).__name__}: {e}\n".encode(), method)
+
+
+def _size_of(data: bytearray, body_bytes: int) -> int:
+    """How long the request is with its body; 0 while its head is incomplete, or if the body is too long."""
+    ends = [place + len(mark) for mark in (b"\r\n\r\n", b"\n\n") if (place := data.find(mark)) >= 0]
+    if not ends:
+        return 0
+    head = min(ends)
+    if not body_bytes:
+        return head
+    length = re.search(rb"\n(?i:content-length):[ \t]*(\d{1,9})[ \t]*\r?\n", data[:head])
+    size = int(length[1]) if length else 0
+    return head + size if size <= body_bytes else head
 
 
 def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:

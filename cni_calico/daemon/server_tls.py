@@ -37,19 +37,15 @@ def server_context(certificate: str, key: str, ca: str = "", clients: ssl.Verify
 _CLIENTS = {"required": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}
 
 
-class ServerTls:
-    """The context of some files."""
+class ContextTls:
+    """The context that is given, which may be replaced: it counts for the next connection."""
 
-    def __init__(self, files: ServerFiles) -> None:
-        """Raises OSError with the files' names."""
-        self.trouble = ""
-        self._files = files
-        self._stamp = self._read_stamp()
-        self._context = self._make()
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
 
     def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
         """For one thread, whose connection does not block. Raises OSError."""
-        return self._current().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def receive(self, connection: socket.socket, size: int) -> bytes:
         """What has come; goes on with the handshake, too. Raises BlockingIOError, OSError."""
@@ -60,16 +56,31 @@ class ServerTls:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
             raise BlockingIOError from e
 
-    def _current(self) -> ssl.SSLContext:
+
+class ServerTls(ContextTls):
+    """The context of some files."""
+
+    def __init__(self, files: ServerFiles) -> None:
+        """Raises OSError with the files' names."""
+        self.trouble = ""
+        self._files = files
+        self._stamp = self._read_stamp()
+        super().__init__(self._make())
+
+    def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
+        """For one thread, whose connection does not block. Raises OSError."""
+        self._look()
+        return super().wrap(connection)
+
+    def _look(self) -> None:
         stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._context = self._make()
+                self.context = self._make()
                 self.trouble = ""
             except OSError as e:
                 self.trouble = f"{e}; the former ones are used"
-        return self._context
 
     def _make(self) -> ssl.SSLContext:
         files = self._files
