@@ -18,11 +18,18 @@ RESTART = 129
 _CONTROLLERS = "usage: calico-kube-controllers [-v] [-status-file FILE]\n"
 _CHECK = "usage: check-status [-r] [-l] [-f FILE] [-v]\n"
 _WRAPPER = "usage: wrapper PROGRAM [ARGUMENT...]\n"
+_WEBHOOK = (
+    "usage: calico-kube-controllers webhook [--port N] [--tls-cert-file FILE --tls-private-key-file FILE]\n"
+    "       [--client-ca-file FILE] [--log-level LEVEL]\n"
+)
 _CALICO = (
     "usage: calico component kube-controllers [-v] [-status-file FILE]\n"
     "       calico component kube-controllers kube-controllers-health [-r] [-l] [-f FILE]\n"
+    "       calico component webhooks webhook [FLAG...]\n"
 )
 COMPONENT = ["component", "kube-controllers"]
+WEBHOOKS = ["component", "webhooks"]
+_WEBHOOK_FLAGS = {"port", "tls-cert-file", "tls-private-key-file", "client-ca-file", "log-level"}
 _HEALTH = ("kube-controllers-health", "health")
 
 
@@ -61,7 +68,15 @@ def main() -> int:
 def run(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if program != "wrapper" and list(arguments[:2]) == COMPONENT:  # also after the image's own entry point
         program, arguments = select_component(arguments[2:])
-    usage = {"check-status": _CHECK, "wrapper": _WRAPPER, "calico": _CALICO}.get(program, _CONTROLLERS)
+    if program != "wrapper" and list(arguments[:2]) == WEBHOOKS:
+        arguments = arguments[2:]
+        if list(arguments[:1]) == ["version"]:
+            return _version()
+    if program not in ("wrapper", "check-status") and list(arguments[:1]) == ["webhook"]:
+        program, arguments = "webhook", arguments[1:]
+    usage = {"check-status": _CHECK, "wrapper": _WRAPPER, "calico": _CALICO, "webhook": _WEBHOOK}.get(
+        program, _CONTROLLERS
+    )
     if arguments and arguments[0] in ("-h", "-help", "--help"):
         sys.stdout.write(usage)
         return 0
@@ -71,7 +86,9 @@ def run(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> i
         if program == "wrapper":
             return _wrap(arguments, environ)
         if program == "calico":
-            raise WrongFlag("here it runs only 'component kube-controllers'")
+            raise WrongFlag("here it runs only 'component kube-controllers' and 'component webhooks'")
+        if program == "webhook":
+            return _run_webhook(arguments, environ)
         return _run_controllers(arguments, environ)
     except WrongFlag as e:
         sys.stderr.write(f"{program}: {e}\n{usage}")
@@ -105,6 +122,21 @@ def _run_controllers(arguments: Sequence[str], environ: Mapping[str, str]) -> in
     except CalicoError as e:
         lines = [str(e), *([e.details] if e.details else [])]
         sys.stderr.write("".join(f"calico-kube-controllers: {line}\n" for line in lines))
+        return 1
+
+
+def _run_webhook(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    flags = parse_flags(arguments, set(), _WEBHOOK_FLAGS)
+    from cni_calico.controllers.admission.run import run_webhook
+    from cni_calico.errors import CalicoError
+    from cni_calico.faults import install_from_environment
+
+    install_from_environment(environ)
+    try:
+        return run_webhook(flags, environ)
+    except CalicoError as e:
+        lines = [str(e), *([e.details] if e.details else [])]
+        sys.stderr.write("".join(f"calico-webhooks: {line}\n" for line in lines))
         return 1
 
 
