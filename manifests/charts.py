@@ -27,10 +27,16 @@ _IMAGES = {
     "calico-node": "node",
     "calico-kube-controllers": "kubeControllers",
     "calico-typha": "typha",
+    "calico-webhooks": "webhooks",
     "install-cni": "cni",
     "upgrade-ipam": "cni",
 }
-_PARTS = {"calico-node": "node", "calico-kube-controllers": "kubeControllers", "calico-typha": "typha"}
+_PARTS = {
+    "calico-node": "node",
+    "calico-kube-controllers": "kubeControllers",
+    "calico-typha": "typha",
+    "calico-webhooks": "webhooks",
+}
 # environment variables of calico-node that values set
 _VARIABLES = {
     "CALICO_IPV4POOL_IPIP": 'include "cni-calico.ipip" .',
@@ -73,6 +79,7 @@ _TEMPLATES = {
     "crds-v3": ("crds-v3.yaml", True, f"and .Values.includeCRDs {_NATIVE}"),
     "typha": ("calico-typha.yaml", False, f"and ({_RELAYS}) {_CUSTOM}"),
     "typha-v3": ("calico-typha-v3.yaml", False, f"and ({_RELAYS}) {_NATIVE}"),
+    "webhooks": ("calico-webhooks.yaml", False, 'eq (include "cni-calico.webhooks" .) "true"'),
     "podmonitor": ("monitoring/podmonitor.yaml", False, ".Values.podMonitor.enabled"),
 }
 Document = dict[str, Any]
@@ -247,7 +254,7 @@ def _workload(document: Document) -> None:
     if part == "node":
         spec_of_set = document["spec"]
         spec_of_set.update(given_or("updateStrategy", f"{values}.updateStrategy", spec_of_set.pop("updateStrategy")))
-    if part == "typha":
+    if part in ("typha", "webhooks"):
         document["spec"]["replicas"] = block(f"{values}.replicas")
     for container in [*spec.get("initContainers", ()), *spec["containers"]]:
         _container(container)

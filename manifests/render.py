@@ -88,6 +88,7 @@ def render_all() -> dict[str, str]:
     native = render_documents(_NATIVE_HEAD, map(native_definition, KINDS))
     etcd = select_lines(source, "etcd")
     relays = (HERE / "source" / "calico-typha.yaml").read_text().replace("@VERSION@", f"v{__version__}")
+    webhooks = (HERE / "source" / "webhooks.yaml").read_text().replace("@VERSION@", f"v{__version__}")
     files = {
         "crds.yaml": definitions,
         "crds-v3.yaml": native,
@@ -103,6 +104,7 @@ def render_all() -> dict[str, str]:
         "etcd/calico-etcd.yaml": etcd,
         "calico-typha.yaml": relays,
         "calico-typha-v3.yaml": in_native_group(relays),
+        "calico-webhooks.yaml": webhooks,
         "clusternetworkpolicies.yaml": render_documents(_POLICIES_HEAD, [cluster_policies.definition()]),
     }
     monitoring = {"monitoring/podmonitor.yaml": (HERE / "monitoring" / "podmonitor.yaml").read_text()}

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = "cni-calico"
 MANIFESTS = (
     *("calico.yaml", "etcd/calico-etcd.yaml", "calico-v3.yaml", "crds.yaml", "crds-v3.yaml", "admission-v3.yaml"),
-    *("calico-typha.yaml", "calico-typha-v3.yaml"),
+    *("calico-typha.yaml", "calico-typha-v3.yaml", "calico-webhooks.yaml"),
 )
 SCRIPTS = tuple(ROOT / "build" / "release" / name for name in ("verify.sh", "mirror.sh"))
 

@@ -96,6 +96,16 @@ def test_relays_are_off_and_can_be_on() -> None:
     assert many["spec"]["replicas"] == 5
 
 
+def test_the_webhook_is_off_and_can_be_on_where_it_has_an_effect() -> None:
+    values = {"webhooks": {"enabled": True}}
+    without, found = template({"apiGroup": NATIVE}), template({**values, "apiGroup": NATIVE})
+    wanted = documents((MANIFESTS / "calico-webhooks.yaml").read_text())
+    assert {key: found[key] for key in found if key not in without} == wanted
+    for other in ({"apiGroup": CUSTOM}, {"datastore": "etcd"}):
+        refused = helm("template", "x", CHART, values={**values, **other})
+        assert refused.returncode != 0 and "webhooks.enabled: the webhook is for records in" in refused.stderr
+
+
 def test_the_group_is_the_clusters() -> None:
     values = {"typha": {"enabled": True}}
     native, custom = (template({**values, "apiGroup": group}) for group in (NATIVE, CUSTOM))

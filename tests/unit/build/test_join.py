@@ -29,6 +29,10 @@ HERE = Published()
 THERE = Published(
     registry="registry.example/team/cni-calico", releases="https://example.org/releases", keys=("a" * 64,)
 )
+WITH_IMAGES = (
+    *("calico.yaml", "calico-v3.yaml", "calico-etcd.yaml", "calico-typha.yaml", "calico-typha-v3.yaml"),
+    "calico-webhooks.yaml",
+)
 NO_KEYS = Path("/nonexistent")
 
 
@@ -86,7 +90,7 @@ def test_the_list_of_images_has_all_that_is_named(joined: Path) -> None:
     index = json.loads(read_files(joined / f"cni-calico-{VERSION}-images.tar")["index.json"])
     assert digests == {each["annotations"]["io.containerd.image.name"]: each["digest"] for each in index["manifests"]}
     assert list(digests) == names
-    for name in ("calico.yaml", "calico-v3.yaml", "calico-etcd.yaml", "calico-typha.yaml", "calico-typha-v3.yaml"):
+    for name in WITH_IMAGES:
         found = images_in((joined / name).read_text())
         assert found == {f"{names[1]}@{digests[names[1]]}"}
         plain = re.sub("@sha256:[0-9a-f]{64}", "", (joined / name).read_text())
@@ -121,8 +125,9 @@ def test_published_names_are_in_everything(tmp_path: Path) -> None:
     assert f"RELEASES='{published.releases}'\nKEYS='{key.read_text().rstrip()}'\n" in installer
     assert (tmp_path / "out/images.txt").read_text().split()[0].startswith("registry.example/team/cni-calico/")
     values = yaml.safe_load(chart_file(tmp_path / "out", "values.yaml"))
-    assert {values[part]["registry"] for part in ("node", "cni", "kubeControllers", "typha")} == {published.registry}
-    for name in ("calico.yaml", "calico-v3.yaml", "calico-etcd.yaml", "calico-typha.yaml", "calico-typha-v3.yaml"):
+    parts = ("node", "cni", "kubeControllers", "typha", "webhooks")
+    assert {values[part]["registry"] for part in parts} == {published.registry}
+    for name in WITH_IMAGES:
         text_of_it = (tmp_path / "out" / name).read_text()
         assert "localhost/" not in text_of_it and "build/image/build.sh" not in text_of_it
         assert all(document is None or "kind" in document for document in yaml.safe_load_all(text_of_it))

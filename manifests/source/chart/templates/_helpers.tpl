@@ -3,7 +3,7 @@
 {{- $root := index . 0 }}{{ $part := index . 1 }}
 {{- $digest := $part.digest | default $root.Values.image.digest }}
 {{- if and $root.Values.image.digest (not $part.digest) (ne $part.image $root.Values.node.image) }}
-{{- fail (printf "image.digest is that of the image %s, and %s is another: give its digest beside it, as cni.digest, kubeControllers.digest or typha.digest" $root.Values.node.image $part.image) }}
+{{- fail (printf "image.digest is that of the image %s, and %s is another: give its digest beside it, as cni.digest, kubeControllers.digest, typha.digest or webhooks.digest" $root.Values.node.image $part.image) }}
 {{- end -}}
 {{ $part.registry }}/{{ $part.image }}:{{ $root.Values.version }}{{ with $digest }}@{{ . }}{{ end }}
 {{- end }}
@@ -163,6 +163,15 @@ nodeAffinity:
 {{- if not .Values.typha.enabled -}} none
 {{- else if eq .Values.datastore "etcd" }}{{ fail "typha.enabled: relays are for the datastore kubernetes; with etcd use etcd's own grpc-proxy (docs/scale.md)" }}
 {{- else -}} calico-typha
+{{- end }}
+{{- end }}
+
+{{- /* Whether rights on tiers are checked by our webhook. */}}
+{{- define "cni-calico.webhooks" -}}
+{{- if not .Values.webhooks.enabled -}} false
+{{- else if or (eq .Values.datastore "etcd") (ne (include "cni-calico.apiGroup" .) "projectcalico.org/v3") -}}
+{{ fail "webhooks.enabled: the webhook is for records in projectcalico.org/v3; with others Calico's API server checks rights on tiers, or nobody does (docs/kubernetes.md)" }}
+{{- else -}} true
 {{- end }}
 {{- end }}
 
