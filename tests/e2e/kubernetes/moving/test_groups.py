@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.datastore.etcd.config import EtcdConfig
+from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.errors import DatastoreUnsupported
@@ -23,7 +26,7 @@ pytestmark = pytest.mark.kubernetes
 VECTORS = Path(__file__).parents[3] / "golden" / "vectors"
 
 
-def records(store: KubernetesStore) -> dict[Key, Any]:
+def records(store: Datastore) -> dict[Key, Any]:
     """What does not depend on the group: no identities, and nothing that is Kubernetes' own."""
     found: dict[Key, Any] = {}
     for item in store.list(EverythingList(), soon()).items:
@@ -34,7 +37,7 @@ def records(store: KubernetesStore) -> dict[Key, Any]:
     return found
 
 
-def populate(store: KubernetesStore) -> None:
+def populate(store: Datastore) -> None:
     dump = json.loads((VECTORS / "k8s-06-agents.json").read_text())
     for plural in (plural for plural in dump if plural not in ("nodes", "pods")):
         for obj in dump[plural]:
@@ -49,7 +52,7 @@ def calicoctl(kube: Cluster, group: str, *words: str, code: int = 0) -> None:
     assert run(["datastore", "migrate", *words], environ) == code
 
 
-def is_ready(store: KubernetesStore) -> bool:
+def is_ready(store: Datastore) -> bool:
     found = store.get(CLUSTER, soon())
     return found is not None and bool(found.value["spec"]["datastoreReady"])
 
@@ -137,6 +140,38 @@ def test_what_is_owned_is_owned_by_the_same_afterwards(exported: Path, capsys: p
     assert store.get(HandleKey("Net1.C0FFEE"), soon()) is not None
     store.close()
     native.empty(NATIVE_ROOT)
+
+
+def test_records_of_etcd_are_the_same_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    native, exported = native_cluster(), str(tmp_path / "all.json")
+    native.empty(NATIVE_ROOT)
+    on_etcd = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": f"http://127.0.0.1:{native.etcd_port}"}
+    source = EtcdStore(EtcdConfig((on_etcd["ETCD_ENDPOINTS"],)))
+    populate(source)
+    put(source, SEC, {"order": 5})
+    put(source, OWNED, {"tier": "sec"}, SEC, "00000000-0000-4000-8000-000000000001")
+    try:
+        for words in (["lock"], ["export", "-o", exported]):
+            assert run(["datastore", "migrate", *words], on_etcd) == 0
+        calicoctl(native, NATIVE_GROUP, "import", "-f", exported, "--dry-run=server")
+        calicoctl(native, NATIVE_GROUP, "import", "-f", exported)
+        calicoctl(native, NATIVE_GROUP, "unlock")
+        with closing(native.store()) as target:
+            assert (is_ready(source), is_ready(target)) == (False, True)
+            moved, before = records(target), records(source)
+            assert len(moved) > 10 and moved.keys() == before.keys()
+            for key, value in before.items():
+                if isinstance(key, ResourceKey):  # the definitions have defaults
+                    assert value["spec"].items() <= moved[key]["spec"].items(), key
+                else:
+                    assert moved[key] == value
+            owner = target.get(SEC, soon())
+            assert owner is not None and owner_uids(target, OWNED) == [owner.uid]
+    finally:
+        for item in source.list(EverythingList(), soon()).items:
+            source.commit([Write.delete(item)], soon())
+        source.close()
+        native.empty(NATIVE_ROOT)
 
 
 def test_a_dry_run_lists_what_would_be_refused(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:

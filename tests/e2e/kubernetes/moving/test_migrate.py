@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cni_calico.model.access import DatastoreConfig, KubernetesAccess
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP, DatastoreConfig, KubernetesAccess
 from tests.conftest import ROOT
 from tests.e2e.host import etcd_in
-from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
 from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
@@ -105,7 +105,12 @@ class Stores:
 
 
 @pytest.fixture
-def stores(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[Stores]:
+def stores(request: pytest.FixtureRequest, host_ns: Namespace, tmp_path: Path) -> Iterator[Stores]:
+    """With the API server that the test's parameter ``group`` names."""
+    group = getattr(request.node, "callspec", None) and request.node.callspec.params.get("group")
+    kube = native_cluster() if group == NATIVE_GROUP else request.getfixturevalue("kube")
+    if group == NATIVE_GROUP:
+        kube.empty(NATIVE_ROOT)
     with etcd_in(host_ns, tmp_path):
         yield Stores(kube, host_ns, tmp_path)
 
@@ -147,18 +152,22 @@ def start_pods(node: KubeNode, make: MakeNamespace) -> dict[str, Any]:
 
 
 PAIRS = [
-    pytest.param("etcd", "kubernetes"),
-    pytest.param("kubernetes", "etcd"),
-    pytest.param("local", "kubernetes", marks=pytest.mark.slow),
-    pytest.param("kubernetes", "local", marks=pytest.mark.slow),
-    pytest.param("local", "etcd", marks=pytest.mark.slow),
-    pytest.param("etcd", "local", marks=pytest.mark.slow),
+    pytest.param("etcd", "kubernetes", API_GROUP),
+    pytest.param("kubernetes", "etcd", API_GROUP),
+    pytest.param("etcd", "kubernetes", NATIVE_GROUP, marks=pytest.mark.slow),
+    pytest.param("kubernetes", "etcd", NATIVE_GROUP, marks=pytest.mark.slow),
+    pytest.param("local", "kubernetes", API_GROUP, marks=pytest.mark.slow),
+    pytest.param("kubernetes", "local", API_GROUP, marks=pytest.mark.slow),
+    pytest.param("local", "kubernetes", NATIVE_GROUP, marks=pytest.mark.slow),
+    pytest.param("kubernetes", "local", NATIVE_GROUP, marks=pytest.mark.slow),
+    pytest.param("local", "etcd", API_GROUP, marks=pytest.mark.slow),
+    pytest.param("etcd", "local", API_GROUP, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("source", "target"), PAIRS)
+@pytest.mark.parametrize(("source", "target", "group"), PAIRS)
 def test_everything_moves(
-    source: str, target: str, first: KubeNode, stores: Stores, make_pod_ns: MakeNamespace
+    source: str, target: str, group: str, first: KubeNode, stores: Stores, make_pod_ns: MakeNamespace
 ) -> None:
     stores.allocate_tunnel_address(source)
     pods = start_pods(first, make_pod_ns)
