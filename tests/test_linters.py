@@ -630,6 +630,7 @@ OF_SEVERAL_MODULES = {
     "ctl/output/test_formats": "the formats of every command",
     "ctl/policy/test_kubernetes": "every command of its group, on Kubernetes",
     "ctl/policy/test_path": "hosts against the naive path of a packet",
+    "docker/test_calls": "what Docker asks, recorded",
     "flows/test_machine": "a whole recorder, in any order of events",
     "ctl/test_dropin": "what callers of upstream's program rely on",
     "ctl/test_pure": "the pure parts",

@@ -27,7 +27,7 @@ _ALL = 0xFFFFFFFF
 _MOST_COUNT = (1 << 32) - 1
 _ANY = 1 << 63  # no record has a higher number
 T = TypeVar("T")
-Decision = tuple[int, Decider | None]  # the number of what decided, and what it stands for
+FlowDecision = tuple[int, Decider | None]  # the number of what decided, and what it stands for
 
 
 class FlowStore(Protocol):
@@ -99,7 +99,7 @@ class LiveFlows:
             self.unknown += 1
         return decider
 
-    def _allow(self, key: bytes, decisions: Sequence[Decision], now: int) -> int:
+    def _allow(self, key: bytes, decisions: Sequence[FlowDecision], now: int) -> int:
         where = self._lasting.get(key)
         if where is None and key not in self._attempts:
             return self._begin(key, decisions, 0, 0, now)
@@ -128,7 +128,7 @@ class LiveFlows:
         self._attempts.pop(key, None)
         return self._begin(key, ((number, decider),), egress, host_in, now)
 
-    def _begin(self, key: bytes, decisions: Sequence[Decision], egress: int, host_in: int, now: int) -> int:
+    def _begin(self, key: bytes, decisions: Sequence[FlowDecision], egress: int, host_in: int, now: int) -> int:
         """A connection. ``egress``, ``host_in``: what had decided about it when it was denied, 0 for nobody."""
         self.allowed += 1
         decided = egress, 0, 0, host_in

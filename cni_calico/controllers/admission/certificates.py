@@ -139,7 +139,7 @@ _SIGNATURES = {
     "PEM_read_bio_X509": ("p", "pppp"),
 }
 _KEYGEN = "EVP_PKEY_Q_keygen"  # takes as many values more as its type of key needs
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "": None,
     "p": ctypes.c_void_p,
     "i": ctypes.c_int,

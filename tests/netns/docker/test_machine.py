@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -279,7 +278,6 @@ def _soon() -> Deadline:
 
 def run(root: Path, examples: int, steps: int) -> None:
     """In the child process."""
-    made: Callable[[], RuleBasedStateMachine] = lambda: DockerMachine(root)  # noqa: E731
     chosen = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -287,7 +285,7 @@ def run(root: Path, examples: int, steps: int) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(made, settings=chosen)
+    run_state_machine_as_test(lambda: DockerMachine(root), settings=chosen)
 
 
 @pytest.mark.parametrize(
