@@ -17,6 +17,7 @@ from cni_calico.ipam.pools import pool_of
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Address, Network, Node
 from cni_calico.model.wireguard import (
+    DEVICE_KINDS,
     WireguardEndpoint,
     parse_public_key,
     published_address,
@@ -57,7 +58,8 @@ class DesiredPeer:
 class DesiredEncryption:
     """One family. ``enabled`` False: what is there of it goes. ``impossible``: why this node cannot encrypt at all, ""
     if it can. ``address`` None: it has none yet. ``told``: the key that this node's Node has, ``renew``: the same if it
-    is to be replaced; as text. ``found``: the device as it is, so that a change of it by others is one of this value.
+    is to be replaced; as text. ``found``: the device as it is, so that a change of it by others is one of this value;
+    ``others``: the names of other interfaces of its kind.
     ``host_table``: for what this node's pods send to other nodes' own addresses, 0: there is none.
     ``mandatory``: what is not encrypted does not go; ``prohibited``: the networks of which that is told to the sender.
 
@@ -88,6 +90,7 @@ class DesiredEncryption:
     prohibited: frozenset[Network] = frozenset()
     problems: tuple[str, ...] = ()
     partial: bool = False
+    others: tuple[str, ...] = ()
     found: HostInterface | None = None
 
 
@@ -115,6 +118,7 @@ def desired_encryption(
         threading=felix.wireguard_threading,
         told="" if snapshot.own is None else published_key(snapshot.own, family),
         partial=snapshot.incomplete,
+        others=tuple(one.name for one in interfaces if one.kind in DEVICE_KINDS and one.name != settings.name),
         found=next((one for one in interfaces if one.name == settings.name), None),
     )
     if not settings.enabled:

@@ -46,6 +46,7 @@ class _Family:
     waiting: tuple[str, ...] = ()
     following: Following | None = None  # a new key of this node's
     said: tuple[str, ...] = ()
+    looked: bool = False  # for a device that an earlier run had under another name
 
 
 class Wireguard:
@@ -93,6 +94,7 @@ class Wireguard:
             return
         if desired.address is None:
             done.refused.append(f"IPv{desired.family} encryption is not in force: this node has no address for it yet")
+        self._find_former(desired, family, deadline)
         self._drop_former(desired, family, deadline, done)
         if family.settled == desired and not full:
             done.public_keys[desired.family] = family.key
@@ -198,6 +200,14 @@ class Wireguard:
             done.changed.append(f"removed routing rule {rule}")
         return failed
 
+    def _find_former(self, desired: DesiredEncryption, family: _Family, deadline: Deadline) -> None:
+        """A device of an earlier run's under another name has the key that the Node tells, and its port."""
+        if family.looked or not desired.told:
+            return
+        found = {name: device for name in desired.others if (device := _read_keyed(name, deadline)) is not None}
+        family.names |= {name for name, one in found.items() if desired.told == render_public_key(one.public_key)}
+        family.looked = True
+
     def _drop_former(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> None:
         """Devices of this agent's under other names."""
         for name in family.names - {desired.name}:
@@ -211,6 +221,7 @@ class Wireguard:
         done.public_keys[desired.family] = b""
         self._say(family, ())
         family.settled, family.stepping, family.following = None, Stepping(), None
+        self._find_former(desired, family, deadline)
         names = family.names | {desired.name}
         found = {name: device for name in names if (device := _read_keyed(name, deadline)) is not None}
         devices = {name: one for name, one in found.items() if name in family.names or is_ours(one, desired)}

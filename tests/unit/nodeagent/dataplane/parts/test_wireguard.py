@@ -188,6 +188,23 @@ def test_another_name(wireguard_host: Host) -> None:
     assert set(wireguard_host.wireguard.devices) == {"wg.two"}
 
 
+def test_another_name_since_the_last_start(wireguard_host: Host) -> None:
+    """The device with the key that the Node tells goes, by a start that keeps another and by one that keeps none."""
+    for enabled in (True, False):
+        wireguard_host.settle()
+        told = render_public_key(wireguard_host.wireguard.devices[NAME].public_key)
+        wireguard_host.wireguard.ensure_link("hosts", 1420, (), Deadline.after(5))
+        wireguard_host.wireguard.devices["hosts"] = WireguardDevice(key(7))
+        wireguard_host.restart()
+        wanted = replace(WANTED, name="other.name", told=told, others=(NAME, "hosts"), enabled=enabled)
+        wireguard_host.apply(wanted)
+        wireguard_host.now += 61
+        wireguard_host.apply(wanted)
+        assert set(wireguard_host.wireguard.devices) == {"hosts"} | ({"other.name"} if enabled else set())
+        wireguard_host.wireguard.devices.clear()
+        wireguard_host.restart()
+
+
 def test_a_kernel_without_wireguard(wireguard_host: Host) -> None:
     """No key is told, or others would send what nobody can read."""
     wireguard_host.wireguard.supported = False
