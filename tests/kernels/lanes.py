@@ -50,6 +50,16 @@ LANES = {
             "tests/contract/test_wireguard.py",
             "tests/netns/encryption/test_pair.py",
             "tests/netns/encryption/test_mandatory.py",
+            "tests/netns/encryption/test_many_peers.py",
+        )
+    ),
+    "encrypted-nodes": Lane(
+        (
+            "tests/netns/encryption/test_mandatory_nodes.py",
+            "tests/netns/encryption/test_datastore.py",
+            "tests/netns/encryption/test_changes.py",
+            "tests/netns/encryption/test_ways.py",
+            "tests/netns/encryption/test_sizes.py",
         )
     ),
     "verdicts": Lane(("tests/netns/test_verdicts.py",)),

@@ -26,7 +26,7 @@ from cni_calico.model.documents.codec import decode_node, encode_node
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Record, Resource
 from cni_calico.model.timestamps import rfc3339
-from cni_calico.model.wireguard import ROTATE, parse_public_key, with_published_key
+from cni_calico.model.wireguard import ROTATE, WireguardDevice, parse_public_key, with_published_key
 from tests.deadlines import until
 from tests.kernels.features import has
 from tests.netns.agents import Store
@@ -89,6 +89,7 @@ class Stream:
     captures: tuple[Capture, ...]
     token: bytes
     family: int = 4
+    port: int = PORT
     sent: list[int] = field(default_factory=lambda: [0, 0])
     arrived: list[set[int]] = field(default_factory=lambda: [set(), set()])
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -98,7 +99,7 @@ class Stream:
         kind = socket.AF_INET if self.family == 4 else socket.AF_INET6
         self._sockets = [opened(pod.ns, kind, socket.SOCK_DGRAM) for pod in self.pods]
         for one in self._sockets:
-            one.bind(("::" if self.family == 6 else "0.0.0.0", PORT))
+            one.bind(("::" if self.family == 6 else "0.0.0.0", self.port))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         return self
@@ -107,7 +108,7 @@ class Stream:
         return next(one for one in self.pods[to].addresses if (":" in one) == (self.family == 6))
 
     def _run(self) -> None:
-        addresses = [(self._address(to), PORT) for to in (0, 1)]
+        addresses = [(self._address(to), self.port) for to in (0, 1)]
         while not self._stop.wait(0.01):
             for at, one in enumerate(self._sockets):
                 try:
@@ -152,6 +153,11 @@ class Stream:
             one.close()
         return [sent - len(numbers) for numbers, sent in zip(self.arrived, self.sent, strict=True)]
 
+    def outstanding(self) -> int:
+        """How many were lost of those that were sent before the last ones that arrived."""
+        self.arrive(5)
+        return sum(max(numbers) + 1 - len(numbers) for numbers in map(set, self.arrived))
+
     def forget_readable(self) -> None:
         """What was seen so far."""
         self._thread_takes_in()
@@ -169,18 +175,51 @@ class Stream:
 
 @dataclass
 class EncryptedPair:
-    """Nodes n1 and n2, each with a pod."""
+    """Nodes n1 and n2, and those that join, each with a pod."""
 
     lab: Lab
     store: Store
-    nodes: dict[str, Node]
-    devices: dict[str, str]
-    pods: dict[str, Pod]
+    directory: Path
+    environ: dict[str, str]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
 
-    def stream(self, family: int = 4) -> Stream:
+    def start(self, name: str) -> Node:
+        """A node whose agent has been started, in a network namespace of its own."""
+        number = int(name.removeprefix("n"))
+        ns = self.lab.namespace(name)
+        self.lab.plug(ns, "eth0", "0", f"10.0.0.{number}/24", f"fd00:0::{number}/64")
+        self.devices[name] = f"wg{number}-{os.getpid()}"
+        more = {
+            "NO_DEFAULT_POOLS": "true",
+            "CALICO_IPV4POOL_CIDR": "",
+            "CALICO_IPV4POOL_VXLAN": "",
+            "CALICO_IPV6POOL_CIDR": "",
+            "FELIX_HEALTHENABLED": "false",
+            "FELIX_PROMETHEUSMETRICSENABLED": "false",
+            "FELIX_WIREGUARDINTERFACENAME": self.devices[name],
+            "FELIX_WIREGUARDINTERFACENAMEV6": f"{self.devices[name]}v6",
+            **self.environ,
+        }
+        self.nodes[name] = Node(ns, name, self.directory / name, self.store, more=more)
+        self.lab.stack.callback(self.nodes[name].end)
+        return self.nodes[name].run()
+
+    def add_pod(self, name: str, label: str = "a", **conf: Any) -> Pod:
+        """Another pod of a node; ``conf`` is of the plugin's configuration."""
+        pod = Pod(self.lab.namespace(f"{name}{label}"), f"{name}{label}-{os.getpid()}", ipv6="IP6" in self.environ)
+        if self.environ.get("IP") == "none":
+            conf.setdefault("ipam", {"type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "true"})
+        return self.nodes[name].add(pod, **conf)
+
+    def stream(self, family: int = 4, *, of: tuple[str, str] = ("n1", "n2"), port: int = PORT) -> Stream:
+        return self.stream_between((self.pods[of[0]], self.pods[of[1]]), family, port=port)
+
+    def stream_between(self, pods: tuple[Pod, Pod], family: int = 4, *, port: int = PORT) -> Stream:
         token = os.urandom(16)
         captures = tuple(Capture(node.ns, "eth0", token) for node in self.nodes.values())
-        stream = Stream((self.pods["n1"], self.pods["n2"]), captures, token, family)
+        stream = Stream(pods, captures, token, family, port)
         self.lab.stack.callback(stream.stop)
         return stream.start()
 
@@ -205,11 +244,19 @@ class EncryptedPair:
 
     def shaken(self, name: str, key: str) -> bool:
         """Whether a node's device has had a handshake with this peer."""
-        device = self.nodes[name].ns.call(read_device, self.devices[name], Deadline.after(10))
-        peer = None if device is None else device.peer(parse_public_key(key))
+        peer = self.device(name).peer(parse_public_key(key))
         return peer is not None and peer.handshake_s > 0
 
-    def keys(self) -> dict[str, str]:
+    def device(self, name: str) -> WireguardDevice:
+        """A node's, of IPv4; an empty one if there is none."""
+        found = self.nodes[name].ns.call(read_device, self.devices[name], Deadline.after(10))
+        return WireguardDevice() if found is None else found
+
+    def handshake(self, name: str) -> int:
+        """When the last one was, of any peer; Unix time."""
+        return max((peer.handshake_s for peer in self.device(name).peers), default=0)
+
+    def told_keys(self) -> dict[str, str]:
         """By node, what it says; empty ones left out."""
         store = LocalStore(str(self.store.path))
         found = {}
@@ -222,22 +269,35 @@ class EncryptedPair:
         return found
 
     def enable(self, **fields: Any) -> None:
-        self.make_devices()
+        self.enable_on(*self.nodes, **fields)
+
+    def enable_on(self, *names: str, **fields: Any) -> None:
+        """Only these have a device where the kernel has no WireGuard."""
+        self.make_devices(*names)
         self.store.put(felix_default(wireguardEnabled=True, **fields))
+
+    def disable(self) -> None:
+        self.store.put(felix_default(wireguardEnabled=False))
 
     def make_devices(self, *names: str) -> None:
         """Where the kernel has no WireGuard, the agents find what is outside of it."""
         if not has("wireguard"):
             for name in names or self.nodes:
-                self.lab.stack.enter_context(wireguard_outside(self.nodes[name].ns, self.devices[name]))
+                self.make_device(name, self.devices[name])
 
-    def routed(self, name: str) -> set[str]:
+    def make_device(self, node: str, device: str) -> None:
+        """The same for one, of any name."""
+        if not has("wireguard"):
+            self.lab.stack.enter_context(wireguard_outside(self.nodes[node].ns, device))
+
+    def routed(self, name: str, family: int = 4) -> set[str]:
         """The networks that a node sends encrypted."""
         try:
-            shown = self.nodes[name].ns.ip("route", "show", "table", "1")
+            shown = self.nodes[name].ns.ip(f"-{family}", "route", "show", "table", "1")
         except RuntimeError:
             return set()  # nobody has used the table yet
-        return {route["dst"] for route in shown if route.get("dev") == self.devices[name]}
+        device = self.devices[name] + ("v6" if family == 6 else "")
+        return {route["dst"] for route in shown if route.get("dev") == device}
 
     def until_encrypted(self) -> None:
         until(lambda: all(self.routed(name) for name in self.nodes), "each is routed to the other's device", 60)
@@ -256,31 +316,18 @@ def felix_default(annotations: dict[str, str] | None = None, **spec: Any) -> Any
 
 
 @contextmanager
-def encrypted_pair(directory: Path, records: tuple[Record, ...], **environ: str) -> Iterator[EncryptedPair]:
-    """Encryption is not enabled yet."""
+def encrypted_pair(
+    directory: Path, records: tuple[Record, ...], make_store: Callable[[Lab], Store] | None = None, **environ: str
+) -> Iterator[EncryptedPair]:
+    """Encryption is not enabled yet. ``make_store``: instead of a file."""
     with make_lab(directory) as lab:
-        store = Store(directory / "store.db")
+        store = Store(directory / "store.db") if make_store is None else make_store(lab)
         store.put(*records)
-        nodes, devices, pods = {}, {}, {}
-        for number, name in enumerate(("n1", "n2"), 1):
-            ns = lab.namespace(name)
-            lab.plug(ns, "eth0", "0", f"10.0.0.{number}/24", f"fd00:0::{number}/64")
-            devices[name] = f"wg{number}-{os.getpid()}"
-            more = {
-                "NO_DEFAULT_POOLS": "true",
-                "CALICO_IPV4POOL_CIDR": "",
-                "CALICO_IPV4POOL_VXLAN": "",
-                "CALICO_IPV6POOL_CIDR": "",
-                "FELIX_HEALTHENABLED": "false",
-                "FELIX_PROMETHEUSMETRICSENABLED": "false",
-                "FELIX_WIREGUARDINTERFACENAME": devices[name],
-                **environ,
-            }
-            nodes[name] = Node(ns, name, directory / name, store, more=more).run()
-            lab.stack.callback(nodes[name].end)
-        lab.stack.callback(lambda: [node.ask_to_end() for node in nodes.values()])
-        for node in nodes.values():
+        pair = EncryptedPair(lab, store, directory, environ)
+        for name in ("n1", "n2"):
+            pair.start(name)
+        lab.stack.callback(lambda: [node.ask_to_end() for node in pair.nodes.values()])
+        for name, node in pair.nodes.items():
             node.until_applied()
-            pod = Pod(lab.namespace(f"{node.name}a"), f"{node.name}a-{os.getpid()}", ipv6="IP6" in environ)
-            pods[node.name] = node.add(pod)
-        yield EncryptedPair(lab, store, nodes, devices, pods)
+            pair.pods[name] = pair.add_pod(name)
+        yield pair

@@ -160,11 +160,11 @@ class Node:
             raise RuntimeError(f"{command} on {self.name}: {done.stdout}{done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
-    def add(self, pod: Pod, *, tries: int = 1) -> Pod:
+    def add(self, pod: Pod, *, tries: int = 1, **conf: Any) -> Pod:
         result = {}
         for left in reversed(range(tries)):
             try:
-                result = self.cni("ADD", pod)
+                result = self.cni("ADD", pod, **conf)
                 break
             except RuntimeError:
                 if not left:

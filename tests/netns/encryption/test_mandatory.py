@@ -57,7 +57,7 @@ def garbage_key(pair: EncryptedPair) -> None:
 
 
 def anothers_key(pair: EncryptedPair) -> None:
-    pair.say_key("n2", pair.keys()["n1"])
+    pair.say_key("n2", pair.told_keys()["n1"])
 
 
 FAULTS: list[Callable[[EncryptedPair], None]] = [
@@ -83,7 +83,7 @@ def test_nothing_is_readable_whatever_happens(mandatory_pair: EncryptedPair) -> 
         fault(pair)
         if fault is delete_guard:
             until(lambda: has_guard(pair.nodes["n1"].ns), "the guard is made again")
-        until(lambda: len(pair.keys()) == 2 and pair.rules("n1"), f"{fault.__name__} is repaired")
+        until(lambda: len(pair.told_keys()) == 2 and pair.rules("n1"), f"{fault.__name__} is repaired")
         stream.arrive(20)
         assert stream.readable() == 0, fault.__name__
     kill_agent(pair)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import until
-from tests.netns.encrypted import EncryptedPair, encrypted_pair, felix_default
+from tests.netns.encrypted import EncryptedPair, encrypted_pair
+from tests.netns.nodes import until_all_reach_all
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock]
@@ -21,6 +22,7 @@ def encrypted_nodes(tmp_path: Path) -> Iterator[EncryptedPair]:
 
 
 def test_enabled_and_disabled_while_pods_talk(encrypted_nodes: EncryptedPair) -> None:
+    until_all_reach_all(list(encrypted_nodes.pods.values()), 60)
     stream = encrypted_nodes.stream()
     stream.arrive(20)
     assert stream.readable() > 0  # the capture sees what is plain
@@ -30,18 +32,18 @@ def test_enabled_and_disabled_while_pods_talk(encrypted_nodes: EncryptedPair) ->
     plain = stream.readable()
     stream.arrive(100)
     assert stream.readable() == plain
-    assert len(encrypted_nodes.keys()) == 2
+    assert len(encrypted_nodes.told_keys()) == 2
     far = "10.0.0.2"  # n2 itself, which answers with this address, and the other way round
     until(lambda: encrypted_nodes.pings("n1", far, stream.token), "a pod reaches the other node")
     assert stream.readable() == plain
-    before = encrypted_nodes.keys()
+    before = encrypted_nodes.told_keys()
     encrypted_nodes.rotate("n1")
-    until(lambda: encrypted_nodes.keys()["n1"] != before["n1"], "n1 has another key")
-    until(lambda: encrypted_nodes.shaken("n2", encrypted_nodes.keys()["n1"]), "n2 has a session with it")
+    until(lambda: encrypted_nodes.told_keys()["n1"] != before["n1"], "n1 has another key")
+    until(lambda: encrypted_nodes.shaken("n2", encrypted_nodes.told_keys()["n1"]), "n2 has a session with it")
     stream.arrive(20)
-    assert stream.readable() == plain and encrypted_nodes.keys()["n2"] == before["n2"]
-    encrypted_nodes.store.put(felix_default(wireguardEnabled=False))
-    until(lambda: not encrypted_nodes.keys(), "no key is told any more")
+    assert stream.readable() == plain and encrypted_nodes.told_keys()["n2"] == before["n2"]
+    encrypted_nodes.disable()
+    until(lambda: not encrypted_nodes.told_keys(), "no key is told any more")
     for name in encrypted_nodes.nodes:
         until(lambda name=name: not encrypted_nodes.rules(name), "the rule is gone", 120)
     stream.arrive(20)

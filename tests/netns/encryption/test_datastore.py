@@ -1,0 +1,59 @@
+"""The datastore is away while encryption is mandatory: sessions are renewed, what is broken by hand is repaired."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.contract.etcd_process import Member
+from tests.deadlines import until
+from tests.e2e.forks import forks_in
+from tests.netns.agents import EtcdStore
+from tests.netns.bird.cluster import Lab
+from tests.netns.encrypted import encrypted_pair
+from tests.unit.nodeagent.fabric import pool
+
+pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.etcd, pytest.mark.timeout(1200)]
+
+
+def test_the_datastore_is_away(tmp_path: Path) -> None:
+    """Until both have had another handshake, which is some two minutes."""
+    members: list[Member] = []
+
+    def make_store(lab: Lab) -> EtcdStore:
+        ns = lab.namespace("etcd")
+        lab.plug(ns, "eth0", "0", "10.0.0.254/24")
+        prefix = ("nsenter", f"--net={ns.path}")
+        etcd = Member("etcd", "http://10.0.0.254:2379", "http://127.0.0.1:2380", tmp_path, prefix=prefix)
+        etcd.start(f"etcd={etcd.peer_url}")
+        lab.stack.callback(etcd.stop)
+        etcd.wait_serving()
+        members.append(etcd)
+        return EtcdStore(etcd.client_url, lab.stack.enter_context(forks_in(ns)))
+
+    records = (pool("10.65.0.0/16", "Always"),)
+    with encrypted_pair(tmp_path, records, make_store, CALICO_WIREGUARD_STRICT="true") as pair:
+        pair.enable()
+        stream = pair.stream()
+        stream.arrive(20)
+        members[0].stop()
+        shaken = {name: pair.handshake(name) for name in pair.nodes}
+        ns = pair.nodes["n1"].ns
+        ns.do("rule", "del", "priority", "99")
+        until(partial(pair.rules, "n1"), "the rule is made again", pause_s=0.1)
+        ns.do("route", "flush", "table", "1")
+        until(partial(pair.routed, "n1"), "the routes are", pause_s=0.1)
+        ns.run("nft", "delete", "table", "inet", "calico-encryption")
+        listed = ("nft", "list", "table", "inet", "calico-encryption")
+        until(lambda: ns.run(*listed, check=False).returncode == 0, "the guard is", pause_s=0.1)
+        stream.arrive(20)
+        until(
+            lambda: all(pair.handshake(name) > before for name, before in shaken.items()),
+            "both have other handshakes",
+            600,
+            pause_s=1,
+        )
+        stream.arrive(20)
+        assert stream.readable() == 0
