@@ -1,13 +1,13 @@
 """The data plane in a rehearsal: what its parts would change, each compared as the part itself compares.
 
-Rule: everything here reads. A part that cannot be read is trouble, and does not stop the others. Of two things only
-this is said: masquerading by iptables that is to be made by nftables, or the other way, is made anew; WireGuard's peers
-change while the agent runs, so only the device, its port and its peers' keys are compared.
+Rule: everything here reads, and each part of the data plane is here, by its name. A part that cannot be read is
+trouble, and does not stop the others. WireGuard's peers change while the agent runs, so only the device, its port and
+its peers' keys are compared; of the guard of encryption only whether it is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cni_calico.deadline import Deadline
@@ -15,15 +15,21 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel import host_routes, sysctl, tunnels
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.filter import ipsets, iptables, nft
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.offload import is_this_checksum_broken, read_tx_checksum
 from cni_calico.kernel.shaping import Shaper
 from cni_calico.kernel.wireguard.device import read_device
 from cni_calico.model.host import LinkShaping
+from cni_calico.nodeagent.context.features import CHECKSUM_BROKEN
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.bandwidth import NO_LIMITS, device_name
 from cni_calico.nodeagent.dataplane.delta import plan_devices, plan_routes, plan_set, select_conflicts
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP
+from cni_calico.nodeagent.dataplane.encryption.guard import FAMILY as GUARD_FAMILY
+from cni_calico.nodeagent.dataplane.encryption.guard import TABLE as GUARD_TABLE
 from cni_calico.nodeagent.dataplane.endpoints import is_workload_interface, select_proven
+from cni_calico.nodeagent.dataplane.floating import FAMILIES
 from cni_calico.nodeagent.dataplane.forward_rules import (
     UPSTREAM,
     count_upstream_chains,
@@ -32,6 +38,7 @@ from cni_calico.nodeagent.dataplane.forward_rules import (
     select_upstream_sets,
 )
 from cni_calico.nodeagent.dataplane.masquerade_rules import FAMILY, TABLE
+from cni_calico.nodeagent.dataplane.parts.floating import earlier_leads
 from cni_calico.nodeagent.dataplane.parts.takeover import refusal
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.rehearsal.found import Rehearsed
@@ -39,7 +46,7 @@ from cni_calico.nodeagent.rehearsal.masquerading import describe_nat
 from cni_calico.nodeagent.status.policing import Standing
 
 ROUTES, TUNNELS, SETTINGS, NAT, RULES = "routes", "tunnels", "settings", "masquerading", "others' rules"
-BANDWIDTH, ENCRYPTION, INTERFACES = "bandwidth", "encryption", "interfaces"
+FLOATING, BANDWIDTH, ENCRYPTION, INTERFACES = "floating IPs", "bandwidth", "encryption", "interfaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +63,39 @@ class RehearsedPlane:
 
 def rehearse_plane(plane: RehearsedPlane, found: Rehearsed, deadline: Deadline) -> None:
     """Each part in turn."""
-    parts: tuple[tuple[str, Callable[[RehearsedPlane, Deadline], Iterator[str]]], ...] = (
-        (SETTINGS, _settings),
-        (INTERFACES, _signatures),
-        (TUNNELS, _devices),
-        (TUNNELS, _neighbours),
-        (ROUTES, _routes),
-        (ENCRYPTION, _encryption),
-        (BANDWIDTH, _bandwidth),
-        (NAT, _masquerading),
-        (RULES, _forwarding),
-        (SETTINGS, _mtu),
-    )
-    for kind, part in parts:
+    for name, (kind, part) in PARTS.items():
         try:
             for text in part(plane, deadline):
                 found.change(kind, text)
         except (CalicoError, OSError) as e:
-            found.trouble.append(f"{kind}: {e}")
+            found.trouble.append(f"{name}: {e}")
     try:
         _takeover(plane, found, deadline)
     except (CalicoError, OSError) as e:
         found.trouble.append(f"{RULES}: {e}")
+
+
+def _guard(plane: RehearsedPlane, deadline: Deadline) -> Iterator[str]:
+    desired, is_there = plane.desired, nft.has_table(GUARD_FAMILY, GUARD_TABLE, deadline)
+    if desired.guard is not None and not is_there:
+        yield "set the guard of encryption"
+    elif desired.guard is None and desired.guard_is_off and is_there:
+        yield "remove the guard of encryption: it is not mandatory any more"
+
+
+def _checksums(plane: RehearsedPlane, deadline: Deadline) -> Iterator[str]:
+    broken = dict(plane.felix.features).get(CHECKSUM_BROKEN, is_this_checksum_broken())
+    there = {interface.name for interface in read_interfaces(deadline)} if broken else set()
+    for name in sorted(there.intersection(plane.desired.devices)):
+        if read_tx_checksum(name):
+            yield f"do the checksums of {name} in software"
+
+
+def _floating(plane: RehearsedPlane, deadline: Deadline) -> Iterator[str]:
+    for family in FAMILIES:
+        leads = {one.external: one.internal for one in plane.desired.floating if one.external.version == family}
+        if leads != earlier_leads(family, deadline):
+            yield f"set floating IPs of IPv{family}: {', '.join(map(str, leads)) or 'none'}"
 
 
 def _settings(plane: RehearsedPlane, deadline: Deadline) -> Iterator[str]:
@@ -216,3 +234,21 @@ def has_upstream_rules(deadline: Deadline) -> bool:
     if any(map(plan_takeover, saved)) or nft.has_table("arp", "calico-arp", deadline):
         return True
     return any(f"-{UPSTREAM}" in nft.print_table(family, TABLE, deadline) for family in FAMILY.values())
+
+
+# by the names that the parts have; taking over from upstream is rehearse_plane's last step
+PARTS: Mapping[str, tuple[str, Callable[[RehearsedPlane, Deadline], Iterator[str]]]] = {
+    "the guard of encryption": (ENCRYPTION, _guard),
+    "settings": (SETTINGS, _settings),
+    "signatures of interfaces": (INTERFACES, _signatures),
+    "tunnel devices": (TUNNELS, _devices),
+    "checksums of tunnels": (TUNNELS, _checksums),
+    "neighbours": (TUNNELS, _neighbours),
+    "floating IPs": (FLOATING, _floating),
+    "routes": (ROUTES, _routes),
+    "encryption": (ENCRYPTION, _encryption),
+    "bandwidth": (BANDWIDTH, _bandwidth),
+    "masquerading": (NAT, _masquerading),
+    "accepting forwarding": (RULES, _forwarding),
+    "the MTU file": (SETTINGS, _mtu),
+}

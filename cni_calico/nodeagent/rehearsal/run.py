@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -44,7 +45,7 @@ from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.nodeagent.view.sources import Sources
 
-_DEADLINE_S = 300.0
+_DEADLINE_S, _STEP_S = 300.0, 0.05
 RECORDS, TABLES, BIRD = "records", "tables", "BIRD"
 
 
@@ -103,18 +104,22 @@ class _Rehearsal:
 
     def _snapshot(self) -> Snapshot:
         """Raises CalicoError: without the records nothing can be said."""
-        settings = self._context.settings
+        settings, changed = self._context.settings, threading.Event()
         sources = Sources(
             self._context.followed,
             self._node,
-            lambda: None,
+            changed.set,
             use_pod_cidr=settings.use_pod_cidr,
             brief=self._context.is_kubernetes_datastore,
             partial_blocks=self._context.relayed is not None,
             last_valid=LastValid(self._context.files, self._context.log, settings.state_dir, VIEW_FILE),
+            floating=lambda felix: parse_felix(self._environ, *felix).settings.floating_ips == "Enabled",
         )
         try:
             sources.wait_synced(self._deadline)
+            while not sources.has_asked and self._deadline.remaining_s() > 0:
+                changed.wait(_STEP_S)
+                changed.clear()
             snapshot = sources.snapshot()
         finally:
             sources.stop()

@@ -46,6 +46,11 @@ class FloatingHolders:
         for cidr in self._blocks.keys() - wanted:
             self._kept.dismiss(self._blocks.pop(cidr))
 
+    @property
+    def asked(self) -> bool:
+        """Whether each block has been read, or it is known why it cannot be."""
+        return all(cache.synced or cache.error is not None for cache in self._blocks.values())
+
     def known(self) -> dict[Network, Mapping[Address, str]]:
         """By block, who has which of its addresses; a block that is not there has none."""
         found: dict[Network, Mapping[Address, str]] = {}

@@ -198,6 +198,11 @@ class Sources:
         routed = self._routed(records, *felix)
         return self._blocks.settle(routed=routed, claimed=self._claimed_blocks(pools))
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether IPAM has said who has the floating IPs; an agent does not wait for that."""
+        return self._floating_holders is None or self._floating_holders.asked
+
     def _settle_floating(self, pools: Sequence[IPPool], felix: FelixParts) -> None:
         """Ask IPAM about floating IPs, if there are any. Nothing waits for the answer but they."""
         endpoints = [each.record for each in self._kept.records(self._endpoints).values() if each is not None]

@@ -58,7 +58,7 @@ class Floating:
 
     def _keep(self, family: int, leads: Leads, script: str, deadline: Deadline, done: Pass, full: bool) -> None:
         if family not in self._leads:
-            self._leads[family] = _earlier_leads(family, deadline)
+            self._leads[family] = earlier_leads(family, deadline)
         before = self._leads[family]
         if not leads and not before:
             return
@@ -75,7 +75,7 @@ class Floating:
         done.changed.append(f"{'repaired' if same else 'set'} floating IPs of IPv{family}: {shown}")
 
 
-def _earlier_leads(family: int, deadline: Deadline) -> Leads:
+def earlier_leads(family: int, deadline: Deadline) -> Leads:
     """Where addresses lead by the table that is there. Raises KernelError."""
     try:
         with NfTables() as tables:
