@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,9 @@ from cni_calico.errors import DatastoreUnsupported
 from cni_calico.model.access import API_GROUP, CRD_ROOT, NATIVE_GROUP
 from cni_calico.model.keys import CLUSTER, EverythingList, HandleKey, Key, ResourceKey
 from cni_calico.model.kubernetes import custom
+from tests.conftest import ROOT
 from tests.deadlines import soon
-from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster, running_cluster
+from tests.e2e.kubernetes.cluster import BIN, NATIVE_ROOT, Cluster, native_cluster, running_cluster
 
 pytestmark = pytest.mark.kubernetes
 
@@ -89,6 +94,48 @@ def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert (is_ready(older), is_ready(newer)) == (True, False)
         assert records(older) == before
         capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_the_pages_way_back(tmp_path: Path) -> None:
+    """Where an earlier move has left its locked records, and a pool has a finalizer."""
+    text = (ROOT / "docs" / "calicoctl.md").read_text().partition("### Back from projectcalico.org/v3")[2]
+    there, last = re.findall(r"(?s)```sh\n(.*?)```", text.partition("In a move to Kubernetes")[0])
+    (tmp_path / "manifests").symlink_to(ROOT / "manifests")
+    program = tmp_path / "bin" / "calicoctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cni_calico.ctl.main "$@"\n')
+    program.chmod(0o755)
+    with running_cluster() as kube:
+        for root in (CRD_ROOT, NATIVE_ROOT):
+            kube.apply_definitions(root)
+        for name, group in (("v1", API_GROUP), ("v3", NATIVE_GROUP)):
+            spec = {"datastoreType": "kubernetes", "kubeconfig": kube.kubeconfig(), "calicoAPIGroup": group}
+            document = {"apiVersion": NATIVE_GROUP, "kind": "CalicoAPIConfig", "metadata": {}, "spec": spec}
+            (tmp_path / f"{name}.cfg").write_text(json.dumps(document))
+        older, newer = (KubernetesStore(kube.access(api_group=group)) for group in (API_GROUP, NATIVE_GROUP))
+        populate(newer)
+        before = records(newer)
+        put(older, ResourceKey("IPPool", "left"), {"cidr": "10.99.0.0/16"})
+        put(older, CLUSTER, {"datastoreReady": False})
+        held = json.dumps({"metadata": {"finalizers": ["projectcalico.org/ippool-finalizer"]}})
+        [pool, *_] = kube.request("GET", f"{NATIVE_ROOT}/ippools")["items"]
+        path = f"{NATIVE_ROOT}/ippools/{pool['metadata']['name']}"
+        kube.request("PATCH", path, json.loads(held), content_type="application/merge-patch+json")
+        environ = {"PATH": f"{program.parent}:{BIN}:{os.environ['PATH']}", "KUBECONFIG": kube.kubeconfig()}
+
+        def carry_out(script: str) -> None:
+            command = ["bash", "-euo", "pipefail", "-c", script]
+            done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+        carry_out(there)
+        assert (is_ready(older), is_ready(newer)) == (False, False)
+        carry_out(last)
+        with closing(kube.store()) as unpinned:  # the group is seen again by everybody
+            assert is_ready(unpinned) and records(unpinned) == before
+        served = kube.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+        assert {each["spec"]["group"] for each in served} == {"crd.projectcalico.org"}
 
 
 def put(store: Datastore, key: ResourceKey, spec: Any, owner: ResourceKey | None = None, uid: str = "") -> str:
