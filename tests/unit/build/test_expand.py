@@ -141,6 +141,7 @@ def test_functions_of_dataclasses(original: Any, made: Any) -> None:
     assert dataclasses.is_dataclass(made)
     assert [f.name for f in dataclasses.fields(ours)] == [f.name for f in dataclasses.fields(theirs)]
     assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    assert dataclasses.fields(ours)[:1] == dataclasses.fields(ours)[:1], "made once"
     for name in original.__match_args__:
         changed = dataclasses.replace(theirs, **{name: "other"})
         for replace in (dataclasses.replace, expanded.replace):
