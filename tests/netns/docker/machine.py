@@ -81,6 +81,7 @@ class Machine:
         self.pid = 0  # of the first process, as the host sees it
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
         self.driver_environ: dict[str, str] = {}
+        self.driver: tuple[str, ...] = (sys.executable, "-m", "cni_calico.docker.main")
         self.containers_cgroup = f"cct-{os.getpid()}-{root.name}"
         for name in ("run", "state", "log"):
             (root / name).mkdir(exist_ok=True)
@@ -172,7 +173,7 @@ class Machine:
     def start_driver(self, *, activated: bool = False, **environ: str) -> None:
         """``activated``: its sockets are held for it, and the first call starts it."""
         given = {**self._driver_environ(), **environ}
-        before, command = self.log(), (sys.executable, "-m", "cni_calico.docker.main")
+        before, command = self.log(), self.driver
         if activated:
             sockets = (f"--listen=/run/docker/plugins/{name}.sock" for name in ("calico", "calico-ipam"))
             variables = (f"{name}={value}" for name, value in {**given, "PYTHONPATH": str(ROOT)}.items())
@@ -231,9 +232,9 @@ class Machine:
             self.in_machine("kill", "-9", pidfile.read_text().strip(), check=False)
         (self.root / "pid").unlink(missing_ok=True)
 
-    def in_machine(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def in_machine(self, *argv: str, check: bool = True, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         command = [*self._enter, *argv]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=self._environ)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=self._environ)
         if check and done.returncode:
             raise AssertionError(f"{argv}: {done.stderr}{done.stdout}\n{self.log()[-3000:]}")
         return done
@@ -242,8 +243,8 @@ class Machine:
     def _environ(self) -> dict[str, str]:
         return {"PATH": self.path, "DOCKER_HOST": f"unix://{self.root}/docker.sock", "HOME": str(self.root)}
 
-    def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.in_machine("docker", *arguments, check=check)
+    def docker(self, *arguments: str, check: bool = True, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        return self.in_machine("docker", *arguments, check=check, timeout_s=timeout_s)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """A command that is not waited for."""
