@@ -39,6 +39,10 @@ class FloatingHolders:
         self._kept = kept
         self._blocks: dict[Network, Cache[Mapping[Address, str]]] = {}
 
+    @property
+    def caches(self) -> tuple[Cache[Mapping[Address, str]], ...]:
+        return tuple(self._blocks.values())
+
     def settle(self, wanted: frozenset[Network]) -> None:
         """Follow these blocks, and no others."""
         for cidr in wanted - self._blocks.keys():

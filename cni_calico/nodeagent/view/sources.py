@@ -163,6 +163,7 @@ class Sources:
         self._blocks = FollowedBlocks(kept, node, self._spread, partial=partial_blocks)
         self._floating = floating
         self._floating_holders: FloatingHolders | None = None
+        self._floating_decided = False
         self._more_caches = partial(LastGoodCaches, store, on_change, None, watch_after)
 
     def _spread(self, stopped: threading.Event) -> float:
@@ -196,15 +197,21 @@ class Sources:
         records, felix = [pool.record for pool in pools], self._felix_specs(self._own_labels())
         self._settle_floating(records, felix)
         routed = self._routed(records, *felix)
-        return self._blocks.settle(routed=routed, claimed=self._claimed_blocks(pools))
+        settled = self._blocks.settle(routed=routed, claimed=self._claimed_blocks(pools))
+        # what an earlier run translated must not end because IPAM has not answered yet
+        self._floating_decided = self._floating_decided or (settled and all(map(_is_decided, self._floating_caches())))
+        return settled and self._floating_decided
+
+    def _floating_caches(self) -> tuple[Cache[Any], ...]:
+        return () if self._floating_holders is None else self._floating_holders.caches
 
     @property
     def has_asked(self) -> bool:
-        """Whether IPAM has said who has the floating IPs; an agent does not wait for that."""
+        """Whether IPAM has said who has the floating IPs; after its first pass an agent does not wait for that."""
         return self._floating_holders is None or self._floating_holders.asked
 
     def _settle_floating(self, pools: Sequence[IPPool], felix: FelixParts) -> None:
-        """Ask IPAM about floating IPs, if there are any. Nothing waits for the answer but they."""
+        """Ask IPAM about floating IPs, if there are any. Only the first pass waits for the answer."""
         endpoints = [each.record for each in self._kept.records(self._endpoints).values() if each is not None]
         asking = [each for each in endpoints if each.ip_nats]
         if not asking and self._floating_holders is None:
@@ -319,7 +326,7 @@ class Sources:
         for cache in self._basis:
             cache.wait_synced(deadline)
         while not self.settle():
-            following = tuple(self._kept.all)
+            following = (*self._kept.all, *self._floating_caches())
             for cache in following:
                 if not cache.wait_until(partial(_is_decided, cache), deadline):
                     cache.wait_synced(deadline)

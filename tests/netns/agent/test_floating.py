@@ -224,9 +224,11 @@ def test_the_switch_and_repair(
 
 
 def test_what_ipam_gave_to_somebody_is_not_taken(
-    host_n1: Namespace, floating_pod: Namespace, floating_store: Store, tmp_path: Path
+    host_n1: Namespace, floating_pod: Namespace, told_outside: Namespace, floating_store: Store, tmp_path: Path
 ) -> None:
-    """An address in a pool, which nobody reserves, is used until IPAM gives it to another pod."""
+    """An address in a pool, which nobody reserves, is used until IPAM gives it to another pod; an agent that starts
+    ends nothing before it knows.
+    """
     inside = "10.65.9.1"
     floating_store.put_block("10.65.9.0/26", "n2", "n2")  # its first address is taken
     floating_store.put(ENABLED, endpoint(inside, "10.65.9.0"))
@@ -234,5 +236,12 @@ def test_what_ipam_gave_to_somebody_is_not_taken(
         until(lambda: routed(host_n1, inside), "the route", 60)
         assert not routed(host_n1, "10.65.9.0")
         assert any("10.65.9.0 of default/" in text and "IPAM gave it to" in text for text in agent.status()["problems"])
+        told_outside.do("route", "add", f"{inside}/32", "via", "10.0.0.1")
+        host_n1.set_sysctl("netfilter/nf_conntrack_udp_timeout", "3600")  # none ends by itself
+        told_outside.call(_say, inside)
+        assert translated(host_n1, inside) == 1
+    with running(host_n1, floating_store, "n1", tmp_path / "again") as agent:
+        assert routed(host_n1, inside) and translated(host_n1, inside) == 1
+        assert "floating IPs of IPv4: none" not in agent.log()
         floating_store.put_block("10.65.9.0/26", "n2", "n2", "n2")
         until(lambda: not routed(host_n1, inside), "the route's end", 60)

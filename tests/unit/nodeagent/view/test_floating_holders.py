@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 import pytest
 
 from cni_calico.datastore.interface import Write
 from cni_calico.deadline import Deadline
 from cni_calico.model.documents.codec import encode
-from cni_calico.model.keys import BlockKey
+from cni_calico.model.keys import BlockKey, BlockList
 from cni_calico.model.resources import IPNAT, Attribute, Block
 from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
@@ -61,4 +62,34 @@ def test_it_is_asked_for_the_block_and_goes_on_being_asked(asking_store: MemoryS
         enabled[0] = False
         until(lambda: says({}), "nobody asks any more")
     finally:
+        sources.stop()
+
+
+def test_the_first_pass_waits_for_the_answer(asking_store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an agent that starts would end what an earlier run translated. Later ones wait for none."""
+    held, asked, read = threading.Event(), threading.Event(), asking_store.list
+
+    def read_late(listing: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(listing, BlockList) and listing.cidr == AROUND:
+            asked.set()
+            held.wait()
+        return read(listing, *arguments, **options)
+
+    monkeypatch.setattr(asking_store, "list", read_late)
+    sources = Sources(asking_store, "n1", threading.Event().set, floating=lambda felix: True)
+    try:
+
+        def has_asked() -> bool:
+            assert not sources.settle()
+            return asked.is_set()
+
+        until(has_asked, "the question")
+        caches = tuple(sources._kept.all)
+        until(lambda: all(cache.synced for cache in caches), "everything else has been read")
+        assert not sources.settle()
+        held.set()
+        until(sources.settle, "the answer")
+        assert sources.snapshot().floating == {AROUND: {}}
+    finally:
+        held.set()
         sources.stop()
