@@ -71,9 +71,10 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
 
 
 class SteppedRecorder:
-    def __init__(self, root: Path, arriving: Arriving) -> None:
+    def __init__(self, root: Path, arriving: Arriving, agent_fd: int | None = None) -> None:
         self.root, self.arriving, self.now = root, arriving, NOW
-        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, lambda: self.now, lambda: self.now)
+        clocks = (lambda: self.now, lambda: self.now)
+        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, *clocks, agent_fd=agent_fd)
 
     def step(self, *decisions: tuple[bool, bytes, int], after_s: float = 0.05) -> None:
         self.now += after_s

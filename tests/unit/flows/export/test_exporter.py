@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,15 @@ from cni_calico.flows.elsewhere import ELSEWHERE, EndElsewhere, render_end
 from cni_calico.flows.export.listener import FlowListener
 from cni_calico.flows.export.messages import decode_update
 from cni_calico.flows.export.wanted import EXPORT, SOCKET, ExportedEnd, Target, render_export
+from cni_calico.flows.judging.encoding import StagedName, render_staged, render_whole
 from cni_calico.flows.names import ENDS, AddressedEnd, EndName, render_ends
 from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from tests.deadlines import until
 from tests.fakes.goldmane import FakeCollector
 from tests.fakes.stepped_recorder import NOW, SteppedRecorder, arriving_instead_of_the_kernel
+from tests.unit.flows.judging.test_agreement import ALLOW_80
+from tests.unit.policy.judge.test_bounds import HERE, POLICY, THERE, ports, wanted_with
 
 WEB, DB = bytes((10, 65, 0, 9)), bytes((10, 65, 0, 7))
 OUT, IN, NO = 1000, 1001, 1002
@@ -96,6 +101,41 @@ def test_an_interval_has_an_update_for_each_side(exporting: Exporting, collector
     assert exporting.said()["plain"] and exporting.said()["connected"] and not exporting.said()["queue"]
 
 
+def test_what_staged_policies_would_do_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: FakeCollector
+) -> None:
+    """From the agent's messages through a gRPC connection, decoded by the generated messages."""
+    (tmp_path / DIRECTORY).mkdir()
+    allowed = Decider("GlobalNetworkPolicy", "", "p", "default", True, 0, "Allow")
+    (tmp_path / DIRECTORY / "numbers").write_text(render_line(IN, allowed))
+    here = AddressedEnd(EndName("pod", "a", "pod"), [HERE.packed])
+    (tmp_path / ENDS).write_bytes(render_ends("n1", [here]))
+    agent, recorders = socket.socketpair()
+    with agent, recorders:
+        arriving = arriving_instead_of_the_kernel(monkeypatch)
+        exporting = Exporting(tmp_path, arriving, recorders.fileno())
+        try:
+            for data in render_whole(wanted_with(ALLOW_80)):
+                agent.sendall(data)
+            stages = [StagedName(POLICY, "StagedGlobalNetworkPolicy", "p")]
+            would = wanted_with(replace(ALLOW_80, destination=ports((81, 81))))
+            for data in render_staged(render_whole(would), stages):
+                agent.sendall(data)
+            exporting.tell(Target(f"127.0.0.1:{collector.port}", interval_s=15))
+            exporting.step(after_s=0)
+            ends = THERE.packed + HERE.packed + b"\6" + (1).to_bytes(2, "big")
+            exporting.step((True, ends + (80).to_bytes(2, "big"), IN))
+            exporting.step(after_s=15)
+            stepping(exporting, lambda: exporting.said()["received"] == 1, "it is acknowledged")
+        finally:
+            exporting.recorder.close()
+    (update,) = map(decode_update, collector.updates)
+    (enforced,), (pending,) = update.Key.policies.enforced_policies, update.Key.policies.pending_policies
+    assert (enforced.kind, enforced.name, enforced.action, enforced.rule_index) == (2, "p", 1, 0)
+    assert (pending.kind, pending.tier, pending.action, pending.rule_index) == (10, "default", 2, -1)
+    assert (pending.trigger.kind, pending.trigger.name) == (4, "p")
+
+
 def test_another_nodes_pod_has_its_name(exporting: Exporting, collector: FakeCollector) -> None:
     address, there = bytes((10, 65, 1, 1)), EndName("pod", "shop", "cart-5c-9")
     end = EndElsewhere(there, "cart-5c-*", {"app": "cart"}, (address,))
@@ -125,8 +165,6 @@ class FakeCollectorPort:
     """A port on which nobody listens."""
 
     def __enter__(self) -> int:
-        import socket
-
         self._held = socket.socket()
         self._held.bind(("127.0.0.1", 0))
         return int(self._held.getsockname()[1])
