@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Collection
-from errno import ENOENT
+from errno import EACCES, ENOENT, ENOTCONN, ESTALE
 
 from cni_calico import faults
 from cni_calico.errors import KernelError
@@ -24,6 +24,8 @@ READING = frozenset(
 )
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+# below a mount that hides it, or gone; a user's own (FUSE), whose server has ended, too: nobody here can write there
+_OUT_OF_REACH = (ENOENT, EACCES, ENOTCONN, ESTALE)
 _KEPT = {"nosuid": 0x2, "nodev": 0x4, "noexec": 0x8, "noatime": 0x400, "nodiratime": 0x800, "relatime": 0x200000}
 
 
@@ -66,8 +68,8 @@ def parse_mount(line: str) -> tuple[str, int]:
 
 def _mount(libc: ctypes.CDLL, path: str, flags: int, source: str = "none") -> None:
     if libc.mount(os.fsencode(source), os.fsencode(path), None, ctypes.c_ulong(flags), None):
-        if ctypes.get_errno() == ENOENT and flags & _REMOUNT:
-            return  # below a mount that hides it, or gone: nobody can write there
+        if ctypes.get_errno() in _OUT_OF_REACH and flags & _REMOUNT:
+            return
         raise _failed(f"mount {path} read-only")
 
 
