@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.conftest import ROOT
 from tests.deadlines import until
-from tests.netns.docker.machine import IMAGE, Machine, docker_machine
+from tests.netns.docker.machine import IMAGE, Machine, bare_machine
 
 GOLDEN = ROOT / "tests" / "golden" / "docker"
 BEHIND = "/run/docker/behind"  # the driver's sockets
@@ -150,7 +150,7 @@ def record(box: Machine) -> dict[str, list[Call]]:
 
 @contextmanager
 def recorded_machine(root: Path, release: str) -> Iterator[Machine]:
-    with docker_machine(root, release, bare=True) as box:
+    with bare_machine(root, release) as box:
         yield box
         box.end("recorder", signal.SIGKILL)
 

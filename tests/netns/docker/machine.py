@@ -272,6 +272,11 @@ class Machine:
     def address(self, name: str, network: str) -> str:
         return str(self.inspect(name)["NetworkSettings"]["Networks"][network]["IPAddress"])
 
+    def begin_all(self) -> None:
+        self.start_driver()
+        self.start_docker()
+        self.import_image()
+
     def import_image(self) -> None:
         archive = self.root / "image.tar"
         with tarfile.open(archive, "w") as tar:
@@ -338,12 +343,16 @@ class Machine:
 
 
 @contextmanager
-def docker_machine(
-    root: Path, release: str = OLDEST, *, bare: bool = False, **driver_environ: str
-) -> Iterator[Machine]:
-    """A machine with an IP pool, dockerd and the driver, unless ``bare``; nothing of calico-node until the lab's engine
-    starts.
-    """
+def docker_machine(root: Path, release: str = OLDEST, **driver_environ: str) -> Iterator[Machine]:
+    """A machine with an IP pool, dockerd and the driver; nothing of calico-node until the lab's engine starts."""
+    with bare_machine(root, release, **driver_environ) as machine:
+        machine.begin_all()
+        yield machine
+
+
+@contextmanager
+def bare_machine(root: Path, release: str = OLDEST, **driver_environ: str) -> Iterator[Machine]:
+    """Only the IP pool is there."""
     with lab(root) as made:
         made.host.set_sysctl("ipv4/ip_forward", "1")  # so that Docker leaves the policy of FORWARD alone
         made.host.do("neigh", "add", "192.0.2.1", "lladdr", "02:00:00:00:00:01", "dev", "uplink")
@@ -351,19 +360,22 @@ def docker_machine(
         made.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
         machine = Machine(root, made, release)
         machine.driver_environ = driver_environ
-        with running(machine, bare=bare):
+        with _powered(machine):
             yield machine
 
 
 @contextmanager
-def running(machine: Machine, *, bare: bool = False) -> Iterator[None]:
-    """The driver, dockerd and the image, unless ``bare``."""
+def running(machine: Machine) -> Iterator[None]:
+    """The driver, dockerd and the image."""
+    with _powered(machine):
+        machine.begin_all()
+        yield
+
+
+@contextmanager
+def _powered(machine: Machine) -> Iterator[None]:
     try:
         machine.power_on()
-        if not bare:
-            machine.start_driver()
-            machine.start_docker()
-            machine.import_image()
         yield
     finally:
         machine.power_off()
