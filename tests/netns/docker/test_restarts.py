@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+from functools import partial
 
 import pytest
 
@@ -102,7 +104,14 @@ def steps(box: Machine) -> int:
 def begin_again(box: Machine, **environ: str) -> None:
     if box.is_running("driver"):
         box.end("driver")
-    box.start_driver(**environ)
+    kept = box.driver_environ
+    box.driver_environ = {**kept, **environ}
+    box.start_driver()
+    box.driver_environ = kept
+
+
+def is_over(box: Machine, begun: subprocess.Popen[str]) -> bool:
+    return begun.poll() is not None or not box.is_running("driver")
 
 
 @pytest.mark.takes(300)
@@ -133,7 +142,7 @@ def test_the_driver_dies_at_every_step(box: Machine, what: str) -> None:
         prepare()
         begin_again(box, CALICO_FAULT=f"*:after:{step}:kill")
         begun = box.begin(*commands[what])
-        until(lambda begun=begun: begun.poll() is not None or not box.is_running("driver"), "it dies, or is done")
+        until(partial(is_over, box, begun), "it dies, or is done")
         box.make_well()
         begun.communicate(timeout=60)
         box.docker("rm", "-f", "one", check=False)

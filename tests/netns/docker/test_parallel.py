@@ -1,0 +1,51 @@
+"""Two hundred containers that start at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from tests.deadlines import until
+from tests.netns.docker.machine import IMAGE, Machine
+from tests.netns.docker.test_driver import deny, start_agent, waiting
+
+pytestmark = [pytest.mark.netns, pytest.mark.docker, pytest.mark.slow, pytest.mark.takes(200)]
+
+COUNT = 200
+
+
+def at_once(box: Machine, *commands: tuple[str, ...]) -> list[str]:
+    """What Docker says of those that fail."""
+    failed: list[str] = []
+
+    def act(command: tuple[str, ...]) -> None:
+        done = box.docker(*command, check=False, timeout_s=600)
+        if done.returncode:
+            failed.append(done.stderr)
+
+    threads = [threading.Thread(target=act, args=(command,)) for command in commands]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
+def test_two_hundred_starts(box: Machine) -> None:
+    deny(box, "jailed", "Egress")
+    start_agent(box)
+    box.network("web")
+    names = [f"c{number}" for number in range(COUNT)]
+    for name in names:
+        box.docker("create", "--init=false", "--name", name, "--network", "web", IMAGE, "sleep", "1000")
+    assert not at_once(box, *(("start", name) for name in names))
+    assert set(box.records()) == set(names)
+    addresses = Counter(address for record in box.records().values() for address in record["spec"]["ipNetworks"])
+    assert len(addresses) == len(box.handles()) == len(box.veths()) == COUNT
+    until(lambda: not waiting(box), "each policy is in force")
+    for first in range(0, COUNT, 50):
+        box.docker("rm", "-f", *names[first : first + 50], timeout_s=600)
+    until(box.is_clean, "nothing is left")
+    until(lambda: not box.docker("network", "rm", "web", check=False).returncode, "Docker has no endpoint, either")
