@@ -1,4 +1,4 @@
-"""PURE: what decided about a connection, as a value, as a line of the file of numbers, and in words.
+"""PURE: what decided about a connection, as a value, as a line of the file of numbers, in words and in documents.
 
 Rule: the agent writes a line for each number before the kernel gets it; whoever reads the lines takes those that it
 understands, and a number that has none is said to be unknown, never guessed.
@@ -88,3 +88,23 @@ def parse_line(line: str) -> tuple[int, Decider] | None:
     if any(type(value) is not _TYPES[name] for name, value in given.items()) or not FIRST <= found["number"] < 1 << 32:
         return None
     return found["number"], Decider(**given)
+
+
+def describe_decider(number: int, decider: Decider | None, *, denied: bool) -> dict[str, Any]:
+    """For documents."""
+    action = "Deny" if denied else "Allow"
+    if decider is None:
+        reason = REASONS.get(number)
+        if reason is not None:
+            return {"action": action, "reason": reason, "said": reason}
+        return {"action": action, "number": f"{number:#x}", "unknown": True, "said": f"rule {number:#x}, unknown"}
+    direction = "ingress" if decider.ingress else "egress"
+    policy = {"kind": decider.kind, "namespace": decider.namespace, "name": decider.name}
+    found: dict[str, Any] = {"direction": direction, "action": action, "tier": decider.tier}
+    if decider.index == END:
+        found |= {"endOfTier": True, "trigger": policy} if decider.tier else {"noProfile": True}
+    elif decider.index == REFUSED:
+        found |= {**policy, "refused": True}
+    else:
+        found |= {**policy, "rule": decider.index}
+    return {**found, "said": decider.sentence()}

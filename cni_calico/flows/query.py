@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
-from cni_calico.flows.deciders import END, REASONS, REFUSED, Decider
+from cni_calico.flows.deciders import FIRST, Decider, describe_decider
 from cni_calico.flows.given_names import GivenName, parse_given
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
@@ -26,6 +26,8 @@ FIELDS = (
     *("from-label", "to-label", "label", "service", STAGED),
 )
 ALLOWED, DENIED, UNKNOWN = "allowed", "denied", "unknown"
+COMPUTED, KERNEL = "computed", "kernel"
+DOUBTFUL = UNKNOWN, COMPUTED  # of what decided: nobody knows, or only the rules in force say so
 MOST_LAST = 1_000_000
 _LATEST_S = 1e11  # some thousand years
 _FIELDS_OF_QUERY = (
@@ -162,7 +164,8 @@ class Describer:
     """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown. ``passed_by``: the tiers that
     passed on before it decided, None if the rules in force do not say so any more. ``given``: the name of an end that
     has none here, of an address and a time (microseconds since 1970); None: nobody gives names. ``labels_of``: an
-    end's, as the agent has last said; None if it has said nothing.
+    end's, as the agent has last said; None if it has said nothing. ``computed_by``: what the rules in force say where
+    it is unknown what a number of a connection stands for.
     """
 
     node: str
@@ -172,6 +175,7 @@ class Describer:
     given: Callable[[bytes, int], GivenName | None] | None = None
     labels_of: Callable[[EndName], Mapping[str, str] | None] = lambda name: None
     staged_by: StagedBy | None = None
+    computed_by: Callable[[FlowRecord, int], Decider | None] = lambda record, number: None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
@@ -183,7 +187,7 @@ class Describer:
         counted = bool(record.flags & COUNTED)
         packets = {here: record.packets, back: record.packets_back}
         size = {here: record.size, back: record.size_back}
-        known = all(not one.get("unknown") for one in decided)
+        how = next((how for how in DOUBTFUL if any(one.get(how) for one in decided)), KERNEL)
         return {
             "start": _shown_time(record.began),
             "last": _shown_time(record.last),
@@ -202,7 +206,7 @@ class Describer:
             "packets": packets if counted or record.denied else None,
             "bytes": size if counted else None,
             "ended": bool(record.flags & ENDED) or record.denied,
-            "how": "kernel" if known else "unknown",
+            "how": how,
             **({"end": "unseen"} if record.flags & GONE else {}),
             **({} if (staged := self.staged(record)) is None else {"staged": staged}),
         }
@@ -215,6 +219,10 @@ class Describer:
 
     def _decided(self, record: FlowRecord, number: int) -> dict[str, Any]:
         decider = self.decider_of(number)
+        computed = self.computed_by(record, number) if decider is None and number >= FIRST else None
+        if computed is not None:
+            found = describe_decider(number, computed, denied=computed.action == "Deny")
+            return {**found, COMPUTED: True, "said": f"{found['said']} (computed)"}
         found = describe_decider(number, decider, denied=record.denied and number == record.denied_by)
         passed = None if decider is None else self.passed_by(record, decider)
         return found if passed is None else {**found, "passed": passed}
@@ -255,25 +263,6 @@ def _asked(record: FlowRecord) -> dict[str, Any] | None:
     if not is_translated(record):
         return None
     return {"ip": str(ip_address(record.asked)), "port": record.asked_port}
-
-
-def describe_decider(number: int, decider: Decider | None, *, denied: bool) -> dict[str, Any]:
-    action = "Deny" if denied else "Allow"
-    if decider is None:
-        reason = REASONS.get(number)
-        if reason is not None:
-            return {"action": action, "reason": reason, "said": reason}
-        return {"action": action, "number": f"{number:#x}", "unknown": True, "said": f"rule {number:#x}, unknown"}
-    direction = "ingress" if decider.ingress else "egress"
-    policy = {"kind": decider.kind, "namespace": decider.namespace, "name": decider.name}
-    found: dict[str, Any] = {"direction": direction, "action": action, "tier": decider.tier}
-    if decider.index == END:
-        found |= {"endOfTier": True, "trigger": policy} if decider.tier else {"noProfile": True}
-    elif decider.index == REFUSED:
-        found |= {**policy, "refused": True}
-    else:
-        found |= {**policy, "rule": decider.index}
-    return {**found, "said": decider.sentence()}
 
 
 def _shown_time(microseconds: int) -> str:

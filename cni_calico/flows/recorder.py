@@ -26,6 +26,7 @@ from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals, in_pairs
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
+from cni_calico.flows.deciders import Decider
 from cni_calico.flows.elsewhere import EndsElsewhere
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
@@ -212,11 +213,17 @@ class Recorder:
     def _describer(self, *, steps: bool, names: Sequence[GivenName] = (), staged: bool = False) -> Describer:
         given = GivenNames(names).get if names else None
         describer = Describer(
-            self._names.node, self._deciders.get, self._names.get, given=given, labels_of=self._labels_of
+            *(self._names.node, self._deciders.get, self._names.get),
+            given=given,
+            labels_of=self._labels_of,
+            computed_by=self._computed,
         )
         if steps or staged:
             describer = replace(describer, staged_by=self._judged.staged.describe)
         return replace(describer, passed_by=self._judged.passed_by) if steps else describer
+
+    def _computed(self, record: FlowRecord, number: int) -> Decider | None:
+        return self._judged.compute(record, number, self._names.get)
 
     def _describer_for(self, request: FlowQuery) -> Describer:
         staged = request.staged or any(one.field == STAGED for one in request.conditions)

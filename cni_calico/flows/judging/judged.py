@@ -16,6 +16,7 @@ from typing import Any
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport, point_of, repeats
 from cni_calico.flows.judging.allowance import Allowance
+from cni_calico.flows.judging.computed import compute_decider
 from cni_calico.flows.judging.encoding import Messages
 from cni_calico.flows.judging.known import KnownRules
 from cni_calico.flows.judging.staged import StagedFlows, describe_step, never_moves
@@ -51,6 +52,7 @@ class JudgedFlows:
     ) -> None:
         """``has_moved``: as for StagedFlows."""
         self._fd, self._decider_of, self._log, self._clock = fd, decider_of, log, clock
+        self._has_moved = has_moved
         self._messages, self._known = Messages(), KnownRules()
         self._agreement = Agreement(self._known, clock, time.thread_time)
         self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved)
@@ -115,6 +117,17 @@ class JudgedFlows:
             if repeats(decider, judged.decision):
                 return [describe_step(step) for step in judged.passed]
         return None
+
+    def compute(self, record: FlowRecord, number: int, name_of: Callable[[int], EndName | None]) -> Decider | None:
+        """What decides now, where a number of a record says nothing any more; None if that is not known either.
+        ``name_of``: as for Describer.
+        """
+
+        def is_still(address: bytes, end: int) -> bool:
+            name = name_of(end)
+            return name is not None and not self._has_moved(address, name)
+
+        return compute_decider(self._known, record, number, is_still) if self._known.ready else None
 
     def status(self) -> dict[str, Any]:
         one = self._agreement

@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cni_calico.flows.deciders import END, FIRST, Decider
+from cni_calico.flows.deciders import END, FIRST, Decider, describe_decider
 from cni_calico.flows.judging.agreement import point_of
 from cni_calico.flows.judging.allowance import Allowance
+from cni_calico.flows.judging.computed import deciding_policy
 from cni_calico.flows.judging.encoding import BEGIN, AgentMessage, StagedName
 from cni_calico.flows.judging.known import AskedWorkload, KnownRules
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import parts_of
-from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN, describe_decider
+from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN
 from cni_calico.flows.records import FlowRecord
 from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.cells import JudgedPacket, Passed
@@ -204,9 +205,7 @@ class StagedFlows:
         return {**found, "staged": staged, "passed": passed, "said": said}
 
     def _decider(self, decision: Decision, tiers: tuple[WantedTier, ...], *, ingress: bool) -> tuple[Decider, bool]:
-        policy, index = decision.policy, END if decision.rule is None else decision.rule
-        if policy is None and decision.tier:
-            policy = next((tier.policies[-1] for tier in tiers if tier.name == decision.tier), None)
+        policy, index = deciding_policy(decision, tiers), END if decision.rule is None else decision.rule
         if policy is None:
             return Decider("", "", "", decision.tier, ingress, index, decision.verdict), False
         name = self._names.get(policy)

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.ctl.flows.staged import join_staged, require_staged
-from cni_calico.flows.query import ALLOWED, DENIED
+from cni_calico.flows.query import ALLOWED, DENIED, DOUBTFUL, KERNEL
 
 APART_S = 5.0  # the clocks of two nodes, and the time on the way
 _SIDES, _REPORTERS = ("source", "destination"), ("src", "dst")
@@ -139,7 +139,7 @@ def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, An
         "source": ends["source"],
         "destination": {**ends["destination"], "asked": asked},
         "decided": [*source["decided"], *destination["decided"]],
-        "how": "kernel" if source.get("how") == destination.get("how") == "kernel" else "unknown",
+        "how": next((how for how in DOUBTFUL if how in (source.get("how"), destination.get("how"))), KERNEL),
     }
     staged = join_staged(source.get("staged"), destination.get("staged"))
     if staged is not None:
