@@ -20,7 +20,7 @@ SMALL = replace(pool("10.65.0.0/29", "Always"), block_size=30)
 
 
 @pytest.fixture(params=[False, True], ids=["as it is", "natOutgoing"])
-def encrypted_nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EncryptedPair]:
+def talking_nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EncryptedPair]:
     with encrypted_pair(tmp_path, (replace(SMALL, nat_outgoing=request.param),)) as made:
         made.enable()
         made.until_encrypted()
@@ -38,8 +38,8 @@ def answered(stream: Stream, ns: Namespace, address: str, what: str) -> None:
     assert stream.readable() == before, what
 
 
-def test_ways_between_nodes(encrypted_nodes: EncryptedPair) -> None:
-    pair = encrypted_nodes
+def test_ways_between_nodes(talking_nodes: EncryptedPair) -> None:
+    pair = talking_nodes
     stream = pair.stream()
     stream.arrive(20)
     hosts = [pair.nodes[name].ns for name in ("n1", "n2")]
