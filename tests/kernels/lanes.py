@@ -57,6 +57,11 @@ LANES = {
         (
             "tests/netns/encryption/test_mandatory_nodes.py",
             "tests/netns/encryption/test_datastore.py",
+        )
+    ),
+    "encrypted-ways": Lane(
+        (
+            "tests/netns/encryption/test_seen.py",
             "tests/netns/encryption/test_changes.py",
             "tests/netns/encryption/test_ways.py",
             "tests/netns/encryption/test_sizes.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,14 @@ def shown(pair: EncryptedPair, name: str) -> dict[str, Any]:
     return found
 
 
+def _fetched() -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def metrics(ns: Namespace) -> dict[str, float]:
-    text = ns.run("curl", "-sf", f"http://127.0.0.1:{METRICS}/metrics").stdout
+    text = ns.call(_fetched)
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}
 

@@ -13,7 +13,9 @@ from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_E
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "cni_calico"
-PAGES = [ROOT / "docs" / name for name in ("node-environment.md", "configuration.md", "install.md", "calicoctl.md", "controllers.md")]
+PAGES = [
+    ROOT / "docs" / f"{name}.md" for name in ("node-environment", "configuration", "install", "calicoctl", "controllers")
+]
 # the CNI specification's, netlink attributes, the operating system's, systemd's, and what a report calls its parts
 NOT_OURS = re.compile(
     r"CNI_(ARGS|COMMAND|CONTAINERID|IFNAME|NETNS|PATH)|K8S_POD_.*|IFLA_.*|PATH|LD_.*|NOTIFY_SOCKET|LISTEN_(FDS|FDNAMES|PID)|BGP|TERM|COLUMNS"
