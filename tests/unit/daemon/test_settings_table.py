@@ -14,7 +14,8 @@ from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_E
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "cni_calico"
 PAGES = [
-    ROOT / "docs" / f"{name}.md" for name in ("node-environment", "configuration", "install", "calicoctl", "controllers")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("node-environment", "configuration", "install", "calicoctl", "controllers")
 ]
 # the CNI specification's, netlink attributes, the operating system's, systemd's, and what a report calls its parts
 NOT_OURS = re.compile(
