@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from cni_calico.errors import DatastoreForbidden, RecordRefused
+from cni_calico.errors import DatastoreForbidden, OutcomeUnknown, RecordRefused
 from manifests.admission import BUILTIN_TIERS, VERSIONS, mutating_policies, validating_policies
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster, running_cluster
@@ -38,9 +39,21 @@ def admitting() -> Iterator[Cluster]:
         cluster.apply_definitions(NATIVE_ROOT)
         cluster.ensure_namespace(NAMESPACE)
         apply(cluster, [*mutating_policies(SERVED), *validating_policies()])
-        until(lambda: create(cluster, "GlobalNetworkPolicy", {})["spec"].get("types"), "types are filled in", 60)
-        until(lambda: LABEL in create(cluster, "GlobalNetworkPolicy", {})["metadata"].get("labels", {}), "labels", 60)
+        for kind in (*POLICIES, "StagedKubernetesNetworkPolicy"):
+            until(partial(admits, cluster, kind), f"the admission policies know {kind}", 120)
         yield cluster
+
+
+def admits(cluster: Cluster, kind: str) -> bool:
+    """Whether a new policy is completed. The API server finds the kinds of a policy's rules some time after they come,
+    and refuses until then.
+    """
+    try:
+        made = create(cluster, kind, {})
+    except OutcomeUnknown:
+        return False
+    has_label = kind not in POLICIES or LABEL in made["metadata"].get("labels", {})
+    return bool(made["spec"].get("types" if kind in POLICIES else "policyTypes")) and has_label
 
 
 def create(cluster: Cluster, kind: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
