@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -260,6 +261,21 @@ def pytest_make_collect_report(
     report = yield
     _fail_if_unexpected(collector.config, report)
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    clusters = sys.modules.get("tests.e2e.kubernetes.cluster")
+    if clusters is not None and (item.get_closest_marker("kubernetes") or "kubernetes" in item.nodeid):
+        clusters.resume_shared()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between files nobody asks an API server; the next file may be long, and about something else."""
+    clusters = sys.modules.get("tests.e2e.kubernetes.cluster")
+    if clusters is not None and (nextitem is None or nextitem.path != item.path):
+        clusters.pause_shared()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -30,6 +30,7 @@ ENCRYPTION: Mapping[str, Help] = {
         "On is refused while a node has no usable key, because that would be cut off.",
         (
             ("encryption strict on", "encrypted, or not at all"),
+            ("encryption strict on --force", "although nodes without a key are cut off until they have one"),
             ("encryption strict off", "nodes without a key are reached in plain text again"),
         ),
     ),

@@ -150,7 +150,7 @@ def test_on_kubernetes(kube: Cluster, kube_store: Datastore, on_kube: dict[str, 
     run("-startup", **on_kube)
     assert everything(kube_store) == first
     writes = [e for e in kube.audited(audited) if e["verb"] in ("create", "update", "patch", "delete")]
-    assert writes == []
+    assert [e for e in writes if e["user"]["username"] != "system:apiserver"] == []  # which renews a lease of its own
 
 
 @pytest.mark.kubernetes

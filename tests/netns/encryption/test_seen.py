@@ -45,7 +45,7 @@ def test_who_encrypts_for_whom_is_seen(tmp_path: Path) -> None:
         assert not any("encryption" in name or "wireguard" in name for name in metrics(node.ns))
         pair.enable()
         pair.until_encrypted()
-        keys = pair.keys()
+        keys = pair.told_keys()
         until(lambda: pair.shaken("n1", keys["n2"]), "a handshake")
 
         def reported() -> bool:
@@ -67,8 +67,8 @@ def test_who_encrypts_for_whom_is_seen(tmp_path: Path) -> None:
         assert any(keys["n2"] in name and name.startswith("wireguard_bytes_sent{") for name in found)
 
         assert "n1 has a new key" in node.calicoctl("encryption", "rotate", "n1").stdout
-        assert pair.keys()["n1"] != keys["n1"] and pair.keys()["n2"] == keys["n2"]
-        assert pair.shaken("n2", pair.keys()["n1"])  # n2 had followed before the command ended
+        assert pair.told_keys()["n1"] != keys["n1"] and pair.told_keys()["n2"] == keys["n2"]
+        assert pair.shaken("n2", pair.told_keys()["n1"])  # n2 had followed before the command ended
 
         assert "mandatory now" in node.calicoctl("encryption", "strict", "on").stdout
         until(lambda: shown(pair, "n1")["interfaces"][0]["mandatory"], "the agent has made it mandatory")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node
 from tests.fakes.connect_proxy import ConnectProxy, connect_proxy
@@ -54,7 +55,12 @@ def test_calls_go_through_the_callers_proxy(
         assert added.ok, added.document
         assert set(http_proxy.asked) == {"kube.example:6443"}
         assert proxied_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
-    assert proxied_node.leftovers() == {}
+    # where an answer came too late the release is owed, and paid by the next call
+    until(lambda: proxied_node.leftovers() == {} or _deletes_again(proxied_node, pod_ns), "nothing is left", 120)
+
+
+def _deletes_again(node: KubeNode, pod_ns: Namespace) -> bool:
+    return node.pod_call("DEL", "web-0", C1, pod_ns.path).ok and node.leftovers() == {}
 
 
 def test_what_no_proxy_names_is_not_asked_of_the_proxy(
