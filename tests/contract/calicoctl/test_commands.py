@@ -272,6 +272,7 @@ def test_help(name, capsys):
 @pytest.mark.parametrize("backend", ["etcd", "kubernetes", "local"], indirect=True)
 @pytest.mark.parametrize("name", sorted(set(LEAVES) - {*ON_THE_HOST, *EMBEDDED}))
 @pytest.mark.slow_on("cluster diags", but=("kubernetes",))  # which collects all that the others do
+@pytest.mark.slow_on("etcd", but=("get", "apply", "ipam check", "ipam show"))
 def test_command_lines(name, space, tmp_path, capsys, monkeypatch):
     files = write_files(space, tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -66,6 +66,7 @@ def with_numbers(spec):
     ],
     indirect=["backend"],
 )
+@pytest.mark.slow_on("etcd", but=("GlobalNetworkPolicy", "IPPool"))  # stored by key, as in the embedded datastore
 def test_kind(calicoctl, kind):
     wanted = document(kind)
     name, text = wanted["metadata"]["name"], json.dumps(wanted)

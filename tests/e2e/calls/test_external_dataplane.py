@@ -205,6 +205,7 @@ def _answer(listening: socket.socket, says: bytes) -> None:
             connection.sendall(says)
 
 
+@pytest.mark.slow_on("one-shot")
 def test_nobody_listens(second_dataplane: Node, node_dataplane: Dataplane, pod_ns: Namespace) -> None:
     node_dataplane.stop()
     for path in ("a file that nobody listens to any more", None):
@@ -222,6 +223,7 @@ def test_nobody_listens(second_dataplane: Node, node_dataplane: Dataplane, pod_n
     cleaned(second_dataplane, "c1")
 
 
+@pytest.mark.slow_on("one-shot")
 @pytest.mark.parametrize("says", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(256)), b""])
 def test_who_listens_speaks_no_grpc(
     second_dataplane: Node, node_dataplane: Dataplane, pod_ns: Namespace, says: bytes | None

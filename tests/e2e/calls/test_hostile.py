@@ -434,6 +434,7 @@ WAYS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("before", ["", "1/x,'\" y "])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow_on("one-shot")  # a served call says the same, and a server's log more
 def test_secrets_reach_no_output_log_or_argument(hostile_node: Node, pod_ns: Namespace, way: str, before: str) -> None:
     """Whatever characters are ``before`` the part that is looked for."""
     hostile_node.environ["HTTPS_PROXY"] = f"http://user:{before}{CANARY}@127.0.0.1:1"
