@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Metadata, Resource
 from cni_calico.plugin.call.client import call_server
 from tests.deadlines import until
 from tests.netns.namespaces import namespace
@@ -65,6 +67,23 @@ def test_it_comes_up_and_ends(agent_node: Node) -> None:
     code, seconds = agent_node.stop()
     assert code == 0 and seconds < 5
     assert agent_node.ns.routes(4) == before and agent_node.ns.link("vxlan.calico") is not None
+
+
+def test_a_policy_of_before_counts_from_the_start(agent_node: Node) -> None:
+    """How long a change takes to be in force begins when it could be known here, not before there was an agent."""
+    agent_node.store.put(
+        Resource("GlobalNetworkPolicy", Metadata("old"), {"selector": "has(app)", "types": ["Ingress"]})
+    )
+    begun = time.monotonic()
+    agent_node.run().until_ready()
+
+    def counted() -> tuple[float, float] | None:
+        page = get(agent_node, 9091, "/metrics")
+        found = dict(re.findall(r"(?m)^calico_policy_change_seconds_(sum|count) (\S+)$", page))
+        return (float(found["sum"]), float(found["count"])) if float(found.get("count", 0)) else None
+
+    taken, count = until(counted, "the first enforcement is counted", 60)
+    assert 0 < taken <= count * (time.monotonic() - begun)
 
 
 def test_an_agent_that_was_killed_is_not_ready(agent_node: Node) -> None:

@@ -99,6 +99,7 @@ def test_why_sessions_ended_is_known_when_they_are_up_again(routed: tuple[Lab, N
     until(lambda: all(lab.nodes[name].established() for name in ("tor", "second")), "both sessions", 60)
     probe = ("-bird-ready", "-threshold-time=0s")
     until(lambda: node.calico_node(*probe, check=False).stdout == "", "nothing to say of two sessions", 60)
+    assert "BGP: no mesh; 2 sessions by BGPPeers" in node.calicoctl("show").stdout
 
     def ends() -> list[dict[str, str]]:
         known = node.status().get("bgp_ends") or {}
