@@ -64,7 +64,7 @@ def real_door(ns: Namespace, name: str) -> Door:
     params=[
         "fake",
         pytest.param("outside", marks=pytest.mark.netns),
-        pytest.param("kernel", marks=(pytest.mark.netns, pytest.mark.kernel("wireguard"))),
+        pytest.param("kernel", marks=(pytest.mark.netns, pytest.mark.slow, pytest.mark.kernel("wireguard"))),
     ]
 )
 def door(request: pytest.FixtureRequest) -> Iterator[Door]:
@@ -193,6 +193,7 @@ def test_an_interface_of_others() -> None:
 
 
 @pytest.mark.netns
+@pytest.mark.slow
 @pytest.mark.kernel("wireguard")
 def test_a_change_that_fails_is_done_again() -> None:
     """Also one that the kernel has carried out, and whose answer is lost: ``netlink.wireguard-set``."""

@@ -23,7 +23,7 @@ from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.deadlines import soon
 from tests.netns.namespaces import namespace
 
-pytestmark = [pytest.mark.netns, pytest.mark.kernel("wireguard"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.kernel("wireguard"), pytest.mark.timeout(900)]
 NAME = "cct-many"
 PEERS = 1000
 
