@@ -9,17 +9,17 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from cni_calico.ctl.encryption.keys import judge_keys, read_nodes
+from cni_calico.ctl.encryption.keys import read_nodes
 from cni_calico.ctl.session import CommandFailed, ResourceMissing, Session
 from cni_calico.datastore.ensure import ensure_record
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
+from cni_calico.model.documents.codec import decode_node
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Node
-from cni_calico.model.wireguard import ROTATE, awaited_by
+from cni_calico.model.wireguard import MADE, ROTATE, awaited_by, published_key
 
 ANSWER_S, LOOK_S = 30.0, 0.5
 
@@ -31,8 +31,10 @@ def rotate(session: Session, arguments: Namespace) -> str:
     nodes, unread = read_nodes(session)
     if arguments.node and arguments.node not in {*nodes, *unread}:
         raise ResourceMissing(ResourceKey("Node", arguments.node))
-    keys = _keys(nodes, unread)
-    having = {name: its for name, its in keys.items() if any(its.values()) and arguments.node in ("", name)}
+    if arguments.node in unread:
+        raise CommandFailed(unread[arguments.node])
+    asked = {name: _keys(nodes[name]) for name in sorted(nodes) if arguments.node in ("", name)}
+    having = {name: keys for name, keys in asked.items() if any(keys.values())}
     if not having:
         raise CommandFailed("there is no WireGuard key to be replaced: encryption is not enabled")
     done: list[str] = []
@@ -45,17 +47,12 @@ def rotate(session: Session, arguments: Namespace) -> str:
     return "".join(done)
 
 
-def _keys(nodes: Mapping[str, Node], unread: Mapping[str, str]) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = {}
-    for family in (4, 6):
-        for one in judge_keys(nodes, unread, family):
-            found.setdefault(one.node, {})[family] = one.key
-    return found
+def _keys(node: Node) -> dict[int, str]:
+    return {family: published_key(node, family) for family in MADE}
 
 
 def _rotate_one(session: Session, name: str, before: Mapping[int, str]) -> None:
     key, deadline = ResourceKey("Node", name), Deadline.after(ANSWER_S)  # of this node: there may be a thousand
-    session = replace(session, deadline=deadline)
 
     def asked(document: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if document is None:
@@ -64,12 +61,14 @@ def _rotate_one(session: Session, name: str, before: Mapping[int, str]) -> None:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), ROTATE: session.now()}
         return {**document, "metadata": metadata}
 
-    ensure_record(session.store, key, asked, session.deadline)
+    ensure_record(session.store, key, asked, deadline)
     while True:
-        nodes, unread = read_nodes(session)
-        now = _keys(nodes, unread).get(name, {})
-        kept = [family for family, text in before.items() if text and now.get(family, "") == text]
-        awaited = {one for family in (4, 6) if name in nodes for one in awaited_by(nodes[name], family)}
+        found = session.store.get(key, deadline)
+        if found is None:
+            raise ResourceMissing(key)
+        node = decode_node(key, found.value)
+        kept = [family for family, text in _keys(node).items() if text and text == before[family]]
+        awaited = {one for family in MADE for one in awaited_by(node, family)}
         if not kept and not awaited:
             return
         if deadline.remaining_s() <= LOOK_S:

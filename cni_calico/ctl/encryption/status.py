@@ -17,6 +17,7 @@ from cni_calico import directories
 from cni_calico.ctl.encryption.keys import NodeKey, WantedEncryption, judge_keys, read_nodes, read_wanted
 from cni_calico.ctl.output.values import TABLE, render_value, require_value_format
 from cni_calico.ctl.session import CommandFailed, ResourceMissing, Session
+from cni_calico.errors import KernelError
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.timestamps import parse_rfc3339
 from cni_calico.nodeagent.status import file as agent_status
@@ -39,10 +40,14 @@ def show(session: Session, arguments: Namespace) -> str:
     fields = agent_status.read_status(directories.run_dir(os.environ))
     here = str(fields.get("node", "")) if not agent_status.why_not_live(fields, agent_status.since_boot()) else ""
     standing: list[FamilyStanding] = []
-    drops = 0
+    drops: int | None = None
     if here and arguments.node in ("", here):
         standing = list(read_families(fields.get("encryption"), nodes, session.deadline))
-        drops = count_guard_drops(session.deadline) if any(one.mandatory for one in standing) else 0
+        if any(one.mandatory for one in standing):
+            try:
+                drops = count_guard_drops(session.deadline)
+            except KernelError as e:  # only root may ask
+                arguments.warn(e)
     if arguments.output == TABLE:
         text = "".join(_shown(arguments, wanted, keys, here, standing, drops))
     else:
@@ -56,7 +61,7 @@ def show(session: Session, arguments: Namespace) -> str:
 
 
 def _document(
-    wanted: WantedEncryption, keys: Sequence[NodeKey], here: str, standing: Sequence[FamilyStanding], drops: int
+    wanted: WantedEncryption, keys: Sequence[NodeKey], here: str, standing: Sequence[FamilyStanding], drops: int | None
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "families": list(wanted.families),
@@ -75,7 +80,7 @@ def _shown(
     keys: Sequence[NodeKey],
     here: str,
     standing: Sequence[FamilyStanding],
-    drops: int,
+    drops: int | None,
 ) -> Sequence[str]:
     families = " and ".join(f"IPv{family}" for family in wanted.families)
     said = [f"Encryption is enabled for {families}." if families else "Encryption is not enabled."]
@@ -92,11 +97,12 @@ def _shown(
         parts += ["\n", arguments.look.columns(("NODE", "FAMILY", "KEY", "AGE", "ADDRESS", "STATE"), rows)]
     for family in standing:
         head = f"{here}, IPv{family.family}: {family.device}, UDP port {family.port}, MTU {family.mtu}"
-        parts.append(f"{head}\n" if not family.failing else f"{head}: NOT IN FORCE: {family.failing}\n")
+        said_of = f": NOT IN FORCE: {family.failing}" if family.failing else ""
+        parts.append(f"{head}{said_of}\n" + (f"Its peers are not known: {family.unread}\n" if family.unread else ""))
         if family.peers:
             headings = ("PEER", "STATE", "ENDPOINT", "HANDSHAKE", "SENT", "RECEIVED")
             parts.append(arguments.look.columns(headings, list(map(_peer_row, family.peers))))
-    if any(one.mandatory for one in standing):
+    if drops is not None:
         parts.append(f"Packets dropped here because they were not encrypted: {drops}\n")
     return parts
 

@@ -33,32 +33,30 @@ def apply_script(script: str, deadline: Deadline) -> None:
 
 def read_table(family: str, name: str, deadline: Deadline) -> Any:
     """The table as nft -j lists it, normalised; None if there is none. Raises KernelError."""
-    program = find_program("nft")
-    if not program:
-        return None
-    try:
-        listed = run_program([program, "-j", "list", "table", family, name], b"", deadline)
-    except KernelError as e:
-        if "No such file" in e.message:
-            return None
-        raise
-    return [_normal(item) for item in json.loads(listed)["nftables"] if "metainfo" not in item]
+    listed = _list_table(family, name, deadline)
+    return None if listed is None else [_normal(item) for item in listed if "metainfo" not in item]
 
 
 def count_packets(family: str, name: str, deadline: Deadline) -> int:
     """What all counters of a table's rules say; 0 if there is none. Raises KernelError."""
-    program = find_program("nft")
-    if not program:
-        return 0
-    try:
-        listed = run_program([program, "-j", "list", "table", family, name], b"", deadline)
-    except KernelError as e:
-        if "No such file" in e.message:
-            return 0
-        raise
-    rules = (item["rule"] for item in json.loads(listed)["nftables"] if "rule" in item)
+    rules = (item["rule"] for item in _list_table(family, name, deadline) or () if "rule" in item)
     counters = (one["counter"] for rule in rules for one in rule["expr"] if isinstance(one.get("counter"), dict))
     return sum(int(counter["packets"]) for counter in counters)
+
+
+def _list_table(family: str, name: str, deadline: Deadline) -> list[dict[str, Any]] | None:
+    """As nft -j lists it; None if there is none."""
+    program = find_program("nft")
+    if not program:
+        return None
+    try:
+        listed: dict[str, Any] = json.loads(run_program([program, "-j", "list", "table", family, name], b"", deadline))
+    except KernelError as e:
+        if "No such file" in e.message:
+            return None
+        raise
+    found: list[dict[str, Any]] = listed["nftables"]
+    return found
 
 
 def print_table(family: str, name: str, deadline: Deadline) -> str:

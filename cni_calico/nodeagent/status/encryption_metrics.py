@@ -56,7 +56,7 @@ def _ours(families: list[FamilyStanding], snapshot: Snapshot, drops: int | None)
         count = Counter(peer.state for peer in one.peers)
         for state in (ENCRYPTED, WAITING, PLAIN):
             peers.add_metric([str(one.family), state], count[state])
-        in_force.add_metric([str(one.family)], float(not one.failing))
+        in_force.add_metric([str(one.family)], float(not (one.failing or one.unread)))
         annotations: Mapping[str, str] = {} if snapshot.own is None else snapshot.own.metadata.annotations
         made_s = parse_rfc3339(annotations.get(MADE[one.family], ""))
         if one.key and made_s is not None:

@@ -39,7 +39,7 @@ class PeerStanding:
 
 @dataclass(frozen=True, slots=True)
 class FamilyStanding:
-    """``failing``: why it is not in force, or cannot be read now."""
+    """``failing``: why it is not in force; ``unread``: why nothing is known of the peers, as for who is not root."""
 
     family: int
     device: str
@@ -49,18 +49,20 @@ class FamilyStanding:
     key: str
     mandatory: bool
     failing: str
+    unread: str
     peers: tuple[PeerStanding, ...]
 
 
 def read_families(said: Any, nodes: Mapping[str, Node], deadline: Deadline) -> Iterator[FamilyStanding]:
     """Nothing where encryption is off. Raises DeadlineExceeded."""
     for name, one in sorted(said.items()) if isinstance(said, Mapping) else ():
-        family, failing = int(name), str(one["failing"])
+        family, failing, unread = int(name), str(one["failing"]), ""
         device: WireguardDevice | None = None
         try:
             device = read_device(one["device"], deadline)
+            failing = failing or ("" if device else f"there is no interface {one['device']}")
         except KernelError as e:
-            failing = failing or str(e)
+            unread = str(e)
         yield FamilyStanding(
             family=family,
             device=one["device"],
@@ -70,6 +72,7 @@ def read_families(said: Any, nodes: Mapping[str, Node], deadline: Deadline) -> I
             key=one["key"],
             mandatory=one["mandatory"],
             failing=failing,
+            unread=unread,
             peers=tuple(_peers(one, family, device or WireguardDevice(), nodes)),
         )
 

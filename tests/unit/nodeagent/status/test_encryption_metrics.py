@@ -104,5 +104,12 @@ def test_nothing_where_it_is_off_and_no_less_without_a_device(monkeypatch: pytes
 
     monkeypatch.setattr(peers, "read_device", gone)
     monkeypatch.setattr(peers.nft, "count_packets", lambda *_: 0)
-    found = collected({"4": tell_encryption(DESIRED, KEYS["a"], ())})
+    said = {"4": tell_encryption(DESIRED, KEYS["a"], ())}
+    found = collected(said)
     assert found["calico_encryption_in_force 4"] == 0 and found["calico_encryption_peers 4 plain"] == 1
+    (family,) = peers.read_families(said, SNAPSHOT.nodes, Deadline.after(5))
+    assert (family.failing, family.unread) == ("", "cannot read wireguard.cali")  # it may be in force all the same
+    monkeypatch.setattr(peers, "read_device", lambda name, deadline: None)
+    (family,) = peers.read_families(said, SNAPSHOT.nodes, Deadline.after(5))
+    assert (family.failing, family.unread) == ("there is no interface wireguard.cali", "")
+    assert collected(said)["calico_encryption_in_force 4"] == 0
