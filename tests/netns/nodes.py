@@ -11,13 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_ready
 from tests.deadlines import until
@@ -25,6 +26,7 @@ from tests.netns.agents import Store
 from tests.netns.namespaces import Namespace
 
 ROOT = Path(__file__).parents[2]
+_FEWEST = 20  # pings that show something
 
 
 @dataclass
@@ -206,19 +208,28 @@ def until_all_reach_all(pods: list[Pod], timeout_s: float = 30.0, *, size: int =
 
 @contextmanager
 def without_a_lost_ping(source: Pod, *targets: Pod, interval_s: float = 0.05) -> Iterator[None]:
-    """Pings all addresses of the targets during the block and checks that every one was answered."""
+    """Pings all addresses of the targets during the block, and some twenty times at least, and checks that every one
+    was answered.
+    """
     with ExitStack() as stack:
         running = []
+
+        def lines(said: IO[bytes]) -> list[str]:
+            """Without moving the place at which ping writes."""
+            return os.pread(said.fileno(), 1 << 26, 0).decode().splitlines()
+
         for address in (address for target in targets for address in target.addresses):
             argv = ["nsenter", f"--net={source.ns.path}", "ping", "-n", f"-i{interval_s}", "-W1", address]
-            ping = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+            said = stack.enter_context(tempfile.TemporaryFile())  # a pipe would be full after a thousand answers
+            ping = subprocess.Popen(argv, stdout=said)
             stack.callback(ping.wait)
             stack.callback(ping.kill)
-            running.append((address, ping))
+            running.append((address, ping, said))
         yield
-        for address, ping in running:
+        for address, ping, said in running:
+            until(lambda said=said: len(lines(said)) > _FEWEST, f"{address} answers", 30)
             ping.send_signal(signal.SIGINT)
-            said, _ = ping.communicate(timeout=10)
-            line = next(line for line in said.splitlines() if "packets transmitted" in line)
+            ping.wait(10)
+            line = next(line for line in lines(said) if "packets transmitted" in line)
             sent, received = int(line.split()[0]), int(line.split()[3])
-            assert sent > 20 and received >= sent - 1, f"{address}: {line}"  # the last one may be under way
+            assert sent >= _FEWEST and received >= sent - 1, f"{address}: {line}"  # the last one may be under way
