@@ -27,6 +27,7 @@ GENERATED = {
     "cni_calico/datastore/etcd/etcd_pb2.py",
     "cni_calico/flows/export/goldmane_pb2.py",
     "cni_calico/nodeagent/sync/felix_pb2.py",
+    "cni_calico/alp/envoy_pb2.py",
 }
 
 
@@ -847,6 +848,8 @@ def test_what_tests_share_is_defined_once() -> None:
 
 # where a name of an attribute is data, or what has the attribute is somebody else's
 REFLECTION = {
+    "alp.requests": "a message has fields for each side, by name",
+    "alp.synced": "a message has one of several fields, by name",
     "bounded": "libyaml's loader is not in every build of PyYAML",
     "ctl.command_line.arguments": "argparse's namespace",
     "ctl.command_line.completion": "shtab wants what completes an argument in an attribute of its own",

@@ -13,6 +13,10 @@ ln -s calico-install "$root/opt/cni/bin/install"
 mkdir -p "$root/usr/bin"
 for program in calico-node calicoctl calico-typha; do ln -s "/opt/cni/bin/$program" "$root/usr/bin/$program"; done
 ln -s calicoctl "$root/usr/bin/kubectl-calico"
+# the checker of requests, as manifests of upstream's name it and its probes
+ln -s /opt/cni/bin/calico-alp "$root/dikastes"
+printf '#!/bin/sh\nexec /opt/cni/bin/calico-alp ready\n' >"$root/healthz"
+chmod 755 "$root/healthz"
 # the last as in images with one program for everything
 for name in kube-controllers check-status wrapper calico; do
   ln -s /opt/cni/bin/calico-kube-controllers "$root/usr/bin/$name"

@@ -1,0 +1,16 @@
+# calico-alp: runs for months, so the garbage collector of reference cycles stays on; an ordinary exit.
+import sys
+
+from cni_calico.shortage import shortage_of
+
+try:
+    from cni_calico.alp.main import main
+
+    status = main()
+except Exception as e:  # lack of memory gets one line; everything else is a defect, and shown as one
+    lacking = shortage_of(e)
+    if not lacking:
+        raise
+    sys.stderr.write(f"calico-alp: cannot continue: this host is short of {lacking}\n")
+    status = 1
+sys.exit(status)
