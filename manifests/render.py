@@ -105,6 +105,7 @@ def render_all() -> dict[str, str]:
         "calico-typha.yaml": relays,
         "calico-typha-v3.yaml": in_native_group(relays),
         "calico-webhooks.yaml": webhooks,
+        "calico-csi.yaml": (HERE / "source" / "csi.yaml").read_text(),
         "clusternetworkpolicies.yaml": render_documents(_POLICIES_HEAD, [cluster_policies.definition()]),
     }
     monitoring = {"monitoring/podmonitor.yaml": (HERE / "monitoring" / "podmonitor.yaml").read_text()}

@@ -80,7 +80,7 @@ def test_every_variable_of_the_agent_is_one_it_reads() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("crds.yaml", "calico.yaml", "calico-etcd.yaml"),
+        *("crds.yaml", "calico.yaml", "calico-etcd.yaml", "calico-csi.yaml"),
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("crds-v3.yaml", "calico-v3.yaml")),
     ],
 )
