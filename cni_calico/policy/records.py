@@ -225,7 +225,10 @@ def _parse_types(raw: Any) -> tuple[str, ...]:
 def _http_warnings(wanted: WantedPolicy) -> tuple[str, ...]:
     if not any(rule.http for rule in wanted.rules()):
         return ()
-    return ("its http matches are ignored: the rules that have them allow by addresses and ports alone",)
+    return (
+        "its http matches are not the packet filter's: without policySyncPathPrefix, and in a pod where nobody "
+        "checks requests, the rules that have them allow by addresses and ports alone",
+    )
 
 
 def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:

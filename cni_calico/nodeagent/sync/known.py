@@ -118,6 +118,18 @@ class KnownPolicies:
         self._endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._named: dict[EndpointName, ResourceKey] = {}
         self._version = 0
+        self._asking: frozenset[EndpointName] | None = None
+
+    def asking(self) -> frozenset[EndpointName]:
+        """The endpoints to which rules that ask something of requests apply."""
+        if self._asking is None:
+            policies = {
+                name for name, one in self.policies.items() if any(rule.http for rule in one.wanted.ingress or ())
+            }
+            classes = {name for name, its in self.classes.items() if not policies.isdisjoint(its.policy_ids())}
+            found = (_name(one) for one in self._endpoints.values() if one.class_id in classes)
+            self._asking = frozenset(found)
+        return self._asking
 
     def endpoint(self, name: EndpointName) -> tuple[WantedEndpoint, WantedClass] | None:
         key = self._named.get(name)
@@ -150,6 +162,8 @@ class KnownPolicies:
     def receive(self, changes: WantedChanges) -> None:
         """These have come into force since."""
         self._version += 1
+        if changes.policies or changes.classes or changes.endpoints:
+            self._asking = None
         for name in changes.sets_removed:
             self.sets.pop(name, None)
         for name, members in changes.sets_made.items():

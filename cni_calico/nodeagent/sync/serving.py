@@ -21,7 +21,7 @@ from cni_calico.log import Log
 from cni_calico.nodeagent.sync.accounts import ClusterAccounts, TooFarBehind
 from cni_calico.nodeagent.sync.bridge import Bridge
 from cni_calico.nodeagent.sync.credentials import CredentialFiles, MountedVolume
-from cni_calico.nodeagent.sync.known import KnownPolicies
+from cni_calico.nodeagent.sync.known import EndpointName, KnownPolicies
 from cni_calico.nodeagent.sync.messages import encode_receipt, parse_report, parse_request
 from cni_calico.nodeagent.sync.sockets import VolumeSocket
 from cni_calico.nodeagent.sync.subscription import Subscription
@@ -30,10 +30,12 @@ from cni_calico.regular import make_directories
 from cni_calico.slim_grpc import load_grpc, load_grpc_aio
 
 CUT_S = 30.0  # for a message of at most 4 MiB
+UNREAD_S = 10.0
 _LOOK_S = 0.1
 _CONNECTIONS, _STREAMS = 8, 4  # of a workload, of a connection
 _EVENTS, _WINDOW_S, _PENALTY_S = 50, 1.0, 5.0  # connections and calls of a workload; what it gets for more
 _SERVICE = "felix.PolicySync"
+_SHOWN = 5
 _PEER = "unix-abstract:"
 
 
@@ -100,6 +102,7 @@ class SyncServer:
         self._handed: deque[Callable[[], object]] = deque()
         self._broken: Exception | None = None
         self._inner = ""
+        self._unread: dict[EndpointName, float] = {}  # since when
         self._aio, self._grpc = load_grpc_aio(), load_grpc()
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -222,8 +225,21 @@ class SyncServer:
             except OSError as e:
                 where = f"cannot listen in {self._prefix}/mount/{name}"
                 troubles.append(f"no policy sync for {volumes[name].endpoint[1]}: {where}: {e.strerror}")
+        troubles += self._describe_unchecked()
         self._said.say("volumes", troubles)
         self._tell("; ".join(troubles))
+
+    def _describe_unchecked(self) -> list[str]:
+        """Those without a reader for a while: one that was here before us comes again."""
+        read = {workload.volume.endpoint for workload in self._workloads.values() if workload.stream is not None}
+        asking = self._known.asking() - read if self._known.ready else frozenset()
+        now = asyncio.get_running_loop().time()
+        self._unread = {name: self._unread.get(name, now) for name in asking}
+        unread = sorted(name[1] for name, since in self._unread.items() if now - since >= UNREAD_S)
+        if not unread:
+            return []
+        shown = ", ".join(unread[:_SHOWN]) + (f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else "")
+        return [f"nobody checks requests to {shown}: no program there follows policy sync"]
 
     def _open(self, volume: MountedVolume) -> None:
         workload = _Workload(volume, VolumeSocket(self._prefix, volume.volume))

@@ -29,6 +29,7 @@ from cni_calico.policy.wanted import (
     WantedChanges,
     WantedClass,
     WantedEndpoint,
+    WantedHttp,
     WantedPolicy,
     WantedRule,
     WantedSide,
@@ -173,6 +174,22 @@ def test_a_workload_gets_what_it_needs_and_then_what_changes(served: Served, joi
     served.server.receive(WantedChanges(endpoints={KEY: None}, classes={"c-1": None}, policies={POLICY: None}))
     assert client.next()[0] == "workload_endpoint_remove"
     assert client.end() == grpc.StatusCode.OK
+
+
+def test_a_pod_whose_requests_nobody_checks_is_named(
+    served: Served, join: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "UNREAD_S", 0.0)
+    asking = WantedPolicy(POLICY, "default", (replace(RULE, http=WantedHttp(("GET",))),), None)
+    served.server.receive(WantedChanges(policies={POLICY: asking}))
+    until(lambda: "nobody checks requests to shop/web: " in "".join(served.troubles[-1:]), "it is named")
+    client = join(served.add()).join()
+    client.until_in_sync()
+    until(lambda: served.troubles[-1] == "", "it is checked")
+    client.call.cancel()
+    until(lambda: "shop/web" in served.troubles[-1], "it is not any more")
+    served.server.receive(WantedChanges(policies={POLICY: WantedPolicy(POLICY, "default", (RULE,), None)}))
+    until(lambda: served.troubles[-1] == "", "nothing is asked of requests")
 
 
 def test_an_unknown_pods_reader_waits_and_a_second_one_ends_the_first(served: Served, join: Any) -> None:
