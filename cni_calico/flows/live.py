@@ -2,6 +2,8 @@
 
 Rule: a connection is one record, however many rules decide about it and however often its first packet comes. What
 decided is in the record as soon as it is known; nothing waits for an end. Time is given, in microseconds since 1970.
+A rule decides about a connection once, within a moment: what it decides later is another connection with the same
+addresses and ports, also while the end of the one before has not been read (``flows.reuse``).
 
 Where a host endpoint and a workload decide in the same direction, the workload is asked last on the way in and first on
 the way out.
@@ -18,9 +20,13 @@ from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord, record_from
+from cni_calico.flows.reuse import ReusedKeys
 from cni_calico.kernel.netlink.ended import TrackedConnection
 
-ATTEMPT_US = 64_000_000  # a repeated first packet within that is the same attempt
+ATTEMPT_US = 64_000_000  # a repeated first packet within that is the same attempt, as long as it is denied
+_AT_ONCE_US = 1_000_000  # two first packets of a connection, and what both sides decide about it
+_LATE_US = 5_000_000  # what others have to say of the same packet: reports may be held back
+_END_LATE_US = 10_000_000
 _EARLY_US, _EARLY_MOST = 2_000_000, 10_000  # ends that arrive before what they end
 _LABEL = Struct("=4I")
 _ALL = 0xFFFFFFFF
@@ -65,7 +71,9 @@ class LiveFlows:
         self._lasting = LastingConnections(most)
         self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
+        self._reused = ReusedKeys()
         self._missing: set[bytes] = set()
+        self._read_all = 0  # when there was nothing left to read
         self._newest, self._marked, self._young = 0, _ANY, _ANY  # numbers of records
         self.allowed = self.denied = self.dropped = self.unknown = 0
 
@@ -78,8 +86,8 @@ class LiveFlows:
         for number, record in records:
             if len(found) >= self._most:
                 break
-            if not record.flags & (ENDED | DENIED):
-                found.setdefault(record.key, number)
+            if not record.flags & (ENDED | DENIED) and found.setdefault(record.key, number) != number:
+                self._end_unseen(number)
         for key, number in reversed(found.items()):
             self._follow(key, number, self._name_of(owner_of(key)))
 
@@ -111,9 +119,13 @@ class LiveFlows:
         """With a connection or an attempt that may be the same."""
         where = self._lasting.get(key)
         record = None if where is None else self._store.read(where)
-        if record is not None and where is not None and self._is_same(record, number, now):
-            if number not in record.decided:
+        repeated = record is not None and number in record.decided
+        at_once = _AT_ONCE_US if repeated else _LATE_US
+        if record is not None and where is not None and not self._is_over(record, now, at_once):
+            if not repeated:
                 self._store.update(where, _with_decision(record, number, decider, now))
+            else:
+                self._reused.note_repeat(key, number, now)
             return where
         egress = host_in = 0
         attempt = self._attempts.get(key)
@@ -138,23 +150,35 @@ class LiveFlows:
         early = self._early.pop(key, None)
         if early is not None:
             return self._store.append(_ended(made, early[0], now))
-        self._lasting.pop(key)
+        self._replace(key, now)
         made_at = self._newest = self._store.append(made)
         self._follow(key, made_at, made.source_end)
         return made_at
 
+    def _replace(self, key: bytes, now: int) -> None:
+        """A younger connection has the key: the end of the one before, if there is one, has not been read yet."""
+        where = self._lasting.pop(key)
+        if where is not None:
+            self._reused.wait_for_end(key, where, now)
+        self._reused.forget_repeats(key)
+
     def _follow(self, key: bytes, number: int, source_end: int) -> None:
-        """Whoever has a name has a share."""
+        """Whoever has a name has a share. Nothing that was missing before is this one."""
+        self._missing.discard(key)
         self.dropped += self._lasting.add(key, number, owner_of(key) if source_end else b"")
 
-    def _is_same(self, record: FlowRecord, number: int, now: int) -> bool:
-        """Whether this decision is about the same connection, not about a later one with the same ports."""
-        return number not in record.decided or now - record.last <= ATTEMPT_US
+    def _is_over(self, record: FlowRecord, now: int, most: int) -> bool:
+        """Whether a decision is too late to be about that connection, other than by our own slowness."""
+        return now - record.last > most and record.last < self._read_all - _AT_ONCE_US
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
         known = self._attempts.pop(key, None)
-        where = known[0] if known is not None else self._lasting.pop(key)
+        where = known[0] if known is not None else self._lasting.get(key)
         record = None if where is None else self._store.read(where)
+        if known is None and record is not None and self._is_over(record, now, _LATE_US):
+            self._replace(key, now)
+            record = None
+        self._lasting.pop(key)
         if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
             self.denied += 1
             where, record = None, self._new(key, now)
@@ -184,19 +208,59 @@ class LiveFlows:
 
     def end(self, connection: TrackedConnection, now: int) -> int:
         """Returns the number of the record, 0 if there is none (yet)."""
-        where = self._lasting.pop(connection.key)
+        where, record = self._take_ended(connection)
         if where is None:
-            self._early[connection.key] = connection, now
-            if len(self._early) > _EARLY_MOST:
-                del self._early[next(iter(self._early))]
+            if not self._is_reported(connection):
+                self._early[connection.key] = connection, now
+                if len(self._early) > _EARLY_MOST:
+                    del self._early[next(iter(self._early))]
             return 0
-        record = self._store.read(where)
         if record is not None:
             self._store.update(where, _ended(record, connection, now))
         return where
 
+    def _take_ended(self, connection: TrackedConnection) -> tuple[int | None, FlowRecord | None]:
+        """The oldest with that key that did not begin long before it: the ends of those were lost."""
+        key = connection.key
+        while (waiting := self._reused.take_waiting(key)) is not None:
+            record = self._store.read(waiting)
+            if record is None or not _is_younger(connection, record):
+                return waiting, record
+            self._end_unseen(waiting)
+        where = self._lasting.get(key)
+        if where is not None:
+            record = self._store.read(where)
+            if record is not None and record.began >= self._read_all and self._is_reported(connection):
+                return None, None  # it is of one before, the reports of which were lost
+            self._lasting.pop(key)
+            if record is None or not _is_younger(connection, record):
+                return where, record
+            self._end_unseen(where)
+        began = int(connection.began * 1e6)
+        repeats = self._reused.take_repeats(key, began)
+        if not repeats:
+            return None, None
+        where = self._begin(key, [(number, self._decider_of(number)) for number in repeats], 0, 0, began)
+        self._lasting.pop(key)
+        return where, self._store.read(where)
+
+    def _is_reported(self, connection: TrackedConnection) -> bool:
+        """Whether it began so early that what was reported about it has been read."""
+        return 0 < connection.began * 1e6 < self._read_all - _AT_ONCE_US
+
+    def note_all_read(self, now: int) -> None:
+        """Nothing is left that was reported before."""
+        self._read_all = now
+
+    def _end_unseen(self, where: int) -> None:
+        record = self._store.read(where)
+        if record is not None:
+            self._store.update(where, record.but(flags=record.flags | ENDED | GONE))
+
     def tidy(self, now: int) -> None:
         """Forget what can only be another connection by now."""
+        for where in self._reused.take_overdue(now - _END_LATE_US):
+            self._end_unseen(where)
         _forget_oldest(self._attempts, now - ATTEMPT_US)
         _forget_oldest(self._early, now - _EARLY_US)
 
@@ -220,11 +284,14 @@ class LiveFlows:
         key = connection.key
         where = self._lasting.get(key)
         if where is not None:
-            expected.discard(key)
             record = self._store.read(where) if where <= self._young else None
-            if record is not None:
-                self._store.update(where, _counted(record, connection, record.last))
-            return
+            expected.discard(key)
+            if record is None or not _is_younger(connection, record):
+                if record is not None:
+                    self._store.update(where, _counted(record, connection, record.last))
+                return
+            self._lasting.pop(key)  # its report was lost, and so was the end of the one before
+            self._end_unseen(where)
         egress, ingress = decided_in(connection.label)
         if (egress or ingress) and not self._lasting.is_full:
             began = int(connection.began * 1e6) or now
@@ -237,9 +304,8 @@ class LiveFlows:
         gone = expected & self._missing & self._lasting.everything()
         for key in gone:
             where = self._lasting.pop(key)
-            record = None if where is None else self._store.read(where)
-            if where is not None and record is not None:
-                self._store.update(where, record.but(flags=record.flags | ENDED | GONE))
+            if where is not None:
+                self._end_unseen(where)
         self._missing = (expected - gone) & self._lasting.everything()
 
 
@@ -247,6 +313,11 @@ def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:
     """The oldest come first."""
     for key in list(takewhile(lambda key: kept[key][1] < before, kept)):
         del kept[key]
+
+
+def _is_younger(connection: TrackedConnection, record: FlowRecord) -> bool:
+    """Whether it began when the record was there already."""
+    return connection.began * 1e6 > record.began + _AT_ONCE_US
 
 
 def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:

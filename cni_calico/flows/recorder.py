@@ -103,6 +103,7 @@ class Recorder:
                 self._server.wake_for(descriptor)
             self._opened = opened.pop_all()
         self._came = 1  # reports, and ends, of the last step
+        self._live.note_all_read(self._micros())
         self._note_absence()
         if allowed:
             self._live.resume(self._ring.newest_first())
@@ -128,6 +129,7 @@ class Recorder:
         self._came = 0
         for _ in range(_ROUNDS):
             if not self._take(new):
+                self._live.note_all_read(self._micros())
                 break
             self._server.wait(0)
         if self._comparison is not None:

@@ -47,8 +47,12 @@ def opened(most: int = 100) -> tuple[LiveFlows, Kept]:
     return LiveFlows(kept, decider, lambda address: address[-1], most), kept
 
 
-def ended(key: bytes = KEY, ended_s: float = 9.0, label: bytes = b"") -> TrackedConnection:
-    return TrackedConnection(key, bytes((10, 96, 0, 1)), 443, 5, 500, 4, 400, 1.0, ended_s, label)
+def ended(key: bytes = KEY, ended_s: float = 9.0, label: bytes = b"", began_s: float = 1.0) -> TrackedConnection:
+    return TrackedConnection(key, bytes((10, 96, 0, 1)), 443, 5, 500, 4, 400, began_s, max(ended_s, began_s), label)
+
+
+def only_flags(kept: Kept) -> list[int]:
+    return [one.flags for one in kept.records[1:] if one is not None]
 
 
 def only(kept: Kept) -> FlowRecord:
@@ -70,6 +74,94 @@ def test_both_sides_are_one_record_until_the_connection_ends() -> None:
     assert record.flags == COUNTED | ENDED and (record.began, record.last) == (1 * S, 9 * S)
     assert (live.allowed, live.denied) == (1, 0)
     assert live.decide(KEY, OUT, 20 * S, allowed=True) != where  # the same ports again
+
+
+def test_ports_that_are_used_again_before_the_end_is_read() -> None:
+    """Decisions are read before ends: the end that comes then is of the one before."""
+    live, kept = opened()
+    for began in (1, 40, 43):
+        live.note_all_read(began * S)
+        for number in (OUT, IN):
+            live.decide(KEY, number, began * S, allowed=True)
+    assert len(live) == 1 and live.allowed == 3
+    assert [live.end(ended(began_s=began), 43 * S) for began in (1.0, 40.0)] == [1, 2]
+    assert only_flags(kept) == [COUNTED | ENDED, COUNTED | ENDED, 0]
+    assert live.end(ended(began_s=43.0), 50 * S) == 3 and len(live) == 0
+    assert all(one is not None and (one.egress, one.ingress) == (OUT, IN) for one in kept.records[1:])
+
+
+def test_what_a_recorder_reads_late_is_about_the_same_connection() -> None:
+    """It was stopped for a minute after the report of the one side."""
+    live, kept = opened()
+    live.note_all_read(2 * S)
+    live.decide(KEY, OUT, 2 * S, allowed=True)
+    live.decide(KEY, IN, 62 * S, allowed=True)
+    live.decide(OTHER, OUT, 62 * S, allowed=True)
+    live.note_all_read(64 * S)
+    live.decide(OTHER, IN, 66 * S, allowed=True)  # or for a moment
+    assert [(one.egress, one.ingress) for one in kept.records[1:] if one] == [(OUT, IN), (OUT, IN)]
+
+
+def test_an_end_that_was_lost_is_not_taken_from_the_next_one() -> None:
+    live, kept = opened()
+    for began in (1, 40):
+        live.note_all_read(began * S)
+        live.decide(KEY, OUT, began * S, allowed=True)
+    assert live.end(ended(began_s=40.0), 45 * S) == 2  # the first one's never came
+    assert only_flags(kept) == [ENDED | GONE, COUNTED | ENDED]
+    for began in (50, 70):
+        live.note_all_read(began * S)
+        live.decide(KEY, OUT, began * S, allowed=True)
+    live.tidy(79 * S)
+    assert kept.records[3] is not None and not kept.records[3].flags
+    live.tidy(81 * S)
+    assert kept.records[3].flags == ENDED | GONE and len(live) == 1
+
+
+def test_an_end_of_which_no_report_came_ends_no_other_one() -> None:
+    """Its ports are used again at once, and all that was reported before has been read."""
+    live, kept = opened()
+    live.note_all_read(30 * S)
+    live.decide(KEY, OUT, 30 * S + 1, allowed=True)
+    assert live.end(ended(began_s=2.0), 30 * S + 2) == 0 and len(live) == 1
+    live.decide(OTHER, OUT, 30 * S + 3, allowed=True)
+    assert live.end(ended(OTHER, began_s=2.0), 30 * S + 4) == 0
+    assert live.end(ended(OTHER, began_s=30.0), 32 * S) == 2 and only_flags(kept) == [0, COUNTED | ENDED]
+
+
+def test_ports_that_are_used_again_at_once_are_told_by_the_second_end() -> None:
+    live, kept = opened()
+    for number in (OUT, IN, OUT, IN):  # as if its first packet came twice
+        live.decide(KEY, number, 2 * S, allowed=True)
+    assert len(kept.records) == 2 and live.allowed == 1
+    assert live.end(ended(began_s=1.9), 3 * S) == 1 and live.end(ended(began_s=1.95), 3 * S) == 2
+    assert only_flags(kept) == [COUNTED | ENDED, COUNTED | ENDED] and live.allowed == 2 and len(live) == 0
+    assert kept.records[2] is not None and (kept.records[2].egress, kept.records[2].ingress) == (OUT, IN)
+    live.decide(OTHER, OUT, 4 * S, allowed=True)
+    live.decide(OTHER, OUT, 4 * S, allowed=True)  # two first packets, one end
+    live.end(ended(OTHER, began_s=4.0), 5 * S)
+    assert live.end(ended(OTHER, began_s=6.0), 6 * S) == 0 and live.allowed == 3
+
+
+def test_what_is_denied_later_with_the_same_ports_is_another_one() -> None:
+    live, kept = opened()
+    live.decide(KEY, IN, 1 * S, allowed=True)
+    live.note_all_read(19 * S)
+    live.decide(KEY, DENY, 20 * S, allowed=False)
+    assert (live.allowed, live.denied) == (1, 1)
+    assert live.end(ended(began_s=1.0), 20 * S) == 1 and only_flags(kept) == [COUNTED | ENDED, DENIED]
+
+
+def test_a_list_finds_what_has_the_ports_of_one_that_has_ended_unseen() -> None:
+    live, kept = opened()
+    live.decide(KEY, OUT, 1 * S, allowed=True)
+    live.mark()
+    live.mark()
+    label = pack("=4I", OUT, ~OUT & 0xFFFFFFFF, 0, 0)
+    expected = live.begin_comparison()
+    live.compare(expected, ended(label=label, began_s=30.0), 60 * S)
+    live.end_comparison(expected)
+    assert only_flags(kept) == [ENDED | GONE, COUNTED] and len(live) == 1 and not expected
 
 
 def test_host_endpoints_and_workloads_in_the_same_direction() -> None:
