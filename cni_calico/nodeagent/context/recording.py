@@ -1,6 +1,7 @@
 """PURE: the parameter Flows: what is recorded of connections, with the rule that decided; and where that is exported.
 
-Rule: it is off unless somebody asks for it, and what is off costs no packet anything.
+Rule: it is off unless somebody asks for it, and what is off costs no packet anything. Who says that it is off has it
+off, whatever else is set.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from typing import Protocol
 from cni_calico.daemon.settings_table import Kind, choice, parse_seconds
 from cni_calico.model.access import parse_relay_address
 
-ENABLED, DISABLED, DENIED = "Enabled", "Disabled", "Denied"
+ENABLED, DISABLED, DENIED, AUTO = "Enabled", "Disabled", "Denied", "Auto"
 _LONGEST_S = 3600.0  # as far back as the collector goes
 _SHORTEST_KEPT_S, _LONGEST_KEPT_S = 3600, 30 * 86400
 FLOWS = (
-    choice(ENABLED, DENIED, DISABLED),
-    DISABLED,
-    "Not a parameter of upstream's. Record every new connection, or only denied ones, with the rule that decided.",
+    choice(ENABLED, DENIED, DISABLED, AUTO),
+    AUTO,
+    "Not a parameter of upstream's. Record every new connection, or only denied ones, with the rule that decided; "
+    "Auto: every one if flows are exported, else none.",
 )
 
 
@@ -66,7 +68,7 @@ LOCAL_REPORTER = (
     "Export flows to calico-node -flows too, while it runs on this node; records flows unless Flows says which.",
 )
 
-ALL, LOCAL, AUTO = "All", "Local", "Auto"
+ALL, LOCAL = "All", "Local"
 FLOW_NAMES = (
     choice(ALL, LOCAL, AUTO),
     AUTO,
@@ -92,12 +94,19 @@ class FlowSettings(Protocol):
 
 
 def exports_flows(settings: FlowSettings) -> bool:
+    return settings.flows != DISABLED and asks_for_export(settings)
+
+
+def asks_for_export(settings: FlowSettings) -> bool:
+    """Also where nothing is recorded that could be exported."""
     return bool(settings.flow_logs_server) or settings.flow_logs_local == ENABLED
 
 
 def recorded_flows(settings: FlowSettings) -> str:
-    """Of which flows there are records, as a value of Flows: what is exported is recorded."""
-    return ENABLED if settings.flows == DISABLED and exports_flows(settings) else settings.flows
+    """Of which flows there are records: Enabled, Denied, Disabled."""
+    if settings.flows != AUTO:
+        return settings.flows
+    return ENABLED if exports_flows(settings) else DISABLED
 
 
 def names_all(settings: FlowSettings) -> bool:

@@ -14,10 +14,11 @@ from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.context.recording import ENABLED, exports_flows
+from cni_calico.nodeagent.context.recording import ENABLED, asks_for_export, exports_flows
 from cni_calico.nodeagent.recording.keeper import name_of
 
 _PART = "export of flows"
+_USELESS = "flows are not exported as wanted: none are recorded, because the parameter Flows is Disabled"
 
 
 def target_of(felix: FelixSettings) -> Target | None:
@@ -54,7 +55,9 @@ class ExportTeller:
         """``endpoints``: this node's."""
         target = target_of(felix)
         data = b"" if target is None else render_export(target, sorted(map(end_of, endpoints), key=lambda end: end[0]))
+        useless = _USELESS if target is None and asks_for_export(felix) else ""
         if data == self._written:
+            self._note(useless)
             return
         try:
             if data:
@@ -63,7 +66,7 @@ class ExportTeller:
                 with suppress(FileNotFoundError):
                     os.unlink(self._path)
             self._written = data
-            self._note("")
+            self._note(useless)
         except OSError as e:
             self._note(f"flows are not exported as wanted: cannot write {self._path}: {e.strerror}")
 

@@ -105,6 +105,7 @@ def test_what_could_not_be_written_comes_later(tmp_path: Path) -> None:
         ({"Flows": "Enabled"}, False),
         ({"FlowLogsGoldmaneServer": "goldmane:7443"}, True),
         ({"FlowLogsGoldmaneServer": "goldmane:7443", "FlowsNames": "Local"}, False),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Disabled"}, False),
         ({"FlowLogsLocalReporter": "Enabled"}, False),
     ],
 )

@@ -75,13 +75,29 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert parse_export((tmp_path / "run" / EXPORT).read_bytes())[0].local
 
 
+def test_what_is_not_recorded_is_not_exported_and_that_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    teller = ExportTeller(str(tmp_path), SILENT, lambda part, why: told.append((part, why)))
+    off = settings(FlowLogsGoldmaneServer="goldmane:7443", Flows="Disabled")
+    for _ in range(2):
+        teller.use(off, [])
+    assert not (tmp_path / EXPORT).exists()
+    [(part, why)] = told
+    assert part == "export of flows" and "the parameter Flows is Disabled" in why
+    teller.use(settings(FlowLogsGoldmaneServer="goldmane:7443"), [])
+    assert told[1:] == [("export of flows", "")] and (tmp_path / EXPORT).exists()
+
+
 @pytest.mark.parametrize(
     ("given", "recorded"),
     [
         ({}, "Disabled"),
         ({"FlowLogsGoldmaneServer": "goldmane:7443"}, "Enabled"),
         ({"FlowLogsLocalReporter": "enabled"}, "Enabled"),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Auto"}, "Enabled"),
         ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Denied"}, "Denied"),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Disabled"}, "Disabled"),
+        ({"FlowLogsLocalReporter": "enabled", "Flows": "Disabled"}, "Disabled"),
         ({"FlowLogsGoldmaneServer": "none"}, "Disabled"),
     ],
 )
