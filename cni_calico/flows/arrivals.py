@@ -28,7 +28,7 @@ _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
 _MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
 _LOOKED_AT = 3  # times as many
 _SMALL = 20  # a part of them that any sender may have
-_OPEN_S = 10.0
+_OPEN_S, _DESCRIBED_EVERY_S = 10.0, 3600.0
 _TAKEN = EBUSY, EPERM  # what the kernel says of a group that another program listens to
 
 
@@ -75,7 +75,8 @@ class Arrivals:
 
     def __init__(self, clock: Callable[[], float], pair: int = 0, *, allowed: bool = True) -> None:
         self._clock = clock
-        self.malformed = 0
+        self.malformed, self._unplaced = 0, b""
+        self._described = 0, 0.0  # how many strange messages; when others may be
         self._second, self._seen = 0, Counter[str]()
         self._shares = {source: SharedSecond(_MOST[source]) for source in (ALLOWED, DENIED)}
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
@@ -110,6 +111,17 @@ class Arrivals:
         of_ends = 0 if self._ends is None else self._ends.strange
         return self.malformed + of_ends + sum(one.strange for one in self._reports.values())
 
+    def describe_strange(self) -> str:
+        """The line about them for the log, "" if nothing is new, or there was one within the hour."""
+        strange, now = self.strange, self._clock()
+        if strange == self._described[0] or now < self._described[1]:
+            return ""
+        self._described = strange, now + _DESCRIBED_EVERY_S
+        ends = () if self._ends is None else (self._ends,)
+        samples = (self._unplaced, *(one.sample for one in (*self._reports.values(), *ends)))
+        begin = next(filter(None, samples), b"").hex()
+        return f"{strange} messages of the kernel could not be understood so far; one begins: {begin}"
+
     @property
     def slow(self) -> int:
         """Reports that had to be taken apart."""
@@ -132,6 +144,7 @@ class Arrivals:
                 key = key_of(packet)
                 if key is None:
                     self.malformed += 1
+                    self._unplaced = packet
                 elif may_have(key):
                     decisions.append((allowed, key, number))
         ended = [] if self._ends is None else self._ends.take(AT_ONCE)

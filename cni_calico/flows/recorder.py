@@ -20,7 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cni_calico import directories
-from cni_calico.errors import CalicoError, KernelError
+from cni_calico.errors import KernelError
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals, in_pairs
@@ -42,7 +42,7 @@ from cni_calico.flows.selection import Selection
 from cni_calico.flows.serving import SOCKET, FlowServer
 from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
 from cni_calico.flows.totals import FlowTotals
-from cni_calico.kernel import sysctl
+from cni_calico.flows.tracking import ConnectionTracking
 from cni_calico.kernel.memory import expect_growth, give_back_memory
 from cni_calico.log import Log
 
@@ -53,7 +53,6 @@ DIRECTORY = "flows"
 RING_BYTES, DENIED_RING_BYTES = 64 << 20, 8 << 20
 _SLEEP_S, _FOLLOWED_S, _IDLE_S, _ROUNDS = 0.2, 0.02, 0.25, 200
 _NICE, _TOUCH_S = 5, 5.0
-_COUNTING = ("netfilter", "nf_conntrack_acct"), ("netfilter", "nf_conntrack_timestamp")
 
 
 class Recorder:
@@ -91,7 +90,7 @@ class Recorder:
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
-            self._counted = allowed and _prepare_kernel(log)
+            self._tracking = ConnectionTracking(log, count=allowed)
             asked = read_pair(run_dir)
             self._arrivals = opened.enter_context(closing(Arrivals(clock, asked, allowed=allowed)))
             if self._arrivals.pair != asked:
@@ -143,6 +142,9 @@ class Recorder:
         if now >= self._next_touch:
             self._next_touch = now + _TOUCH_S
             self._ring.touch()
+            self._tracking.look()
+            if strange := self._arrivals.describe_strange():
+                self._log.warning(strange)
             self._begin_export()
         if self._exporter is not None:
             self._go_on_exporting(self._exporter)
@@ -319,7 +321,8 @@ class Recorder:
             "slow": self._arrivals.slow,
             "readers": len(self._server),
             "oldest": self._oldest(),
-            "counted": self._counted,
+            "counted": self._tracking.counted and not self._tracking.trouble,
+            "without_room": self._tracking.without_room(),
             **self._judged.status(),
             "cpu_seconds": round(usage.user + usage.system, 3),
             **({} if self._exporter is None else {"export": self._exporter.status()}),
@@ -327,7 +330,7 @@ class Recorder:
             "oldest_sums": self._aggregates.oldest,
             "uncounted": self._aggregates.lost,
             "groups": self._arrivals.groups,
-            "troubles": [text for text in (ring.trouble, self._names.trouble, self._aggregates.trouble) if text],
+            "troubles": [one.trouble for one in (ring, self._names, self._aggregates, self._tracking) if one.trouble],
         }
 
     def _oldest(self) -> float | None:
@@ -347,17 +350,6 @@ class Recorder:
             "lost": lost,
             "kept": {"flows": oldest, "sums": self._aggregates.oldest},
         }
-
-
-def _prepare_kernel(log: Log) -> bool:
-    """Have packets, bytes and times counted; returns whether they are."""
-    try:
-        for name in _COUNTING:
-            sysctl.ensure(name, "1", optional=True)
-    except CalicoError as e:
-        log.warning(f"flows have no packets and bytes: {e}")
-        return False
-    return True
 
 
 def run(environ: Mapping[str, str], stopping: Callable[[], bool], log: Log) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cni_calico.flows import recorder as module
+from cni_calico.flows import tracking
 from cni_calico.flows.groups import groups_of
 from cni_calico.flows.recorder import Recorder
 from cni_calico.kernel.netlink.ended import TrackedConnection
@@ -35,6 +36,9 @@ class Arriving:
         taken = self.decisions, self.ended
         self.decisions, self.ended = [], []
         return *taken, False
+
+    def describe_strange(self) -> str:
+        return ""
 
     def descriptors(self) -> list[int]:
         return []
@@ -64,7 +68,8 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
     arriving = Arriving()
     monkeypatch.setattr(module, "Arrivals", lambda clock, pair, allowed: arriving)
     monkeypatch.setattr(module, "Comparison", NoComparison)
-    monkeypatch.setattr(module, "_prepare_kernel", lambda log: True)
+    monkeypatch.setattr(tracking.ConnectionTracking, "_switch_on", lambda self: True)
+    monkeypatch.setattr(tracking.ConnectionTracking, "look", lambda self: None)
     for name in ("_SLEEP_S", "_IDLE_S"):
         monkeypatch.setattr(module, name, 0.01)  # nothing arrives meanwhile
     return arriving

@@ -37,7 +37,8 @@ class DecisionReports(Nfnetlink):
     """Listens to a group in the opening thread's network namespace. Raises KernelError (EPERM or EBUSY: another
     program does).
 
-    ``lost``: reports that did not reach us; ``strange``: that could not be parsed.
+    ``lost``: reports that did not reach us; ``strange``: that could not be parsed; ``sample``: how the last of these
+    began.
     """
 
     def __init__(self, group: int, room: int, deadline: Deadline) -> None:
@@ -45,6 +46,7 @@ class DecisionReports(Nfnetlink):
         self.group = group
         self._force(_SO_RCVBUFFORCE, room)
         self.lost = self.strange = 0
+        self.sample = b""
         self._next = 0
         self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
         try:
@@ -86,7 +88,7 @@ class DecisionReports(Nfnetlink):
         while at <= last:
             size, kind = _SIZE_AND_KIND.unpack_from(data, at)
             if size < _MESSAGE.size or at + size > len(data):
-                self.strange += 1
+                self._note_strange(data[at:])
                 return
             if kind == _PACKET:
                 try:
@@ -97,8 +99,12 @@ class DecisionReports(Nfnetlink):
                         raise ValueError("it is not one of ours")
                     found.append((int(prefix[:-1], 16), packet))
                 except ValueError:
-                    self.strange += 1
+                    self._note_strange(data[at : at + size])
             at += size + 3 & ~3
+
+    def _note_strange(self, message: bytes) -> None:
+        self.strange += 1
+        self.sample = message[:_COPY]
 
     def _note(self, number: int) -> None:
         """Count the gap before a report."""

@@ -24,7 +24,7 @@ _DESTROYS, _SOL_NETLINK, _ADD_MEMBERSHIP = 3, 270, 1
 _SO_RCVBUFFORCE = 33
 _MESSAGE = Struct("=IHHII")
 _START = _MESSAGE.size + GENERAL_BYTES
-_DATAGRAM = 1 << 16
+_DATAGRAM, _SAMPLE_BYTES = 1 << 16, 64
 _NESTED = frozenset(((1,), (1, 1), (1, 2), (2,), (2, 1), (2, 2), (9,), (10,), (20,)))
 # paths of attributes: the addresses of both families, as the original direction and the reply have them; protocol,
 # ports; packets and bytes of both directions; times; label; ICMP's identifier, type and code, ICMPv6's
@@ -59,13 +59,14 @@ class TrackedConnection(NamedTuple):
 
 class EndedConnections(Nfnetlink):
     """Listens in the opening thread's network namespace. ``overrun``: how often some were lost, nobody knows how many;
-    ``strange``: what could not be parsed. Raises KernelError.
+    ``strange``: what could not be parsed; ``sample``: how the last of these began. Raises KernelError.
     """
 
     def __init__(self, room: int) -> None:
         super().__init__()
         self._force(_SO_RCVBUFFORCE, room)
         self.overrun = self.strange = 0
+        self.sample = b""
         self._layouts = Layouts(_START, _WANTED, _NESTED)
         try:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _DESTROYS)
@@ -93,6 +94,7 @@ class EndedConnections(Nfnetlink):
                     found.append(_parse(data, self._layouts))
                 except ValueError:
                     self.strange += 1
+                    self.sample = data[:_SAMPLE_BYTES]
         return found
 
 

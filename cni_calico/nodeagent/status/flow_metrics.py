@@ -71,6 +71,11 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
     for source, count in said["lost"].items():
         lost.add_metric([source], count)
     yield lost
+    text = "What connection tracking had no room for: packets dropped, connections forgotten early."
+    full = CounterMetricFamily("calico_flows_conntrack_full", text, labels=["result"])
+    for result, count in zip(("dropped", "forgotten"), said["without_room"], strict=True):
+        full.add_metric([result], count)
+    yield full
     for name, text, what in _GAUGES:
         yield GaugeMetricFamily(name, text, value=said[what])
     now = time.time()

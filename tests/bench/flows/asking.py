@@ -14,13 +14,14 @@ from unittest.mock import patch
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows import recorder as module
+from cni_calico.flows import tracking
 from cni_calico.flows.client import ask
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.records import COUNTED, ENDED, FlowRecord
 from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.memory import resident_bytes
 from cni_calico.log import SILENT
-from tests.unit.flows.test_recorder import Arriving, NoComparison
+from tests.fakes.stepped_recorder import Arriving, NoComparison
 
 LAST_HOUR = 3500.0
 
@@ -50,9 +51,9 @@ def main() -> None:
     }
     with (
         tempfile.TemporaryDirectory() as root,
-        patch.object(module, "Arrivals", lambda clock: Arriving()),
+        patch.object(module, "Arrivals", lambda *_, **__: Arriving()),
         patch.object(module, "Comparison", NoComparison),
-        patch.object(module, "_prepare_kernel", lambda log: True),
+        patch.object(tracking.ConnectionTracking, "_switch_on", lambda self: True),
     ):
         recorder, ended = module.Recorder(root, root, SILENT), threading.Event()
         print(f"{fill(recorder._ring, now)} connections, {resident_bytes() >> 20} MiB resident")

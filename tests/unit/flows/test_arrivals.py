@@ -25,6 +25,7 @@ class Flood:
     """A group whose datagrams have so many packets; what is lost is told by the test."""
 
     strange = slow = 0
+    sample = b""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.lost, self.at, self.told = sizes, 0, 0, 0
@@ -125,3 +126,21 @@ def test_a_flood_costs_no_other_sender_a_record() -> None:
         assert sum(senders.values()) == looked_at and flooding < 2000  # all of theirs
         lost = {loss.source: (loss.why, loss.count) for loss in arrivals.new_losses(100.0)}
         assert lost[ALLOWED] == (RATE, looked_at * (IN_DATAGRAM - 1) - flooding)
+
+
+def test_what_is_not_understood_is_described_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[Flood] = []
+    monkeypatch.setattr(module, "DecisionReports", lambda *_: groups.append(Flood([1])) or groups[-1])
+    monkeypatch.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
+    now = 7.0
+    arrivals = Arrivals(lambda: now)
+    assert arrivals.describe_strange() == ""
+    groups[1].strange, groups[1].sample = 1, b"\x01\xff"
+    assert arrivals.describe_strange() == "1 messages of the kernel could not be understood so far; one begins: 01ff"
+    groups[0].strange, groups[0].sample = 3, b"\x02"
+    now = 3606.0
+    assert arrivals.describe_strange() == ""
+    now = 3607.0
+    assert arrivals.describe_strange().startswith("4 messages") and arrivals.describe_strange() == ""
+    now = 9000.0
+    assert arrivals.describe_strange() == ""  # nothing new

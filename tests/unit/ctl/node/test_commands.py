@@ -97,9 +97,19 @@ def test_an_agent_that_fell_silent_does_not_run():
 
 
 def test_status_of_the_export_of_flows():
-    said = {"allowed": 7, "denied": 1, "oldest": None, "lost": {}, "disagreed": 0, "troubles": []}
+    said = {
+        "allowed": 7,
+        "denied": 1,
+        "oldest": None,
+        "lost": {},
+        "disagreed": 0,
+        "troubles": [],
+        "without_room": [0, 0],
+    }
     begin = "7 allowed and 1 denied recorded, lost: nothing"
     assert describe_recorder(said) == begin
+    full = "; conntrack's table was full: 3 packets dropped, 4 connections forgotten early"
+    assert describe_recorder({**said, "without_room": [3, 4]}) == begin + full
     assert describe_recorder({**said, "export": {"server": "", "local": True}}) == begin
     export = {"server": "goldmane:7443", "plain": False, "connected": True, "trouble": "", "received": 9, "queue": 2}
     figures = "9 acknowledged, 2 waiting, 0 lost"

@@ -15,7 +15,7 @@ from cni_calico.nodeagent.status.flow_metrics import collect_flows
 SAID: dict[str, Any] = {
     **{"allowed": 7, "denied": 2, "live": 3, "unfollowed": 0, "unknown": 0, "malformed": 0, "slow": 1, "readers": 1},
     **{"lost": {"nflog-allowed": 5}, "cpu_seconds": 1.5, "store_bytes": 4096, "uncounted": 4, "oldest_sums": None},
-    **{"disagreed": 0, "agreed": 9, "unjudged": 6},
+    **{"disagreed": 0, "agreed": 9, "unjudged": 6, "without_room": [8, 10]},
 }
 
 
@@ -42,6 +42,8 @@ def test_what_the_recorder_says(tmp_path: Path) -> None:
     assert found["calico_flows_connections_totaldenied"] == 2 and found["calico_flows_lost_totalnflog-allowed"] == 5
     assert found["calico_flows_store_bytes"] == 4096 and found["calico_flows_uncounted_total"] == 4
     assert found["calico_flows_unjudged_total"] == 6
+    assert found["calico_flows_conntrack_full_totaldropped"] == 8
+    assert found["calico_flows_conntrack_full_totalforgotten"] == 10
     assert found["calico_flows_ring_seconds"] >= 60 and found["calico_flows_sums_seconds"] == 0
 
 
