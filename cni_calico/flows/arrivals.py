@@ -101,6 +101,11 @@ class Arrivals:
         return [one.fileno() for one in (*self._reports.values(), *ends)]
 
     @property
+    def is_behind(self) -> bool:
+        """Whether reports wait for the next second."""
+        return bool(self._held_back)
+
+    @property
     def overrun(self) -> int:
         """How often ends of connections were lost."""
         return 0 if self._ends is None else self._ends.overrun

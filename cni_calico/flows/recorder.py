@@ -128,7 +128,8 @@ class Recorder:
         self._came = 0
         for _ in range(_ROUNDS):
             if not self._take(new):
-                self._live.note_all_read(self._micros())
+                if not self._arrivals.is_behind:
+                    self._live.note_all_read(self._micros())
                 break
             self._server.wait(0)
         if self._comparison is not None:

@@ -27,6 +27,7 @@ class Arriving:
 
     overrun = strange = slow = pair = 0
     groups = groups_of(0)
+    is_behind = False
 
     def __init__(self) -> None:
         self.decisions: list[tuple[bool, bytes, int]] = []
