@@ -30,7 +30,7 @@ from cni_calico.docker.documents import (
 from cni_calico.docker.former import addresses_of, find_former, owe_address, owe_endpoint
 from cni_calico.docker.links import is_attached
 from cni_calico.docker.pools import read_pools
-from cni_calico.docker.removal import handle_of, now_or_later, release_held, take_down
+from cni_calico.docker.removal import handle_of, now_or_later, owe, release_held, take_down
 from cni_calico.docker.state import HeldAddress
 from cni_calico.errors import CalicoError, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import AssignRequest
@@ -199,7 +199,7 @@ class AddressDriver:
         with Host() as kernel:
             is_alive = not endpoint.owed and is_attached(kernel, endpoint.id, deadline)
         if not is_alive:
-            host.state.endpoints.change(endpoint.id, owed=True)
+            owe(host, endpoint)
             take_down(host, endpoint.id, deadline)
 
     def _give_back(self, held: HeldAddress) -> None:

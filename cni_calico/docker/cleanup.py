@@ -20,7 +20,7 @@ from cni_calico.docker.former import addresses_of, former_endpoints, owe_endpoin
 from cni_calico.docker.identify import identify, learn_network, rename
 from cni_calico.docker.links import ensure_gateway, is_attached
 from cni_calico.docker.pools import overlaps, read_pools
-from cni_calico.docker.removal import release_held, take_down
+from cni_calico.docker.removal import owe, release_held, take_down
 from cni_calico.docker.state import JOINED, DockerEndpoint
 from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.plugin.network.host import Host
@@ -142,10 +142,7 @@ class DockerCleanup:
         for endpoint in [each for each in host.state.endpoints.all() if not each.owed]:
             if self._is_over(endpoint, members.get(endpoint.network)):
                 host.log.warning(f"endpoint {endpoint.id[:12]} is removed: Docker does not have it any more")
-                host.state.endpoints.change(endpoint.id, owed=True)
-                for address in endpoint.addresses:
-                    if (held := host.state.holding(address)) is not None:
-                        host.state.addresses.change(held.id, owed=True)
+                owe(host, endpoint)
                 take_down(host, endpoint.id, Deadline.after(_STEP_S))
             elif endpoint.known:
                 self._compare_name(endpoint, members.get(endpoint.network, NetworkMembers()))

@@ -14,6 +14,7 @@ from cni_calico.docker.context import DockerHost, call_deadline
 from cni_calico.docker.former import release_former
 from cni_calico.docker.links import remove_link
 from cni_calico.docker.records import remove_record
+from cni_calico.docker.state import DockerEndpoint
 from cni_calico.errors import CalicoError
 from cni_calico.model.identity import LIBNETWORK
 from cni_calico.plugin.network.host import Host
@@ -30,6 +31,14 @@ def leave(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
     with Host() as kernel:
         remove_link(kernel, endpoint, deadline, former=found is not None and found.former)
     host.gate.forget(endpoint)
+
+
+def owe(host: DockerHost, endpoint: DockerEndpoint) -> None:
+    """It is over, and so are its addresses, which Docker does not release any more. Raises KernelError."""
+    for address in endpoint.addresses:
+        if (held := host.state.holding(address)) is not None:
+            host.state.addresses.change(held.id, owed=True)
+    host.state.endpoints.change(endpoint.id, owed=True)
 
 
 def take_down(host: DockerHost, endpoint: str, deadline: Deadline) -> None:

@@ -14,14 +14,18 @@ pytestmark = [pytest.mark.netns, pytest.mark.docker]
 OURS = {"AddressSpace": "CalicoGlobalAddressSpace", "Pool": "0.0.0.0/0"}
 
 
+def ask_for(box: Machine, address: str = "") -> dict[str, Any]:
+    fields = {"PoolID": "CalicoPoolIPv4", "Address": address, "Options": None}
+    return box.ask("calico-ipam", "IpamDriver.RequestAddress", **fields)
+
+
 def lone_address(box: Machine) -> str:
-    answer = box.ask("calico-ipam", "IpamDriver.RequestAddress", PoolID="CalicoPoolIPv4", Address="", Options=None)
-    return str(answer["Address"])
+    return str(ask_for(box)["Address"])
 
 
-def lone_endpoint(box: Machine, network: str, endpoint: str) -> None:
+def lone_endpoint(box: Machine, network: str, endpoint: str, address: str = "") -> None:
     """Of a container that Docker has never had."""
-    interface: dict[str, Any] = {"Address": lone_address(box), "AddressIPv6": "", "MacAddress": ""}
+    interface: dict[str, Any] = {"Address": address or lone_address(box), "AddressIPv6": "", "MacAddress": ""}
     ids = {"NetworkID": network, "EndpointID": endpoint}
     made = box.ask("calico", "NetworkDriver.CreateEndpoint", **ids, Interface=interface, Options={})
     assert made["Interface"]["MacAddress"]
@@ -51,6 +55,25 @@ def test_what_docker_does_not_know_is_removed_and_what_it_knows_stays(box: Machi
     until(lambda: len(box.files("endpoints")) == len(box.files("addresses")) == len(box.veths()) == 1, "of everything")
     assert box.files("endpoints")[0]["id"] == web["EndpointID"]
     until(lambda: len(box.files("networks")) == 1, "and of networks")
+
+
+def test_an_address_of_a_dead_endpoint_is_taken_over_and_one_of_a_living_one_is_not(box: Machine) -> None:
+    """Docker's API does not serve, so nobody has found out yet which is dead. A young one may be on its way."""
+    box.network("web", "--subnet", "10.65.0.0/24")
+    lives = box.run("lives", "web", "--ip", "10.65.0.77")
+    web = box.inspect("lives")["NetworkSettings"]["Networks"]["web"]["NetworkID"]
+    lone_endpoint(box, web, "d" * 64, str(ask_for(box, "10.65.0.88")["Address"]))
+    assert "10.65.0.88" in ask_for(box, "10.65.0.88")["Error"], "it is young"
+    box.kill_docker()
+    box.end("driver")
+    box.age("endpoints", "addresses")
+    box.start_driver()
+    assert lives in ask_for(box, lives)["Error"] and len(box.veths()) == 2
+    assert ask_for(box, "10.65.0.88") == {"Address": "10.65.0.88/32", "Data": {}}
+    (left,) = box.files("endpoints")
+    assert left["addresses"] == [lives] and len(box.veths()) == 1 and len(box.handles()) == 2
+    box.ask("calico-ipam", "IpamDriver.ReleaseAddress", PoolID="CalicoPoolIPv4", Address="10.65.0.88")
+    assert {held["address"] for held in box.files("addresses")} == {lives}
 
 
 def named_address(box: Machine, name: str) -> str:
