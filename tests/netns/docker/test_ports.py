@@ -151,3 +151,32 @@ def test_a_published_port_is_reached_from_everywhere_that_policies_allow(box: Ma
     assert "calico-published" not in {item["table"]["name"] for item in tables if "table" in item}
     box.docker("rm", "-f", "client")
     box.docker("network", "rm", "aa")
+
+
+def test_a_policy_before_translation_sees_the_hosts_port(box: Machine) -> None:
+    """And by the client's address; one of the container's sees the container's port."""
+    box.network("web")
+    box.run("server", "web", "-p", "8080:80", command=LISTEN)
+
+    def before_translation(port: int) -> None:
+        deny = {"action": "Deny", "protocol": "TCP", "destination": {"ports": [port]}}
+        spec = {"preDNAT": True, "applyOnForward": True, "types": ["Ingress"], "selector": "place == 'outside'"}
+        box.lab.put("GlobalNetworkPolicy", "outside", {**spec, "order": 1, "ingress": [deny, {"action": "Allow"}]})
+
+    with outside(box) as other:
+        profiles = ["projectcalico-default-allow"]
+        spec = {"node": NODE, "interfaceName": "lan", "profiles": profiles}
+        box.lab.put("HostEndpoint", "lan", spec, place="outside")
+        before_translation(80)
+        box.lab.start()
+        box.lab.until_in_force()
+        until(lambda: knock(other, HOST, 8080), "the container's port is nothing to it")
+        before_translation(8080)
+        until(lambda: not knock(other, HOST, 8080), "the host's port is")
+        assert knock(box.lab.host, "127.0.0.1", 8080), "which this host does not come by"
+        before_translation(80)
+        until(lambda: knock(other, HOST, 8080), "allowed again")
+        allow_from(box, "203.0.113.0/24")
+        until(lambda: not knock(other, HOST, 8080), "and then the container's policy decides, by its port")
+    for kind, name in (("HostEndpoint", "lan"), ("GlobalNetworkPolicy", "outside"), ("GlobalNetworkPolicy", "allow")):
+        box.lab.remove(kind, name)
