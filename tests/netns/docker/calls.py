@@ -27,7 +27,7 @@ BEHIND = "/run/docker/behind"  # the driver's sockets
 Call = tuple[str, Any]
 _REPLACED = {
     r"[0-9a-f]{64}": "{:064x}",
-    r"[\w/]*/netns/[0-9a-f]{12}": "/run/docker/netns/{:012x}",
+    r"[\w/.-]*/netns/[0-9a-f]{12}": "/run/docker/netns/{:012x}",
     r"10\.65\.0\.\d+(?=/32|\")": "10.65.0.{}",
     r"fd00:65::[0-9a-f:]+": "fd00:65::{:x}",
     r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}": "02:00:00:00:00:{:02x}",
@@ -115,7 +115,7 @@ def record(box: Machine) -> dict[str, list[Call]]:
     row("start again", lambda: docker("start", "first"))
     row("stop", lambda: docker("stop", "-t", "0", "first"))
     row("remove", lambda: docker("rm", "first"))
-    ends = ("run", "--rm", "--init=false", "--network", "zwei", IMAGE, "true")
+    ends = ("run", "--rm", "--name", "brief", "--init=false", "--network", "zwei", IMAGE, "true")
     row("run until it exits, two families", lambda: docker(*ends), last="IpamDriver.ReleaseAddress")
     publish = ("-p", "8080:80", "-p", "9000-9001:9000-9001/udp", "-p", "127.0.0.1:70:7", "-p", "7", "--expose", "5")
     again = ("--restart", "always", "--label", "a=b")
