@@ -59,6 +59,17 @@ def open_datastore(
     )
 
 
+def connect_soon(store: Datastore) -> None:
+    """Begin to connect where that takes time: what comes next does not wait for it. To be called before there are other
+    threads, so that no more of the client library is loaded than is used.
+    """
+    if store.kind == "etcdv3":
+        from cni_calico.datastore.etcd.store import EtcdStore
+
+        if isinstance(store, EtcdStore):
+            store.cluster.connect_soon()
+
+
 def reader(reach: Callable[[str], str] | None) -> Callable[[str], bytes]:
     """A function that reads a kubeconfig and the files that it names."""
     from cni_calico.datastore.kubernetes.login import read_file

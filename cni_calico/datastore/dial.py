@@ -124,3 +124,15 @@ def connect(
             failure = e
     _slow.pop((os.getpid(), host, port), None)
     raise failure
+
+
+def connect_unix(path: str, deadline: Deadline) -> socket.socket:
+    """A socket that is connected to a local one. Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        made.settimeout(max(0.001, deadline.remaining_s()))
+        made.connect(path)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -1,4 +1,4 @@
-"""HTTP/1.1 to one server over TCP or TLS: a pool of connections, whole answers and streams, every wait limited.
+"""HTTP/1.1 to one server, over TCP, TLS or a Unix socket: pooled connections, whole answers, streams, limited waits.
 
 Rule: this file knows HTTP and nothing about Kubernetes. For every failure it says whether the request can have reached
 the server (``Lost``) or not (``NotSent``), because a write may be repeated only in the second case.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ssl import SSLContext
 from typing import Any
 
-from cni_calico.datastore.dial import connect
+from cni_calico.datastore.dial import connect, connect_unix
 from cni_calico.deadline import Deadline
 
 CONNECT_TIMEOUT_S = 4.0
@@ -40,13 +40,14 @@ class Lost(HTTPFailure):
 
 
 class Server:
-    """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT.
+    """Where requests go. ``tls`` None: plain HTTP. ``proxy``: (host, port) of an HTTP proxy that can CONNECT. ``path``:
+    of a Unix socket, in the place of host and port.
 
     ``peer``: a common name and a URI; the server's certificate must have one of them. ("", ""): it must have the host's
     name.
     """
 
-    __slots__ = ("base", "host", "peer", "port", "proxy", "proxy_authorization", "server_name", "tls")
+    __slots__ = ("base", "host", "path", "peer", "port", "proxy", "proxy_authorization", "server_name", "tls")
 
     def __init__(
         self,
@@ -59,8 +60,10 @@ class Server:
         peer: tuple[str, str] = ("", ""),
         proxy: tuple[str, int] | None = None,
         proxy_authorization: str = "",
+        path: str = "",
     ) -> None:
         self.host = host
+        self.path = path
         self.port = port
         self.base = base
         self.tls = tls
@@ -341,6 +344,8 @@ def _left(deadline: Deadline) -> float:
 
 def _connect(server: Server, deadline: Deadline) -> tuple[socket.socket, Callable[[], int]]:
     """The socket, and how many bytes of what it has received wait decrypted."""
+    if server.path:
+        return connect_unix(server.path, deadline.sooner(CONNECT_TIMEOUT_S)), lambda: 0
     host, port = server.proxy or (server.host, server.port)
     raw = connect(host, port, deadline, timeout_s=CONNECT_TIMEOUT_S)
     limit = deadline.sooner(CONNECT_TIMEOUT_S)

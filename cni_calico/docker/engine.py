@@ -7,14 +7,13 @@ stream of its events is open. Paths have no version: dockerd refuses those older
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from cni_calico.datastore.http import Connection, ConnectionPool, HTTPFailure, Server, render_head
 from cni_calico.deadline import Deadline
 from cni_calico.errors import TryAgain
 from cni_calico.log import Log
@@ -23,24 +22,15 @@ ANSWER_BYTES = 16 << 20
 EVENTS = "/events?filters=" + quote(json.dumps({"type": ["container"], "event": ["rename"]}))
 _RECONNECT_S, _EVENT_BYTES = 1.0, 1 << 20
 _QUIET_S = 3600.0  # an open stream has nothing to say for hours
-
-
-class _EngineConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("docker", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+_IDLE = 4  # connections
 
 
 class DockerEngine:
     """``path``: the socket. ``opened`` is called when the API has begun to serve, ``renamed`` with a container's ID."""
 
     def __init__(self, path: str, log: Log) -> None:
-        self._path, self._log = path, log
+        self._server, self._log = Server("docker", 80, path=path), log
+        self._connections = ConnectionPool(self._server, limit=_IDLE)
         self._open = threading.Event()
         self.opened: Callable[[], None] = _nothing
         self.renamed: Callable[[str], None] = _nothing
@@ -54,50 +44,66 @@ class DockerEngine:
         """The answer to a GET, decoded; None for 404. Raises TryAgain."""
         if not self.is_open:
             raise TryAgain("cannot ask Docker: its API does not serve yet")
+        deadline.require("ask Docker")
         try:
-            connection = _EngineConnection(self._path, deadline.require("ask Docker"))
+            connection = self._connections.borrow(deadline)
             try:
-                connection.request("GET", path)
-                response = connection.getresponse()
-                body = response.read(ANSWER_BYTES + 1)
-            finally:
+                status, headers = self._get(connection, path, deadline)
+                body = connection.read_body(status, headers, deadline, ANSWER_BYTES)
+            except BaseException:
                 connection.close()
-            if response.status == 404:
+                raise
+            self._connections.give_back(connection)
+            if status == 404:
                 return None
-            if response.status != 200 or len(body) > ANSWER_BYTES:
-                raise TryAgain(f"cannot ask Docker: GET {path} was answered with status {response.status}")
+            if status != 200:
+                raise TryAgain(f"cannot ask Docker: GET {path} was answered with status {status}")
             return json.loads(body)
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as e:
+        except (HTTPFailure, ValueError, RecursionError) as e:
             raise TryAgain(f"cannot ask Docker: {e or type(e).__name__}") from e
+
+    def _get(self, connection: Connection, path: str, deadline: Deadline) -> tuple[int, Mapping[str, str]]:
+        connection.send(render_head(self._server, "GET", path, {}, 0), b"", deadline)
+        return connection.read_head(deadline)
 
     def follow(self, stopping: threading.Event) -> None:
         """Keep the stream of events open, until ``stopping``."""
         while not stopping.is_set():
             try:
                 self._follow_once(stopping)
-            except (OSError, http.client.HTTPException, ValueError) as e:
+            except (HTTPFailure, ValueError, RecursionError) as e:
                 self._log.debug(f"Docker's events: {e or type(e).__name__}")
             finally:
                 self._open.clear()
             stopping.wait(_RECONNECT_S)
 
     def _follow_once(self, stopping: threading.Event) -> None:
-        connection = _EngineConnection(self._path, _QUIET_S)
+        connection = Connection(self._server, _quiet())
         try:
-            connection.request("GET", EVENTS)
-            response = connection.getresponse()  # dockerd answers when every container that starts with it is up
-            if response.status != 200:
-                raise ValueError(f"status {response.status}")
+            # dockerd answers when every container that starts with it is up
+            status, _ = self._get(connection, EVENTS, _quiet())
+            if status != 200:
+                raise ValueError(f"status {status}")
             self._open.set()
             self.opened()
-            while not stopping.is_set():
-                line = response.readline(_EVENT_BYTES)
-                if not line:
+            rest = b""
+            for data in connection.chunks(_quiet, None):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in filter(bytes.strip, lines):
+                    self._tell(json.loads(line))
+                if stopping.is_set() or len(rest) > _EVENT_BYTES:
                     return
-                actor = json.loads(line).get("Actor") or {}
-                self.renamed(str(actor.get("ID", "")))
         finally:
             connection.close()
+
+    def _tell(self, event: Any) -> None:
+        actor = event.get("Actor") if isinstance(event, dict) else None
+        if isinstance(actor, dict):
+            self.renamed(str(actor.get("ID", "")))
+
+
+def _quiet() -> Deadline:
+    return Deadline.after(_QUIET_S)
 
 
 def _nothing(*_: object) -> None:

@@ -17,6 +17,7 @@ from cni_calico.cni.netconf import parse_datastore
 from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.notify import READY, STOPPING, tell_systemd
 from cni_calico.daemon.stopping import Stopping
+from cni_calico.datastore.connect import connect_soon
 from cni_calico.directories import nodename_file
 from cni_calico.docker.addresses import AddressDriver
 from cni_calico.docker.cleanup import DockerCleanup
@@ -30,7 +31,7 @@ from cni_calico.docker.repair import TableRepair
 from cni_calico.docker.serving import DockerCall, DriverServer, open_listener
 from cni_calico.docker.settings import parse_docker_settings, read_docker_node
 from cni_calico.docker.state import DockerState
-from cni_calico.errors import InvalidConfig
+from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import LEVELS, Log, wants_json
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.identity.boot import read_boot_id
@@ -120,7 +121,7 @@ class DockerProcess:
         )
         self._cleanup = DockerCleanup(self.host)
         self.host.wake = self._cleanup.wake
-        self._gate.opened = lambda endpoint: self.host.state.endpoints.change(endpoint, waits=False)
+        self._gate.opened = self._note_opened
         self._engine.opened, self._engine.renamed = self._cleanup.docker_serves, self._cleanup.renamed
         self._failed = False
 
@@ -136,6 +137,7 @@ class DockerProcess:
             for name in (NETWORK_SOCKET, IPAM_SOCKET)
         }
         self.host.state.read()
+        connect_soon(self.host.datastore.store)
         addresses = AddressDriver(self.host)  # it reads what another boot has left
         self._cleanup.begin()
         calls = {
@@ -161,6 +163,12 @@ class DockerProcess:
             if name not in adopted:
                 _unlink(f"{directory}/{name}.sock")
         return 1 if self._failed else 0
+
+    def _note_opened(self, endpoint: str) -> None:
+        try:
+            self.host.state.endpoints.change(endpoint, waits=False)
+        except CalicoError as e:  # it is open; after a restart it is closed until that is found out again
+            self.log.error(f"endpoint {endpoint[:12]}: {e}")
 
     def _start(self, name: str, work: Callable[[threading.Event], None]) -> None:
         guarded_thread(name, lambda: work(self._stopping), self.log, self._fail).start()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from cni_calico.cni.fields import JsonFields
 from cni_calico.cni.netconf import parse_datastore
 from cni_calico.daemon.said import Said
-from cni_calico.datastore.connect import open_datastore
+from cni_calico.datastore.connect import connect_soon, open_datastore
 from cni_calico.datastore.interface import Datastore
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 from cni_calico.datastore.kubernetes.store import KubernetesStore
@@ -89,7 +89,7 @@ def open_context(
         config=config,
     )
     if running:
-        _connect_soon(context.store)
+        connect_soon(context.store)
         context.relayed = open_relayed(context, felix)
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)
@@ -97,15 +97,6 @@ def open_context(
         return Opened(context, node, wrong, environ)
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
     return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong, environ)
-
-
-def _connect_soon(store: Datastore) -> None:
-    """What comes next does not wait for the connection."""
-    if store.kind == "etcdv3":
-        from cni_calico.datastore.etcd.store import EtcdStore
-
-        if isinstance(store, EtcdStore):
-            store.cluster.connect_soon()
 
 
 def open_relayed(context: Context, felix: FelixSettings) -> RelayedStore | None:
