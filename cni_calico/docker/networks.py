@@ -164,9 +164,9 @@ class NetworkDriver:
             hop = next((hop for hop in range(1, HOPS + 1) if hop not in taken), 0)
             if not hop:
                 raise InvalidConfig(f"cannot connect the container: it has {HOPS} networks of Calico already")
-            placed = replace(endpoint, hop=hop)
-            host.state.endpoints.put(placed)
-        return placed
+            placed = {"step": endpoint.step, "sandbox": endpoint.sandbox, "waits": endpoint.waits, "hop": hop}
+            host.state.endpoints.change(endpoint.id, **placed)
+        return replace(endpoint, hop=hop)
 
     def _set_up(self, endpoint: DockerEndpoint, addresses: list[Address], deadline: Deadline) -> bool:
         """Make link, record and routes; whether the record has been written: not for a container that nobody knows,
@@ -249,7 +249,7 @@ class NetworkDriver:
                 raise InvalidConfig(f"cannot publish {asked[0]}: there is no endpoint {id[:12]}")
             forwards = host.ports.bind(id, asked, [ip_address(address) for address in endpoint.addresses])
             try:
-                host.state.endpoints.put(replace(endpoint, ports=list(map(render_forward, forwards))))
+                host.state.endpoints.change(id, ports=list(map(render_forward, forwards)))
                 host.ports.apply(deadline)
                 write_ports(host, id, forwards, deadline)
             except CalicoError:

@@ -20,6 +20,7 @@ from cni_calico.model.documents.fields import brief
 
 DIRECTORY = "docker"  # in the state directory
 FORMAT = 1
+_TURNS = 64  # entries of one kind that are written at once
 MADE, JOINED = "made", "joined"  # steps of an endpoint
 
 
@@ -84,12 +85,15 @@ Shelved = TypeVar("Shelved", DockerNetwork, HeldAddress, DockerEndpoint)
 
 
 class Shelf(Generic[Shelved]):
-    """The files of one kind, and what is in them. Safe with threads; changes of one entry are for its lock's holder."""
+    """The files of one kind, and what is in them. Safe with threads: changes of one entry take turns, and none of them
+    brings back what another one has changed or removed.
+    """
 
     def __init__(self, files: Files, directory: str, kind: type[Shelved], log: Log) -> None:
         self._files, self._directory, self._log = files, directory, log
         self._kind: type[Shelved] = kind
         self._guard = threading.Lock()
+        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
         self._entries: dict[str, Shelved] = {}
         self.unreadable: tuple[str, ...] = ()
 
@@ -134,6 +138,28 @@ class Shelf(Generic[Shelved]):
 
     def put(self, entry: Shelved, *, durable: bool = False) -> None:
         """Raises KernelError. ``durable``: it is to survive a crash of the machine, too."""
+        with self._turn(entry.id):
+            self._write(entry, durable)
+
+    def change(self, id: str, **changed: Any) -> None:
+        """Change an entry, if it is there. Raises KernelError."""
+        with self._turn(id):
+            entry = self.get(id)
+            if entry is not None:
+                self._write(replace(entry, **changed))
+
+    def remove(self, id: str) -> None:
+        """Absent is success. Raises KernelError."""
+        path = self._path(id)
+        with self._turn(id):
+            try:
+                self._files.remove(path)
+            except OSError as e:
+                raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
+            with self._guard:
+                self._entries.pop(id, None)
+
+    def _write(self, entry: Shelved, durable: bool = False) -> None:
         data = json.dumps({"format": FORMAT, **asdict(entry)}, separators=(",", ":")).encode()
         path = self._path(entry.id)
         try:
@@ -143,21 +169,8 @@ class Shelf(Generic[Shelved]):
         with self._guard:
             self._entries[entry.id] = entry
 
-    def change(self, id: str, **changed: Any) -> None:
-        """Change an entry, if it is there. Raises KernelError."""
-        entry = self.get(id)
-        if entry is not None:
-            self.put(replace(entry, **changed))
-
-    def remove(self, id: str) -> None:
-        """Absent is success. Raises KernelError."""
-        path = self._path(id)
-        try:
-            self._files.remove(path)
-        except OSError as e:
-            raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
-        with self._guard:
-            self._entries.pop(id, None)
+    def _turn(self, id: str) -> threading.Lock:
+        return self._turns[hash(id) % len(self._turns)]
 
     def _path(self, id: str) -> str:
         return f"{self._directory}/{id}.json"

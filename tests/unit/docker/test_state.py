@@ -60,6 +60,28 @@ def test_a_file_under_another_name_is_not_used(tmp_path: Path) -> None:
     assert [held.id for held in opened(tmp_path).addresses.all()] == [NAME]
 
 
+def test_changes_of_one_entry_take_turns(tmp_path: Path) -> None:
+    """Whoever says that an interface is open does not undo what a call has written meanwhile, or fail it."""
+    state, failed, both = opened(tmp_path), list[Exception](), threading.Barrier(2)
+    state.endpoints.put(DockerEndpoint(NAME, "net", "boot", 1.5))
+
+    def act(name: str) -> None:
+        both.wait()
+        try:
+            for number in range(300):
+                state.endpoints.change(NAME, **{name: [str(number)]})
+        except Exception as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=act, args=(name,)) for name in ("ports", "left_out")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = opened(tmp_path).endpoints.get(NAME)
+    assert not failed and found is not None and found.ports == found.left_out == ["299"]
+
+
 def test_one_name_s_lock_is_another_name_s_not() -> None:
     locks, inside = EntryLocks(), threading.Event()
     with locks.hold("a", Deadline.after(60)):
