@@ -19,14 +19,15 @@ from cni_calico.model.keys import Key
 Change = Callable[[Versioned | None], Document | None]
 
 
-def update(store: Datastore, key: Key, change: Change, deadline: Deadline) -> Versioned | None:
-    """Change a record as ``change`` says; returns it as stored (None: absent).
+def update(store: Datastore, key: Key, change: Change, deadline: Deadline, *, is_new: bool = False) -> Versioned | None:
+    """Change a record as ``change`` says; returns it as stored (None: absent). ``is_new``: it is most likely absent, so
+    it is not read before it is written.
 
     ``change(current)`` returns the document to store, None to remove the record, or the very object ``current.value``
     to leave it unchanged. An exception from it ends the loop. Raises DatastoreError, DeadlineExceeded; OutcomeUnknown
     when an answer was lost and the record could not be read again.
     """
-    current = store.get(key, deadline)
+    current = None if is_new else store.get(key, deadline)
     lost = False
     while True:
         wanted = change(current)

@@ -6,13 +6,14 @@ address: removing one would remove the container's route to it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from errno import EEXIST, EHOSTUNREACH, ENETUNREACH
 from ipaddress import IPv4Network, IPv6Address, ip_address
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.documents import host_name, peer_name
-from cni_calico.errors import LinkConflict
+from cni_calico.errors import CalicoError, LinkConflict
 from cni_calico.kernel import sysctl
 from cni_calico.kernel.netlink import addresses as kernel_addresses
 from cni_calico.kernel.netlink import links, routes
@@ -25,6 +26,7 @@ from cni_calico.plugin.network import host_routes
 from cni_calico.plugin.network.host import Host, read_link
 from cni_calico.plugin.network.plan import host_sysctls
 
+_LOOK_S = 0.001
 GATEWAY_NETWORK = IPv4Network(f"{names.GATEWAY_V4}/24", strict=False)  # every network of a container has one of it
 
 
@@ -98,9 +100,41 @@ def remove_link(host: Host, endpoint: str, deadline: Deadline, *, former: bool =
     """
     link = read_link(host.rtnl, host_name(endpoint), deadline)
     if link is not None and (is_own(link, endpoint) or (former and not link.alias)):
-        outcome = host.rtnl.submit((links.delete_link(link.ifindex, link.name),), deadline)[0]
-        if outcome.error is not None and read_link(host.rtnl, link.ifindex, deadline) is not None:
-            raise outcome.error
+        _Removal(link, deadline).run(host)
+
+
+class _Removal:
+    """The kernel answers some ten milliseconds after the link is gone for everybody; nobody waits for that."""
+
+    def __init__(self, link: Link, deadline: Deadline) -> None:
+        self._link, self._deadline = link, deadline
+        self._ended = threading.Event()
+        self._error: CalicoError | None = None
+
+    def run(self, host: Host) -> None:
+        """Raises KernelError, DeadlineExceeded."""
+        try:
+            threading.Thread(target=self._remove, name="remove-link", daemon=True).start()
+        except RuntimeError:  # short of threads
+            self._remove()
+        while not self._ended.wait(_LOOK_S):
+            if self._is_gone(host):
+                return
+        if self._error is not None and not self._is_gone(host):
+            raise self._error
+
+    def _is_gone(self, host: Host) -> bool:
+        return read_link(host.rtnl, self._link.ifindex, self._deadline) is None
+
+    def _remove(self) -> None:
+        try:
+            with Host() as own:
+                request = links.delete_link(self._link.ifindex, self._link.name)
+                self._error = own.rtnl.submit((request,), self._deadline)[0].error
+        except CalicoError as e:
+            self._error = e
+        finally:
+            self._ended.set()
 
 
 def is_attached(host: Host, endpoint: str, deadline: Deadline) -> bool:

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 
 from cni_calico.cni.netconf import MEMBERS
 from cni_calico.datastore.cas import update
-from cni_calico.datastore.interface import Document, Versioned
+from cni_calico.datastore.interface import Document, Versioned, Write
 from cni_calico.deadline import Deadline
 from cni_calico.docker.containers import DockerContainer
 from cni_calico.docker.context import DockerHost
@@ -156,13 +156,15 @@ def ensure_record(
             return encode(planned)
         return encode(with_identity(decode_endpoint(key, current.value), planned))
 
-    update(host.datastore.store, key, change, deadline)
+    update(host.datastore.store, key, change, deadline, is_new=not endpoint.container)
     return labels.left_out
 
 
 def remove_record(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
-    """Remove an endpoint's record; absent is success. Raises DatastoreError, DeadlineExceeded."""
-    update(host.datastore.store, endpoint_key(host.node, endpoint), lambda current: None, deadline)
+    """Remove an endpoint's record, whose name is nobody else's; absent is success. Raises DatastoreError,
+    DeadlineExceeded.
+    """
+    host.datastore.store.commit((Write.remove(endpoint_key(host.node, endpoint)),), deadline)
 
 
 def write_ports(host: DockerHost, endpoint: str, forwards: Sequence[PortForward], deadline: Deadline) -> None:

@@ -73,6 +73,16 @@ def test_a_conflict_costs_no_read() -> None:
     assert store.round_trips.by_operation == {"get": 2, "commit": 4}
 
 
+def test_a_new_record_costs_no_read() -> None:
+    """And one that is there after all is changed, not replaced."""
+    store = MemoryStore()
+    update(store, KEY, holding("me"), SOON, is_new=True)
+    assert store.round_trips.by_operation == {"commit": 1}
+    update(store, KEY, holding("you"), SOON, is_new=True)
+    assert stored(store) == {"holders": ["me", "you"]}
+    assert store.round_trips.by_operation == {"get": 1, "commit": 3}, "the one that was asked for here"
+
+
 @pytest.mark.parametrize("step", ["lost", "vanish"])
 @pytest.mark.parametrize("before", [None, {"n": 1}])
 @pytest.mark.parametrize("wanted", [None, {"n": (2, 3)}])
