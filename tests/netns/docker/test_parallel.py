@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.deadlines import until
-from tests.netns.docker.machine import IMAGE, Machine
+from tests.netns.docker.machine import IMAGE, OLDEST, Machine
 from tests.netns.docker.test_driver import deny, start_agent, waiting
 
 pytestmark = [pytest.mark.netns, pytest.mark.docker, pytest.mark.slow, pytest.mark.takes(200)]
@@ -48,4 +48,7 @@ def test_two_hundred_starts(box: Machine) -> None:
     for first in range(0, COUNT, 50):
         box.docker("rm", "-f", *names[first : first + 50], timeout_s=600)
     until(box.is_clean, "nothing is left")
-    until(lambda: not box.docker("network", "rm", "web", check=False).returncode, "Docker has no endpoint, either")
+    if box.release == OLDEST:  # it miscounts a network's endpoints when many end at once, until it starts again
+        box.end("dockerd")
+        box.start_docker()
+    box.docker("network", "rm", "web")
