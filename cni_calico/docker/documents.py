@@ -44,7 +44,7 @@ _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 
 class MalformedRequest(InvalidConfig):
-    """A body that no dockerd sends on purpose."""
+    """What no dockerd asks on purpose: a body that is none, or of an endpoint that it has not made."""
 
 
 class RequestFields:

@@ -20,6 +20,7 @@ from cni_calico.docker.documents import (
     HOPS,
     NETWORK_CAPABILITIES,
     NO_GATEWAY_NEEDED,
+    MalformedRequest,
     RequestFields,
     next_hops,
     parse_endpoint,
@@ -117,7 +118,7 @@ class NetworkDriver:
         with host.locks.hold(id, call_deadline()):
             endpoint = host.state.endpoints.get(id)
             if endpoint is None or endpoint.owed:
-                raise InvalidConfig(f"cannot connect the container: there is no endpoint {id[:12]}")
+                raise MalformedRequest(f"cannot connect the container: there is no endpoint {id[:12]}")
             addresses = [ip_address(address) for address in endpoint.addresses]
             waits = host.gate.is_due()
             endpoint = self._place(replace(endpoint, step=JOINED, sandbox=sandbox, waits=waits))
@@ -246,7 +247,7 @@ class NetworkDriver:
         with host.locks.hold(id, deadline):
             endpoint = host.state.endpoints.get(id)
             if endpoint is None or endpoint.owed:
-                raise InvalidConfig(f"cannot publish {asked[0]}: there is no endpoint {id[:12]}")
+                raise MalformedRequest(f"cannot publish {asked[0]}: there is no endpoint {id[:12]}")
             forwards = host.ports.bind(id, asked, [ip_address(address) for address in endpoint.addresses])
             try:
                 host.state.endpoints.change(id, ports=list(map(render_forward, forwards)))

@@ -132,23 +132,59 @@ def test_a_datastore_that_is_not_ready(box: Machine) -> None:
     until(box.is_clean, "nothing is left")
 
 
+def answer_to(box: Machine, request: bytes, name: str = "calico") -> bytes:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(box.plugins / f"{name}.sock"))
+        client.sendall(request)
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def post(call: str, body: bytes) -> bytes:
+    return b"POST /%s HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (call.encode(), len(body), body)
+
+
+JOIN, PROGRAM = "NetworkDriver.Join", "NetworkDriver.ProgramExternalConnectivity"
+UNKNOWN = b'"NetworkID": "%s", "EndpointID": "%s"' % (b"a" * 64, b"b" * 64)
+PORT = b'{"com.docker.network.portmap": [{"Proto": 6, "Port": 80}]}'
+
+
 def test_malformed_requests(box: Machine) -> None:
-    """On sockets that are root's alone."""
+    """On sockets that are root's alone. The first is what dockerd repeats after a crash of the driver."""
     asked = {
-        b"POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 0\r\n\r\n": b"400",
-        b"POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 2\r\n\r\n[]": b"400",
-        b'POST /NetworkDriver.Join HTTP/1.1\r\nContent-Length: 24\r\n\r\n{"EndpointID": "../../x"}': b"400",
-        b"POST /NetworkDriver.Fly HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}": b"404",
-        b"GET /NetworkDriver.Join HTTP/1.1\r\n\r\n": b"405",
-        b"POST /NetworkDriver.Leave HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n": b"413",
-        b'POST /NetworkDriver.Leave HTTP/1.1\r\nContent-Length: 20\r\n\r\n{"EndpointID": "ab"}': b"200",
-        b"hello\r\n\r\n": b"400",
+        post(JOIN, b""): 400,
+        post(JOIN, b"[]"): 400,
+        post(JOIN, b"{"): 400,
+        post(JOIN, b"[" * 100_000): 400,
+        post(JOIN, b'{"EndpointID": "../../x"}'): 400,
+        post(JOIN, b'{"EndpointID": 7}'): 400,
+        post(JOIN, b"{%s}" % UNKNOWN): 400,
+        post(PROGRAM, b'{%s, "Options": %s}' % (UNKNOWN, PORT)): 400,
+        post(PROGRAM, b'{%s, "Options": {"com.docker.network.portmap": [{"Port": "80"}]}}' % UNKNOWN): 400,
+        post("NetworkDriver.CreateEndpoint", b'{%s, "Interface": "eth0"}' % UNKNOWN): 400,
+        post("NetworkDriver.Fly", b"{}"): 404,
+        b"GET /NetworkDriver.Join HTTP/1.1\r\n\r\n": 405,
+        b"POST /NetworkDriver.Leave HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n": 413,
+        b"hello\r\n\r\n": 400,
     }
     for request, status in asked.items():
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(box.plugins / "calico.sock"))
-            client.sendall(request)
-            answer = b"".join(iter(lambda: client.recv(4096), b""))
-        assert answer.startswith(b"HTTP/1.1 " + status) and b"Traceback" not in answer, request
+        answer = answer_to(box, request)
+        assert answer.startswith(b"HTTP/1.1 %d " % status) and b'{"Err": "' in answer, (request[:200], answer)
+        assert b"Traceback" not in answer
+    for body in (b"", b'{"PoolID": 7}', b'{"PoolID": "CalicoPoolIPv4", "Address": "x"}', b"{}"):
+        answer = answer_to(box, post("IpamDriver.RequestAddress", body), "calico-ipam")
+        assert answer.startswith(b"HTTP/1.1 400 ") and b'"Error": "' in answer, (body, answer)
     for name in ("calico", "calico-ipam"):
         assert stat.S_IMODE((box.plugins / f"{name}.sock").stat().st_mode) == 0o600
+    assert box.is_clean()
+
+
+def test_what_is_unknown_or_gone_is_not_missed(box: Machine) -> None:
+    """Docker never repeats what ends something, so that it is gone already is a success."""
+    for call in ("Leave", "DeleteEndpoint", "RevokeExternalConnectivity"):
+        request = post(f"NetworkDriver.{call}", b"{%s}" % UNKNOWN)
+        assert answer_to(box, request).endswith(b"\r\n\r\n{}"), call
+    assert box.ask("calico", "NetworkDriver.DeleteNetwork", NetworkID="a" * 64) == {}
+    assert box.ask("calico-ipam", "IpamDriver.ReleasePool", PoolID="gone") == {}
+    for address in ("10.65.0.9", "169.254.1.1", "192.0.2.1", ""):
+        assert box.ask("calico-ipam", "IpamDriver.ReleaseAddress", PoolID="CalicoPoolIPv4", Address=address) == {}
+    until(box.is_clean, "and nothing is owed for ever")

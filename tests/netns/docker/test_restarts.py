@@ -74,6 +74,8 @@ def test_no_driver_when_containers_are_removed(box: Machine) -> None:
     box.end("driver", signal.SIGKILL)
     box.docker("rm", "-f", "gone")
     assert len(box.veths()) == 2, "what nobody was told to remove"
+    refused = box.refused("run", "--name", "late", "--network", "web", "box", "true")
+    assert "calico-ipam" in refused, "a start is refused, after 15 s, and says who is missing"
     box.age("endpoints", "addresses")
     box.start_driver()
     until(lambda: set(box.records()) == {"stays"} and len(box.handles()) == len(box.veths()) == 1, "one is left")
