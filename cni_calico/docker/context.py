@@ -46,5 +46,12 @@ class DockerHost:
 CALL_S = 4.5  # dockerd waits for an answer for ever, and people for five seconds
 
 
+START_S = 20.0  # of what is left once a container has an address: on a busy host a late start is better than none
+
+
 def call_deadline() -> Deadline:
     return Deadline.after(CALL_S)
+
+
+def start_deadline() -> Deadline:
+    return Deadline.after(START_S)

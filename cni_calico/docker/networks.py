@@ -15,7 +15,7 @@ from typing import Any
 
 from cni_calico.backoff import Backoff
 from cni_calico.deadline import Deadline
-from cni_calico.docker.context import DockerHost, call_deadline
+from cni_calico.docker.context import DockerHost, call_deadline, start_deadline
 from cni_calico.docker.documents import (
     HOPS,
     NETWORK_CAPABILITIES,
@@ -122,7 +122,7 @@ class NetworkDriver:
             addresses = [ip_address(address) for address in endpoint.addresses]
             waits = host.gate.is_due()
             endpoint = self._place(replace(endpoint, step=JOINED, sandbox=sandbox, waits=waits))
-            deadline = call_deadline()
+            deadline = start_deadline()
             try:
                 is_recorded = self._set_up(endpoint, addresses, deadline)
             except CalicoError:
@@ -243,7 +243,7 @@ class NetworkDriver:
         host, id, asked = self._host, fields.id("EndpointID"), parse_ports(fields)
         if not asked:
             return {}
-        deadline = call_deadline()
+        deadline = start_deadline()
         with host.locks.hold(id, deadline):
             endpoint = host.state.endpoints.get(id)
             if endpoint is None or endpoint.owed:
