@@ -83,7 +83,7 @@ class NetworkDriver:
                 asked.id, asked.network, host.boot, host.now(), [str(address) for address in asked.addresses], mac,
                 dict(asked.labels),
             )  # fmt: skip
-            host.state.endpoints.put(endpoint, durable=True)
+            host.state.endpoints.put(endpoint)  # after a power failure its record is enough to find it (former.py)
         return {"Interface": {} if asked.mac else {"MacAddress": mac}}
 
     def _require_free(self, endpoint: str, address: Address) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
 from cni_calico.deadline import Deadline
@@ -160,7 +160,7 @@ class Shelf(Generic[Shelved]):
                 self._entries.pop(id, None)
 
     def _write(self, entry: Shelved, durable: bool = False) -> None:
-        data = json.dumps({"format": FORMAT, **asdict(entry)}, separators=(",", ":")).encode()
+        data = json.dumps({"format": FORMAT, **_document(entry)}, separators=(",", ":")).encode()
         path = self._path(entry.id)
         try:
             self._files.write_atomic(path, data, 0o600, durable=durable)
@@ -180,7 +180,7 @@ def _parse(kind: type[Shelved], document: Any) -> Shelved:
     """Raises ValueError."""
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ValueError("its format is unknown")
-    shapes = {name: _SHAPES[type(value)] for name, value in asdict(_SAMPLES[kind]).items()}
+    shapes = {name: _SHAPES[type(value)] for name, value in _document(_SAMPLES[kind]).items()}
     for name, value in document.items():
         if name not in shapes or not shapes[name](value):
             raise ValueError(f"{brief(name)} is wrong")
@@ -188,6 +188,11 @@ def _parse(kind: type[Shelved], document: Any) -> Shelved:
         return kind(**document)
     except TypeError as e:
         raise ValueError("a field is missing") from e
+
+
+def _document(entry: Any) -> dict[str, Any]:
+    """Without ``asdict``'s copies, which take longer than writing the file."""
+    return {each.name: getattr(entry, each.name) for each in fields(entry)}
 
 
 def _is_text(value: Any) -> bool:
