@@ -863,6 +863,7 @@ REFLECTION = {
     "datastore.kubernetes.login": "PyYAML's errors may have no place",
     "datastore.local.file": "SQLite's errors may have no code",
     "flows.database": "the same",
+    "docker.state": "an entry's file has its fields, one by one: asdict copies each value",
     "expanded": "it is what dataclasses and named tuples are made of",
     "install.main": "sys.frozen, of the frozen executable",
     "kernel.child": "ValueError has no errno",

@@ -100,10 +100,10 @@ def remove_link(host: Host, endpoint: str, deadline: Deadline, *, former: bool =
     """
     link = read_link(host.rtnl, host_name(endpoint), deadline)
     if link is not None and (is_own(link, endpoint) or (former and not link.alias)):
-        _Removal(link, deadline).run(host)
+        _VethRemoval(link, deadline).run(host)
 
 
-class _Removal:
+class _VethRemoval:
     """The kernel answers some ten milliseconds after the link is gone for everybody; nobody waits for that."""
 
     def __init__(self, link: Link, deadline: Deadline) -> None:

@@ -26,7 +26,7 @@ def whole(body: bytes, status: bytes = b"200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
-class Answering:
+class ApiServer:
     """A server: what it sends for each path, on connections that stay open; ``connections`` counts them."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Answering:
 
 
 @contextmanager
-def following(server: Answering, path: Path) -> Iterator[tuple[DockerEngine, list[str]]]:
+def following(server: ApiServer, path: Path) -> Iterator[tuple[DockerEngine, list[str]]]:
     """An engine whose stream of events is open, and the containers that it says have another name."""
     engine, renamed, stopping = DockerEngine(str(path), SILENT), list[str](), threading.Event()
     engine.renamed = renamed.append
@@ -90,7 +90,7 @@ def test_nothing_is_asked_before_the_stream_is_open(path: Path) -> None:
 
 
 def test_answers(path: Path) -> None:
-    server = Answering(path)
+    server = ApiServer(path)
     server.answers |= {
         "/whole": whole(b'{"a": 1}'),
         "/chunks": CHUNKED + chunk(b'{"a"') + chunk(b": 2}") + chunk(b""),
@@ -106,7 +106,7 @@ def test_answers(path: Path) -> None:
     "answer", [whole(b"{"), whole(b"{}", b"500 Oh"), b"hello\r\n\r\n", CHUNKED + b"x\r\n", whole(b"[" * 100_000)]
 )
 def test_what_is_no_answer(path: Path, answer: bytes) -> None:
-    server = Answering(path)
+    server = ApiServer(path)
     server.answers |= {"/bad": answer, "/good": whole(b"1")}
     with following(server, path) as (engine, _):
         with pytest.raises(TryAgain, match="cannot ask Docker"):
@@ -115,7 +115,7 @@ def test_what_is_no_answer(path: Path, answer: bytes) -> None:
 
 
 def test_events_come_in_any_pieces(path: Path) -> None:
-    server = Answering(path)
+    server = ApiServer(path)
     with following(server, path) as (_, renamed):
         line = b'{"Actor": {"ID": "%s"}}\n'
         sent = line % b"one" + b"\n" + line % b"two" + b"3\n" + b'{"Actor": 7}\n' + line % b"three"
@@ -125,7 +125,7 @@ def test_events_come_in_any_pieces(path: Path) -> None:
 
 
 def test_a_stream_that_ends_closes_the_door_until_the_next_one(path: Path) -> None:
-    server = Answering(path)
+    server = ApiServer(path)
     with following(server, path) as (engine, renamed):
         opened = threading.Event()
         engine.opened = opened.set
