@@ -660,6 +660,7 @@ OF_SEVERAL_MODULES = {
     "nodeagent/context/test_relay_choice": "which relay the settings name",
     "nodeagent/test_units": "the systemd units",
     "plugin/test_imports": "what a call imports",
+    "nodeagent/policing/feed/test_put_aside": "texts that are read late, from the watch to the round",
     "policy/test_machine": "any order of events",
     "policy/test_scenarios": "small clusters",
     "policy/test_vectors": "upstream's records",

@@ -185,7 +185,8 @@ class Cache(Generic[CachedRecord]):
     def _follow_watch(self) -> None:
         """Follow one watch until it is cancelled. Raises CalicoError."""
         assert self._known.revision is not None
-        with self._store.watch(self.listing, self._known.revision) as watch:
+        watched = self._store.watch(self.listing, self._known.revision, unread_from=self._kept.unread_from)
+        with watched as watch:
             with self._changed:
                 self._watch = watch
             while not self._stopped.is_set():

@@ -53,6 +53,14 @@ def decode_document(raw: bytes) -> dict[str, Any]:
     return document
 
 
+def read_document(key: Key, raw: bytes) -> dict[str, Any]:
+    """As decode_document. Raises CorruptRecord."""
+    try:
+        return decode_document(raw)
+    except ValueError as e:
+        raise corrupt_record(key, e) from e
+
+
 def corrupt_record(key: Key, why: object) -> CorruptRecord:
     """The error for a record that cannot be read."""
     return CorruptRecord(f"cannot read {etcd_path(key)}: {why}")

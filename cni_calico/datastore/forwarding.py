@@ -66,8 +66,8 @@ class ForwardingStore:
     def commit(self, writes: Sequence[Write], deadline: Deadline) -> Committed:
         return self.store.commit(writes, deadline)
 
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self.store.watch(listing, revision)
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> Watch:
+        return self.store.watch(listing, revision, unread_from=unread_from)
 
     def close(self) -> None:
         """Does nothing: the store belongs to its opener."""

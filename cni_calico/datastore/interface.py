@@ -236,8 +236,10 @@ class Datastore(Protocol):
     def commit_each(self) -> CommitEach | None:
         """Commits each write separately, several at a time; None on a store whose commits have room for many."""
 
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        """Changes after ``revision``."""
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> Watch:
+        """Changes after ``revision``. Documents whose text has ``unread_from`` bytes or more may come as
+        UnreadDocument (unread.py); without it there are none.
+        """
 
     def close(self) -> None: ...
 

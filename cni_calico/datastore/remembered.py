@@ -37,10 +37,11 @@ class Kept(Generic[CachedRecord]):
     ``decode(versioned)`` makes a CachedRecord or raises CorruptRecord; it may be called for records of a list that
     fails later, which must do no harm. Without ``keep_documents`` only the decoded records are kept (``get`` then
     returns empty documents, with revisions that only have their order). ``same(before, after)``: a record that was
-    written again like this is no change.
+    written again like this is no change. ``unread_from``: as for Datastore.watch; such a document reaches ``decode``
+    unread.
     """
 
-    __slots__ = ("decode", "keep_documents", "listing", "same")
+    __slots__ = ("decode", "keep_documents", "listing", "same", "unread_from")
 
     def __init__(
         self,
@@ -48,11 +49,13 @@ class Kept(Generic[CachedRecord]):
         decode: Callable[[Versioned], CachedRecord],
         keep_documents: bool = True,
         same: Callable[[CachedRecord, CachedRecord], bool] | None = None,
+        unread_from: int | None = None,
     ) -> None:
         self.listing = listing
         self.decode = decode
         self.keep_documents = keep_documents
         self.same = same
+        self.unread_from = unread_from
 
     def read(self, versioned: Versioned) -> CachedRecord | CorruptRecord:
         try:

@@ -58,8 +58,9 @@ class TracedStore(ForwardingStore):
         named = ", ".join(f"{write.op} {etcd_path(write.key)}" for write in writes)
         return self._timed(f"commit {named}", lambda: self.store.commit(writes, deadline))
 
-    def watch(self, listing: ListKey, revision: Revision) -> Watch:
-        return self._timed(f"watch {_named(listing)}", lambda: self.store.watch(listing, revision))
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> Watch:
+        doing = f"watch {_named(listing)}"
+        return self._timed(doing, lambda: self.store.watch(listing, revision, unread_from=unread_from))
 
     def _timed(self, what: str, ask: Callable[[], TracedAnswer]) -> TracedAnswer:
         started = time.monotonic()

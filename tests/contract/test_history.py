@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.datastore.interface import CommitConflict, Datastore, Event, Versioned, Write
+from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.deadline import Deadline
-from cni_calico.model.keys import EverythingList, HandleList, Key
+from cni_calico.model.keys import EverythingList, HandleList, Key, ResourceList
 from tests.contract.backends import KEYS, Backend, Space, document, number
 
 ONE, TWO, THREE = KEYS[:3]
@@ -199,3 +200,27 @@ def test_lists_at_a_revision_that_is_not_there(backend: Backend, store: Datastor
     now = store.list(EverythingList(), soon).revision
     with pytest.raises(Compacted):
         store.list(EverythingList(), soon, revision=now + 1000)
+
+
+def test_large_documents_come_unread_and_in_their_order(store: Datastore, soon: Deadline) -> None:
+    """They say what they would say otherwise; what is small, and a removal, has nothing to be read."""
+    first, second = KEYS[5], KEYS[6]
+    long, short = ([f"10.{n >> 8}.{n & 255}.0/24" for n in range(count)] for count in (2000, 3))
+
+    def networks(key: Key, nets: list[str]) -> Write:
+        value = document(key, 1)
+        return Write.put(key, {**value, "spec": {**value["spec"], "nets": nets}})
+
+    writes = [networks(first, long), networks(second, short), networks(first, long[1:]), Write.remove(first)]
+    listing = ResourceList("GlobalNetworkSet")
+    revision = store.list(listing, soon).revision
+    with store.watch(listing, revision) as whole, store.watch(listing, revision, unread_from=10_000) as watch:
+        for write in writes:
+            store.commit([write], soon)
+        expected, seen = ([event for _ in writes for event in one.next(20)] for one in (whole, watch))
+    assert [type(event.value) is UnreadDocument for event in seen] == [True, False, True, False]
+    read = [one.value.read() if isinstance(one.value, UnreadDocument) else one.value for one in seen]
+    assert read == [one.value for one in expected] and seen[3].value is None
+    assert all(one.value.size >= 10_000 for one in seen if isinstance(one.value, UnreadDocument))
+    about = [[(one.key, one.revision, one.uid) for one in some] for some in (seen, expected)]
+    assert about[0] == about[1] and not any(isinstance(one.value, UnreadDocument) for one in expected)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from cni_calico.datastore.encoding import corrupt_record, decode_document, plan_commit, record_path
+from cni_calico.datastore.encoding import corrupt_record, decode_document, plan_commit, read_document, record_path
 from cni_calico.datastore.interface import (
     WHOLE,
     CommitConflict,
@@ -32,6 +32,7 @@ from cni_calico.datastore.interface import (
     Versioned,
     Write,
 )
+from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.deadline import Deadline
 from cni_calico.errors import Compacted, CorruptRecord, DatastoreUnavailable, OutcomeUnknown
 from cni_calico.model.keys import Key, ListKey, covers, etcd_path, etcd_prefix, parse_path
@@ -138,8 +139,8 @@ class MemoryStore:
             raise OutcomeUnknown("cannot write: scripted, the answer was lost")
         return committed
 
-    def watch(self, listing: ListKey, revision: Revision) -> MemoryWatch:
-        return MemoryWatch(self, listing, int(revision))
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> MemoryWatch:
+        return MemoryWatch(self, listing, int(revision), unread_from)
 
     def close(self) -> None:
         with self._changed:
@@ -192,8 +193,9 @@ class MemoryStore:
 
 
 class MemoryWatch:
-    def __init__(self, store: MemoryStore, listing: ListKey, revision: int) -> None:
+    def __init__(self, store: MemoryStore, listing: ListKey, revision: int, unread_from: int | None) -> None:
         self._store = store
+        self._unread_from = unread_from
         self._listing = listing
         self._revision = revision
         self._cancelled = False
@@ -245,6 +247,8 @@ class MemoryWatch:
         return first, [self._event(key, raw, first) for revision, key, raw in found if revision == first]
 
     def _event(self, key: Key, raw: bytes | None, revision: int) -> Event:
+        if raw is not None and self._unread_from is not None and len(raw) >= self._unread_from:
+            return Event(key, UnreadDocument(len(raw), lambda: read_document(key, raw)), revision)
         try:
             return Event(key, None if raw is None else decode_document(raw), revision)
         except ValueError as e:

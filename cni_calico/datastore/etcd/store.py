@@ -15,10 +15,9 @@ from typing import Any
 from cni_calico import faults
 from cni_calico.datastore.encoding import (
     WRITING,
-    corrupt_record,
-    decode_document,
     plan_commit,
     prefix_end,
+    read_document,
     record_path,
 )
 from cni_calico.datastore.etcd.cluster import EtcdCluster
@@ -60,10 +59,7 @@ def _ignore_corrupt(key: Key, why: str) -> None:
 
 def _versioned(key: Key, stored: Any) -> Versioned:
     """Raises CorruptRecord."""
-    try:
-        return Versioned(key, decode_document(stored.value), stored.mod_revision)
-    except ValueError as e:
-        raise corrupt_record(key, e) from e
+    return Versioned(key, read_document(key, stored.value), stored.mod_revision)
 
 
 @contextmanager
@@ -219,10 +215,10 @@ class EtcdStore:
     def _bases(self, writes: Sequence[Write], puts: Indexes, deadline: Deadline) -> Sequence[Versioned | None]:
         return self.get_many([writes[i].key for i in puts], deadline) if puts else ()
 
-    def watch(self, listing: ListKey, revision: Revision) -> EtcdWatch:
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> EtcdWatch:
         from cni_calico.datastore.etcd.watch import EtcdWatch
 
-        return EtcdWatch(self._cluster, listing, int(revision), self.corrupt)
+        return EtcdWatch(self._cluster, listing, int(revision), self.corrupt, unread_from)
 
     def close(self) -> None:
         self._cluster.close()

@@ -11,15 +11,17 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from cni_calico.datastore.encoding import decode_document, prefix_end
+from cni_calico.datastore.encoding import decode_document, prefix_end, read_document
 from cni_calico.datastore.etcd.cluster import EtcdCluster
 from cni_calico.datastore.etcd.errors import COMPACTED, DENIED, ELSEWHERE, LOGIN, LOST, error_for
 from cni_calico.datastore.etcd.link import CallFailed, EtcdLink, stream_failure
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.interface import Document, Event
+from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, Compacted, DatastoreUnavailable, InternalError
 from cni_calico.model.keys import Key, ListKey, covers, etcd_prefix, parse_path
@@ -39,12 +41,17 @@ class EtcdWatch:
     """A Watch (see interface.py) on an etcd cluster."""
 
     def __init__(
-        self, cluster: EtcdCluster, listing: ListKey, revision: int, corrupt: Callable[[Key, str], None]
+        self,
+        cluster: EtcdCluster,
+        listing: ListKey,
+        revision: int,
+        corrupt: Callable[[Key, str], None],
+        unread_from: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._listing = listing
         self._revision = revision
-        self._corrupt = corrupt
+        self._corrupt, self._unread_from = corrupt, unread_from
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._batches: deque[tuple[int, list[Event]]] = deque()  # with their size as received
@@ -212,8 +219,11 @@ class EtcdWatch:
             return None
         value: Document | None = None
         if raw.type == pb.Event.PUT:
+            text = raw.kv.value
+            if self._unread_from is not None and len(text) >= self._unread_from:
+                return Event(key, UnreadDocument(len(text), partial(read_document, key, text)), raw.kv.mod_revision)
             try:
-                value = decode_document(raw.kv.value)
+                value = decode_document(text)
             except ValueError as e:
                 self._corrupt(key, str(e))  # as in a list: a record that cannot be read is treated as absent
         return Event(key, value, raw.kv.mod_revision)

@@ -151,10 +151,12 @@ class KubernetesStore:
 
         return self.group.carry_out(read, deadline)
 
-    def watch(self, listing: ListKey, revision: Revision) -> KubernetesWatch:
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> KubernetesWatch:
         from cni_calico.datastore.kubernetes.watch import KubernetesWatch
 
-        return KubernetesWatch(self.api, listing, self.collections_of(listing), revision, self.corrupt)
+        return KubernetesWatch(
+            self.api, listing, self.collections_of(listing), revision, self.corrupt, unread_from=unread_from
+        )
 
     def collections_of(self, listing: ListKey) -> Sequence[Collection]:
         """Where a listing's records are, for a watch: it begins where a list has ended, so the group is known."""

@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from cni_calico.datastore.http import Connection, Lost
-from cni_calico.datastore.interface import Event, Revision
+from cni_calico.datastore.interface import Document, Event, Revision
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.attempt import backoff_s
 from cni_calico.datastore.kubernetes.custom import is_marked
 from cni_calico.datastore.kubernetes.guess import guess_key
+from cni_calico.datastore.kubernetes.heads import UNREAD, LineParts, put_aside, read_head
 from cni_calico.datastore.kubernetes.layout import Collection
 from cni_calico.datastore.kubernetes.revision import positions, render_revision
 from cni_calico.deadline import Deadline
@@ -78,15 +79,20 @@ BACKLOG_BYTES = 2 * 1024 * 1024
 class Stream:
     """One collection's watch: the raw events as they come."""
 
-    def __init__(self, api: KubernetesAPI, collection: Collection, position: str) -> None:
+    def __init__(
+        self, api: KubernetesAPI, collection: Collection, position: str, unread_from: int | None = None
+    ) -> None:
+        """``unread_from``: an event as long as this has no more of its object than its head (heads.py), and its line as
+        "unread".
+        """
         self.collection = collection
         self.position = position
         self.not_before = 0.0
         self.connection: Connection | None = None
-        self._api = api
+        self._api, self._unread_from = api, unread_from
         self.bytes_read = 0
         self._chunks: Iterator[bytes] = iter(())
-        self._rest = b""
+        self._rest = LineParts()
         self._opened_at = 0.0
         self._short = 0
 
@@ -111,7 +117,7 @@ class Stream:
             return
         self._opened_at = time.monotonic()
         self._chunks = self.connection.chunks(lambda: Deadline.after(READ_TIMEOUT_S))
-        self._rest = b""
+        self._rest = LineParts()
 
     def _delay(self) -> None:
         """Decide when to open the stream again, should this attempt fail or the stream end soon."""
@@ -133,11 +139,15 @@ class Stream:
             self.close()
             return []
         self.bytes_read += len(chunk)
-        data = self._rest + chunk
-        if len(data) > _LINE_LIMIT:
+        lines = self._rest.split(chunk)
+        if self._rest.size > _LINE_LIMIT:
             raise DatastoreUnavailable(f"cannot watch {self.collection.path}: an event is too long")
-        *lines, self._rest = data.split(b"\n")
-        return [_parse(line, self.collection.path) for line in lines if line.strip()]
+        return [self._parse(line) for line in lines if line.strip()]
+
+    def _parse(self, line: bytes) -> Mapping[str, Any]:
+        if self._unread_from is not None and len(line) >= self._unread_from and (head := read_head(line)) is not None:
+            return {**head, UNREAD: line}
+        return _parse(line, self.collection.path)
 
 
 def _parse(line: bytes, path: str) -> Mapping[str, Any]:
@@ -162,10 +172,11 @@ class KubernetesWatch:
         corrupt: Told,
         *,
         follow: Callable[[Collection, str], EventStream] | None = None,
+        unread_from: int | None = None,
     ) -> None:
         """``follow(collection, position)`` opens a stream; by default one of the API server."""
         places = positions(revision, len(collections))
-        follow = follow or (lambda collection, at: Stream(api, collection, at))
+        follow = follow or (lambda collection, at: Stream(api, collection, at, unread_from))
         self.streams = [follow(c, at) for c, at in zip(collections, places, strict=True)]
         self._listing = listing
         self._corrupt = corrupt
@@ -263,9 +274,9 @@ class KubernetesWatch:
             return
         if kind == "DELETED" and is_marked(obj):
             return  # it was reported as deleted when it was marked
-        self._tell(stream, obj, deleted=kind == "DELETED" or is_marked(obj))
+        self._tell(stream, obj, raw.get(UNREAD), deleted=kind == "DELETED" or is_marked(obj))
 
-    def _tell(self, stream: EventStream, obj: Mapping[str, Any], *, deleted: bool) -> None:
+    def _tell(self, stream: EventStream, obj: Mapping[str, Any], line: object, *, deleted: bool) -> None:
         try:
             found = stream.collection.read(obj)
         except CorruptRecord as e:
@@ -277,7 +288,10 @@ class KubernetesWatch:
         standing = [s.position for s in self.streams] if len(self.streams) > 1 else None
         revision = render_revision(obj, stream.collection.state(obj), standing)
         uid = str((obj.get("metadata") or {}).get("uid") or "")
-        self._ready.append(Event(found[0], None if deleted else found[1], revision, uid))
+        value: Document | None = None
+        if not deleted:
+            value = found[1] if not isinstance(line, bytes) else put_aside(line, stream.collection.read, found[0])
+        self._ready.append(Event(found[0], value, revision, uid))
 
 
 def _order(raw: Mapping[str, Any]) -> int:

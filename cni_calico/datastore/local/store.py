@@ -18,7 +18,6 @@ from cni_calico.datastore.encoding import plan_commit, record_path
 from cni_calico.datastore.interface import (
     WHOLE,
     Committed,
-    Document,
     Event,
     Listing,
     Reading,
@@ -30,7 +29,7 @@ from cni_calico.datastore.interface import (
 from cni_calico.datastore.local.file import SUB_BITS, StepResult, patiently, translated
 from cni_calico.datastore.local.pool import SqlitePool
 from cni_calico.datastore.local.sql import Row, apply_commit, changed_rows, current_rows, listed_rows, versioned
-from cni_calico.datastore.local.watch import Feed, LocalWatch
+from cni_calico.datastore.local.watch import Feed, LocalWatch, PutsAside
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord, DeadlineExceeded, OutcomeUnknown
 from cni_calico.model.keys import Key, ListKey, covers, etcd_prefix, parse_path
@@ -43,6 +42,10 @@ CHANGING = frozenset(("create", "update", "put", "delete"))
 
 def _ignore(key: Key, why: str) -> None:
     pass
+
+
+def _read_all(key: Key, text: bytes) -> None:
+    """Nothing is put aside."""
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -107,23 +110,27 @@ class LocalStore:
                     self.corrupt(key, str(e))
         return Listing(items, at, unreadable)
 
-    def changes(self, listing: ListKey, after: int, deadline: Deadline) -> tuple[int, Batches]:
-        """(newest revision, the events of each commit since ``after``). Raises Compacted."""
+    def changes(
+        self, listing: ListKey, after: int, deadline: Deadline, put_aside: PutsAside = _read_all
+    ) -> tuple[int, Batches]:
+        """(newest revision, the events of each commit since ``after``). ``put_aside(key, text)`` returns what stands
+        for a document that is not to be read yet. Raises Compacted.
+        """
         prefix = etcd_prefix(listing)
         newest, rows = self._read("changes", f"watch {prefix}", deadline, lambda c: changed_rows(c, prefix, after))
         batches: Batches = []
         for row in rows:
             key = _listed_key(listing, row)
             if key is not None:
-                event = self._event(key, row)
+                event = self._event(key, row, put_aside)
                 if not batches or batches[-1][0].revision != event.revision:
                     batches.append([])
                 batches[-1].append(event)
         return newest, batches
 
-    def _event(self, key: Key, row: Row) -> Event:
-        value: Document | None = None
-        if row[2] is not None:
+    def _event(self, key: Key, row: Row, put_aside: PutsAside) -> Event:
+        value = put_aside(key, row[2]) if isinstance(row[2], bytes) else None
+        if value is None and row[2] is not None:
             try:
                 value = versioned(key, row).value
             except CorruptRecord as e:
@@ -149,7 +156,7 @@ class LocalStore:
             self._feed.announce(int(committed.revision), paths if changed else ())
         return committed
 
-    def watch(self, listing: ListKey, revision: Revision) -> LocalWatch:
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> LocalWatch:
         from cni_calico.datastore.local.watch import Feed, LocalWatch
 
         self._settle_process()
@@ -157,7 +164,7 @@ class LocalStore:
             feed = self._feed
             if feed is None or feed.error is not None:
                 feed = self._feed = Feed(self._pool, self._poll_s)
-        return LocalWatch(self.changes, feed, listing, int(revision))
+        return LocalWatch(self.changes, feed, listing, int(revision), unread_from)
 
     def close(self) -> None:
         self._settle_process()

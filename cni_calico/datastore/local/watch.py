@@ -12,18 +12,22 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import getpid, register_at_fork
 from types import TracebackType
 
-from cni_calico.datastore.interface import Event
+from cni_calico.datastore.encoding import read_document
+from cni_calico.datastore.interface import Document, Event
 from cni_calico.datastore.local.file import translated
 from cni_calico.datastore.local.pool import NO_FILE, SqlitePool
 from cni_calico.datastore.local.sql import newest_revision
+from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreUnavailable
-from cni_calico.model.keys import ListKey, etcd_prefix
+from cni_calico.model.keys import Key, ListKey, etcd_prefix
 
-Changed = Callable[[ListKey, int, Deadline], tuple[int, list[list[Event]]]]
+PutsAside = Callable[[Key, bytes], Document | None]  # None: it is to be read
+Changed = Callable[[ListKey, int, Deadline, PutsAside], tuple[int, list[list[Event]]]]
 
 # Held while the thread is inside SQLite: a fork would otherwise copy SQLite's locks, held forever, into the child.
 _in_sqlite = threading.Lock()
@@ -128,8 +132,10 @@ class Feed:
 class LocalWatch:
     """A Watch (datastore/interface.py) on a LocalStore, which passes in its ``changes``."""
 
-    def __init__(self, changes: Changed, feed: Feed, listing: ListKey, revision: int) -> None:
-        self._changes = changes
+    def __init__(
+        self, changes: Changed, feed: Feed, listing: ListKey, revision: int, unread_from: int | None = None
+    ) -> None:
+        self._changes, self._unread_from = changes, unread_from
         self._feed = feed
         self._listing = listing
         self._prefix = etcd_prefix(listing)
@@ -157,8 +163,14 @@ class LocalWatch:
             if not self._first and not self._wait(max(0.0, until - time.monotonic())):
                 return ()
             self._first = False
-            self._revision, self._pending = self._changes(self._listing, self._revision, Deadline.after(READ_S))
+            deadline = Deadline.after(READ_S)
+            self._revision, self._pending = self._changes(self._listing, self._revision, deadline, self._put_aside)
         return () if self._cancelled else self._pending.pop(0)
+
+    def _put_aside(self, key: Key, text: bytes) -> Document | None:
+        if self._unread_from is None or len(text) < self._unread_from:
+            return None
+        return UnreadDocument(len(text), partial(read_document, key, text))
 
     def _wait(self, timeout_s: float) -> bool:
         feed = self._feed

@@ -344,9 +344,9 @@ def test_the_first_watch_can_be_put_off(make_cache, monkeypatch) -> None:
     opened = threading.Event()
     watch = store.watch
 
-    def watched(*arguments):
+    def watched(*arguments, **options):
         opened.set()
-        return watch(*arguments)
+        return watch(*arguments, **options)
 
     monkeypatch.setattr(store, "watch", watched)
     cache = make_cache(store, watch_after=after)

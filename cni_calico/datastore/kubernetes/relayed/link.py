@@ -23,6 +23,7 @@ from weakref import WeakSet
 from cni_calico.backoff import Backoff
 from cni_calico.datastore.http import Connection, Lost
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
+from cni_calico.datastore.kubernetes.heads import UNREAD, LineParts, read_head
 from cni_calico.datastore.kubernetes.layout import quote
 from cni_calico.datastore.kubernetes.relayed.served import CUT_OFF_PATH, READY_PATH, WATCH_PATH
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
@@ -44,8 +45,9 @@ UPSTREAM = "if this is upstream's Typha: it speaks another protocol; set FELIX_T
 class Followed:
     """The events for one follower, which reads them as from a connection."""
 
-    def __init__(self, link: RelayLink, name: str, position: str) -> None:
+    def __init__(self, link: RelayLink, name: str, position: str, unread_from: int | None = None) -> None:
         self.name = name
+        self.unread_from = unread_from
         self.position = position
         self.ended = ""  # "expired", "direct", "closed"; "": it goes on
         self.bytes = 0
@@ -136,9 +138,9 @@ class RelayLink:
 
     # -- for followers ------------------------------------------------------------------------------------------------
 
-    def follow(self, name: str, position: str) -> Followed:
-        """The events of a topic after ``position``, from whichever relay there is."""
-        found = Followed(self, name, position)
+    def follow(self, name: str, position: str, unread_from: int | None = None) -> Followed:
+        """The events of a topic after ``position``, from whichever relay there is. ``unread_from``: as for Stream."""
+        found = Followed(self, name, position, unread_from)
         with self._guard:
             self._followed[name] = found
             self._stale = True
@@ -340,11 +342,10 @@ class RelayLink:
 
     def _read(self, connection: Connection, wanted: Mapping[str, Followed], shown: str) -> None:
         """Read events until another source is to be used. Raises Lost."""
-        rest = b""
+        rest = LineParts()
         for piece in connection.chunks(lambda: Deadline.after(SILENCE_S), None):
             self._good_at = time.monotonic()
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in filter(None, lines):
+            for line in filter(None, rest.split(piece)):
                 self._put(line, wanted, f"watch through relay {shown}")
             why, self._cut_off = self._cut_off, None
             if why is not None and self._leaves(shown, why):
@@ -355,7 +356,7 @@ class RelayLink:
 
     def _put(self, line: bytes, wanted: Mapping[str, Followed], doing: str) -> None:
         try:
-            event = json.loads(line)
+            event = _read_event(line, wanted)
             if event["path"] == CUT_OFF_PATH:
                 self._cut_off = str(event["object"]["message"])
                 return
@@ -378,3 +379,14 @@ class RelayLink:
             connection = self._connection
         if connection is not None:
             connection.interrupt()
+
+
+def _read_event(line: bytes, wanted: Mapping[str, Followed]) -> Mapping[str, Any]:
+    """No more than its head, if that is enough for who follows it. Raises ValueError, RecursionError."""
+    limits = [each.unread_from for each in wanted.values() if each.unread_from is not None]
+    if limits and len(line) >= min(limits) and (head := read_head(line)) is not None:
+        followed = wanted.get(str(head.get("path")))
+        if followed is not None and followed.unread_from is not None and len(line) >= followed.unread_from:
+            return {**head, UNREAD: line}
+    event: Mapping[str, Any] = json.loads(line)
+    return event

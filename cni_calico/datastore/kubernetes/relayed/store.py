@@ -110,9 +110,9 @@ class RelayedStore(KubernetesStore):
             self._node_count = len(found.items)
         return found
 
-    def watch(self, listing: ListKey, revision: Revision) -> KubernetesWatch:
+    def watch(self, listing: ListKey, revision: Revision, *, unread_from: int | None = None) -> KubernetesWatch:
         if not self.relays(listing):
-            return super().watch(listing, revision)
+            return super().watch(listing, revision, unread_from=unread_from)
         has_direct = not (isinstance(listing, BlockList) and listing.owner)
 
         def follow(collection: Collection, position: str) -> RelayedStream:
@@ -123,6 +123,7 @@ class RelayedStore(KubernetesStore):
                 position,
                 has_direct=has_direct,
                 reached=lambda reached: self._note(collection, reached),
+                unread_from=unread_from,
             )
 
         return KubernetesWatch(self.api, listing, self._collections(listing), revision, self.corrupt, follow=follow)

@@ -32,13 +32,14 @@ class RelayedStream:
         *,
         has_direct: bool,
         reached: Callable[[str], None],
+        unread_from: int | None = None,
     ) -> None:
         self.collection = collection
         self.position = position
         self.not_before = 0.0
         self.connection: Connection | Followed | None = None
         self.bytes_read = 0
-        self._link = link
+        self._link, self._unread_from = link, unread_from
         self._api = direct
         self._topic = collection.url()
         self._reached = reached
@@ -48,13 +49,13 @@ class RelayedStream:
     def open(self) -> None:
         """Raises Compacted, DatastoreError, DeadlineExceeded."""
         if not self._link.direct:
-            self.connection = self._link.follow(self._topic, self.position)
+            self.connection = self._link.follow(self._topic, self.position, self._unread_from)
             return
         if not self._has_direct:
             self.not_before = time.monotonic() + LOOK_S
             return
         if self._direct is None:
-            self._direct = Stream(self._api, self.collection, self.position)
+            self._direct = Stream(self._api, self.collection, self.position, self._unread_from)
         self._direct.position = self.position
         try:
             self._direct.open()

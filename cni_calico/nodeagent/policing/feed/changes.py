@@ -22,7 +22,7 @@ class Refusal:
     """A record exists but cannot be read. ``first``: the version known before, if it has not been taken yet."""
 
     why: str
-    first: tuple[GraphRecord | Undecoded | Unread | None, ...] = ()
+    first: tuple[GraphRecord | PutAside | Undecoded | Unread | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,16 @@ class Undecoded:
     item: Versioned
     weight: int
     needs: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """The text of a large document that has just come, and has not been read: ``RecordFeed.read`` does when it is its
+    turn. ``item``: its value is an UnreadDocument.
+    """
+
+    item: Versioned
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ class Unread:
 
 
 FedRecord = GraphRecord | Refusal | None  # None: removed
-FedChange = FedRecord | Undecoded | Unread
+FedChange = FedRecord | PutAside | Undecoded | Unread
 
 
 def read_stand_in(key: ResourceKey, document: Mapping[str, Any]) -> PolicyRecord | Refusal | None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cni_calico.datastore.interface import Versioned, pod_of
+from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.nodeagent.policing.feed.changes import FedChange, Refusal, Undecoded, Unread, read_stand_in
-from cni_calico.nodeagent.policing.feed.weights import LARGE, weigh_document
+from cni_calico.nodeagent.policing.feed.changes import FedChange, PutAside, Refusal, Undecoded, Unread, read_stand_in
+from cni_calico.nodeagent.policing.feed.weights import LARGE, weigh_document, weigh_text
 from cni_calico.nodeagent.view.claims import is_claimed
 from cni_calico.policy.confirmed import PodClaim, pod_claim
 from cni_calico.policy.decode import decoding_record, reduce_record, reducing
@@ -46,11 +47,11 @@ def _may_wait(key: ResourceKey) -> bool:
 
 class RecordDecoder:
     """For any thread. ``judge(kind, spec)``: how many bytes a policy needs, about, and whether its document may stay in
-    memory until then.
+    memory until then. ``keeps_text(size)``: whether a text of so many bytes may.
     """
 
-    def __init__(self, node: str, judge: PolicyJudge) -> None:
-        self._node, self._judge = node, judge
+    def __init__(self, node: str, judge: PolicyJudge, keeps_text: Callable[[int], bool] = lambda size: True) -> None:
+        self._node, self._judge, self._keeps_text = node, judge, keeps_text
         self._guard = threading.Lock()
         self._shared: dict[LabelPairs, LabelPairs] = {}
 
@@ -60,11 +61,16 @@ class RecordDecoder:
             self._shared = {}
 
     def decode(self, item: Versioned, *, again: bool = False) -> Fed:
-        """Large policies are decoded later: they would hold up the others of their listing. Raises CorruptRecord.
+        """Large policies are decoded later, and what came unread is read later: they would hold up the others of their
+        listing. Raises CorruptRecord.
 
         ``again``: there is room for it.
         """
         key = item.key
+        if isinstance(item.value, UnreadDocument):
+            if self._keeps_text(item.value.size) and not again:
+                return Fed(PutAside(item, weigh_text(item.value.size)))
+            item = replace(item, value=item.value.read())
         spec = item.value.get("spec") if isinstance(key, ResourceKey) and _may_wait(key) else None
         if not isinstance(key, ResourceKey) or not isinstance(spec, dict):
             return finish(self.decoding(item))

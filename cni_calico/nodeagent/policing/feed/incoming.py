@@ -27,7 +27,7 @@ def begin_reading(context: Context, node: str, wake: Callable[[], None], limit_m
     """``wake`` is called from other threads; ``limit_mib``: of memory, as far as that is known yet."""
     memory = MemoryGuard(MemoryLimits(limit_mib))
     kubernetes = context.followed_kubernetes
-    feed = RecordFeed(context.followed, node, wake, kubernetes, memory.judge, context.decided)
+    feed = RecordFeed(context.followed, node, wake, kubernetes, memory.judge, memory.keeps_text, context.decided)
     return Incoming(feed, memory)
 
 

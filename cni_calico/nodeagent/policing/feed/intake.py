@@ -13,7 +13,7 @@ from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.resources import Resource
 from cni_calico.netfilter.tables import TableId
 from cni_calico.nodeagent.policing.feed.ahead import MOST_REMOVED, MadeAhead
-from cni_calico.nodeagent.policing.feed.changes import FedRecord, Refusal, Undecoded, Unread
+from cni_calico.nodeagent.policing.feed.changes import FedRecord, PutAside, Refusal, Undecoded, Unread
 from cni_calico.nodeagent.policing.feed.parameters import parse_service_networks
 from cni_calico.nodeagent.policing.feed.spared import Spared, chains_over_budget
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE
@@ -90,7 +90,7 @@ class Intake:
         begun = self._now()
         for key, record in records.items():
             for earlier in record.first if isinstance(record, Refusal) else ():
-                assert not isinstance(earlier, Undecoded | Unread)  # turns.py has decoded it
+                assert not isinstance(earlier, PutAside | Undecoded | Unread)  # turns.py has decoded it
                 self._receive(key, earlier)
             self._receive(key, record)
         if records:

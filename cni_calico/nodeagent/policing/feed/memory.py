@@ -43,7 +43,7 @@ _LOOK_S = 1.0  # how often what waits is looked at while nothing of it fits
 
 
 class MemoryGuard:
-    """For the engine's thread, but for ``judge``."""
+    """For the engine's thread, but for ``judge`` and ``keeps_text``."""
 
     def __init__(
         self,
@@ -92,6 +92,13 @@ class MemoryGuard:
         needs = estimate_document(kind, spec)
         self._limits.read_used()
         return needs, self._room(DOCUMENTS if needs >= LARGE_BYTES else USABLE) >= needs
+
+    def keeps_text(self, size: int) -> bool:
+        """Whether a text of so many bytes may wait in memory, before anything is known of it. For any thread."""
+        if not self._limits:
+            return True
+        self._limits.read_used()
+        return self._room(USABLE) >= size
 
     # -- what is taken in ---------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.policing.feed.changes import (
     FedChange,
     FedRecord,
+    PutAside,
     Refusal,
     Undecoded,
     Unread,
@@ -38,12 +39,13 @@ from cni_calico.nodeagent.policing.feed.confirmation import Confirmation
 from cni_calico.nodeagent.policing.feed.decoding import Fed, PolicyJudge, RecordDecoder
 from cni_calico.nodeagent.policing.feed.pending import PendingChanges
 from cni_calico.nodeagent.policing.feed.rereading import AskingAgain, Rereading
+from cni_calico.nodeagent.policing.feed.weights import UNREAD_FROM
 from cni_calico.policy.confirmed import HeldInBlock
 from cni_calico.policy.decode import KINDS as DECODED_KINDS
 from cni_calico.policy.flushed import OtherNeeds
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.nodes import GraphRecord
-from cni_calico.policy.records import Labelled
+from cni_calico.policy.records import POLICY_KINDS, Labelled
 from cni_calico.policy.sets import NODE
 from cni_calico.policy.steps import Steps, finish
 
@@ -59,7 +61,8 @@ class RecordFeed:
 
     ``kubernetes`` is the store of Kubernetes' own objects, None outside of Kubernetes; it may be ``store`` itself,
     which then also has Kubernetes' policies. ``judge(kind, spec)``: how many bytes a policy needs, about, and
-    whether its document may stay in memory until then. ``watch_after``: as for Cache.
+    whether its document may stay in memory until then; ``keeps_text(size)``: whether a text that is not read yet may.
+    ``watch_after``: as for Cache.
     """
 
     def __init__(
@@ -69,10 +72,11 @@ class RecordFeed:
         wake: Callable[[], None],
         kubernetes: KubernetesStore | None = None,
         judge: PolicyJudge = lambda kind, spec: (0, True),
+        keeps_text: Callable[[int], bool] = lambda size: True,
         watch_after: threading.Event | None = None,
     ) -> None:
         self._wake, self._store, self._kubernetes = wake, store, kubernetes
-        self._decoder, self._pending = RecordDecoder(node, judge), PendingChanges()
+        self._decoder, self._pending = RecordDecoder(node, judge, keeps_text), PendingChanges()
         self._left_out: dict[ResourceKey, tuple[str, ...]] = {}
         self._rereading = Rereading(store, self._bring)
         self._asking = AskingAgain(store, self._pending.left_out, self._receive_again)
@@ -135,9 +139,10 @@ class RecordFeed:
             if key not in self._pending.absent and not leaves_out(key):
                 self._drop(key)
 
+        is_policies = isinstance(listing, ResourceList) and listing.kind in POLICY_KINDS
         return Cache(
             store,
-            Kept(listing, self._decoder.decode, keep_documents=False),
+            Kept(listing, self._decoder.decode, keep_documents=False, unread_from=UNREAD_FROM if is_policies else None),
             Listeners(lambda _: self._wake(), self._refuse, hand_over, gone, on_read=self._wake),
             cached=True,
             watch_after=watch_after,
@@ -156,9 +161,26 @@ class RecordFeed:
                 self._left_out[key] = fed.left_out
             self._wake()
 
+    def read(self, key: ResourceKey, change: FedChange) -> FedChange:
+        """The change, after reading what was put aside. For the engine's thread."""
+        if isinstance(change, Refusal):
+            if not any(isinstance(one, PutAside) for one in change.first):
+                return change
+            first = [self.read(key, one) for one in change.first]
+            return replace(change, first=tuple(one for one in first if not isinstance(one, Refusal)))
+        if not isinstance(change, PutAside):
+            return change
+        try:
+            fed = self._decoder.decode(change.item, again=True)
+        except CorruptRecord as e:
+            return Refusal(str(e))
+        if fed.left_out:
+            self._left_out[key] = fed.left_out
+        return fed.record
+
     def decoded(self, key: ResourceKey, change: FedChange) -> FedRecord:
-        """The record, of a change that may not be decoded yet. For the engine's thread."""
-        if isinstance(change, Refusal | Undecoded | Unread):
+        """The record, of a change that may not be decoded yet, but has been read. For the engine's thread."""
+        if isinstance(change, Refusal | PutAside | Undecoded | Unread):
             return finish(self.decoding(key, change))
         return change
 
@@ -169,6 +191,7 @@ class RecordFeed:
             for one in change.first:
                 first.append((yield from self.decoding(key, one)))
             return replace(change, first=tuple(one for one in first if not isinstance(one, Refusal)))
+        assert not isinstance(change, PutAside)  # Turns has read it
         if not isinstance(change, Undecoded):
             return change.stand_in if isinstance(change, Unread) else change
         try:
@@ -177,7 +200,7 @@ class RecordFeed:
             return Refusal(str(e))
         if fed.left_out:
             self._left_out[key] = fed.left_out
-        assert not isinstance(fed.record, Undecoded | Unread)
+        assert not isinstance(fed.record, PutAside | Undecoded | Unread)
         return fed.record
 
     def _hand_over(self, key: Key, fed: Fed) -> None:

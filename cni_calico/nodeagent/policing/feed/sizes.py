@@ -20,7 +20,7 @@ MEMBER_BYTES, NET_BYTES = 200, 100  # of a set, once it is in the graph: in the 
 ENTRY_BYTES, SELECTOR_BYTES, CHARACTER_BYTES = 500, 6000, 10
 _KUBERNETES = (NETWORK_POLICY, CLUSTER_NETWORK_POLICY)
 _PROTOCOLS = 3
-_LISTS = ("nets", "notNets", "ports", "notPorts")
+_LISTS = frozenset(("nets", "notNets", "ports", "notPorts"))
 _SELECTORS = ("selector", "notSelector", "namespaceSelector")
 
 
@@ -51,18 +51,27 @@ def _listed(raw: Any, name: str) -> list[Any]:
 
 
 def _rule(rule: dict[str, Any]) -> int:
-    alternatives, found = 1, 0
+    alternatives, found = 1, RULE_BYTES
     for name in ("source", "destination"):
         side = rule.get(name)
         if not isinstance(side, dict):
             continue
-        ports = _listed(side, "ports")
-        names = any(isinstance(port, str) and not port.replace(":", "").isdecimal() for port in ports)
-        selectors = [side[name] for name in _SELECTORS if isinstance(side.get(name), str)]
-        alternatives *= (1 + (names and not all(isinstance(port, str) for port in ports))) * (1 + bool(selectors))
-        found += ENTRY_BYTES * sum(len(_listed(side, name)) for name in _LISTS)
-        found += sum(SELECTOR_BYTES + CHARACTER_BYTES * len(text) for text in selectors) + SELECTOR_BYTES * names
-    return found + RULE_BYTES + alternatives * ALTERNATIVE_BYTES
+        selectors = 0
+        for part, value in side.items():  # once, and no function is called: there may be ten thousand rules
+            if isinstance(value, list) and part in _LISTS:
+                found += ENTRY_BYTES * len(value)
+                if part == "ports" and str in (kinds := set(map(type, value))) and _has_names(value):
+                    found += SELECTOR_BYTES
+                    alternatives *= 1 + (len(kinds) > 1)
+            elif isinstance(value, str) and part in _SELECTORS:
+                selectors += 1
+                found += SELECTOR_BYTES + CHARACTER_BYTES * len(value)
+        alternatives *= 1 + bool(selectors)
+    return found + alternatives * ALTERNATIVE_BYTES
+
+
+def _has_names(ports: list[Any]) -> bool:
+    return any(isinstance(port, str) and not port.replace(":", "").isdecimal() for port in ports)
 
 
 def _kubernetes_rule(rule: dict[str, Any]) -> int:

@@ -25,6 +25,7 @@ from cni_calico.nodeagent.policing.feed.ahead import MadeAhead
 from cni_calico.nodeagent.policing.feed.changes import (
     FedChange,
     FedRecord,
+    PutAside,
     Refusal,
     Undecoded,
     Unread,
@@ -47,7 +48,7 @@ LONG = 300  # from this weight on a change is taken in slices
 def _weigh(change: FedChange) -> int:
     if isinstance(change, Refusal):
         return 1 + sum(map(_weigh, change.first))  # they are decoded and taken with it
-    return change.weight if isinstance(change, Undecoded) else weigh_change(change)
+    return change.weight if isinstance(change, PutAside | Undecoded) else weigh_change(change)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -102,6 +103,7 @@ class Turns:
         self._end(ahead)
         changes, since = feed.take()
         if self._starting:
+            changes = {key: feed.read(key, change) for key, change in changes.items()}
             changes = self._start(changes, since, starting=starting, synced=synced, chains=chains)
         if everything and not self._shares:
             found: Taken[FedChange] = Taken(changes, since, {})
@@ -113,6 +115,7 @@ class Turns:
         for key, change in found.changes.items() if is_alone else ():
             if key in self._begun and change is not None:
                 return self._slice(key, change, found, feed, ahead)
+        found = replace(found, changes={key: feed.read(key, change) for key, change in found.changes.items()})
         found = replace(found, changes=self._admitted(found.changes))
         for key, change in found.changes.items() if is_alone else ():
             if _weigh(change) >= LONG:
@@ -250,7 +253,7 @@ def _valid(record: FedRecord) -> FedRecord:
     if not isinstance(record, Refusal) or not record.first:
         return record
     valid = record.first[-1]
-    assert not isinstance(valid, Undecoded | Unread)  # decoded with the refusal
+    assert not isinstance(valid, PutAside | Undecoded | Unread)  # decoded with the refusal
     return valid
 
 

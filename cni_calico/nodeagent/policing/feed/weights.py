@@ -14,7 +14,14 @@ from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.records import Labelled, PolicyRecord
 
 LARGE = 1000  # from here on a document is decoded only when it is its turn
+UNREAD_FROM = 8 << 10  # from so many bytes on a text is read only when it is its turn
+_TEXT = 50  # bytes of such a text: as much as a rule
 _CHARACTERS, _MEMBERS, _WORKLOAD = 100, 20, 5  # of text, of a set: as much as a rule; a workload's endpoint
+
+
+def weigh_text(size: int) -> int:
+    """A document of so many bytes that has not been read."""
+    return 1 + size // _TEXT
 
 
 def weigh_document(spec: Any) -> int:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from cni_calico.datastore.cache import Cache
+from cni_calico.datastore.interface import Write
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.relayed.served import BLOCKS, READY_PATH, SERVED_IN, affinity_query
@@ -23,11 +24,12 @@ from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
 from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.datastore.remembered import Kept
+from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
 from cni_calico.model.access import API_GROUP, KubernetesAccess, RelayAccess
 from cni_calico.model.documents.codec import encode_node
-from cni_calico.model.keys import BlockList, ListKey, ResourceList
+from cni_calico.model.keys import BlockList, ListKey, ResourceKey, ResourceList
 from cni_calico.nodeagent.context.open import open_context
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
 from cni_calico.nodeagent.view.sources import Sources
@@ -601,3 +603,25 @@ def test_whatever_happens_agents_end_up_with_what_the_api_server_has(relayed: Re
         labels = {key: item.value["metadata"].get("labels") for key, item in agent[FOLLOWED[0]].items().items()}
         beside = {key: item.value["metadata"].get("labels") for key, item in relayed.expected(FOLLOWED[0]).items()}
         relayed.wait(lambda labels=labels, beside=beside: labels == beside)
+
+
+def test_large_policies_come_through_a_relay_unread(relayed: Relayed) -> None:
+    """As from the API server; the text of a set is read when it is looked into."""
+    listing, key = ResourceList("GlobalNetworkSet"), ResourceKey("GlobalNetworkSet", "large")
+    plain = relayed.kube.store()
+    access = relay_access(relayed.certificates, relayed.port)
+    store = RelayedStore(relayed.kube.access(), access, relayed.troubles.append)
+    try:
+        revision = store.list(listing, Deadline.after(20)).revision
+        nets = [f"10.{number >> 8}.{number & 255}.0/24" for number in range(2000)]
+        value = {"kind": key.kind, "apiVersion": "projectcalico.org/v3", "metadata": {"name": key.name}}
+        with store.watch(listing, revision, unread_from=10_000) as watch:
+            plain.commit([Write.put(key, {**value, "spec": {"nets": nets}})], Deadline.after(20))
+            [put] = watch.next(20)
+            plain.commit([Write.remove(key)], Deadline.after(20))
+            [removed] = watch.next(20)
+        assert isinstance(put.value, UnreadDocument) and put.value.read()["spec"] == {"nets": nets}
+        assert (put.key, removed.key, removed.value) == (key, key, None) and store.link.connections
+    finally:
+        store.close()
+        plain.close()

@@ -604,7 +604,7 @@ def test_a_watch_reads_only_what_is_its_own(store_path: str, soon: Deadline) -> 
     store = LocalStore(store_path, poll_s=60)  # nothing is noticed but what is announced
     asked: list[int] = []
     changes = store.changes
-    store.changes = lambda listing, after, deadline: asked.append(after) or changes(listing, after, deadline)
+    store.changes = lambda listing, after, *rest: asked.append(after) or changes(listing, after, *rest)
     with store.watch(HandleList(), 0) as watch:
         assert not watch.next(0.01)
         reads, first = store.round_trips.reads, len(asked)

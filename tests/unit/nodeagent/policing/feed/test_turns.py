@@ -57,6 +57,9 @@ class Feed:
         taken, self.pending = self.pending, {}
         return taken, 0.0
 
+    def read(self, _: ResourceKey, change: Any) -> Any:
+        return change
+
     def decoded(self, _: ResourceKey, change: Any) -> Any:
         return change
 
@@ -439,6 +442,9 @@ class LimitedWorld:
         taken, self.pending = self.pending, {}
         return taken, 0.0
 
+    def read(self, _: ResourceKey, change: FedChange) -> FedChange:
+        return change
+
     def decoded(self, _: ResourceKey, change: FedChange) -> Any:
         return change.stand_in if isinstance(change, Unread) else change
 
@@ -613,7 +619,8 @@ class StartingWorld:
         self.seen: list[Any] = []
         self.ended: list[FedRecord] = []
 
-    take, decoding, steps, end = LimitedWorld.take, LimitedWorld.decoding, LimitedWorld.steps, LimitedWorld.end
+    take, read, decoding = LimitedWorld.take, LimitedWorld.read, LimitedWorld.decoding
+    steps, end = LimitedWorld.steps, LimitedWorld.end
 
     def decoded(self, _: ResourceKey, change: FedChange) -> Any:
         return change.item.revision if isinstance(change, Undecoded) else change
