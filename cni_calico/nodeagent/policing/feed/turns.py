@@ -38,10 +38,12 @@ from cni_calico.nodeagent.policing.feed.shares import Shares, Taken
 from cni_calico.nodeagent.policing.feed.starting import NamesChains, describe_later, select_later
 from cni_calico.nodeagent.policing.feed.weights import weigh_change
 from cni_calico.policy.records import POLICY_KINDS
+from cni_calico.policy.sets import NETWORK_SET
 from cni_calico.survived import tell_survived
 
 SLICE_S = 0.02
 _SPARED_S = 300.0  # so long at most garbage collections skip what is alive
+_ADMITTED = (*POLICY_KINDS, NETWORK_SET)  # kinds of which memory may not have room for a record
 LONG = 300  # from this weight on a change is taken in slices
 
 
@@ -136,7 +138,7 @@ class Turns:
             return changes
         found: dict[ResourceKey, FedChange] = {}
         for key, change in changes.items():
-            if key.kind not in POLICY_KINDS:
+            if key.kind not in _ADMITTED:
                 found[key] = change
                 continue
             if key in self._later:

@@ -25,6 +25,7 @@ from cni_calico.nodeagent.policing.feed import ahead, shares, starting, turns
 from cni_calico.nodeagent.policing.feed.ahead import MadeAhead
 from cni_calico.nodeagent.policing.feed.changes import FedChange, FedRecord, Refusal, Undecoded, Unread, joined
 from cni_calico.nodeagent.policing.feed.records import RecordFeed
+from cni_calico.nodeagent.policing.feed.sizes import NET_BYTES
 from cni_calico.nodeagent.policing.feed.turns import Turns
 from cni_calico.nodeagent.policing.tables import groups, parts
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -523,6 +524,18 @@ def test_a_refusal_is_not_admitted_at_each_slice(limited: LimitedWorld) -> None:
     assert limited.host.guard._coming == coming > 0
     limited.settle()
     assert limited.graph == [large, Refusal("garbage")]
+
+
+def test_a_network_set_that_there_was_no_memory_to_read_is_not_taken_for_removed(limited: LimitedWorld) -> None:
+    """A policy that denies its members would let them through."""
+    key, begun = ResourceKey("NetworkSet", "n", "a"), sized("b", 1)
+    limited.put(Unread(100 * NET_BYTES, None), key)
+    limited.put(begun)
+    taken = limited.turns.take(cast(RecordFeed, limited), cast(MadeAhead, limited), everything=False)
+    assert taken.changes == {KEY: begun} and limited.host.guard.take_unread_sets() == {key: 100}
+    limited.put(None, key)
+    taken = limited.turns.take(cast(RecordFeed, limited), cast(MadeAhead, limited), everything=False)
+    assert taken.changes == {key: None} and not limited.host.guard.take_unread_sets()
 
 
 def test_a_newer_version_that_is_taken_with_others_is_admitted(limited: LimitedWorld) -> None:
