@@ -1,6 +1,7 @@
 """What the engine takes into its next round: everything until policies are in force, then by the shares of namespaces.
 
-Rule: no change takes long in the engine's thread. A large one is decoded, and what it needs is made ahead of it, in
+Rule: no change takes long in the engine's thread. A text that was put aside is read in the turn in which its change is
+begun; one that waits behind a newer one never is. A large change is decoded, and what it needs is made ahead of it, in
 slices of SLICE_S; between two of them the other shares have their turns, and its own share pays for the processor time
 of its slices: a transaction of nf_tables is work of the thread that sends it, a program that it waited for counts too,
 and what other processes' load makes either wait is nobody's cost. It is taken into a round when nothing is left to do
@@ -232,9 +233,9 @@ class Turns:
         return self._taken(Taken({key: begun.record}, found.since, by_time))
 
     def _advance(self, begun: _Begun) -> bool:
-        """Returns whether nothing is left to do ahead."""
-        end = time.thread_time() + self._slice_s  # on a busy machine a slice is as much work as on a quiet one
-        return not any(after_round or time.thread_time() >= end for after_round in begun.steps)
+        """Returns whether nothing is left to do ahead. What the turn has done before, such as reading, counts."""
+        end = self._begun_at[1] + self._slice_s  # on a busy machine a slice is as much work as on a quiet one
+        return not any(after_round or _clocks()[1] >= end for after_round in begun.steps)
 
     def _end(self, ahead: MadeAhead) -> None:
         """What was taken in, or given up, needs nothing made ahead any more."""
