@@ -14,6 +14,7 @@ from typing import Any
 
 from cni_calico.datastore.unread import UnreadDocument
 from cni_calico.errors import CorruptRecord
+from cni_calico.model.documents.codec import describe
 from cni_calico.model.keys import Key
 
 UNREAD = "unread"  # a member of an event of which only the head was read: its line, as bytes, which JSON has not
@@ -86,9 +87,9 @@ def _read_document(line: bytes, read: ReadsObject, key: Key) -> Mapping[str, Any
     try:
         found = read(loads(line)["object"])
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise CorruptRecord(f"cannot read {key}: the event that brought it is not JSON") from e
+        raise CorruptRecord(f"cannot read {describe(key)}: the event that brought it is not JSON") from e
     if found is None or found[0] != key:
-        raise CorruptRecord(f"cannot read {key}: the event that brought it is about another record")
+        raise CorruptRecord(f"cannot read {describe(key)}: the event that brought it is about another record")
     return found[1]
 
 

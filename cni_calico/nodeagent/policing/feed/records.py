@@ -174,6 +174,8 @@ class RecordFeed:
             fed = self._decoder.decode(change.item, again=True)
         except CorruptRecord as e:
             return Refusal(str(e))
+        except Exception as e:  # a tenant's text must not end the engine's round
+            return Refusal(f"cannot be understood: {type(e).__name__}: {e}")
         if fed.left_out:
             self._left_out[key] = fed.left_out
         return fed.record

@@ -205,6 +205,18 @@ def test_what_is_written_while_one_text_is_made_ready_is_not_lost(played: World)
     assert played.taken[policy_key("a")][-1] == 99
 
 
+def test_whatever_reading_meets_is_a_refusal(played: World) -> None:
+    """The engine's thread is everybody's."""
+
+    def read() -> Any:
+        raise AttributeError("'int' object has no attribute 'get'")
+
+    found = played.feed.read(policy_key("a"), PutAside(Versioned(policy_key("a"), UnreadDocument(9000, read), 1), 180))
+    assert isinstance(found, Refusal) and "cannot be understood: AttributeError" in found.why
+    both = Refusal("later", (PutAside(Versioned(policy_key("a"), UnreadDocument(9000, read), 1), 180),))
+    assert played.feed.read(policy_key("a"), both) == Refusal("later")
+
+
 def test_from_a_store_to_the_turn() -> None:
     """A list is read whole, because nothing is in force before it is; what a watch brings is not read."""
     store, listed, came = MemoryStore(), policy_key("a", "listed"), policy_key("a", "came")
