@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import SUMMARY
 from tests.kernels.images import Kernel
 from tests.kernels.machine import ROOT, Outcome, run
 from tests.netns.policing.agents import EARLIER, compile_sources, write_earlier
@@ -83,12 +84,15 @@ def marked_files() -> set[str]:
 
 @dataclass(frozen=True)
 class Results:
-    """``passed`` has the ids of tests; ``skipped`` why they were, by id."""
+    """``passed`` has the ids of tests; ``skipped`` why they were, by id; ``said``: what they record for the end of a
+    run.
+    """
 
     outcome: Outcome
     passed: tuple[str, ...]
     failed: tuple[str, ...]
     skipped: Mapping[str, str]
+    said: tuple[str, ...]
 
 
 def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool) -> Results:
@@ -111,10 +115,12 @@ def read_reports(done: Outcome, path: Path) -> Results:
     """Of a test's reports one counts: of its call, or of what kept it from being called."""
     found: dict[str, list[str]] = {"passed": [], "failed": []}
     skipped: dict[str, str] = {}
+    said: list[str] = []
     for line in path.read_text().splitlines() if path.exists() else ():
         report: dict[str, Any] = json.loads(line)
         if report["outcome"] == "skipped":
             skipped[report["nodeid"]] = report["longrepr"][2].removeprefix("Skipped: ")
         elif report["when"] == "call" or report["outcome"] == "failed":
             found[report["outcome"]].append(report["nodeid"])
-    return Results(done, tuple(found["passed"]), tuple(found["failed"]), skipped)
+            said += [value for name, value in report["user_properties"] if name == SUMMARY]
+    return Results(done, tuple(found["passed"]), tuple(found["failed"]), skipped, tuple(said))

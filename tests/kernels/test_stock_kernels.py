@@ -62,6 +62,8 @@ def check_lane(
     assert not {test: why for test, why in found.skipped.items() if not why.startswith(good)}
     for test in found.passed:
         record_property(RAN, test)
+    for line in found.said:
+        record_property(SUMMARY, line)
     record_property(SUMMARY, f"Linux {kernel.version}, {lane}: {len(found.passed)} passed in {done.costs}")
 
 

@@ -7,6 +7,7 @@ Rule: a device's name is the node's own, because programs outside of the kernel 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -148,7 +149,7 @@ class Stream:
 
         end = time.monotonic() + 3  # what is still on its way
         while not done() and time.monotonic() < end:
-            self._stop.wait(0)
+            select.select(self._sockets, [], [], 0.05)
         for one in self._sockets:
             one.close()
         return [sent - len(numbers) for numbers, sent in zip(self.arrived, self.sent, strict=True)]

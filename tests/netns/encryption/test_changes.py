@@ -10,6 +10,7 @@ import pytest
 from tests.deadlines import until
 from tests.netns.encrypted import EncryptedPair, encrypted_pair, felix_default
 from tests.netns.nodes import until_all_reach_all
+from tests.netns.steps import told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -22,14 +23,16 @@ def rules(pair: EncryptedPair, name: str) -> set[tuple[int, Any]]:
     return {(rule["priority"], rule.get("fwmark")) for rule in there if "not" in rule}
 
 
-def test_parameters_while_it_is_mandatory(tmp_path: Path) -> None:
+def test_parameters_while_it_is_mandatory(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """Port, mark, priority, the interface's name, a node's address: nothing is readable, nothing of before stays."""
     records = (pool("10.65.0.0/16", "Always"),)
     more = {"CALICO_WIREGUARD_STRICT": "true", "AUTODETECT_POLL_INTERVAL": "1s"}
-    with encrypted_pair(tmp_path, records, **more) as pair:
+    told = told_steps(record_property, "mandatory encryption")
+    with told as steps, encrypted_pair(tmp_path, records, **more) as pair:
         pair.enable()
         stream = pair.stream()
         stream.arrive(20)
+        steps.skip(stream)
         spec: dict[str, Any] = {"wireguardEnabled": True}
 
         def change(what: str, wanted: set[tuple[int, Any]], **fields: Any) -> None:
@@ -38,6 +41,7 @@ def test_parameters_while_it_is_mandatory(tmp_path: Path) -> None:
             until(lambda: all(rules(pair, name) == wanted for name in pair.nodes), f"{what}: the rules", 60)
             stream.arrive(30)
             assert stream.readable() == 0, what
+            steps.ended(f"another {what}", stream)
 
         change("port", {(99, "0x200000")}, wireguardListeningPort=51999)
         until(lambda: all(51999 in capture.udp_to for capture in stream.captures), "packets go to the new port")
@@ -49,6 +53,7 @@ def test_parameters_while_it_is_mandatory(tmp_path: Path) -> None:
         until(lambda: "10.0.0.11" in _endpoints(pair, "n2"), "n2 knows n1's new address")
         stream.arrive(30)
         assert stream.readable() == 0, "a node's address"
+        steps.ended("another address of a node", stream)
         before = dict(pair.devices)
         for name in pair.nodes:
             pair.make_device(name, f"{before[name]}x")
@@ -59,6 +64,7 @@ def test_parameters_while_it_is_mandatory(tmp_path: Path) -> None:
         pair.until_encrypted()
         stream.arrive(30)
         assert stream.readable() == 0, "names"
+        steps.ended("another name, with a start", stream)
         assert not any(pair.nodes[name].ns.link(device) for name, device in before.items())
 
 
@@ -67,13 +73,16 @@ def _endpoints(pair: EncryptedPair, name: str) -> set[str]:
     return {str(peer.endpoint.address) for peer in device.peers if peer.endpoint is not None}
 
 
-def test_one_family_and_the_other(tmp_path: Path) -> None:
+def test_one_family_and_the_other(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """IPv6 is switched on while IPv4 stays plain, then both are on, then IPv6 is off: nothing is lost of either."""
-    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"), pool("fd00:65::/48", "Always")), **V6) as pair:
+    records = (pool("10.65.0.0/16", "Always"), pool("fd00:65::/48", "Always"))
+    told = told_steps(record_property, "encryption, two families")
+    with told as steps, encrypted_pair(tmp_path, records, **V6) as pair:
         until_all_reach_all(list(pair.pods.values()), 60)
         streams = {4: pair.stream(), 6: pair.stream(6, port=7778)}
         for stream in streams.values():
             stream.arrive(20)
+            steps.ended("plain", stream)
         spec: dict[str, Any] = {}
         for number in (1, 2):
             pair.make_device(f"n{number}", f"{pair.devices[f'n{number}']}v6")
@@ -91,21 +100,29 @@ def test_one_family_and_the_other(tmp_path: Path) -> None:
                     f"IPv{family} is {'encrypted' if wanted else 'plain'}",
                     60,
                 )
+            on = " and ".join(f"IPv{family}" for family in sorted(enabled))
             for family, stream in streams.items():
                 stream.arrive(20)
+                steps.ended(f"to {on} encrypted: IPv{family}", stream)
                 before = stream.readable()
                 stream.arrive(30)
                 assert (stream.readable() == before) == (family in enabled), (family, enabled)
+                steps.ended(f"{on} encrypted: IPv{family}", stream)
         assert [stream.stop() for stream in streams.values()] == [[0, 0], [0, 0]]
 
 
-def test_a_cluster_of_ipv6_alone(tmp_path: Path) -> None:
+def test_a_cluster_of_ipv6_alone(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """Mandatory: nothing is readable from the first packet on."""
     alone = {**V6, "IP": "none", "CALICO_WIREGUARD_STRICT": "true", "CALICO_ROUTER_ID": "hash"}
-    with encrypted_pair(tmp_path, (pool("fd00:65::/48", "Always"),), **alone) as pair:
+    told = told_steps(record_property, "mandatory encryption")
+    with told as steps, encrypted_pair(tmp_path, (pool("fd00:65::/48", "Always"),), **alone) as pair:
         for number in (1, 2):
             pair.make_device(f"n{number}", f"{pair.devices[f'n{number}']}v6")
         pair.store.put(felix_default(wireguardEnabledV6=True))
         stream = pair.stream(6)
         stream.arrive(30)
         assert stream.readable() == 0 and all(pair.routed(name, 6) for name in pair.nodes)
+        steps.ended("IPv6 alone, until it is encrypted", stream)
+        stream.arrive(30)
+        steps.ended("IPv6 alone", stream)
+        assert stream.readable() == 0

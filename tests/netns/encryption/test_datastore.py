@@ -13,12 +13,13 @@ from tests.e2e.forks import forks_in
 from tests.netns.agents import EtcdStore
 from tests.netns.bird.cluster import Lab
 from tests.netns.encrypted import encrypted_pair
+from tests.netns.steps import told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.etcd, pytest.mark.timeout(1200)]
 
 
-def test_the_datastore_is_away(tmp_path: Path) -> None:
+def test_the_datastore_is_away(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """Until both have had another handshake, which is some two minutes."""
     members: list[Member] = []
 
@@ -34,10 +35,12 @@ def test_the_datastore_is_away(tmp_path: Path) -> None:
         return EtcdStore(etcd.client_url, lab.stack.enter_context(forks_in(ns)))
 
     records = (pool("10.65.0.0/16", "Always"),)
-    with encrypted_pair(tmp_path, records, make_store, CALICO_WIREGUARD_STRICT="true") as pair:
+    told = told_steps(record_property, "mandatory encryption")
+    with told as steps, encrypted_pair(tmp_path, records, make_store, CALICO_WIREGUARD_STRICT="true") as pair:
         pair.enable()
         stream = pair.stream()
         stream.arrive(20)
+        steps.skip(stream)
         members[0].stop()
         shaken = {name: pair.handshake(name) for name in pair.nodes}
         ns = pair.nodes["n1"].ns
@@ -49,6 +52,7 @@ def test_the_datastore_is_away(tmp_path: Path) -> None:
         listed = ("nft", "list", "table", "inet", "calico-encryption")
         until(lambda: ns.run(*listed, check=False).returncode == 0, "the guard is", pause_s=0.1)
         stream.arrive(20)
+        steps.ended("etcd away; rule, routes, guard deleted", stream)
         until(
             lambda: all(pair.handshake(name) > before for name, before in shaken.items()),
             "both have other handshakes",
@@ -57,3 +61,4 @@ def test_the_datastore_is_away(tmp_path: Path) -> None:
         )
         stream.arrive(20)
         assert stream.readable() == 0
+        steps.ended("until sessions are renewed", stream)

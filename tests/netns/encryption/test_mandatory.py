@@ -13,6 +13,7 @@ import pytest
 from tests.deadlines import until
 from tests.netns.encrypted import EncryptedPair, Stream, encrypted_pair, felix_default
 from tests.netns.namespaces import Namespace
+from tests.netns.steps import Steps, told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock]
@@ -70,15 +71,23 @@ FAULTS: list[Callable[[EncryptedPair], None]] = [
 ]
 
 
-def test_nothing_is_readable_whatever_happens(mandatory_pair: EncryptedPair) -> None:
+def test_nothing_is_readable_whatever_happens(
+    mandatory_pair: EncryptedPair, record_property: pytest.RecordProperty
+) -> None:
     """One fault after the other, each repaired by the agents, then what only a new start repairs."""
-    pair = mandatory_pair
+    with told_steps(record_property, "mandatory encryption") as steps:
+        _whatever_happens(mandatory_pair, steps)
+
+
+def _whatever_happens(pair: EncryptedPair, steps: Steps) -> None:
     stream = pair.stream()
     assert all(has_guard(node.ns) for node in pair.nodes.values())
     until(lambda: stream.sent[0] > 20, "packets are sent")
     assert stream.readable() == 0 and not stream.arrived[0]  # without a device they are dropped
+    steps.ended("not enabled", stream)
     pair.enable()
     stream.arrive(20)
+    steps.ended("switched on", stream)
     for fault in FAULTS:
         fault(pair)
         if fault is delete_guard:
@@ -86,17 +95,23 @@ def test_nothing_is_readable_whatever_happens(mandatory_pair: EncryptedPair) -> 
         until(lambda: len(pair.told_keys()) == 2 and pair.rules("n1"), f"{fault.__name__} is repaired")
         stream.arrive(20)
         assert stream.readable() == 0, fault.__name__
+        steps.ended(fault.__name__.replace("_", " "), stream)
     kill_agent(pair)
+    stream.arrive(20)
+    assert stream.readable() == 0
+    steps.ended("agent killed", stream)
     delete_device(pair)
     sent = stream.sent[0]
     until(lambda: stream.sent[0] > sent + 50, "more packets are sent")
     assert stream.readable() == 0
+    steps.ended("and its interface deleted", stream)
     _injected(pair, stream)
+    steps.skip(stream)
     pair.make_devices("n1")
     pair.nodes["n1"].run().until_applied()
     stream.arrive(20)
     assert stream.readable() == 0
-    stream.stop()
+    steps.ended("its next start", stream)
 
 
 def _injected(pair: EncryptedPair, stream: Stream) -> None:

@@ -18,6 +18,7 @@ from tests.kernels.features import has
 from tests.netns.encrypted import EncryptedPair, Stream, encrypted_pair, opened
 from tests.netns.namespaces import Namespace
 from tests.netns.nodes import Node
+from tests.netns.steps import Steps, told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -43,20 +44,35 @@ def goes_on(stream: Stream, what: str) -> None:
     assert stream.readable() == 0, what
 
 
-def test_nodes_come_and_go(mandatory_nodes: EncryptedPair) -> None:
+def test_nodes_come_and_go(mandatory_nodes: EncryptedPair, record_property: pytest.RecordProperty) -> None:
     """Three nodes, a stream from the first to each other one: what concerns one does not stop the other's."""
-    pair = mandatory_nodes
+    with told_steps(record_property, "mandatory encryption, three nodes") as steps:
+        _come_and_go(mandatory_nodes, steps)
+
+
+def _come_and_go(pair: EncryptedPair, steps: Steps) -> None:
     second = pair.stream()
     second.arrive(20)
+    steps.skip(second)
     join(pair, "n3")
     third = pair.stream(of=("n1", "n3"), port=7778)
     for stream in (second, third):
         goes_on(stream, "a node joins")
+    steps.ended("a node joins: the others", second)
+    steps.ended("a node joins: its own", third)
     _rotate_all(pair, second, third)
+    steps.ended("all have new keys", second, third)
     _stop_and_upgrade(pair, second, third)
+    steps.ended("agent stopped, another starts", second, third)
     _same_key(pair, second, third)
+    steps.ended("key of a third node: the two", second, third)
     _forget_node(pair, second, third)
-    _reboot(pair, second, third)
+    steps.ended("a Node deleted: the others", second)
+    steps.ended("a Node deleted: its own", third)
+    third.stop()
+    third = _reboot(pair, second)
+    steps.ended("a node starts again: the others", second)
+    steps.ended("a node starts again: its own", third)
 
 
 def _rotate_all(pair: EncryptedPair, second: Stream, third: Stream) -> None:
@@ -107,9 +123,10 @@ def _forget_node(pair: EncryptedPair, second: Stream, third: Stream) -> None:
         goes_on(stream, "its agent starts again")
 
 
-def _reboot(pair: EncryptedPair, second: Stream, third: Stream) -> None:
-    """The namespace with all that is in it is new, files stay but those below /run: pods cannot start first."""
-    third.stop()
+def _reboot(pair: EncryptedPair, second: Stream) -> Stream:
+    """The namespace with all that is in it is new, files stay but those below /run: pods cannot start first. Returns
+    the stream to its pod.
+    """
     node = pair.nodes["n3"]
     node.stop(signal.SIGKILL)
     node.ns.do("link", "del", "eth0")
@@ -130,11 +147,13 @@ def _reboot(pair: EncryptedPair, second: Stream, third: Stream) -> None:
     third = pair.stream(of=("n1", "n3"), port=7779)
     for stream in (second, third):
         goes_on(stream, "a node has started again")
+    return third
 
 
-def test_a_node_that_cannot_encrypt(tmp_path: Path) -> None:
+def test_a_node_that_cannot_encrypt(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """It is not ready and says why; its pods reach one another, and no other node's."""
-    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),), **STRICT) as pair:
+    told = told_steps(record_property, "mandatory encryption")
+    with told as steps, encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),), **STRICT) as pair:
         foreign = has("wireguard")  # else it has none, without the program outside of the kernel
         if foreign:
             pair.nodes["n2"].ns.do("link", "add", pair.devices["n2"], "type", "bridge")
@@ -147,23 +166,30 @@ def test_a_node_that_cannot_encrypt(tmp_path: Path) -> None:
         sent = stream.sent[0]
         until(lambda: stream.sent[0] > sent + 50, "more packets are sent")
         assert stream.readable() == 0 and not any(stream.arrived) and "n2" not in pair.told_keys()
+        steps.ended("a node without WireGuard", stream)
 
 
 def _why(node: Node) -> str:
     return why_not_ready(node.status(), since_boot())
 
 
-def test_pools_and_blocks_that_move(mandatory_nodes: EncryptedPair) -> None:
+def test_pools_and_blocks_that_move(mandatory_nodes: EncryptedPair, record_property: pytest.RecordProperty) -> None:
     """A pool that is added, and blocks that go from one node to the other: plain at no time."""
-    pair = mandatory_nodes
+    with told_steps(record_property, "mandatory encryption") as steps:
+        _pools_and_blocks(mandatory_nodes, steps)
+
+
+def _pools_and_blocks(pair: EncryptedPair, steps: Steps) -> None:
     stream = pair.stream()
     stream.arrive(20)
+    steps.skip(stream)
     pair.store.put(pool("10.66.0.0/16", "Always"))
     ipam = {"type": "calico-ipam", "assign_ipv4": "true", "ipv4_pools": ["10.66.0.0/16"]}
     pods = pair.add_pod("n1", "b", ipam=ipam), pair.add_pod("n2", "b", ipam=ipam)
     assert all(pod.addresses[0].startswith("10.66.") for pod in pods)
     added = pair.stream_between(pods, port=7778)
     added.arrive(20)
+    steps.ended("a pool is added: its pods", added)
     for holder in ("n2", "nobody", "n2", "n1", "n2"):
         pair.store.put_block("10.65.77.0/26", holder)
         _send(pair.pods["n1"].ns, stream.token, "10.65.77.9")
@@ -174,6 +200,7 @@ def test_pools_and_blocks_that_move(mandatory_nodes: EncryptedPair) -> None:
         _send(pair.pods["n1"].ns, stream.token, "10.65.77.9")
     stream.arrive(20)
     assert stream.readable() == added.readable() == 0
+    steps.ended("pool added, block moved: the others", stream)
 
 
 def _send(ns: Namespace, token: bytes, address: str) -> None:

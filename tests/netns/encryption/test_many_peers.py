@@ -4,6 +4,7 @@ has changed, and a changed peer is one message.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -20,6 +21,7 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, DesiredPeer
 from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
 from cni_calico.nodeagent.dataplane.passes import Pass
+from tests.conftest import SUMMARY
 from tests.deadlines import soon
 from tests.netns.namespaces import namespace
 
@@ -78,12 +80,14 @@ def run() -> dict[str, Any]:
     return found
 
 
-def test_a_thousand_peers() -> None:
+def test_a_thousand_peers(record_property: pytest.RecordProperty) -> None:
     with namespace("many") as ns:
         found = ns.call(run, timeout_s=600)
     assert (found["peers"], found["networks"]) == (PEERS, PEERS * 5)
     assert found["same"][:2] == ([], 0)
     assert found["one"][0] == [f"changed 2 peers of {NAME}"] and found["one"][1] == 1
-    for name in ("start", "routes", "same", "one"):
-        print(f"{name}: {found[name][1]} messages, {found[name][2]:.3f} s of the processor")
-    print(f"read: {found['read']:.3f} s of the processor")
+    steps = [f"{name} {found[name][1]} messages, {found[name][2]:.2f} s" for name in ("start", "routes", "same", "one")]
+    told = (
+        f"Linux {os.uname().release}, {PEERS} peers, of the processor: {'; '.join(steps)}; read {found['read']:.2f} s"
+    )
+    record_property(SUMMARY, told)

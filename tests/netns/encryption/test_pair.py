@@ -10,6 +10,7 @@ import pytest
 from tests.deadlines import until
 from tests.netns.encrypted import EncryptedPair, encrypted_pair
 from tests.netns.nodes import until_all_reach_all
+from tests.netns.steps import Steps, told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock]
@@ -21,13 +22,22 @@ def encrypted_nodes(tmp_path: Path) -> Iterator[EncryptedPair]:
         yield made
 
 
-def test_enabled_and_disabled_while_pods_talk(encrypted_nodes: EncryptedPair) -> None:
+def test_enabled_and_disabled_while_pods_talk(
+    encrypted_nodes: EncryptedPair, record_property: pytest.RecordProperty
+) -> None:
+    with told_steps(record_property, "encryption") as steps:
+        _enabled_and_disabled(encrypted_nodes, steps)
+
+
+def _enabled_and_disabled(encrypted_nodes: EncryptedPair, steps: Steps) -> None:
     until_all_reach_all(list(encrypted_nodes.pods.values()), 60)
     stream = encrypted_nodes.stream()
     stream.arrive(20)
     assert stream.readable() > 0  # the capture sees what is plain
+    steps.ended("plain", stream)
     encrypted_nodes.enable()
     encrypted_nodes.until_encrypted()
+    steps.ended("switched on, until each has its route", stream)
     stream.arrive(20)
     plain = stream.readable()
     stream.arrive(100)
@@ -36,15 +46,18 @@ def test_enabled_and_disabled_while_pods_talk(encrypted_nodes: EncryptedPair) ->
     far = "10.0.0.2"  # n2 itself, which answers with this address, and the other way round
     until(lambda: encrypted_nodes.pings("n1", far, stream.token), "a pod reaches the other node")
     assert stream.readable() == plain
+    steps.ended("encrypted", stream)
     before = encrypted_nodes.told_keys()
     encrypted_nodes.rotate("n1")
     until(lambda: encrypted_nodes.told_keys()["n1"] != before["n1"], "n1 has another key")
     until(lambda: encrypted_nodes.shaken("n2", encrypted_nodes.told_keys()["n1"]), "n2 has a session with it")
     stream.arrive(20)
     assert stream.readable() == plain and encrypted_nodes.told_keys()["n2"] == before["n2"]
+    steps.ended("a new key", stream)
     encrypted_nodes.disable()
     until(lambda: not encrypted_nodes.told_keys(), "no key is told any more")
     for name in encrypted_nodes.nodes:
         until(lambda name=name: not encrypted_nodes.rules(name), "the rule is gone", 120)
     stream.arrive(20)
+    steps.ended("switched off", stream)
     assert stream.stop() == [0, 0]

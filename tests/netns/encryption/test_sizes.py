@@ -11,20 +11,24 @@ import pytest
 
 from tests.deadlines import until
 from tests.netns.encrypted import EncryptedPair, encrypted_pair, opened
+from tests.netns.steps import told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.timeout(900)]
 BYTES = 300_000
 
 
-def test_sizes(tmp_path: Path) -> None:
+def test_sizes(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """One after the other, with pods that were made before encryption was enabled: TCP with full segments arrives, and
     the interface has what fits.
     """
-    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),)) as pair:
+    told = told_steps(record_property, "encryption")
+    with told as steps, encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),)) as pair:
         pair.enable()
         pair.until_encrypted()
         stream = pair.stream()
+        stream.arrive(10)
+        steps.skip(stream)
         switch = pair.lab.switches["0"]
         for mtu in (1500, 9000, 1280):
             for port in ("br0", *(f"p{number}" for number in range(1, 4))):
@@ -37,6 +41,7 @@ def test_sizes(tmp_path: Path) -> None:
             assert transferred(pair) == BYTES
             stream.arrive(10)
             assert stream.readable() == before
+            steps.ended(f"uplinks of {mtu} bytes", stream)
 
 
 def have_mtu(pair: EncryptedPair, mtu: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from tests.deadlines import until
 from tests.netns.encrypted import EncryptedPair, Stream, encrypted_pair
 from tests.netns.namespaces import Namespace
+from tests.netns.steps import Steps, told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -38,10 +39,17 @@ def answered(stream: Stream, ns: Namespace, address: str, what: str) -> None:
     assert stream.readable() == before, what
 
 
-def test_ways_between_nodes(talking_nodes: EncryptedPair) -> None:
-    pair = talking_nodes
+def test_ways_between_nodes(
+    talking_nodes: EncryptedPair, record_property: pytest.RecordProperty, request: pytest.FixtureRequest
+) -> None:
+    with told_steps(record_property, f"encryption, {request.node.callspec.id}") as steps:
+        _ways_between_nodes(talking_nodes, steps)
+
+
+def _ways_between_nodes(pair: EncryptedPair, steps: Steps) -> None:
     stream = pair.stream()
     stream.arrive(20)
+    steps.skip(stream)
     hosts = [pair.nodes[name].ns for name in ("n1", "n2")]
     pods = [pair.pods[name] for name in ("n1", "n2")]
     answered(stream, pods[0].ns, "10.0.0.2", "a pod reaches the other node")
@@ -59,6 +67,7 @@ def test_ways_between_nodes(talking_nodes: EncryptedPair) -> None:
     pair.lab.plug(outside, "eth0", "1", "192.0.2.9/24")
     answered(stream, outside, "192.0.2.1", "from outside, forwarded to the other node's pod")
     _borrowed(pair, stream)
+    steps.ended("ways between nodes", stream)
 
 
 def _borrowed(pair: EncryptedPair, stream: Stream) -> None:
