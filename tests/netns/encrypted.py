@@ -133,7 +133,12 @@ class Stream:
     def arrive(self, more: int) -> None:
         """Wait until so many more have arrived each way."""
         before = [len(numbers) for numbers in self.arrived]
-        until(lambda: all(len(n) >= b + more for n, b in zip(self.arrived, before, strict=True)), "packets arrive", 60)
+        until(
+            lambda: all(len(n) >= b + more for n, b in zip(self.arrived, before, strict=True)),
+            "packets arrive",
+            60,
+            pause_s=0.05,
+        )
 
     def stop(self) -> list[int]:
         """How many were lost each way."""
@@ -301,7 +306,12 @@ class EncryptedPair:
         return {route["dst"] for route in shown if route.get("dev") == device}
 
     def until_encrypted(self) -> None:
-        until(lambda: all(self.routed(name) for name in self.nodes), "each is routed to the other's device", 60)
+        until(
+            lambda: all(self.routed(name) for name in self.nodes),
+            "each is routed to the other's device",
+            60,
+            pause_s=0.2,
+        )
 
     def pings(self, name: str, address: str, token: bytes) -> bool:
         """Whether a node's pod has an answer to a ping with the token in it."""

@@ -38,7 +38,9 @@ def test_parameters_while_it_is_mandatory(tmp_path: Path, record_property: pytes
         def change(what: str, wanted: set[tuple[int, Any]], **fields: Any) -> None:
             spec.update(fields)
             pair.store.put(felix_default(**spec))
-            until(lambda: all(rules(pair, name) == wanted for name in pair.nodes), f"{what}: the rules", 60)
+            until(
+                lambda: all(rules(pair, name) == wanted for name in pair.nodes), f"{what}: the rules", 60, pause_s=0.2
+            )
             stream.arrive(30)
             assert stream.readable() == 0, what
             steps.ended(f"another {what}", stream)
@@ -50,7 +52,7 @@ def test_parameters_while_it_is_mandatory(tmp_path: Path, record_property: pytes
         ns = pair.nodes["n1"].ns
         ns.do("addr", "del", "10.0.0.1/24", "dev", "eth0")
         ns.do("addr", "add", "10.0.0.11/24", "dev", "eth0")
-        until(lambda: "10.0.0.11" in _endpoints(pair, "n2"), "n2 knows n1's new address")
+        until(lambda: "10.0.0.11" in _endpoints(pair, "n2"), "n2 knows n1's new address", pause_s=0.2)
         stream.arrive(30)
         assert stream.readable() == 0, "a node's address"
         steps.ended("another address of a node", stream)
@@ -99,6 +101,7 @@ def test_one_family_and_the_other(tmp_path: Path, record_property: pytest.Record
                     ),
                     f"IPv{family} is {'encrypted' if wanted else 'plain'}",
                     60,
+                    pause_s=0.2,
                 )
             on = " and ".join(f"IPv{family}" for family in sorted(enabled))
             for family, stream in streams.items():

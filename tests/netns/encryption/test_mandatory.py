@@ -91,8 +91,8 @@ def _whatever_happens(pair: EncryptedPair, steps: Steps) -> None:
     for fault in FAULTS:
         fault(pair)
         if fault is delete_guard:
-            until(lambda: has_guard(pair.nodes["n1"].ns), "the guard is made again")
-        until(lambda: len(pair.told_keys()) == 2 and pair.rules("n1"), f"{fault.__name__} is repaired")
+            until(lambda: has_guard(pair.nodes["n1"].ns), "the guard is made again", pause_s=0.2)
+        until(lambda: len(pair.told_keys()) == 2 and pair.rules("n1"), f"{fault.__name__} is repaired", pause_s=0.2)
         stream.arrive(20)
         assert stream.readable() == 0, fault.__name__
         steps.ended(fault.__name__.replace("_", " "), stream)
@@ -172,11 +172,11 @@ def test_it_goes_when_it_is_read_that_it_need_not_be(tmp_path: Path) -> None:
         ns, node = pair.nodes["n1"].ns, pair.nodes["n1"]
         assert not has_guard(ns)
         pair.store.put(felix_default(annotations={"cni-calico.io/wireguard-strict": "perhaps"}))
-        until(lambda: has_guard(ns), "the guard stands")
+        until(lambda: has_guard(ns), "the guard stands", pause_s=0.2)
         required, standing = node.root / "lib" / "encryption-required", node.root / "run" / "encryption-guard"
         until(standing.exists, "the plugin is told")
         standing.unlink()  # as a reboot does
         with pytest.raises(RuntimeError, match="encryption between nodes is mandatory"):
             node.cni("ADD", pair.pods["n1"])
         pair.store.put(felix_default(annotations={"cni-calico.io/wireguard-strict": "false"}))
-        until(lambda: not has_guard(ns) and not required.exists(), "the guard is gone")
+        until(lambda: not has_guard(ns) and not required.exists(), "the guard is gone", pause_s=0.2)

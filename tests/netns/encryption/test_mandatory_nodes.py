@@ -81,7 +81,7 @@ def _rotate_all(pair: EncryptedPair, second: Stream, third: Stream) -> None:
     for name in pair.nodes:
         before = pair.told_keys()[name]
         pair.rotate(name)
-        until(lambda name=name, before=before: pair.told_keys()[name] != before, f"{name} has another key")
+        until(lambda name=name, before=before: pair.told_keys()[name] != before, f"{name} has another key", pause_s=0.2)
         for other in pair.nodes.keys() - {name}:
             until(partial(pair.shaken, other, pair.told_keys()[name]), f"{other} has a session with it", pause_s=0.2)
     for stream in (second, third):
@@ -106,7 +106,7 @@ def _same_key(pair: EncryptedPair, second: Stream, third: Stream) -> None:
     copied = pair.told_keys()["n3"]
     own = pair.told_keys()["n2"]
     pair.say_key("n2", copied)
-    until(lambda: pair.told_keys()["n2"] == own, "n2 says its own key again")
+    until(lambda: pair.told_keys()["n2"] == own, "n2 says its own key again", pause_s=0.2)
     for stream in (second, third):
         goes_on(stream, "a third node's key")
 
@@ -114,7 +114,7 @@ def _same_key(pair: EncryptedPair, second: Stream, third: Stream) -> None:
 def _forget_node(pair: EncryptedPair, second: Stream, third: Stream) -> None:
     """A Node that is deleted while its agent runs: nothing goes to it or from it, the other goes on."""
     pair.store.remove(ResourceKey("Node", "n3"))
-    until(lambda: len(pair.routed("n1")) == 1 or "n3" not in pair.told_keys(), "n3 is no peer")
+    until(lambda: len(pair.routed("n1")) == 1 or "n3" not in pair.told_keys(), "n3 is no peer", pause_s=0.2)
     goes_on(second, "a Node is deleted")
     node = pair.nodes["n3"]
     node.stop(signal.SIGTERM)
@@ -160,7 +160,7 @@ def test_a_node_that_cannot_encrypt(tmp_path: Path, record_property: pytest.Reco
         pair.enable_on("n1")
         stream = pair.stream()
         reason = "of kind bridge" if foreign else "modprobe wireguard"
-        until(lambda: reason in _why(pair.nodes["n2"]), "n2 says why it is not ready")
+        until(lambda: reason in _why(pair.nodes["n2"]), "n2 says why it is not ready", pause_s=0.2)
         beside = pair.add_pod("n2", "b")
         until(lambda: pair.pods["n2"].can_ping(beside), "pods of one node reach one another", pause_s=0.2)
         sent = stream.sent[0]
@@ -194,9 +194,9 @@ def _pools_and_blocks(pair: EncryptedPair, steps: Steps) -> None:
         pair.store.put_block("10.65.77.0/26", holder)
         _send(pair.pods["n1"].ns, stream.token, "10.65.77.9")
         if holder == "n2":
-            until(lambda: "10.65.77.0/26" in pair.routed("n1"), "n1 sends it encrypted")
+            until(lambda: "10.65.77.0/26" in pair.routed("n1"), "n1 sends it encrypted", pause_s=0.2)
         else:
-            until(lambda: "10.65.77.0/26" not in pair.routed("n1"), f"n1 knows that it is of {holder}")
+            until(lambda: "10.65.77.0/26" not in pair.routed("n1"), f"n1 knows that it is of {holder}", pause_s=0.2)
         _send(pair.pods["n1"].ns, stream.token, "10.65.77.9")
     stream.arrive(20)
     assert stream.readable() == added.readable() == 0

@@ -44,20 +44,22 @@ def _enabled_and_disabled(encrypted_nodes: EncryptedPair, steps: Steps) -> None:
     assert stream.readable() == plain
     assert len(encrypted_nodes.told_keys()) == 2
     far = "10.0.0.2"  # n2 itself, which answers with this address, and the other way round
-    until(lambda: encrypted_nodes.pings("n1", far, stream.token), "a pod reaches the other node")
+    until(lambda: encrypted_nodes.pings("n1", far, stream.token), "a pod reaches the other node", pause_s=0.2)
     assert stream.readable() == plain
     steps.ended("encrypted", stream)
     before = encrypted_nodes.told_keys()
     encrypted_nodes.rotate("n1")
-    until(lambda: encrypted_nodes.told_keys()["n1"] != before["n1"], "n1 has another key")
-    until(lambda: encrypted_nodes.shaken("n2", encrypted_nodes.told_keys()["n1"]), "n2 has a session with it")
+    until(lambda: encrypted_nodes.told_keys()["n1"] != before["n1"], "n1 has another key", pause_s=0.2)
+    until(
+        lambda: encrypted_nodes.shaken("n2", encrypted_nodes.told_keys()["n1"]), "n2 has a session with it", pause_s=0.2
+    )
     stream.arrive(20)
     assert stream.readable() == plain and encrypted_nodes.told_keys()["n2"] == before["n2"]
     steps.ended("a new key", stream)
     encrypted_nodes.disable()
-    until(lambda: not encrypted_nodes.told_keys(), "no key is told any more")
+    until(lambda: not encrypted_nodes.told_keys(), "no key is told any more", pause_s=0.2)
     for name in encrypted_nodes.nodes:
-        until(lambda name=name: not encrypted_nodes.rules(name), "the rule is gone", 120)
+        until(lambda name=name: not encrypted_nodes.rules(name), "the rule is gone", 120, pause_s=0.2)
     stream.arrive(20)
     steps.ended("switched off", stream)
     assert stream.stop() == [0, 0]

@@ -46,13 +46,13 @@ def test_who_encrypts_for_whom_is_seen(tmp_path: Path) -> None:
         pair.enable()
         pair.until_encrypted()
         keys = pair.told_keys()
-        until(lambda: pair.shaken("n1", keys["n2"]), "a handshake")
+        until(lambda: pair.shaken("n1", keys["n2"]), "a handshake", pause_s=0.2)
 
         def reported() -> bool:
             (interface,) = shown(pair, "n1")["interfaces"] or [{"peers": []}]
             return [(peer["node"], peer["state"]) for peer in interface["peers"]] == [("n2", "encrypted")]
 
-        until(reported, "the agent says who its peers are")
+        until(reported, "the agent says who its peers are", pause_s=0.2)
         said = shown(pair, "n1")
         assert {one["node"]: one["key"] for one in said["nodes"]} == keys and said["families"] == [4]
         assert not any(one["problem"] for one in said["nodes"]) and said["here"] == "n1"
@@ -71,8 +71,12 @@ def test_who_encrypts_for_whom_is_seen(tmp_path: Path) -> None:
         assert pair.shaken("n2", pair.told_keys()["n1"])  # n2 had followed before the command ended
 
         assert "mandatory now" in node.calicoctl("encryption", "strict", "on").stdout
-        until(lambda: shown(pair, "n1")["interfaces"][0]["mandatory"], "the agent has made it mandatory")
+        until(lambda: shown(pair, "n1")["interfaces"][0]["mandatory"], "the agent has made it mandatory", pause_s=0.2)
         assert "calico_encryption_guard_drops_total" in metrics(node.ns)
         pair.say_key("n2", "")
-        until(lambda: node.calicoctl("encryption", "status", check=False).returncode == 0, "n2 tells its key again")
+        until(
+            lambda: node.calicoctl("encryption", "status", check=False).returncode == 0,
+            "n2 tells its key again",
+            pause_s=0.2,
+        )
         assert "not mandatory any more" in node.calicoctl("encryption", "strict", "off").stdout
