@@ -178,7 +178,10 @@ def open_wire(settings: FilterSettings, *, legacy: bool = False) -> Iterator[Wir
         for name in (*INTERFACES, UPLINK):
             host.do("link", "add", name, "address", ROUTER, "type", "veth", "peer", "name", name, "netns", far.name)
             for end in (host, far):
-                end.do("link", "set", name, "addrgenmode", "none", "up")
+                end.do(
+                    "link", "set", name, "addrgenmode", "none"
+                )  # before it is up: else it may have had an address by then
+                end.do("link", "set", name, "up")
         stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # packets of one processor stay in order
         with entered(host):
