@@ -64,12 +64,9 @@ def parse_qos(annotations: Mapping[str, str]) -> tuple[dict[str, int], tuple[str
                 found[field] = value
                 break
     if DSCP in own:
-        value = _read_dscp(own[DSCP])
+        value = read_dscp(own[DSCP])
         if value is None:
-            said.append(
-                f"annotation {PREFIX}{DSCP}: expected a number from 0 to {DSCP_MAX} or a name such as EF, CS1 or AF41, "
-                f"got {_shown(own[DSCP])!r}; it is left out"
-            )
+            said.append(f"annotation {PREFIX}{DSCP}: {_no_dscp(own[DSCP])}; it is left out")
         else:
             found[DSCP] = value
     return found, (*said, *_drop_useless(found))
@@ -107,7 +104,22 @@ def _read(text: object, low: int, high: int) -> tuple[int | None, str]:
     return bound, f"{_shown(text)} is {'less' if value < low else 'more'} than {bound}; it counts as {bound}"
 
 
-def _read_dscp(text: object) -> int | None:
+def parse_dscp(text: str) -> int:
+    """A number or a name. Raises ValueError."""
+    value = read_dscp(text)
+    if value is None:
+        raise ValueError(_no_dscp(text))
+    return value
+
+
+def _no_dscp(text: object) -> str:
+    return f"expected a number from 0 to {DSCP_MAX} or a name such as EF, CS1 or AF41, got {_shown(text)!r}"
+
+
+def read_dscp(text: object) -> int | None:
+    """A number, or a text with a number or a name; None: it is neither."""
+    if type(text) is int and 0 <= text <= DSCP_MAX:
+        return text
     if not isinstance(text, str):
         return None
     if text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= DSCP_MAX:

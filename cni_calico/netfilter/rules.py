@@ -244,6 +244,13 @@ class SetMark:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDscp:
+    """Write the packet's DSCP, from 0 to 63. Legacy iptables can do that only in its table ``mangle``."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class NoTrack:
     """The packet gets no connection tracking entry."""
 
@@ -305,6 +312,7 @@ RuleAction = (
     | Reject
     | Dispatch
     | SetMark
+    | SetDscp
     | NoTrack
     | LogPacket
     | CountPacket

@@ -111,7 +111,8 @@ class Felix:
         """All that policy waits for; called in the data plane's thread."""
         if self.plane.tunnels is not None:
             backend, ports = self.context.settings.backend, self.plane.ports.values()
-            self.policy.use(felix, select_tunnels(snapshot, felix, backend, self.plane.tunnels, ports))
+            tunnels = select_tunnels(snapshot, felix, backend, self.plane.tunnels, ports)
+            self.policy.use(felix, tunnels, frozenset(pool.cidr for pool in snapshot.pools))
 
     def _use(self, snapshot: Snapshot, felix: FelixSettings) -> None:
         self._use_tunnels(snapshot, felix)

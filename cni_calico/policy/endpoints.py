@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import owner_in, owner_text, select_owner, shown_owner
+from cni_calico.model.qos import DSCP, read_dscp
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.records import labelled_workload, packet_limits
@@ -190,6 +191,7 @@ class LocalEndpoints:
             record.endpoint,
             record.container_id,
             container_name(record),
+            read_dscp((record.qos_controls or {}).get(DSCP)),
         )
 
 

@@ -24,6 +24,7 @@ from cni_calico.policy.budget import WAITS_FOR_MEMORY, count_rules, denied
 from cni_calico.policy.endpoints import Dispute, PresentInterface
 from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget
 from cni_calico.policy.hosts import HostRecord
+from cni_calico.policy.mesh import MESH_SOURCE
 from cni_calico.policy.nodes import SLICE, WORKLOADS, GraphNodes, GraphRecord
 from cni_calico.policy.records import (
     POLICY_KINDS,
@@ -66,6 +67,7 @@ class Graph:
         self._warnings: dict[PolicyId, tuple[str, ...]] = {}  # of them
         self.facts = GraphFacts()  # as of the last flush
         self._ahead: dict[PolicyId, list[str]] = {}  # sets needed by what is made ahead
+        self._marks_mesh = False
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
         self.budget: int | None = None  # rules of the packet filter that a policy may need; None: any number
@@ -272,6 +274,15 @@ class Graph:
         """The policy has been put and flushed, or will not be."""
         for set_id in self._ahead.pop(policy, ()):
             self._sets.release(set_id)
+
+    def mark_mesh(self, *, wanted: bool) -> None:
+        """Whether there is the set of the mesh's pods."""
+        if wanted is not self._marks_mesh:
+            self._marks_mesh = wanted
+            if wanted:
+                self._sets.need(MESH_SOURCE)
+            else:
+                self._sets.release(MESH_SOURCE.id)
 
     # -- about it -----------------------------------------------------------------------------------------------------
 

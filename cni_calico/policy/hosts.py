@@ -12,6 +12,7 @@ from cni_calico.model.documents.fields import Wrong, parse_list, parse_object, p
 from cni_calico.model.documents.fields import parse_texts as parse_text_list
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.names import valid_host_ifname
+from cni_calico.model.qos import DSCP, PREFIX, read_dscp
 from cni_calico.model.resources import Resource
 from cni_calico.policy.active import HOSTS, ActivePolicies
 from cni_calico.policy.records import Labelled, named_port, packed
@@ -19,15 +20,20 @@ from cni_calico.policy.rules import parse_nets
 from cni_calico.policy.wanted import WantedHost
 
 ALL_INTERFACES = "*"
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """``labelled``: labels and expected addresses, for selectors. ``interface``: a name, "*" or ""."""
+    """``labelled``: labels and expected addresses, for selectors. ``interface``: a name, "*" or "". ``dscp``: what the
+    annotation says, in upstream the only one of a host endpoint's; None: nothing. ``not_dscp``: what it says instead.
+    """
 
     node: str
     interface: str
     labelled: Labelled
+    dscp: int | None = None
+    not_dscp: str = ""
 
 
 def parse_host(resource: Resource) -> HostRecord:
@@ -56,7 +62,11 @@ def parse_host(resource: Resource) -> HostRecord:
             ports.append(found)
     profiles = parse_text_list(spec.get("profiles") or (), "spec.profiles")
     labelled = Labelled(frozenset(resource.metadata.labels.items()), profiles, addresses, ports=tuple(ports))
-    return HostRecord(node, interface, labelled)
+    asked = resource.metadata.annotations.get(PREFIX + DSCP)
+    dscp = read_dscp(asked)
+    return HostRecord(
+        node, interface, labelled, dscp, "" if dscp is not None or asked is None else repr(asked)[:_SHOWN]
+    )
 
 
 class LocalHosts:
@@ -95,4 +105,5 @@ class LocalHosts:
         record = self._records.get(key)
         if record is None:
             return None
-        return WantedHost(key, record.interface, self._active.class_of(key), record.labelled.addresses)
+        class_id, said = self._active.class_of(key), (record.dscp, record.not_dscp)
+        return WantedHost(key, record.interface, class_id, record.labelled.addresses, *said)

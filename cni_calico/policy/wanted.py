@@ -290,7 +290,7 @@ class WantedEndpoint:
     ``spoofing``: networks besides its own addresses that it may send from, if WorkloadSourceSpoofing is Any.
     ``orchestrator``, ``workload``, ``endpoint``: the names in its status file ("k8s", "namespace/pod", "eth0").
     ``container``: its ID. Endpoints of one workload with the same one are interfaces of one container. ``name``: what
-    people call a container outside Kubernetes, "" if that is unknown.
+    people call a container outside Kubernetes, "" if that is unknown. ``dscp``: of what it sends out of the cluster.
     """
 
     key: ResourceKey
@@ -306,6 +306,7 @@ class WantedEndpoint:
     endpoint: str = ""
     container: str = ""
     name: str = ""
+    dscp: int | None = None
 
     @property
     def shown(self) -> str:
@@ -316,13 +317,16 @@ class WantedEndpoint:
 @dataclass(frozen=True, slots=True)
 class WantedHost:
     """A host endpoint of this node. ``interface``: a name, "*" for all that have none of their own, or "": those that
-    have one of the addresses ``expected``.
+    have one of the addresses ``expected``. ``dscp``: as of a workload, of what is sent from these addresses;
+    ``not_dscp``: what is written there and is none.
     """
 
     key: ResourceKey
     interface: str
     class_id: str
     expected: tuple[Packed, ...] = ()
+    dscp: int | None = None
+    not_dscp: str = ""
 
 
 # -- everything, and what changed -------------------------------------------------------------------------------------

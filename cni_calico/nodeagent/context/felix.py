@@ -42,6 +42,7 @@ from cni_calico.nodeagent.context.host_protection import (
 )
 from cni_calico.nodeagent.context.kinds import (
     DENY,
+    DSCP,
     ENABLED,
     EXPRESSION,
     LOG_RATE,
@@ -159,6 +160,13 @@ class FelixSettings(EncryptionSettings):
         "What happens to packets of workloads to the host itself that their policies let through; ACCEPT and RETURN "
         "leave them to the host's own rules.",
     )
+    istio_ambient: str = setting(
+        "IstioAmbientMode",
+        ENABLED,
+        "Disabled",
+        "Mark new TCP connections between pods of Istio's mesh (label istio.io/dataplane-mode) for ztunnel.",
+    )
+    istio_dscp: int = setting("IstioDSCPMark", DSCP, 23, "The DSCP that these packets get.")
     policy_enforcement: str = setting("PolicyEnforcement", *ENFORCEMENT, section="Policy")
     standing_rules: str = setting("StandingRules", *STANDING_RULES)
     flows: str = setting("Flows", *FLOWS)

@@ -101,13 +101,6 @@ TABLE = (
     ),
     Unused(
         MISSING,
-        "IstioAmbientMode",
-        "a warning: packets between pods of a mesh are not marked",
-        "packets between pods of the mesh are NOT MARKED for ztunnel",
-        _OFF,
-    ),
-    Unused(
-        MISSING,
         "IPv4NormalRoutePriority IPv4ElevatedRoutePriority IPv6NormalRoutePriority IPv6ElevatedRoutePriority",
         "a warning unless it is upstream's default: routes to workloads have the metric 0",
         "routes to workloads have the metric 0",
@@ -121,7 +114,6 @@ TABLE = (
         ("calicoipam",),
     ),
     Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
-    Unused(NEVER, "IstioDSCPMark", "for IstioAmbientMode"),
     Unused(NEVER, "LiveMigrationRouteConvergenceTime", "for the live migration of virtual machines"),
     Unused(NEVER, "KubeNodePortRanges", "for kube-proxy in mode ipvs"),
     Unused(

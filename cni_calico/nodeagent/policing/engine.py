@@ -15,6 +15,7 @@ from cni_calico.errors import CalicoError, RulesRefused
 from cni_calico.kernel.memory import collect_as_usual, expect_growth
 from cni_calico.kernel.netlink.filter_events import FilterMonitor
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.boot import BootTable
@@ -63,10 +64,12 @@ class PolicyEngine:
         self._configured = threading.Event()
         self._monitor: FilterMonitor | None = None
 
-    def use(self, felix: FelixSettings, tunnels: Tunnels) -> None:
-        """Use these parameters and tunnels, from any thread; nothing is done before they are known."""
+    def use(self, felix: FelixSettings, tunnels: Tunnels, pools: frozenset[Network] = frozenset()) -> None:
+        """Use these parameters and tunnels, and the networks of all IP pools, from any thread; nothing is done before
+        they are known.
+        """
         with self._guard:
-            asked = AskedOfEngine(felix, tunnels, self._sessions)
+            asked = AskedOfEngine(felix, tunnels, self._sessions, pools)
             is_new = asked != self._asked
             if is_new:  # the loop tells by the object whether something is new
                 self._asked = asked

@@ -15,6 +15,7 @@ from functools import partial
 
 from cni_calico.kernel.netlink.filter_events import FilterMonitor, Happened
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.filters import (
@@ -43,11 +44,14 @@ OTHER_AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AskedOfEngine:
-    """What the other parts of the agent hand in. ``sessions``: what BGP needs from host endpoints."""
+    """What the other parts of the agent hand in. ``sessions``: what BGP needs from host endpoints. ``pools``: the
+    networks of all IP pools.
+    """
 
     felix: FelixSettings
     tunnels: Tunnels
     sessions: tuple[Lifeline, ...] = ()
+    pools: frozenset[Network] = frozenset()
 
     @property
     def filtering(self) -> tuple[object, ...]:
@@ -87,6 +91,7 @@ class PolicyLoop:
         self._rounds = rounds = Rounds(context, node, felix, side, tell, figures, rules=rules)
         rounds.guard.keeps = keeps
         rounds.use_tunnels(asked.tunnels)
+        rounds.use_pools(asked.pools)
         rounds.use_sessions(asked.sessions)
         count, by_iptables = partial(count_dropped, plane), plane.name == IPTABLES
         self._drops = DroppedPackets(plane.report_group, context.log, figures, count, by_iptables=by_iptables)
@@ -138,6 +143,7 @@ class PolicyLoop:
         self._rounds.configure(asked.felix)
         self._memory.configure(asked.felix.policy_memory_mib)
         self._rounds.use_tunnels(asked.tunnels)
+        self._rounds.use_pools(asked.pools)
         self._rounds.use_sessions(asked.sessions)
         return True
 

@@ -15,7 +15,7 @@ from cni_calico.kernel.cgroup import read_limited_groups
 from cni_calico.kernel.memory import give_back_memory
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import WorkloadEndpoint
+from cni_calico.model.resources import Network, WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.departures import Departures
@@ -96,6 +96,7 @@ class Rounds:
             (self._put_workload, self._report.lost.put, self._report.rules.put),
         )
         self.intake = Intake(node, graph, goal, kept, Spared(files, log, state_dir), listeners, now)
+        self.intake.mark_mesh(wanted=felix.istio_ambient == "Enabled")
         self._state = EngineState.READING
 
     def _numbers_in_force(self) -> set[int]:
@@ -106,12 +107,17 @@ class Rounds:
     def configure(self, felix: FelixSettings) -> None:
         self._felix = felix
         self.intake.set_budget(felix.policy_rule_budget)
+        self.intake.mark_mesh(wanted=felix.istio_ambient == "Enabled")
         self._goal.configure(self._rules.settings(felix, self.intake.service_networks))
 
     def use_tunnels(self, tunnels: Tunnels) -> None:
         self.guard.tunnels = tunnels
         self._goal.use_tunnels(tunnels)
         self._report.lifelines.use_tunnels(tunnels)
+
+    def use_pools(self, pools: frozenset[Network]) -> None:
+        """All IP pools: what goes to one stays in the cluster."""
+        self._goal.use_pools(pools)
 
     def use_sessions(self, lifelines: tuple[Lifeline, ...]) -> None:
         """What this node's BGP sessions need from host endpoints."""

@@ -16,6 +16,7 @@ from cni_calico.errors import DeadlineExceeded, KernelError
 from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.kernel.filter.legacy import programs
 from cni_calico.kernel.filter.nf_tables.filter import NfTables
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.filters import (
@@ -54,7 +55,12 @@ class RehearsedPolicies:
 
 
 def rehearse_policies(
-    context: Context, node: str, felix: FelixSettings, tunnels: Tunnels, deadline: Deadline
+    context: Context,
+    node: str,
+    felix: FelixSettings,
+    tunnels: Tunnels,
+    deadline: Deadline,
+    pools: frozenset[Network] = frozenset(),
 ) -> RehearsedPolicies:
     """What the first round would do. ``context``: with RehearsedFiles. Raises CalicoError."""
     assert isinstance(context.files, RehearsedFiles)
@@ -68,6 +74,7 @@ def rehearse_policies(
             rounds = Rounds(quiet, node, felix, side, told.append, PolicyFigures())
             try:
                 rounds.use_tunnels(tunnels)
+                rounds.use_pools(pools)
                 turns, feed = Turns(incoming.memory), incoming.feed
                 while True:
                     woken.clear()

@@ -173,7 +173,8 @@ class _Rehearsal:
         ports = wanted | {name: device.port for name, device in there.items() if device.port}
         devices = frozenset((*desired.devices, *there))
         tunnels = select_tunnels(snapshot, felix, self._context.settings.backend, devices, ports.values())
-        policies = rehearse_policies(self._context, self._node, felix, tunnels, self._deadline)
+        pools = frozenset(pool.cidr for pool in snapshot.pools)
+        policies = rehearse_policies(self._context, self._node, felix, tunnels, self._deadline, pools)
         for text in policies.differences:
             self._found.change(TABLES, text)
         standing = policies.standing

@@ -28,6 +28,7 @@ from cni_calico.faults import install_from_environment
 from cni_calico.kernel import netns
 from cni_calico.log import Log
 from cni_calico.model.keys import HandleKey, HandleList, ListKey, ResourceKey, ResourceList
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import NodeSettings, parse_settings
@@ -129,6 +130,7 @@ class Lab:
         self.group: Path | None = None  # the control group in which the engine runs, a process of its own then
         self.sure_ways: dict[str, tuple[Namespace, int]] = {}  # from where, and to which port, a packet always arrives
         self.tunnels: Tunnels | None = Tunnels()  # None: nothing has been read, so that the engine is not told
+        self.pools: frozenset[Network] = frozenset()
         self.open_context = context_of(root)
         self.beside: Beside | None = None  # starts what else the agent runs, in the engine's process
 
@@ -227,7 +229,8 @@ class Lab:
             if self.group is not None:
                 (self.group / "cgroup.procs").write_text("0")
                 execute_engine(self.host, self.root, environ, self.limit_s)
-            run_engine(self.host, self.root, environ, self.open_context, self.tunnels, self.limit_s, self.beside)
+            told = self.open_context, self.tunnels, self.limit_s, self.beside, self.pools
+            run_engine(self.host, self.root, environ, *told)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         if not self.pid:
@@ -345,6 +348,7 @@ def run_engine(
     tunnels: Tunnels | None,
     limit_s: int,
     beside: Beside | None = None,
+    pools: frozenset[Network] = frozenset(),
 ) -> None:
     """Never returns."""
     code = 99
@@ -370,7 +374,7 @@ def run_engine(
             engine.rules.listeners = (listener,)
             engine.rules.records = listener.staged if isinstance(listener, RulesTeller) else None
         if tunnels is not None:
-            engine.use(felix, tunnels)
+            engine.use(felix, tunnels, pools)
         install_from_environment(environ)
         engine.run(stopping)
         code = 0

@@ -33,7 +33,7 @@ from cni_calico.kernel.filter.legacy.placement import (
     tag_all,
 )
 from cni_calico.kernel.filter.legacy.rules import Compiled, compile_rule
-from cni_calico.netfilter.rules import NoTrack, PacketVerdict
+from cni_calico.netfilter.rules import NoTrack, PacketVerdict, SetDscp
 from cni_calico.netfilter.tables import BaseHook, NftChain, NftTable
 
 _BEFORE_TRACKING, _SOURCE_TRANSLATION = -200, 100
@@ -127,9 +127,9 @@ class Compiler:
             raise NotExpressed(str(e), chain=chain.name) from e
         if base and done.jumps:
             rules.insert(0, f"-j {set_marks(0, self.marks.accept)}")
-        untracked = any(NoTrack() in rule.actions for rule in chain.rules)
+        elsewhere = any(isinstance(action, NoTrack | SetDscp) for rule in chain.rules for action in rule.actions)
         leads = frozenset[Placed]((*done.chains, *done.maps, *done.actions))
-        return CompiledChain(chain, place, PlacedChains({chain_name(chain.name): tag_all(rules)}, leads, not untracked))
+        return CompiledChain(chain, place, PlacedChains({chain_name(chain.name): tag_all(rules)}, leads, not elsewhere))
 
     def _changed_maps(
         self, table: NftTable, changed: Iterable[CompiledChain]

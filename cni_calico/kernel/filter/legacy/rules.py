@@ -39,6 +39,7 @@ from cni_calico.netfilter.rules import (
     Reject,
     ReportDecision,
     RuleAction,
+    SetDscp,
     SetMark,
 )
 from cni_calico.netfilter.tables import NftTable
@@ -125,6 +126,8 @@ def _act(actions: Sequence[RuleAction], family: int, before: str, marks: Marks, 
         case SetMark(bit, cleared):
             done.prelude = ()
             done.rules.append(f"{before}-j {set_marks(0 if cleared else bit, bit)}")
+        case SetDscp(value):
+            done.rules.append(f"{before}-j DSCP --set-dscp {value:#04x}")
         case NoTrack():
             done.rules.append(f"{before}-j CT --notrack")
         case LogPacket(group=group) if group:

@@ -23,6 +23,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     MetaLoad,
     MetaStore,
     PayloadLoad,
+    PayloadStore,
     RejectPacket,
     SetLookup,
     UnknownExpression,
@@ -56,6 +57,7 @@ _META_NAMES, _CT_NAMES, _BASE_NAMES, _OPERATOR_NAMES, _VERDICT_NAMES = (
 _FIB_OIF, _FIB_SADDR_MARK_IIF = 1, 0x1 | 0x4 | 0x8
 _UNREACHABLE, _RESET = 0, 1
 _INVERT = 1
+_NO_CHECKSUM, _INTERNET_CHECKSUM = 0, 1  # of a header that is written
 # of a decision's report: enough for both headers of IPv6; so many are sent at once, or what there is after some time
 REPORT_BYTES, REPORTS_AT_ONCE = 64, 32
 # 1,000 policies have some 1,500 expressions; what is in excess is kept for nothing (0.4 kB each), because the chains of
@@ -128,6 +130,12 @@ def _payload(e: PayloadLoad) -> tuple[str, bytes]:
     return "payload", be32(1, e.register) + be32(2, _BASES[e.base]) + be32(3, e.offset) + be32(4, e.length)
 
 
+def _payload_store(e: PayloadStore) -> tuple[str, bytes]:
+    place = be32(5, e.register) + be32(2, _BASES[e.base]) + be32(3, e.offset) + be32(4, e.length)
+    kind = _NO_CHECKSUM if e.checksum_at is None else _INTERNET_CHECKSUM
+    return "payload", place + be32(6, kind) + be32(7, e.checksum_at or 0)
+
+
 def _fib(e: FibSourceInterface) -> tuple[str, bytes]:
     return "fib", be32(3, _FIB_SADDR_MARK_IIF) + be32(2, _FIB_OIF) + be32(1, e.register)
 
@@ -195,6 +203,7 @@ _ENCODERS: dict[type, Callable[..., tuple[str, bytes]]] = {
     CtStore: _ct_store,
     WordsLoad: _words,
     PayloadLoad: _payload,
+    PayloadStore: _payload_store,
     FibSourceInterface: _fib,
     Bitwise: _bitwise,
     Compare: _compare,
@@ -260,9 +269,13 @@ def _read_ct(a: dict[int, bytes]) -> Expression:
 
 
 def _read_payload(a: dict[int, bytes]) -> Expression:
-    if 1 not in a:
+    place = _BASE_NAMES[number_of(a.get(2))], number_of(a.get(3)), number_of(a.get(4))
+    if 1 in a:
+        return PayloadLoad(*place, _register(a[1]))
+    kind, at = number_of(a.get(6)), number_of(a.get(7))
+    if kind > _INTERNET_CHECKSUM or number_of(a.get(8)) or (at and kind == _NO_CHECKSUM):
         raise _Strange
-    return PayloadLoad(_BASE_NAMES[number_of(a.get(2))], number_of(a.get(3)), number_of(a.get(4)), _register(a[1]))
+    return PayloadStore(*place, None if kind == _NO_CHECKSUM else at, _register(a[5]))
 
 
 def _read_fib(a: dict[int, bytes]) -> Expression:

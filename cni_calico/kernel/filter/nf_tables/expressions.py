@@ -81,6 +81,19 @@ class PayloadLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadStore:
+    """Write the register into a header. ``checksum_at``: where the header has its internet checksum, which follows;
+    None: it has none.
+    """
+
+    base: str
+    offset: int
+    length: int
+    checksum_at: int | None = None
+    register: int = ANY_REGISTER
+
+
+@dataclass(frozen=True, slots=True)
 class FibSourceInterface:
     """The interface that the packet's source is routed to, 0 if it is not the one it came in on (``fib saddr . mark .
     iif``).
@@ -149,6 +162,7 @@ Expression = (
     | CtStore
     | WordsLoad
     | PayloadLoad
+    | PayloadStore
     | FibSourceInterface
     | Bitwise
     | Compare

@@ -22,6 +22,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     MetaLoad,
     MetaStore,
     PayloadLoad,
+    PayloadStore,
     PrintedRule,
     RejectPacket,
     SetLookup,
@@ -60,6 +61,7 @@ from cni_calico.netfilter.rules import (
     ReportDecision,
     RuleAction,
     RuleTest,
+    SetDscp,
     SetMark,
     SourceIsElsewhere,
     Unrecognised,
@@ -79,6 +81,8 @@ _PORT_REGISTERS = {"ip": (9, 10), "ip6": (2, 13)}
 _STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
 _DESTINATION_TRANSLATED, _CONFIRMED = host32(1 << 5), host32(1 << 3)
 _UNREACHABLE = {"ip": 3, "ip6": 4}  # codes of ICMP and ICMPv6
+# of both headers the first two bytes; in IPv6 the DSCP is in both of them
+_DSCP_BITS, _DSCP_SHIFT, _CHECKSUM_AT = {"ip": 0x00FC, "ip6": 0x0FC0}, {"ip": 2, "ip6": 6}, {"ip": 10, "ip6": None}
 _ARP_OPERATION, _ARP_REPLY, _ARP_SENDER = PayloadLoad("network", 6, 2), b"\0\2", PayloadLoad("network", 14, 4, 2)
 
 # -- tests ------------------------------------------------------------------------------------------------------------
@@ -193,6 +197,13 @@ def _set_mark(action: SetMark, _: str) -> Expressions:
     return MetaLoad("mark"), Bitwise(kept, _ZERO if action.cleared else host32(action.bit)), MetaStore("mark")
 
 
+def _set_dscp(action: SetDscp, family: str) -> Expressions:
+    kept = (0xFFFF & ~_DSCP_BITS[family]).to_bytes(2, "big")
+    value = (action.value << _DSCP_SHIFT[family]).to_bytes(2, "big")
+    store = PayloadStore("network", 0, 2, _CHECKSUM_AT[family])
+    return PayloadLoad("network", 0, 2), Bitwise(kept, value), store
+
+
 def _accept_known(_: AcceptKnown, __: str) -> Expressions:
     state = CtLoad("state"), SetLookup(KNOWN_BY_STATE, verdict=True)
     return *state, CtLoad("status"), Bitwise(_CONFIRMED, _ZERO), SetLookup(KNOWN_BY_STATUS, verdict=True)
@@ -229,6 +240,7 @@ _PRINTERS: dict[type, Callable[..., Expressions]] = {
     Reject: _reject,
     Dispatch: _dispatch,
     SetMark: _set_mark,
+    SetDscp: _set_dscp,
     NoTrack: _itself,
     LogPacket: _itself,
     CountPacket: _itself,
@@ -236,7 +248,7 @@ _PRINTERS: dict[type, Callable[..., Expressions]] = {
     LabelConnection: _label,
     ReportDecision: _itself,
 }
-_OF_A_FAMILY = (AddressInSet, Reject)  # the others are the same in every family, and are remembered once
+_OF_A_FAMILY = (AddressInSet, Reject, SetDscp)  # the others are the same in every family, and are remembered once
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class Intake:
         """Of rules that a policy may need."""
         self._graph.set_budget(budget)
 
+    def mark_mesh(self, *, wanted: bool) -> None:
+        """Whether rules look up which pods are in Istio's mesh."""
+        self._graph.mark_mesh(wanted=wanted)
+
     def bound_members(self, admits: AdmitsMembers) -> None:
         """``admits``: whether there is memory for so many members of sets more than at the last flush."""
         self._graph.bound_members(admits)

@@ -48,6 +48,7 @@ class EndpointRules:
         self._tables = tables
         self._settings = settings
         self._able = Able()
+        self.checks_sources = True  # no attempt has failed: while the next one is made, nothing may open
         self._containers: dict[tuple[str, ...], set[ResourceKey]] = {}
         self.denied: set[str] = set()  # interfaces whose packets are dropped, because their entries were refused
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.policing.tables import stages, standing
 from cni_calico.nodeagent.policing.tables.classes import ClassChains
 from cni_calico.nodeagent.policing.tables.endpoints import Able, EndpointRules
 from cni_calico.nodeagent.policing.tables.hosts.interfaces import InterfaceAddresses
 from cni_calico.nodeagent.policing.tables.hosts.rules import HostRules
+from cni_calico.nodeagent.policing.tables.marking import PacketMarking
 from cni_calico.nodeagent.policing.tables.numbers import MAPS
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature
 from cni_calico.nodeagent.policing.tables.refused import RefusedParts
@@ -25,6 +27,7 @@ from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import ARP, FILTER, GoalTables
 from cni_calico.nodeagent.policing.tables.tunnels import NODES, TUNNEL_CHAINS, Tunnels, change_of_nodes, render_tunnels
 from cni_calico.nodeagent.policing.tables.written_ahead import PolicyChains
+from cni_calico.policy.mesh import MESH
 from cni_calico.policy.wanted import (
     Members,
     PolicyId,
@@ -56,7 +59,7 @@ class Goal:
         )
         self.policies: dict[PolicyId, WantedPolicy] = {}
         self.lacking: dict[OptionalFeature, str] = {}
-        self._checks_sources = True  # no attempt has failed: while the next one is made, nothing may open
+        self.marking = PacketMarking(self.tables, self.sets, lambda: OptionalFeature.DSCP not in self.lacking)
         self._incomplete: tuple[frozenset[str], str] = (frozenset(), "")
         self._stages: dict[int, tuple[stages.Needed | None, tuple[str, ...]]] = {}
         for table in FILTER.values():
@@ -110,6 +113,9 @@ class Goal:
         if changes.endpoints:
             self.endpoints.update(changes.endpoints)
             self._render_stages()
+        self.marking.update({**changes.endpoints, **changes.hosts})
+        if changes.endpoints or changes.hosts or MESH in changes.sets_made or MESH in flipped:
+            self.marking.render(self.settings)
         for name in changes.sets_removed:
             self.refused.sets.pop(name, None)
             self.sets.remove(name)
@@ -130,6 +136,7 @@ class Goal:
         self._render_stages()
         self._render_loopback()
         self._render_tunnels()
+        self.marking.render(settings)
         self.render_hosts()
 
     def use_interfaces(self, there: InterfaceAddresses) -> None:
@@ -145,6 +152,11 @@ class Goal:
             self.sets.change(NODES, change)
             self._render_tunnels()
             self.render_hosts()
+
+    def use_pools(self, pools: frozenset[Network]) -> None:
+        """Use other IP pools: these are all there are."""
+        self.marking.use_pools(pools)
+        self.marking.render(self.settings)
 
     def give_up(self, policy: PolicyId, why: str) -> bool:
         """The kernel refuses its rules: deny instead, until the record changes. Returns whether that is new."""
@@ -218,12 +230,12 @@ class Goal:
             found.append(f"everything {direction} {', '.join(names[:5])} ({len(names)} workloads) is denied: {why}")
         for name, why in self.refused.host_chains.items():
             found.append(f"{self.hosts.describe(name)} is denied: {why}")
-        return found
+        return found + self.marking.unclear(self.hosts.all.values())
 
     def lack(self, feature: OptionalFeature, why: str) -> None:
         """The kernel refuses what this feature needs: do without it."""
         self.lacking[feature] = why
-        self._checks_sources = self._checks_sources and feature is not OptionalFeature.SOURCES
+        self.endpoints.checks_sources &= feature is not OptionalFeature.SOURCES
         if feature is OptionalFeature.LIMITS:
             self.lacking.pop(OptionalFeature.CONNECTIONS, None)  # they are part of that feature
         self._use_lacking()
@@ -257,6 +269,7 @@ class Goal:
         self._render_stages()
         self._render_loopback()
         self._render_tunnels()
+        self.marking.render(self.settings)
 
     # -- policies -----------------------------------------------------------------------------------------------------
 
@@ -336,7 +349,7 @@ class Goal:
             self._stages[family] = needed, names
 
     def _render_loopback(self) -> None:
-        if self._checks_sources:
+        if self.endpoints.checks_sources:
             self.tables.drop_chain(FILTER[4], standing.LOOPBACK_IN)
         else:
             self.tables.put_chain(FILTER[4], standing.render_loopback(self.settings))

@@ -16,13 +16,16 @@ from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
     AddRules,
+    AddSet,
     AddVerdicts,
     DropChain,
     DropElements,
+    DropSet,
     FlushChain,
     Operation,
 )
 from cni_calico.nodeagent.policing.tables.endpoints import LIMIT_CHAINS, SPOOF_CHAINS
+from cni_calico.nodeagent.policing.tables.marking import CHAIN as MARKING
 from cni_calico.nodeagent.policing.tables.stages import LIMITED_FROM, LIMITED_TO, LIMITS, MAY_SPOOF, SPOOFING
 from cni_calico.nodeagent.policing.tables.touched import ARP
 from cni_calico.nodeagent.policing.tables.tunnels import NOTRACK
@@ -35,10 +38,12 @@ class OptionalFeature(Enum):
     LIMITS = "the limits of workloads' packets and connections"
     CONNECTIONS = "the limits of workloads' connections"
     NOTRACK = "keeping VXLAN out of connection tracking"
+    DSCP = "marking packets with a DSCP"
     ARP_ANSWERS = "the check of proxy ARP's answers"
 
 
 Transaction = tuple[OptionalFeature | None, list[Operation]]
+_OF_MARKING = f"{MARKING}-"  # sets, which must not go before the chain that looks them up
 _MAPS = {
     MAY_SPOOF.name: OptionalFeature.SOURCES,
     LIMITED_FROM.name: OptionalFeature.LIMITS,
@@ -54,11 +59,15 @@ def feature_of(operation: Operation) -> OptionalFeature | None:
         case AddChain(name=name) | FlushChain(name=name) | DropChain(name=name) | AddRules(chain=name):
             if name in NOTRACK:
                 return OptionalFeature.NOTRACK
+            if name == MARKING:
+                return OptionalFeature.DSCP
             if name == SPOOFING or name.startswith(SPOOF_CHAINS):
                 return OptionalFeature.SOURCES
             return OptionalFeature.LIMITS if name in LIMITS or name.startswith(LIMIT_CHAINS) else None
-        case AddElements(spec=spec) | DropElements(spec=spec) | AddVerdicts(spec=spec):
-            return _MAPS.get(spec.name)
+        case AddSet(spec=spec) | AddElements(spec=spec) | DropElements(spec=spec) | AddVerdicts(spec=spec):
+            return OptionalFeature.DSCP if spec.name.startswith(_OF_MARKING) else _MAPS.get(spec.name)
+        case DropSet(name=name) if name.startswith(_OF_MARKING):
+            return OptionalFeature.DSCP
     return None
 
 

@@ -32,7 +32,8 @@ class FilterSettings:
     forwarded if they were not translated; ``service_action`` is Drop, Reject or Disabled. ``pass_mark`` and
     ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that never get a host endpoint.
     ``by_iptables``: the packet filter is legacy iptables. ``report_group``: what standing rules drop is reported
-    to this group; 0: it is not. ``recording``: what rules do for the recorder of flows; None: nothing.
+    to this group; 0: it is not. ``recording``: what rules do for the recorder of flows; None: nothing. ``mesh_dscp``:
+    of new connections in Istio's mesh; None: they are not marked.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -57,6 +58,7 @@ class FilterSettings:
     by_iptables: bool = False
     report_group: int = 0
     recording: Recording | None = None
+    mesh_dscp: int | None = None
 
 
 def pass_mark_of(mask: int) -> int:
@@ -101,4 +103,5 @@ def filter_settings(
         by_iptables=by == "iptables",
         report_group=report_group,
         recording=recording,
+        mesh_dscp=felix.istio_dscp if felix.istio_ambient == "Enabled" else None,
     )

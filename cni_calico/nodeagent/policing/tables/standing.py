@@ -9,6 +9,7 @@ workloads) stands in chains that exist only without.
                 -300  loopback-in       127.0.0.0/8 from a workload, as source or destination; only where this kernel
                                         cannot check sources
     forward      5     service-loops     to a service's address that nobody translated (stages.py)
+    postrouting -149  dscp              no guard: the DSCP of who asks for one (marking.py)
 
 and only without policies:
 
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from cni_calico.netfilter.tables import UNRECOGNISED_STANDING, BaseHook, NftChain, NftTable
 from cni_calico.nodeagent.policing.tables.chains import drop_and_tell, encapsulated_from_workload
 from cni_calico.nodeagent.policing.tables.endpoints import SPOOF_CHAINS
+from cni_calico.nodeagent.policing.tables.marking import CHAIN as MARKING
 from cni_calico.nodeagent.policing.tables.matches import in_network
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.stages import (
@@ -44,7 +46,7 @@ from cni_calico.nodeagent.policing.tables.tunnels import KNOWN_NODES
 LOOPBACK_IN, LOOPBACK_OUT = "loopback-in", "loopback-out"
 ENCAPSULATED = ("from-encapsulated", "to-host-encapsulated")
 EARLY = (KNOWN_NODES, LOOPBACK_IN, LOOPBACK_OUT, *ENCAPSULATED)  # what needs no record of a workload or a service
-STANDING = (*EARLY, SPOOFING, SERVICE_LOOPS)
+STANDING = (*EARLY, SPOOFING, SERVICE_LOOPS, MARKING)
 _FAMILIES = {"ip": 4, "ip6": 6}
 
 

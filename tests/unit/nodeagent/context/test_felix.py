@@ -73,11 +73,11 @@ def test_a_wrong_value_is_told_and_the_next_source_used():
 
 def test_strangers_are_told():
     parsed = parse_felix(
-        {"FELIX_BPFENABLED": "true", "FELIX_HEALTPORT": "1"}, None, {"istioAmbientMode": "Enabled", "bogus": [1]}
+        {"FELIX_BPFENABLED": "true", "FELIX_HEALTPORT": "1"}, None, {"routeSource": "WorkloadIPs", "bogus": [1]}
     )
     texts = "\n".join(parsed.warnings)
     assert "FELIX_HEALTPORT is unknown" in texts
-    assert "istioAmbientMode of FelixConfiguration default='Enabled': packets between pods of the mesh" in texts
+    assert "routeSource of FelixConfiguration default='WorkloadIPs': routes come from IPAM's blocks" in texts
     assert "bogus of FelixConfiguration default is unknown" in texts
 
 
@@ -98,7 +98,7 @@ def test_a_clusters_defaults_are_no_news():
         "reportingInterval": "0s",
     }
     assert parse_felix({}, None, stored).warnings == ()
-    assert len(parse_felix({}, None, {**stored, "istioAmbientMode": "Enabled"}).warnings) == 1
+    assert len(parse_felix({}, None, {**stored, "routeSource": "WorkloadIPs"}).warnings) == 1
 
 
 def test_the_shortest_interval_that_is_not_off_is_the_resync():

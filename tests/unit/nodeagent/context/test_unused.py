@@ -116,7 +116,6 @@ SECONDS = ("Interval", "Delay", "TTL", "Timeout", "HangAfter", "ApplyDelay")
 # what the log says, behind the field's name and value; for all others nothing
 LINES = {
     "iptablesLockFilePath": "iptables uses /run/xtables.lock",
-    "istioAmbientMode": "NOT MARKED",
     "openstackRegion": "not supported",
     "routeSource": "routes come from IPAM's blocks",
     **{f"ipv{v}{kind}RoutePriority": "metric 0" for v in (4, 6) for kind in ("Normal", "Elevated")},

@@ -32,6 +32,7 @@ from cni_calico.netfilter.rules import (
     ReportDecision,
     RuleAction,
     RuleTest,
+    SetDscp,
     SetMark,
     SourceIsElsewhere,
     Unrecognised,
@@ -92,6 +93,7 @@ def test_actions() -> None:
     assert rules(SetMark(0x20000), NoTrack(), ACCEPT) == ["-g cali-p-do-60000-60000n"]
     assert rules(CountPacket(), DROP) == ["-j DROP"]
     assert rules(NoTrack(), base=True) == ["-j CT --notrack"]
+    assert rules(IsProtocol(TCP), SetDscp(8)) == ["-p 6 -j DSCP --set-dscp 0x08"]
 
 
 def test_a_jump_comes_back_only_without_a_verdict() -> None:

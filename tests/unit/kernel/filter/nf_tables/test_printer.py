@@ -22,6 +22,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
     MetaLoad,
     MetaStore,
     PayloadLoad,
+    PayloadStore,
     PrintedRule,
     RejectPacket,
     SetLookup,
@@ -61,6 +62,7 @@ from cni_calico.netfilter.rules import (
     ReportDecision,
     RuleAction,
     RuleTest,
+    SetDscp,
     SetMark,
     SourceIsElsewhere,
     Unrecognised,
@@ -130,6 +132,20 @@ PRINTED: list[tuple[Word, str, tuple[Expression, ...]]] = [
     (Dispatch(True, "m"), "ip", (MetaLoad("oifname"), SetLookup("m", verdict=True))),
     (SetMark(4), "ip", (MARK, Bitwise(host32(0xFFFFFFFB), host32(4)), MetaStore("mark"))),
     (SetMark(4, cleared=True), "ip", (MARK, Bitwise(host32(0xFFFFFFFB), ZERO), MetaStore("mark"))),
+    (
+        SetDscp(46),  # as nft prints "ip dscp set ef"
+        "ip",
+        (
+            PayloadLoad("network", 0, 2),
+            Bitwise(b"\xff\x03", b"\x00\xb8"),
+            PayloadStore("network", 0, 2, checksum_at=10),
+        ),
+    ),
+    (
+        SetDscp(46),
+        "ip6",
+        (PayloadLoad("network", 0, 2), Bitwise(b"\xf0\x3f", b"\x0b\x80"), PayloadStore("network", 0, 2)),
+    ),
     (NoTrack(), "ip", (NoTrack(),)),
     (LogPacket("x", group=4), "ip", (LogPacket("x", group=4),)),
     (CountPacket(), "ip", (CountPacket(),)),
