@@ -104,15 +104,17 @@ def bench_flows(host: Namespace, pod: Namespace, store: Store) -> None:
         print(f"{rate / 1e6:12.0f}   {into / rate:15.3f}   {out / rate:11.3f}")
 
 
-def bench_change(host: Namespace, store: Store) -> None:
+def bench_change(host: Namespace, store: Store, *, apart_s: float) -> None:
     taken = []
     for i in range(21):
         rate = 50_000_000 + i * 8000
+        time.sleep(apart_s)
         begun = time.monotonic()
         ask(store, ingressBandwidth=rate, egressBandwidth=rate)
         host.call(_until_rate, rate // 8)
         taken.append((time.monotonic() - begun) * 1000)
-    print(f"a changed limit in force: median {statistics.median(taken):.0f} ms, worst {max(taken):.0f} ms")
+    after = f"{apart_s:.0f} s after the last" if apart_s else "at once after the last"
+    print(f"a changed limit, {after}, in force: median {statistics.median(taken):.0f} ms, worst {max(taken):.0f} ms")
 
 
 def _until_rate(rate: int) -> None:
@@ -155,7 +157,8 @@ def main() -> None:
             pod.do_all("link set eth0 up", "addr add 10.65.1.5/32 dev eth0", "route add 10.65.1.254 dev eth0")
             with running(host, store, "n1", Path(root) / "n1"):
                 bench_flows(host, pod, store)
-                bench_change(host, store)
+                for apart_s in (1, 0):
+                    bench_change(host, store, apart_s=apart_s)
             bench_comparison(host)
 
 
