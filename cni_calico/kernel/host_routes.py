@@ -26,7 +26,7 @@ from cni_calico.kernel.netlink.routes import (
 )
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.netlink.wire import Request
-from cni_calico.model.host import HostRoute
+from cni_calico.model.host import V6_DEFAULT_METRIC, HostRoute
 from cni_calico.model.resources import Address
 
 KINDS = {1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
@@ -37,7 +37,6 @@ RTA_PREFSRC = 7
 RTNH_F_ONLINK = 4
 RTM_F_CLONED = 0x200
 _FLAGS_AT = 8
-_V6_DEFAULT_METRIC = 1024
 _BATCH = 100
 
 
@@ -84,7 +83,7 @@ def _decode(payload: bytes, names: dict[int, str], table: int) -> HostRoute | No
         scope="global" if v6 else _SCOPES.get(route.scope, str(route.scope)),
         protocol=route.protocol,
         source=None if source is None else ip_address(source),
-        metric=0 if v6 and route.metric == _V6_DEFAULT_METRIC else route.metric,
+        metric=0 if v6 and route.metric == V6_DEFAULT_METRIC else route.metric,
     )
 
 
@@ -151,7 +150,7 @@ def _addition(route: HostRoute, indexes: dict[str, int], table: int) -> Request:
 
 
 def _removal(route: HostRoute, indexes: dict[str, int], table: int) -> Request:
-    metric = _V6_DEFAULT_METRIC if route.dst.version == 6 and not route.metric else route.metric
+    metric = V6_DEFAULT_METRIC if route.dst.version == 6 and not route.metric else route.metric
     return delete_route(_kernel_route(route, indexes, metric, table), route.device or route.kind)
 
 

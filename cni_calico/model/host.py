@@ -30,6 +30,9 @@ class HostInterface:
     alias: str = ""
 
 
+V6_DEFAULT_METRIC = 1024  # of a route without one
+
+
 @dataclass(frozen=True, slots=True)
 class HostRoute:
     """A route of one table. ``device`` is "" and ``via`` None for a blackhole.

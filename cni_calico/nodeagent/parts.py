@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypedDict
 
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.controllers.counters import JanitorCounters
@@ -201,7 +202,7 @@ class Parts:
             self._tunnels.use(snapshot)
         self._use_source_check(felix.aws_source_check)
         self._tell_keys(snapshot)
-        self._bgp.use(self._agent.in_use, agent_makes_routes=_makes_cluster_routes(felix))
+        self._bgp.use(self._agent.in_use, **_told_bgp(felix))
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
             self._bgp.tunnel_made()
@@ -262,7 +263,7 @@ class Parts:
         if self._tunnels is not None:
             self._tunnels.use(snapshot)
         given = parse_felix(self._felix.environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
-        self._bgp.use(snapshot, agent_makes_routes=_makes_cluster_routes(given.settings))
+        self._bgp.use(snapshot, **_told_bgp(given.settings))
 
     def _note_routes(self, bird: bool) -> None:
         """What BGPConfiguration says of who makes routes; the agent decides."""
@@ -283,8 +284,14 @@ class Parts:
         self._agent.facts["doubts"] = [doubt.text for doubt in doubts]
 
 
-def _makes_cluster_routes(felix: FelixSettings) -> bool:
-    return felix.program_cluster_routes == "Enabled" and not felix.route_sync_disabled
+class _ToldBgp(TypedDict):
+    agent_makes_routes: bool
+    priorities: tuple[int, int]
+
+
+def _told_bgp(felix: FelixSettings) -> _ToldBgp:
+    makes = felix.program_cluster_routes == "Enabled" and not felix.route_sync_disabled
+    return _ToldBgp(agent_makes_routes=makes, priorities=(felix.normal_priority, felix.normal_priority_v6))
 
 
 def _note(troubles: dict[str, str], part: str, why: str) -> None:

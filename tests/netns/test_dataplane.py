@@ -342,6 +342,24 @@ def test_a_living_pods_route_stays(
     assert is_whole(host_ns, pod_ns, PLAN)
 
 
+@pytest.mark.parametrize("metric", ["1024", "700"])
+def test_a_living_pods_route_stays_that_the_agent_made(
+    host_ns: Namespace, pod_ns: Namespace, make_pod_ns: MakeNamespace, metric: str
+) -> None:
+    """It has a metric: the kernel would take ours beside it, and prefer it."""
+    living = replace(ONLY_V4, host_ifname="caliliving", mac=None)
+    host_ns.call(add, living, make_pod_ns("living").path)
+    host_ns.do("route", "add", str(V4), "dev", "caliliving", "scope", "link", "metric", metric)
+    host_ns.do("route", "del", str(V4), "dev", "caliliving", "metric", "0")
+    before = host_ns.routes(4)
+    with pytest.raises(RouteConflict, match=f"through {NAME}: it exists through caliliving"):
+        host_ns.call(add, ONLY_V4, pod_ns.path)
+    assert host_ns.routes(4) == before and host_ns.link(NAME) is None
+    host_ns.do("link", "set", "caliliving", "down")
+    host_ns.call(add, ONLY_V4, pod_ns.path)
+    assert host_routes(host_ns) == {str(V4): NAME}
+
+
 @pytest.mark.parametrize("kind", ["blackhole", "unreachable"])
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_route_without_interface_is_repaired(host_ns: Namespace, pod_ns: Namespace, kind: str, version: int) -> None:

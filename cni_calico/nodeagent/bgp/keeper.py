@@ -27,6 +27,7 @@ from cni_calico.nodeagent.bgp.bird.controller import REFUSAL, BirdController
 from cni_calico.nodeagent.bgp.bird.links import ensure_links
 from cni_calico.nodeagent.bgp.bird.process import BirdPaths
 from cni_calico.nodeagent.bgp.bird.session_ends import SessionEnds
+from cni_calico.nodeagent.bgp.config.configuration import find_unequal_priorities
 from cni_calico.nodeagent.bgp.config.findings import NOTE, BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import blame
 from cni_calico.nodeagent.bgp.config.lifelines import desired_lifelines
@@ -78,6 +79,7 @@ class BgpKeeper:
         self._settings = settings = context.settings
         self._tell_lifelines, self._tell_routes = tell_lifelines, tell_routes
         self._agent_makes_routes = False
+        self._priorities: tuple[int, int] | None = None
         self.facts: dict[str, Any] = {} if facts is None else facts
         self._context = context
         self._log = context.log
@@ -101,13 +103,15 @@ class BgpKeeper:
         self._ends = SessionEnds(self.facts.get(ENDS))
         self.facts[ENDS] = self._ends.ends
 
-    def use(self, snapshot: Snapshot, *, agent_makes_routes: bool = False) -> None:
-        """Take the agent's newest view, and whether it makes the routes to other nodes' blocks itself; called from the
-        agent's thread, once it has made them.
+    def use(
+        self, snapshot: Snapshot, *, agent_makes_routes: bool = False, priorities: tuple[int, int] | None = None
+    ) -> None:
+        """Take the agent's newest view, whether it makes the routes to other nodes' blocks itself, and the metrics of
+        those to its workloads, in IPv4 and IPv6; called from the agent's thread, once it has made them.
         """
-        before, made = self._snapshot, self._agent_makes_routes
-        self._snapshot, self._agent_makes_routes = snapshot, agent_makes_routes
-        if before is None or made != agent_makes_routes or _made_from(before) != _made_from(snapshot):
+        before, given = self._snapshot, (self._agent_makes_routes, self._priorities)
+        self._snapshot, self._agent_makes_routes, self._priorities = snapshot, agent_makes_routes, priorities
+        if before is None or given != (agent_makes_routes, priorities) or _made_from(before) != _made_from(snapshot):
             self._wake.set()
 
     def tunnel_made(self) -> None:
@@ -268,7 +272,8 @@ class BgpKeeper:
         )
         fragments, unused = read_custom(self._confd_dir)
         lost = [BgpProblem(f"BGPPeer {key.name}", "cannot be read; left out") for key in self._feed.unread(PEER)]
-        problems = (*built.problems, *lost, *no_secrets, *no_services, *unused)
+        unequal = find_unequal_priorities(built.configuration, self._priorities)
+        problems = (*built.problems, *lost, *no_secrets, *no_services, *unused, *unequal)
         self._tell_routes(built.configuration.makes_routes)
         makes = self._agent_makes_routes
         return replace(built, fragments=fragments, problems=problems, agent_makes_routes=makes)

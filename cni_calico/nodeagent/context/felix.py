@@ -48,6 +48,7 @@ from cni_calico.nodeagent.context.kinds import (
     LOG_RATE,
     MARK_MASK,
     NOT_CHANGED,
+    PRIORITY,
     SOURCE_CHECK,
     V4,
     V6,
@@ -76,6 +77,13 @@ class FelixSettings(EncryptionSettings):
         "DeviceRouteSourceAddress", V4, None, "Source address of the host's packets to workloads."
     )
     device_route_source_v6: IPv6Address | None = setting("DeviceRouteSourceAddressIPv6", V6, None, "The same for IPv6.")
+    normal_priority: int = setting(
+        "IPv4NormalRoutePriority",
+        PRIORITY,
+        1024,
+        "Metric of the agent's routes to workloads; has to be the BGPConfiguration's ipv4NormalRoutePriority.",
+    )
+    normal_priority_v6: int = setting("IPv6NormalRoutePriority", PRIORITY, 1024, "The same for IPv6.")
     remove_external_routes: bool = setting(
         "RemoveExternalRoutes", FLAG, True, "Remove routes on workloads' interfaces that do not belong there."
     )

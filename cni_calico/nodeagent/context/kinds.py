@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address, IPv6Address
 
-from cni_calico.daemon.settings_table import Kind, choice
+from cni_calico.daemon.settings_table import Kind, choice, number
 from cni_calico.model.access import parse_relay_address
 from cni_calico.model.qos import parse_dscp
 
@@ -60,6 +60,7 @@ SOURCE_CHECK = choice(NOT_CHANGED, "Enable", "Disable")
 DENY = choice("Drop", "Reject")
 MARK_MASK = Kind(parse_mark_mask, "bits, such as 0xffff0000")
 LOG_RATE = Kind(parse_log_rate, "N/second, N/minute, N/hour or N/day")
+PRIORITY = number(1, 2147483646)
 DSCP = Kind(parse_dscp, "0-63, or a name such as EF, CS1, AF41")
 RELAY = Kind(parse_relay, "host:port")
 LOG_FILE = Kind(parse_log_file, "a file below /var/log/, or none")

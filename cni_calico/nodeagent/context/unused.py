@@ -101,20 +101,17 @@ TABLE = (
     ),
     Unused(
         MISSING,
-        "IPv4NormalRoutePriority IPv4ElevatedRoutePriority IPv6NormalRoutePriority IPv6ElevatedRoutePriority",
-        "a warning unless it is upstream's default: routes to workloads have the metric 0",
-        "routes to workloads have the metric 0",
-        ("1024", "512"),
-    ),
-    Unused(
-        MISSING,
         "RouteSource",
         "a warning for WorkloadIPs: routes come from IPAM's blocks, and from pods' CIDRs with USE_POD_CIDR",
         "routes come from IPAM's blocks",
         ("calicoipam",),
     ),
     Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
-    Unused(NEVER, "LiveMigrationRouteConvergenceTime", "for the live migration of virtual machines"),
+    Unused(
+        NEVER,
+        "LiveMigrationRouteConvergenceTime IPv4ElevatedRoutePriority IPv6ElevatedRoutePriority",
+        "for the live migration of virtual machines",
+    ),
     Unused(NEVER, "KubeNodePortRanges", "for kube-proxy in mode ipvs"),
     Unused(
         NEVER,

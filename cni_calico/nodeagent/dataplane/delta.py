@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from cni_calico.model.host import PROTO_CALICO, HostRoute, TunnelDevice
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.endpoints import is_workload_interface
 
@@ -49,10 +50,19 @@ def is_ours(route: HostRoute, felix: FelixSettings) -> bool:
 
 
 def plan_routes(desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix: FelixSettings) -> Changes[HostRoute]:
-    """The additions are as desired, including flags that are not compared."""
+    """The additions are as desired, including flags that are not compared. A workload's route with another metric than
+    the wanted one goes once that one is there.
+    """
     wanted, there = {_normal(route): route for route in desired}, {_normal(route): route for route in actual}
     add = [route for key, route in wanted.items() if key not in there]
-    remove = [route for key, route in there.items() if key not in wanted and is_ours(route, felix)]
+    lacking = {(route.dst, route.device): route.metric for route in add if is_workload_interface(route.device, felix)}
+    remove = [
+        route
+        for key, route in there.items()
+        if key not in wanted
+        and lacking.get((route.dst, route.device), route.metric) == route.metric
+        and is_ours(route, felix)
+    ]
     return Changes(tuple(sorted(add, key=_order)), tuple(sorted(remove, key=_order)))
 
 
@@ -61,20 +71,24 @@ def select_conflicts(
 ) -> dict[HostRoute, HostRoute]:
     """Routes to workloads that must not be made, each with the route that it would replace.
 
-    Adding a route replaces the one with the same destination and metric. That may only be a route to a single address
-    that is ours, or one through a workload's interface that has lost its endpoint; any other route stays, whoever made
-    it.
+    Adding a route replaces the one with the same destination and metric, and one with a lower metric wins. That may
+    only be a route to a single address that is ours, or one through a workload's interface that has lost its endpoint;
+    any other route stays, whoever made it.
     """
-    wanted = set(map(_normal, desired))
-    places = {(route.dst, route.metric): route for route in actual}
+    wanted = {(route.dst, route.device) for route in desired}  # with whatever metric it is there
+    holders: dict[Network, list[HostRoute]] = {}
+    for route in actual:
+        holders.setdefault(route.dst, []).append(route)
     found = {}
-    for route in add:
-        holder = places.get((route.dst, route.metric))
-        if holder is None or holder.device == route.device or not is_workload_interface(route.device, felix):
+    for route in add if holders else ():
+        if not is_workload_interface(route.device, felix):
             continue
-        ours = holder.protocol == PROTO_CALICO or is_workload_interface(holder.device, felix)
-        if holder.dst.num_addresses > 1 or not ours or _normal(holder) in wanted:
-            found[route] = holder
+        for holder in holders.get(route.dst, ()):
+            if holder.device == route.device or holder.metric > route.metric:
+                continue
+            ours = holder.protocol == PROTO_CALICO or is_workload_interface(holder.device, felix)
+            if holder.dst.num_addresses > 1 or not ours or (holder.dst, holder.device) in wanted:
+                found[route] = holder
     return found
 
 

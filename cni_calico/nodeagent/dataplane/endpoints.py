@@ -1,8 +1,8 @@
 """PURE: what the host's side of this node's workloads must look like: routes and interface settings.
 
 Rule: the same as the CNI plugin makes (the settings are plugin/network/plan.py's), so that the agent repairs what
-others changed and never changes what the plugin made. An endpoint whose interface does not exist gets nothing: it is
-being created or is gone.
+others changed and never changes what the plugin made, but for the metric of routes, which the plugin does not know. An
+endpoint whose interface does not exist gets nothing: it is being created or is gone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from cni_calico.model.host import HostInterface, HostRoute
+from cni_calico.model.host import V6_DEFAULT_METRIC, HostInterface, HostRoute
 from cni_calico.model.names import attachment_digest, digest_in, owner_in, owner_text, select_owner, signed_alias
 from cni_calico.model.resources import Network, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -59,12 +59,14 @@ def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: Feli
 
 def host_route(network: Network, device: str, felix: FelixSettings) -> HostRoute:
     """The route to an address of the workload behind ``device``."""
+    metric = felix.normal_priority if network.version == 4 else felix.normal_priority_v6
     return HostRoute(
         network,
         device,
         scope="link" if network.version == 4 else "global",
         protocol=felix.device_route_protocol,
         source=felix.device_route_source if network.version == 4 else felix.device_route_source_v6,
+        metric=0 if network.version == 6 and metric == V6_DEFAULT_METRIC else metric,
     )
 
 

@@ -44,6 +44,17 @@ def leads_to(payload: bytes, address: Address, index: int) -> bool:
     return found.oif == index and found.dst == host_network(address) and found.kind == routes.RTN_UNICAST
 
 
+def is_taken(rtnl: Rtnl, payload: bytes, address: Address, index: int, deadline: Deadline) -> bool:
+    """Whether the answer to routes.match_route is the address's own route on another workload's interface: that of the
+    agent has a metric, so that adding ours would not fail, and take its place.
+    """
+    found = routes.decode_route(payload)
+    if found.dst != host_network(address) or found.oif in (0, index):
+        return False
+    link = read_link(rtnl, found.oif, deadline)
+    return link is not None and is_workload(link)
+
+
 def list_exact(rtnl: Rtnl, address: Address, deadline: Deadline) -> list[Route]:
     """Every route to exactly this address in the tables main and local."""
     wanted = host_network(address)

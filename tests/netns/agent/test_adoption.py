@@ -48,10 +48,7 @@ def test_upstreams_leftovers(host_n1: Namespace, tmp_path: Path) -> None:
         assert "10.65.1.5" in on_workload(host_n1)
         assert host_n1.call(read_ipsets, SOON) == []
 
-        def only_ours() -> bool:
-            return [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia")] == [None]
-
-        until(only_ours, "upstream's own route is gone", 20)
+        assert [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia")] == [1024]  # is as ours
 
 
 UPSTREAMS_NETWORK = """
@@ -86,8 +83,25 @@ def removals(host: Namespace) -> Iterator[list[str]]:
         monitor.kill()
 
 
+def pod_metrics(host: Namespace) -> list[int | None]:
+    return [e.get("metric") for e in host.ip("route", "show", "dev", "calia") if e["dst"] == "10.65.1.5"]
+
+
+def test_a_route_without_a_metric_makes_way_once_ours_is_there(host_n1: Namespace, tmp_path: Path) -> None:
+    """That of the CNI plugin, or of an older agent; another priority is the same. The pod always has a route."""
+    store = make_store(tmp_path / "store.db")
+    host_n1.do("route", "add", "10.65.1.5", "dev", "calia", "scope", "link")
+    with removals(host_n1) as gone, running(host_n1, store, "n1", tmp_path / "n1"):
+        assert 1024 in pod_metrics(host_n1)
+        until(lambda: pod_metrics(host_n1) == [1024], "the other one is gone", 60)
+    assert len(gone) == 1 and gone[0].startswith("10.65.1.5 dev calia") and "metric" not in gone[0]
+    settings = {"FELIX_IPV4NORMALROUTEPRIORITY": "700"}
+    with running(host_n1, store, "n1", tmp_path / "n1", **settings):
+        until(lambda: pod_metrics(host_n1) == [700], "the new priority", 60)
+
+
 def test_upstreams_network_is_adopted_without_a_gap(host_n1: Namespace, tmp_path: Path) -> None:
-    """Devices, routes and neighbours as upstream's agent leaves them: only its pod routes go, after ours have come."""
+    """Devices, routes and neighbours as upstream's agent leaves them: all of it stays."""
     store = Store(tmp_path / "upstream.db")
     own = replace(NODES["n1"], vxlan_tunnel_mac="66:0a:0b:0c:0d:0e")
     store.put(own, NODES["n2"], NODES["n3"], POOLS[0], workload("w", "calia", "10.65.1.5/32"))
@@ -100,13 +114,10 @@ def test_upstreams_network_is_adopted_without_a_gap(host_n1: Namespace, tmp_path
         host_n1.run(*f"bridge fdb add {macs[name]} dev vxlan.calico dst {remote} self permanent".split())
     before = host_n1.link("vxlan.calico")
 
-    def pod_routes() -> list[int | None]:
-        return [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia") if e["dst"] == "10.65.1.5"]
-
     with removals(host_n1) as gone, running(host_n1, store, "n1", tmp_path / "n1"):
-        until(lambda: pod_routes() == [None], "upstream's pod route has made way", 20)
-    assert [line for line in gone if "metric 1024" not in line] == []
-    assert len(gone) == 1 and gone[0].startswith("10.65.1.5 dev calia")
+        pass
+    assert gone == []
+    assert pod_metrics(host_n1) == [1024]
     assert host_n1.link("vxlan.calico") == before
     assert routes(host_n1) == {dst: route for dst, route in MADE.items() if dst.startswith("10.")}
 

@@ -12,7 +12,7 @@ from typing import Any
 from cni_calico.model.documents.fields import JSON, Wrong, parse_bool, parse_network, parse_object, parse_text
 from cni_calico.model.resources import Network, Resource
 from cni_calico.model.validation.report import SWITCH
-from cni_calico.nodeagent.bgp.config.findings import BgpProblem, SpecReader
+from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.values import (
     U16,
     Community,
@@ -133,3 +133,20 @@ def merge_configuration(default: BgpConfiguration, own: BgpConfiguration, own_sp
             default.prefix_advertisements if own_spec.get("prefixAdvertisements") is None else own.prefix_advertisements
         ),
     )
+
+
+def find_unequal_priorities(
+    configuration: BgpConfiguration, priorities: tuple[int, int] | None
+) -> tuple[BgpProblem, ...]:
+    """What is wrong where the agent's routes to workloads have other metrics (IPv4, IPv6; None: not known) than BGP
+    takes for ordinary ones.
+    """
+    found = []
+    for version, metric in zip((4, 6), priorities or (), strict=False):
+        name, normal = f"ipv{version}NormalRoutePriority", configuration.normal_priority(version)
+        if metric == normal:
+            continue
+        effect = "each workload is announced by itself" if metric < normal else "they count for less than other routes"
+        text = f"{name} is {normal}, and FelixConfiguration's is {metric}: {effect}; give both the same value"
+        found.append(BgpProblem("BGPConfiguration default", text, WARNING))
+    return tuple(found)

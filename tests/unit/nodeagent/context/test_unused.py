@@ -118,7 +118,6 @@ LINES = {
     "iptablesLockFilePath": "iptables uses /run/xtables.lock",
     "openstackRegion": "not supported",
     "routeSource": "routes come from IPAM's blocks",
-    **{f"ipv{v}{kind}RoutePriority": "metric 0" for v in (4, 6) for kind in ("Normal", "Elevated")},
 }
 
 

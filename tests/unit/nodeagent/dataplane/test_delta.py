@@ -53,7 +53,7 @@ def test_external_routes_on_workloads_may_be_kept():
         (replace(POD, device="calic"), True),  # another living workload's
         (replace(POD, device="vxlan.calico", protocol=80), False),  # ours, of when the address was borrowed
         (replace(POD, device="eth0"), True),  # somebody put it there
-        (replace(POD, device="eth0", metric=5), False),  # beside ours
+        (replace(POD, device="eth0", metric=5), False),  # beside ours, which wins
         (replace(POD, protocol=80), False),  # the workload's own, to be repaired
         (BIRDS, False),
     ],
@@ -62,6 +62,18 @@ def test_a_workloads_route_takes_no_living_ones_place(holder, conflict):
     wanted = replace(POD, device="calia")
     living = {wanted, replace(POD, device="calic")}
     assert select_conflicts([wanted], living, [holder, DEFAULT], FELIX) == ({wanted: holder} if conflict else {})
+
+
+@pytest.mark.parametrize(("metric", "conflict"), [(0, True), (1023, True), (1024, True), (1025, False)])
+def test_a_better_route_of_somebody_else_is_named(metric, conflict):
+    holder = replace(POD, device="eth0", metric=metric)
+    assert select_conflicts([UPSTREAMS], [UPSTREAMS], [holder], FELIX) == ({UPSTREAMS: holder} if conflict else {})
+
+
+def test_a_route_of_another_metric_holds_its_workloads_place():
+    """The CNI plugin's, or an older agent's: nobody else gets the address because the metric differs."""
+    own, greedy = UPSTREAMS, replace(UPSTREAMS, device="calib")
+    assert select_conflicts([own, greedy], [own, greedy], [POD], FELIX) == {greedy: POD}
 
 
 def test_the_default_route_is_nobodys_to_take():
@@ -80,8 +92,12 @@ ROUTES = st.sets(st.sampled_from([REMOTE, POD, HOLE, BIRDS, DEFAULT, KERNELS, UP
 @given(ROUTES, ROUTES)
 def test_applying_the_changes_leaves_nothing_to_change(desired, actual):
     changes = plan_routes(desired, actual, FELIX)
-    after = (actual - set(changes.remove)) | set(changes.add)
-    assert not plan_routes(desired, after, FELIX)
+    reached = {(route.dst, route.device) for route in actual} & {(route.dst, route.device) for route in desired}
+    between = actual - set(changes.remove)
+    after = between | set(changes.add)
+    assert reached <= {(route.dst, route.device) for route in between}  # with whatever metric
+    last = plan_routes(desired, after, FELIX)
+    assert not last.add and not plan_routes(desired, after - set(last.remove), FELIX)
     assert desired <= after
     assert {route for route in actual if not is_ours(route, FELIX)} <= after
 
