@@ -30,15 +30,15 @@ _IFADDR = Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _NDMSG = Struct("=BxxxiHBB")  # family, index, state, flags, type
 
 
-def _address(index: int, address: Address, flags: int) -> bytes:
+def _address(index: int, address: Address, flags: int, scope: int = 0) -> bytes:
     packed = address.packed
-    head = _IFADDR.pack(AF_INET if address.version == 4 else AF_INET6, address.max_prefixlen, flags, 0, index)
+    head = _IFADDR.pack(AF_INET if address.version == 4 else AF_INET6, address.max_prefixlen, flags, scope, index)
     return head + attribute(IFA_LOCAL, packed) + attribute(IFA_ADDRESS, packed)
 
 
-def add_address(index: int, label: str, address: Address) -> Request:
+def add_address(index: int, label: str, address: Address, scope: int = 0) -> Request:
     """Add the /32 or /128; IPv6 without duplicate address detection, or it could not be used at once."""
-    body = _address(index, address, IFA_F_NODAD if address.version == 6 else 0)
+    body = _address(index, address, IFA_F_NODAD if address.version == 6 else 0, scope)
     return Request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, body, f"add address {address} to {label}", ADDR_ADD)
 
 

@@ -8,12 +8,6 @@ from __future__ import annotations
 
 KEPT = (
     (
-        "BGPConfiguration",
-        "localWorkloadPeeringIPV4 localWorkloadPeeringIPV6",
-        "for BGP with pods of the same node; the log names them",
-    ),
-    ("BGPPeer", "localWorkloadSelector", "the peer is left out, and the log and the status name it"),
-    (
         "GlobalNetworkSet, NetworkSet",
         "allowedEgressDomains",
         "names of hosts, which upstream's open version does not use either: only `nets` count",

@@ -42,6 +42,7 @@ from cni_calico.nodeagent.bgp.config.snapshot import (
 from cni_calico.nodeagent.bgp.custom import read_custom, read_marks
 from cni_calico.nodeagent.bgp.facts import ENDS, NOT_CONFIGURED, UNMET
 from cni_calico.nodeagent.bgp.feed import PEER, BgpFeed
+from cni_calico.nodeagent.bgp.local_workloads import LocalWorkloads
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.view.snapshot import Snapshot, may_use, select_pod_cidrs
 from cni_calico.nodeagent.view.sources import Sources
@@ -50,6 +51,7 @@ from cni_calico.policy.lifelines import Lifeline
 APPLY_S = 20.0
 RETRY_S, LAST_RETRY_S = 2.0, 30.0
 AGAIN_S = 30.0  # for changes that nothing reports: a Secret, the host's addresses, what BIRD leaves in the kernel
+WORKLOADS_S = 2.0  # for the interface of a workload that is being added
 SESSIONS_S = 0.4  # BIRD connects again 0.75 to 1 s after an end, and what comes of that replaces the reason
 LOOK_S = 0.5  # for BIRD's answer to what the sessions do
 FILES_S = 5.0  # for users' files beside BIRD's configuration
@@ -100,6 +102,8 @@ class BgpKeeper:
         self._said = Said(context.log)
         self._rendered = False  # the configuration in force was made by this process, from records that it could read
         self._feed = BgpFeed(context, node, self._wake.set)
+        self._workloads = LocalWorkloads(lambda: context.followed, self._wake.set)
+        self._follows_workloads = False
         self._ends = SessionEnds(self.facts.get(ENDS))
         self.facts[ENDS] = self._ends.ends
 
@@ -111,8 +115,13 @@ class BgpKeeper:
         """
         before, given = self._snapshot, (self._agent_makes_routes, self._priorities)
         self._snapshot, self._agent_makes_routes, self._priorities = snapshot, agent_makes_routes, priorities
-        if before is None or given != (agent_makes_routes, priorities) or _made_from(before) != _made_from(snapshot):
+        if before is None or given != (agent_makes_routes, priorities) or self._differ(before, snapshot):
             self._wake.set()
+
+    def _differ(self, before: Snapshot, after: Snapshot) -> bool:
+        return _made_from(before) != _made_from(after) or (
+            self._follows_workloads and before.endpoints != after.endpoints
+        )
 
     def tunnel_made(self) -> None:
         """tunl0 appeared: BIRD has given up on routes through it and must write them again."""
@@ -145,11 +154,12 @@ class BgpKeeper:
                 self.facts["bird"] = "" if service is None else str(service)
                 if done:
                     retry.reset()
-                    next_look = time.monotonic() + AGAIN_S
+                    next_look = time.monotonic() + (WORKLOADS_S if self._workloads.waits else AGAIN_S)
                 else:
                     next_look = time.monotonic() + retry.next()
         finally:
             self._feed.stop()
+            self._workloads.stop()
             self.controller.close()
 
     def _look_at_sessions(self) -> None:
@@ -218,6 +228,12 @@ class BgpKeeper:
             self._said.say("BGP", [f"BGP: {self.facts['bgp']}"])
             return False
         self._rendered = True
+        try:
+            not_given = self._keep_addresses(built, config, deadline)
+        except CalicoError as e:
+            not_given = [BgpProblem("interfaces of workloads", str(e))]
+        if not_given:
+            self._tell_problems((*config.problems, *not_given))
         self._said.say("BGP", [])
         self.facts["bgp"], self.facts[UNMET] = "", []
         return True
@@ -254,11 +270,10 @@ class BgpKeeper:
         secrets, no_secrets = self._feed.secrets.read(records.secrets, deadline)
         announces = bool(self._environment.advertise_cluster_ips) or records.announces_services
         services, no_services = self._feed.services(deadline, wanted=announces)
-        interfaces = [
-            BgpInterface(interface.name, address)
-            for interface in read_interfaces(deadline)
-            for address in interface.addresses
-        ]
+        there = read_interfaces(deadline)
+        self._follows_workloads = any(spec.workload_selector is not None for spec in records.peers)
+        workloads = self._workloads.read(snapshot, there, wanted=self._follows_workloads, deadline=deadline)
+        interfaces = [BgpInterface(one.name, address) for one in there for address in one.addresses]
         built = snapshot_of(
             records,
             self._node,
@@ -276,7 +291,13 @@ class BgpKeeper:
         problems = (*built.problems, *lost, *no_secrets, *no_services, *unused, *unequal)
         self._tell_routes(built.configuration.makes_routes)
         makes = self._agent_makes_routes
-        return replace(built, fragments=fragments, problems=problems, agent_makes_routes=makes)
+        return replace(built, fragments=fragments, problems=problems, agent_makes_routes=makes, workloads=workloads)
+
+    def _keep_addresses(self, built: BgpSnapshot, config: BirdConfig, deadline: Deadline) -> list[BgpProblem]:
+        """What workloads connect to."""
+        peering = built.configuration.workload_peering.values()
+        prefixes = self._environment.interface_prefixes
+        return self._workloads.keep_addresses(config.peers, peering, read_interfaces(deadline), prefixes, deadline)
 
     def _pod_cidrs(self, own: Node | None) -> tuple[LocalBlock, ...]:
         """With host-local IPAM they take the place of blocks."""

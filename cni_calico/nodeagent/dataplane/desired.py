@@ -24,6 +24,7 @@ from cni_calico.nodeagent.dataplane.encryption.families import concerns
 from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
 from cni_calico.nodeagent.dataplane.floating import FloatingAddress, desired_floating, floating_routes
 from cni_calico.nodeagent.dataplane.switching import select_staying
+from cni_calico.nodeagent.view.present import select_present
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.plugin.network.plan import Sysctl
 
@@ -90,7 +91,7 @@ def desired_state(
     now, whose tunnel devices have to be there (switching.py).
     """
     own = snapshot.own
-    present = desired_endpoints.select_present(snapshot.endpoints, interfaces)
+    present = select_present(snapshot.endpoints, interfaces)
     routes = desired_endpoints.desired_endpoint_routes(present, felix)
     settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
     bandwidth, said = desired_bandwidth(present, interfaces)

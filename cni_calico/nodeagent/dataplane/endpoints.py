@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cni_calico.model.host import V6_DEFAULT_METRIC, HostInterface, HostRoute
-from cni_calico.model.names import attachment_digest, digest_in, owner_in, owner_text, select_owner, signed_alias
+from cni_calico.model.names import attachment_digest, digest_in, owner_in, owner_text, signed_alias
 from cni_calico.model.resources import Network, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.view.claims import Holder
@@ -23,24 +23,6 @@ _FIRST_IFNAME = "eth0"
 
 def is_workload_interface(name: str, felix: FelixSettings) -> bool:
     return name.startswith(felix.interface_prefixes)
-
-
-def select_present(
-    endpoints: Iterable[WorkloadEndpoint], interfaces: Iterable[HostInterface]
-) -> dict[str, WorkloadEndpoint]:
-    """The endpoints whose interface exists, by interface; of several that name one, the one whose it is, or none."""
-    naming: dict[str, dict[str, WorkloadEndpoint]] = {}
-    for endpoint in endpoints:
-        if endpoint.interface_name:
-            owner = owner_of(endpoint.metadata.namespace, endpoint)
-            naming.setdefault(endpoint.interface_name, {})[owner] = endpoint
-    found = {}
-    for interface in interfaces:
-        claims = naming.get(interface.name, {})
-        owner = select_owner(interface.alias, claims.keys()) if claims else ""
-        if owner:
-            found[interface.name] = claims[owner]
-    return found
 
 
 def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:

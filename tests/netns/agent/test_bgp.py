@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from cni_calico.datastore.interface import Write
+from cni_calico.errors import BirdUnavailable
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from tests.deadlines import until
@@ -34,6 +35,8 @@ from tests.unit.nodeagent.fabric import pool
 pytestmark = [pytest.mark.netns, pytest.mark.bird, pytest.mark.etcd]
 
 ROUTER_AS, NODE_AS = 65000, 64512
+NESTED_AS, NESTED_4, NESTED_6 = 65010, "203.0.113.0/24", "2001:db8:77::/64"
+PEERING = {4: "169.254.9.9", 6: "fd99::9"}
 POOLS = (pool("10.65.0.0/16"), pool("fd65::/64"))
 
 
@@ -366,6 +369,97 @@ def test_a_floating_ip_moves_from_node_to_node(shared: Cluster) -> None:
         for record in (switch, floating):
             shared.store.remove(key_of(record))
     until(lambda: announced_by() == [], "nobody announces it", 60)
+
+
+def nested_router(endpoint: Mapping[str, Any]) -> str:
+    """In the pod of an endpoint: it connects to the host, and has a network behind it in each family."""
+    addresses = {6 if ":" in text else 4: text.partition("/")[0] for text in endpoint["spec"]["ipNetworks"]}
+    lines = ["router id 192.0.2.1;", "protocol device { }"]
+    for version, behind in ((4, NESTED_4), (6, NESTED_6)):
+        lines += [
+            f"protocol static s{version} {{ ipv{version}; route {behind} blackhole; }}",
+            f"protocol bgp host{version} {{ local {addresses[version]} as {NESTED_AS}; neighbor {PEERING[version]} as "
+            f"{NODE_AS}; multihop; connect delay time 1; connect retry time 2; error wait time 1, 2; "
+            f"ipv{version} {{ import all; export where source = RTS_STATIC; }}; }}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_workload_is_a_peer_of_its_node(shared: Cluster) -> None:
+    """While its labels say so: two pods of one peer, both families, after either end has begun again."""
+    node = shared.nodes["n1"]
+    names = ("n1-a", "n1-nested")
+    shared.add_pod("n1", "nested")
+    peer = {"node": "n1", "localWorkloadSelector": "nested == 'yes'", "asNumber": NESTED_AS}
+    records = (
+        Resource(
+            "BGPConfiguration", Metadata("default"), {f"localWorkloadPeeringIPV{v}": a for v, a in PEERING.items()}
+        ),
+        Resource("BGPPeer", Metadata("a-nested"), peer),
+        Resource("BGPPeer", Metadata("b-nested"), {**peer, "asNumber": NESTED_AS + 1}),  # the first one counts
+    )
+    containers = {
+        document["spec"]["containerID"]: one for one in endpoint_documents(shared).values() for document in one[1:]
+    }
+    before = {name: containers[shared.pods[name].container] for name in names}
+    routers = {name: shared.lab.bird(f"{name}-router", shared.pods[name].ns) for name in names}
+    configs = {name: nested_router(before[name][1]) for name in names}
+    for name, router in routers.items():
+        router.apply_text(configs[name])
+
+    def label(name: str, value: str) -> None:
+        key, document = before[name]
+        labels = {**document["metadata"].get("labels", {}), "nested": value}
+        shared.store.write(Write.put(key, {**document, "metadata": {**document["metadata"], "labels": labels}}))
+
+    def up(*wanted: str) -> bool:
+        try:
+            found = {name: routers[name].established() for name in names}
+        except BirdUnavailable:
+            return False  # one of them begins again
+        return all(found[name] == ({"host4", "host6"} if name in wanted else set()) for name in names)
+
+    def behind(version: int, network: str) -> bool:
+        return any(route["dst"] == network for route in node.ns.ip(f"-{version}", "route", "show", "proto", "bird"))
+
+    def peering_interfaces() -> set[str]:
+        shown = node.ns.ip("addr", "show", "to", PEERING[4])
+        return {link["ifname"] for link in shown if link.get("ifname")}
+
+    try:
+        shared.store.put(*records)
+        label("n1-a", "yes")
+        until(lambda: up("n1-a"), "the session with the pod", 90)
+        until(lambda: behind(4, NESTED_4) and behind(6, NESTED_6), "what is behind the pod", 60)
+        assert not any(r["dst"] == NESTED_4 for r in shared.nodes["n2"].ns.ip("route", "show"))  # in no pool
+        label("n1-nested", "yes")
+        until(lambda: up(*names), "both", 90)
+        assert len(peering_interfaces()) == 2
+        assert "local workload" in calicoctl(node, "node", "status").stdout
+        os.kill(bird_pid(node), signal.SIGKILL)
+        until(lambda: not up(*names), "BIRD is gone", 60)
+        until(lambda: up(*names), "both, with the next BIRD", 90)
+        routers["n1-a"].kill()
+        routers["n1-a"].apply_text(configs["n1-a"])
+        until(lambda: up(*names), "both, after the pod's router began again", 90)
+        label("n1-a", "no")
+        until(lambda: up("n1-nested"), "the other one only", 90)
+        until(lambda: len(peering_interfaces()) == 1, "its interface has no peering address any more", 60)
+        shared.store.remove(key_of(records[0]))
+        until(lambda: up(), "without an address there is no session", 90)
+        until(
+            lambda: any("localWorkloadPeeringIPV4" in t for t in node.status().get("bgp_problems", [])),
+            "it is said",
+            60,
+        )
+    finally:
+        for record in records:
+            shared.store.remove(key_of(record))
+        shared.store.write(Write.put(*before["n1-a"]))
+        node.cni("DEL", shared.pods.pop("n1-nested"))
+        for router in routers.values():
+            router.controller.close()
+    until(lambda: not peering_interfaces(), "nothing of it stays", 60)
 
 
 def endpoint_documents(cluster: Cluster) -> dict[str, tuple[ResourceKey, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cni_calico.nodeagent.bgp.bird.status import BirdStatus, PeerStatus
+from cni_calico.nodeagent.bgp.bird.status import LOCAL_WORKLOAD, BirdStatus, PeerStatus
 
 THRESHOLD_S = 30.0
 _NAMED_MAX = 5
@@ -40,16 +40,17 @@ def decide_ready(
         return Readiness(False, f"BIRD is not ready: {silence or 'no answer'}")
     if not status.running:
         return Readiness(False, "BIRD is not ready: it is starting or shutting down")
-    if not status.peers:
+    peers = [peer for peer in status.peers if peer.kind != LOCAL_WORKLOAD]  # a pod must not make its node unready
+    if not peers:
         return Readiness(True, "BIRD is ready: no peers are configured")
-    waiting = [peer for peer in status.peers if not peer.established]
+    waiting = [peer for peer in peers if not peer.established]
     young = age_s is None or age_s < threshold_s
     if young and status.recovering:
         return Readiness(False, "BIRD is not ready: a graceful restart is under way" + _named(waiting, probe))
-    if waiting and (young or len(waiting) == len(status.peers)):
-        count = f"{len(waiting)} of {len(status.peers)} BGP sessions are not established"
+    if waiting and (young or len(waiting) == len(peers)):
+        count = f"{len(waiting)} of {len(peers)} BGP sessions are not established"
         return Readiness(False, f"BIRD is not ready: {count}{_named(waiting, probe)}")
-    text = f"BIRD is ready: {len(status.peers) - len(waiting)} of {len(status.peers)} BGP sessions are established"
+    text = f"BIRD is ready: {len(peers) - len(waiting)} of {len(peers)} BGP sessions are established"
     return Readiness(True, text + _named(waiting, lambda peer: ""), len(waiting))
 
 

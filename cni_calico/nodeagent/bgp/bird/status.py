@@ -13,7 +13,13 @@ from typing import Any
 Line = tuple[int, str]  # code and text of a reply's line
 
 ESTABLISHED = "Established"
-_PREFIXES = {"Mesh_": "node-to-node mesh", "Global_": "global", "Node_": "node specific"}
+LOCAL_WORKLOAD = "local workload"
+_PREFIXES = {
+    "Mesh_": "node-to-node mesh",
+    "Global_": "global",
+    "Node_": "node specific",
+    "Local_Workload_": LOCAL_WORKLOAD,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ resource overrides the listen port, the log severity and the prefix advertisemen
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cni_calico.model.documents.fields import JSON, Wrong, parse_bool, parse_network, parse_object, parse_text
-from cni_calico.model.resources import Network, Resource
+from cni_calico.model.resources import Address, Network, Resource
 from cni_calico.model.validation.report import SWITCH
 from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem, SpecReader
 from cni_calico.nodeagent.bgp.config.values import (
@@ -22,6 +23,7 @@ from cni_calico.nodeagent.bgp.config.values import (
     parse_choice,
     parse_cidr_of,
     parse_community,
+    parse_gateway,
     parse_in,
     parse_interface_pattern,
     parse_restart_time,
@@ -33,7 +35,6 @@ NORMAL_PRIORITY = 1024
 PRIORITY_MAX = 2147483646
 NODE_PREFIX = "node."
 _SEVERITIES = {"debug": "debug", "info": "info"}  # upstream maps every other one to "none"
-_ELSEWHERE = ("localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,34 @@ class BgpConfiguration:
     makes_routes: bool = True
     normal_priority_v4: int = NORMAL_PRIORITY
     normal_priority_v6: int = NORMAL_PRIORITY
+    workload_peering_v4: Address | None = None
+    workload_peering_v6: Address | None = None
 
     def normal_priority(self, version: int) -> int:
         return self.normal_priority_v4 if version == 4 else self.normal_priority_v6
+
+    @property
+    def workload_peering(self) -> dict[int, Address]:
+        """By family, the address at which workloads find the host for BGP."""
+        found = {4: self.workload_peering_v4, 6: self.workload_peering_v6}
+        return {version: address for version, address in found.items() if address is not None}
 
 
 def _parse_named(raw: Any, at: str) -> tuple[str, Community]:
     item = parse_object(raw, at)
     return parse_text(item.get("name"), f"{at}.name"), parse_community(item.get("value"), f"{at}.value")
+
+
+def _parse_peering_address(version: int) -> Callable[[Any, str], Address | None]:
+    def parse(raw: Any, at: str) -> Address | None:
+        if raw == "":
+            return None
+        address = parse_gateway(raw, at)
+        if address.version != version or address.is_multicast or address.is_unspecified or address.is_loopback:
+            raise Wrong(at, f"an IPv{version} address for the host's end", raw)
+        return address
+
+    return parse
 
 
 def _read_advertisements(reader: SpecReader) -> tuple[PrefixAdvertisement, ...]:
@@ -118,8 +139,10 @@ def parse_configuration(resource: Resource) -> tuple[BgpConfiguration, tuple[Bgp
         makes_routes=reader.read("programClusterRoutes", parse_choice(*SWITCH), "") != "Disabled",
         normal_priority_v4=reader.read("ipv4NormalRoutePriority", priority, NORMAL_PRIORITY),
         normal_priority_v6=reader.read("ipv6NormalRoutePriority", priority, NORMAL_PRIORITY),
+        workload_peering_v4=reader.read("localWorkloadPeeringIPV4", _parse_peering_address(4), None),
+        workload_peering_v6=reader.read("localWorkloadPeeringIPV6", _parse_peering_address(6), None),
     )
-    reader.done(_ELSEWHERE)
+    reader.done()
     return configuration, tuple(reader.problems)
 
 

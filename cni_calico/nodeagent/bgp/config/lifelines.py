@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cni_calico.nodeagent.bgp.config.peers import GLOBAL, MESH, Peer
+from cni_calico.nodeagent.bgp.config.peers import GLOBAL, MESH, WORKLOAD, Peer
 from cni_calico.nodeagent.bgp.config.sessions import is_near
 from cni_calico.nodeagent.bgp.config.snapshot import BgpSnapshot
 from cni_calico.policy.lifelines import TCP, UDP, Lifeline
@@ -27,7 +27,7 @@ def desired_lifelines(snapshot: BgpSnapshot, peers: Iterable[Peer]) -> tuple[Lif
     if own is None:
         return ()
     listen_port = snapshot.listen_port(snapshot.node_name) or BGP_PORT
-    chosen = sorted(peers, key=lambda peer: bool(peer.node))[:_PEERS]
+    chosen = sorted((peer for peer in peers if peer.kind != WORKLOAD), key=lambda peer: bool(peer.node))[:_PEERS]
     found: list[Lifeline] = []
     for peer in chosen:
         own_network = own.ipv4 if peer.address.version == 4 else own.ipv6

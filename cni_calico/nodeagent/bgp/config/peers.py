@@ -16,17 +16,19 @@ from cni_calico.nodeagent.bgp.config.findings import NOTE, WARNING, BgpProblem
 from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec, left_out
 from cni_calico.nodeagent.bgp.config.snapshot import BgpSnapshot
 from cni_calico.nodeagent.bgp.config.values import password_fault
+from cni_calico.nodeagent.bgp.config.workloads import select_peerings
 
-MESH, GLOBAL, NODE = "Mesh", "Global", "Node"
+MESH, GLOBAL, NODE, WORKLOAD = "Mesh", "Global", "Node", "Local_Workload"
 MESH_WARN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A BGP session to configure. ``kind`` is MESH, GLOBAL or NODE; ``origin`` says in words where it comes from.
+    """A BGP session to configure. ``kind``: MESH, GLOBAL, NODE or WORKLOAD. ``origin`` says in words where it is from.
 
     ``node`` is the peer's Calico node, "" for another router. ``cluster_id`` is set for a route reflector's client.
-    ``bgp_peer``: the resource, "" in the mesh. ``source`` None: the kernel chooses. Otherwise the number 0 and None
+    ``bgp_peer``: the resource, "" in the mesh. ``at``: of a workload's session, its interface on the host and the
+    address at which it finds the host. ``source`` None: the kernel chooses. Otherwise the number 0 and None
     mean BIRD's default.
     """
 
@@ -50,6 +52,7 @@ class Peer:
     filters: tuple[BgpFilter, ...] = ()
     bgp_peer: str = ""
     bfd: bool = False
+    at: tuple[str, Address] | None = None
 
     @property
     def name(self) -> str:
@@ -164,8 +167,8 @@ class _PeerDecision:
         )
 
     def forward(self, spec: PeerSpec) -> Iterator[Peer]:
-        """The sessions that a BGPPeer asks this node for."""
-        if not self.matches(spec, self.own):
+        """The sessions that a BGPPeer asks this node for, but for those with workloads."""
+        if spec.workload_selector is not None or not self.matches(spec, self.own):
             return
         kind = GLOBAL if spec.is_global else NODE
         if spec.peer_selector is not None:
@@ -208,7 +211,7 @@ class _PeerDecision:
 
     def reverse(self, spec: PeerSpec) -> Iterator[Peer]:
         """The sessions that another node opens to this one because of a BGPPeer that selects us as the peer."""
-        if not spec.reverse or not self.is_target(spec):
+        if spec.workload_selector is not None or not spec.reverse or not self.is_target(spec):
             return
         versions = (4, 6) if spec.address is None else (spec.address.version,)
         for name, node in self.snapshot.nodes.items():
@@ -231,6 +234,29 @@ class _PeerDecision:
             return False
         port = self.snapshot.listen_port(self.name)
         return spec.as_number == self.as_of(self.own) and (not spec.port or not port or spec.port == port)
+
+    def with_workloads(self) -> Iterator[Peer]:
+        """The sessions with workloads of this node, which open them."""
+        specs = [
+            one for one in self.snapshot.peers if one.workload_selector is not None and self.matches(one, self.own)
+        ]
+        families = [version for version in (4, 6) if self.own_address(version) is not None]
+        addresses = self.snapshot.configuration.workload_peering
+        for found in select_peerings(specs, self.snapshot.workloads, addresses, families) if specs else ():
+            if isinstance(found, BgpProblem):
+                self.problems.append(found)
+                continue
+            spec, workload = found.spec, found.workload
+            peer = Peer(
+                kind=WORKLOAD,
+                origin=f"{spec.about} with {workload.shown}",
+                address=found.address,
+                as_number=spec.as_number,
+                local_as=self.as_of(self.own),
+                passive=True,
+                at=(workload.interface, found.at),
+            )
+            yield from self.with_spec(peer, replace(spec, password=None, ttl_hops=0, bfd=False))
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
@@ -350,6 +376,11 @@ def desired_peers(snapshot: BgpSnapshot) -> Peerings:
         if first is not peer:
             text = f"{peer.origin} and {first.origin} have the same address {peer.address}; the latter gets the session"
             decision.problems.append(BgpProblem(f"Node {peer.node}", text))
-    order = {MESH: 0, GLOBAL: 1, NODE: 2}
+    for peer in decision.with_workloads():
+        first = chosen.setdefault((peer.address, peer.port), peer)
+        if first is not peer:
+            text = f"{peer.address} of a workload is the peer of {first.origin} already"
+            decision.problem(f"BGPPeer {peer.bgp_peer}", text)
+    order = {MESH: 0, GLOBAL: 1, NODE: 2, WORKLOAD: 3}
     peers = sorted(chosen.values(), key=lambda p: (order[p.kind], p.address.version, p.address, p.port))
     return Peerings(tuple(peers), tuple(dict.fromkeys(decision.problems)))

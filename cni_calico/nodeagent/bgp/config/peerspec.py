@@ -32,7 +32,8 @@ BFD = "cni-calico.io/bfd"  # an annotation of the BGPPeer
 
 @dataclass(frozen=True, slots=True)
 class PeerSpec:
-    """``node`` "" and ``node_selector`` None: every node. Either ``address`` or ``peer_selector`` names the peer.
+    """``node`` "" and ``node_selector`` None: every node. One of ``address``, ``peer_selector`` and, for workloads of
+    the node itself, ``workload_selector`` names the peer.
 
     ``next_hop`` is "", "self" or "keep"; ``ttl_hops`` 0: no TTL security; numbers 0: not set.
     """
@@ -43,6 +44,7 @@ class PeerSpec:
     address: Address | None = None
     port: int = 0
     peer_selector: Selector | None = None
+    workload_selector: Selector | None = None
     as_number: int = 0
     local_as: int = 0
     password: SecretRef | None = None
@@ -90,7 +92,9 @@ def _find_contradictions(spec: PeerSpec, reader: SpecReader) -> None:
         reader.error("node and nodeSelector exclude one another")
     if spec.address is not None and spec.peer_selector is not None:
         reader.error("peerIP and peerSelector exclude one another")
-    if not reader.failed and spec.address is None and spec.peer_selector is None:
+    if spec.workload_selector is not None:
+        _find_workload_contradictions(spec, reader)
+    elif not reader.failed and spec.address is None and spec.peer_selector is None:
         reader.error("it has neither peerIP nor peerSelector")
     if not reader.failed and spec.address is not None and not spec.as_number:
         reader.error(f"peer {spec.address} has no asNumber")
@@ -100,13 +104,20 @@ def _find_contradictions(spec: PeerSpec, reader: SpecReader) -> None:
         reader.error("reachableBy needs a peerIP of the same family")
 
 
+def _find_workload_contradictions(spec: PeerSpec, reader: SpecReader) -> None:
+    if spec.address is not None or spec.peer_selector is not None:
+        reader.error("localWorkloadSelector excludes peerIP and peerSelector")
+    if not reader.failed and not spec.as_number:
+        reader.error("localWorkloadSelector needs an asNumber")
+    for name, given in (("password", spec.password), ("ttlSecurity", spec.ttl_hops), ("bfd", spec.bfd)):
+        if given:
+            reader.warn(f"{name} has no effect on sessions with workloads of the node")
+
+
 def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[BgpProblem, ...]]:
     """The value of a BGPPeer, None if it has to be left out; and the problems found in it."""
     name = resource.metadata.name
     reader = SpecReader(f"BGPPeer {name}", resource.spec)
-    if reader.read("localWorkloadSelector", parse_text, ""):
-        text = "peering with local workloads (localWorkloadSelector) is not supported"
-        return None, (left_out(BgpProblem(reader.about, text)),)
     address, port = reader.read("peerIP", _parse_optional_address, (None, 0))
     mode = reader.read("nextHopMode", parse_choice("Auto", "Self", "Keep"), "")
     keep = reader.read("keepOriginalNextHop", parse_bool, False)
@@ -117,6 +128,7 @@ def parse_peer_spec(resource: Resource) -> tuple[PeerSpec | None, tuple[BgpProbl
         address=address,
         port=port,
         peer_selector=reader.read("peerSelector", _parse_selector, None),
+        workload_selector=reader.read("localWorkloadSelector", _parse_selector, None),
         as_number=reader.read("asNumber", parse_as, 0),
         local_as=reader.read("localASNumber", parse_as, 0),
         password=reader.read("password", parse_secret_ref, None),

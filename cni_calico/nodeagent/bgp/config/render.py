@@ -18,7 +18,8 @@ from cni_calico.nodeagent.bgp.config.filters import render_filter
 from cni_calico.nodeagent.bgp.config.findings import WARNING, BgpProblem
 from cni_calico.nodeagent.bgp.config.fragments import GLOBAL, Fragments, find_strays
 from cni_calico.nodeagent.bgp.config.lexical import render_block, render_text
-from cni_calico.nodeagent.bgp.config.peers import Peer, desired_peers
+from cni_calico.nodeagent.bgp.config.lifelines import BGP_PORT
+from cni_calico.nodeagent.bgp.config.peers import WORKLOAD, Peer, desired_peers
 from cni_calico.nodeagent.bgp.config.pools import (
     AgentRoutes,
     render_communities,
@@ -163,11 +164,13 @@ def _render_peers(peers: tuple[Peer, ...], snapshot: BgpSnapshot, cluster_id: st
     for peer in peers:
         address = None if own is None else (own.ipv4 if peer.address.version == 4 else own.ipv6)
         if address is not None:
+            inside = peer.kind == WORKLOAD  # it finds BGP's own port, whatever the node's address or port is
+            own_port = snapshot.listen_port(snapshot.node_name)
             lines += render_peer(
                 peer,
                 address,
-                listen_port=snapshot.listen_port(snapshot.node_name),
-                bind=snapshot.configuration.bind_node_ip,
+                listen_port=BGP_PORT if inside and own_port else own_port,
+                bind=snapshot.configuration.bind_node_ip and not inside,
                 cluster_id=cluster_id,
                 fragments=snapshot.fragments,
             )

@@ -21,6 +21,7 @@ from cni_calico.nodeagent.bgp.config.peerspec import PeerSpec
 from cni_calico.nodeagent.bgp.config.records import BgpRecords
 from cni_calico.nodeagent.bgp.config.services import Service
 from cni_calico.nodeagent.bgp.config.values import SecretRef, parse_interface_pattern
+from cni_calico.nodeagent.bgp.config.workloads import LocalWorkload
 
 BACKENDS = ("bird", "vxlan", "none")
 
@@ -61,7 +62,8 @@ class BgpEnvironment:
 @dataclass(frozen=True, slots=True)
 class BgpSnapshot:
     """``configuration`` is this node's (its own resource merged in); ``filters`` maps a wrong filter to None.
-    ``agent_makes_routes``: to other nodes' blocks, as far as no router stands between.
+    ``workloads``: of this node, if any BGPPeer is for them. ``agent_makes_routes``: to other nodes' blocks, as far as
+    no router stands between.
     """
 
     node_name: str
@@ -80,6 +82,7 @@ class BgpSnapshot:
     fragments: Fragments = field(default_factory=Fragments)
     problems: tuple[BgpProblem, ...] = ()
     agent_makes_routes: bool = False
+    workloads: tuple[LocalWorkload, ...] = ()
 
     @property
     def own(self) -> Node | None:

@@ -9,7 +9,8 @@ import pytest
 from cni_calico.model.host import HostInterface, HostRoute
 from cni_calico.model.names import attachment_digest, owner_text, signed_alias
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.nodeagent.dataplane.endpoints import select_present, select_proven, select_unsigned
+from cni_calico.nodeagent.dataplane.endpoints import select_proven, select_unsigned
+from cni_calico.nodeagent.view.present import select_present
 from tests.unit.nodeagent.fabric import workload
 
 A: WorkloadEndpoint = replace(workload("a", "cali1", "10.65.1.5/32"), pod="a", container_id="ca")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_ready() -> None:
     assert decide_ready(status(up, up, recovering=True), **old).ready
     assert not decide_ready(status(up, down), age_s=None).ready
     assert decide_ready(status(up, down), age_s=5.0, threshold_s=4.0).ready
+
+
+def test_a_workload_says_nothing_about_its_node() -> None:
+    pod = PeerStatus("Local_Workload_10_65_0_5", state="Active")
+    for others, ready in ((("Established",), True), (("Active",), False), ((), True)):
+        found = status(*others)
+        with_pod = replace(found, peers=(*found.peers, pod))
+        for age_s in (5.0, 31.0):
+            assert decide_ready(with_pod, age_s=age_s).ready is decide_ready(found, age_s=age_s).ready is ready
+            assert decide_ready(with_pod, age_s=age_s).text == decide_ready(found, age_s=age_s).text
 
 
 def test_says_who_and_why() -> None:
