@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
+from cni_calico.flows.host_parameters import HostParameters, parse_parameters, render_parameters
 from cni_calico.kernel.files import Files
 from cni_calico.regular import append_whole, make_directories, open_regular, read_regular
 
@@ -57,15 +58,23 @@ class EndsHere(NamedTuple):
     named: Mapping[bytes, EndName]
     labels: Mapping[EndName, Mapping[str, str]]
     kept_s: int
+    hosts: HostParameters | None = None
 
 
-def render_ends(node: str, ends: Iterable[AddressedEnd], kept_s: float = SUMS_KEPT_S) -> bytes:
-    """The agent's file: this node's name, its ends, and how long sums are kept."""
+def render_ends(
+    node: str,
+    ends: Iterable[AddressedEnd],
+    kept_s: float = SUMS_KEPT_S,
+    hosts: HostParameters | None = None,
+) -> bytes:
+    """The agent's file: this node's name, its ends, how long sums are kept, and what counts at host endpoints."""
     listed = [
         [one.kind, one.namespace, one.name, [address.hex() for address in its], dict(sorted(labels.items()))]
         for one, its, labels in ends
     ]
     document = {"version": 1, "node": node, "kept": int(kept_s), "ends": listed}
+    if hosts is not None:
+        document["hosts"] = render_parameters(hosts)
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -79,7 +88,8 @@ def parse_ends(data: bytes) -> EndsHere:
             end = EndName(*map(_text, (kind, namespace, name)))
             found.update((bytes.fromhex(address), end) for address in addresses)
             labelled[end] = {_text(key): _text(value) for key, value in labels.items()}
-        return EndsHere(str(document["node"]), found, labelled, int(document.get("kept", SUMS_KEPT_S)))
+        hosts = parse_parameters(document["hosts"]) if "hosts" in document else None
+        return EndsHere(str(document["node"]), found, labelled, int(document.get("kept", SUMS_KEPT_S)), hosts)
     except (TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"it is not the agent's file: {e}") from e
 
@@ -169,8 +179,8 @@ class Deciders:
 
 class Names:
     """``number_of(address)``: of the name that it has now; what a crash or a full disk took from the file is never
-    another name's. ``node`` and ``kept_s`` (how long sums are kept) are as the agent says. ``trouble``: why names
-    are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an address that is no end's here.
+    another name's. ``node``, ``kept_s`` (how long sums are kept) and ``hosts`` are as the agent says. ``trouble``: why
+    names are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an address that is no end's here.
     """
 
     def __init__(
@@ -183,6 +193,7 @@ class Names:
         self.path, self.trouble = f"{state_dir}/{NAMES}", ""
         self._ends = FollowedFile(f"{run_dir}/{ENDS}")
         self.node, self.kept_s = "", SUMS_KEPT_S
+        self.hosts: HostParameters | None = None
         self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
         self._were: dict[bytes, None] = {}  # addresses that ends here had
@@ -201,7 +212,7 @@ class Names:
         if self._ends.changed():
             try:
                 here = parse_ends(self._ends.read())
-                self.node, self._now, self.kept_s = here.node, here.named, here.kept_s
+                self.node, self._now, self.kept_s, self.hosts = here.node, here.named, here.kept_s, here.hosts
                 for end, labels in here.labels.items():
                     self._labels.pop(end, None)
                     self._labels[end] = labels

@@ -31,6 +31,7 @@ from cni_calico.flows.elsewhere import EndsElsewhere
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
+from cni_calico.flows.judging.host_sides import HostSides
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
@@ -44,6 +45,7 @@ from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.flows.tracking import ConnectionTracking
 from cni_calico.kernel.memory import expect_growth, give_back_memory
+from cni_calico.kernel.ways import KernelWays
 from cni_calico.log import Log
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ class Recorder:
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
             self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock))) if allowed else None
-            self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved)
+            hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
+            self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved, hosts)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)

@@ -22,6 +22,7 @@ from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.directories import SERVICE_ACCOUNT_DIR
+from cni_calico.flows.host_parameters import HostParameters
 from cni_calico.nodeagent.aws.source_check import SourceCheck
 from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
@@ -190,7 +191,8 @@ class Parts:
         """Hand the agent's newest view to the parts; called in the agent's thread."""
         settings = self.context.settings
         self._metrics.snapshot = snapshot
-        self._recording.use(recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s)
+        hosts = HostParameters(felix.failsafe_inbound, felix.failsafe_outbound, tuple(felix.interface_exclude))
+        self._recording.use(recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s, hosts)
         self._exporting.use(felix, snapshot.endpoints)
         for use in self._followers:
             use(felix)

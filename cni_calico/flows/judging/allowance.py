@@ -14,12 +14,12 @@ class Allowance:
     """A context manager. ``clock`` never steps; ``worked``: seconds that the processor has worked for us."""
 
     def __init__(self, clock: Callable[[], float], worked: Callable[[], float], share: float = SHARE) -> None:
-        self._clock, self._worked, self._share = clock, worked, share
+        self.clock, self._worked, self._share = clock, worked, share
         self._left_s, self._looked = share, clock()
         self._begun = 0.0
 
     def is_left(self) -> bool:
-        now = self._clock()
+        now = self.clock()
         self._left_s = min(self._share, self._left_s + (now - self._looked) * self._share)
         self._looked = now
         return self._left_s > 0

@@ -160,7 +160,7 @@ def _pieces(changes: WantedChanges) -> Iterator[bytes]:
         ("classes", [[name, one and _class(one)] for name, one in changes.classes.items()]),
         ("endpoints", [[_key(key), one and _endpoint(one)] for key, one in changes.endpoints.items()]),
         ("host_classes", [[name, one and _host_class(one)] for name, one in changes.host_classes.items()]),
-        ("hosts", [[_key(key), one and one.class_id] for key, one in changes.hosts.items()]),
+        ("hosts", [[_key(key), one and _host(one)] for key, one in changes.hosts.items()]),
     )
     for name, found in others:
         for some in _batched(found, _OTHERS):
@@ -236,6 +236,10 @@ def _host_class(one: WantedHostClass) -> list[Any]:
     return [*stages, [_policy_id(profile) for profile in one.profiles]]
 
 
+def _host(one: WantedHost) -> list[Any]:
+    return [one.class_id, one.interface, [address.hex() for address in one.expected]]
+
+
 def _endpoint(one: WantedEndpoint) -> list[Any]:
     return [one.class_id, [address.hex() for address in one.addresses]]
 
@@ -256,7 +260,7 @@ def _decode(content: Mapping[str, Any]) -> WantedChanges:
         classes={intern(name): one and _class_of(name, *one) for name, one in content.get("classes", ())},
         endpoints={_key_of(key): one and _endpoint_of(key, *one) for key, one in content.get("endpoints", ())},
         host_classes={intern(name): one and _host_class_of(name, one) for name, one in content.get("host_classes", ())},
-        hosts={_key_of(key): one and WantedHost(_key_of(key), "", one) for key, one in content.get("hosts", ())},
+        hosts={_key_of(key): one and _host_of(key, *one) for key, one in content.get("hosts", ())},
     )
 
 
@@ -338,6 +342,10 @@ def _host_class_of(name: str, raw: Any) -> WantedHostClass:
     own_in, own_out, forward_in, forward_out, before_nat, raw_in, raw_out = map(_tiers_of, stages)
     ids = tuple(map(_policy_id_of, profiles))
     return WantedHostClass(name, own_in, own_out, forward_in, forward_out, before_nat, raw_in, raw_out, ids)
+
+
+def _host_of(key: Any, class_id: str, interface: str, expected: Any) -> WantedHost:
+    return WantedHost(_key_of(key), interface, intern(class_id), tuple(map(bytes.fromhex, expected)))
 
 
 def _endpoint_of(key: Any, class_id: str, addresses: Any) -> WantedEndpoint:

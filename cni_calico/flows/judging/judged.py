@@ -18,6 +18,7 @@ from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport, poi
 from cni_calico.flows.judging.allowance import Allowance
 from cni_calico.flows.judging.computed import compute_decider
 from cni_calico.flows.judging.encoding import Messages
+from cni_calico.flows.judging.host_sides import HostSides
 from cni_calico.flows.judging.known import KnownRules
 from cni_calico.flows.judging.staged import StagedFlows, describe_step, never_moves
 from cni_calico.flows.names import EndName
@@ -49,13 +50,14 @@ class JudgedFlows:
         log: Log,
         clock: Callable[[], float],
         has_moved: Callable[[bytes, EndName], bool] = never_moves,
+        hosts: HostSides | None = None,
     ) -> None:
-        """``has_moved``: as for StagedFlows."""
+        """``has_moved``, ``hosts``: as for StagedFlows."""
         self._fd, self._decider_of, self._log, self._clock = fd, decider_of, log, clock
         self._has_moved = has_moved
         self._messages, self._known = Messages(), KnownRules()
         self._agreement = Agreement(self._known, clock, time.thread_time)
-        self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved)
+        self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved, hosts)
         self._said: float | None = None
         if fd is not None:
             os.set_blocking(fd, False)

@@ -12,7 +12,16 @@ from cni_calico.flows.judging.encoding import BEGIN, DONE, STANDS_IN
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.judge.cells import AskedEachTime, Cell
 from cni_calico.policy.judge.trace import Judge
-from cni_calico.policy.wanted import Packed, PolicyReach, Wanted, WantedChanges, WantedPolicy, WantedTier
+from cni_calico.policy.wanted import (
+    Direction,
+    Packed,
+    PolicyReach,
+    Wanted,
+    WantedChanges,
+    WantedHost,
+    WantedPolicy,
+    WantedTier,
+)
 
 _CELLS, _SPANS, _ADDRESSES, _WORK = 4_000, 40_000, 10_000, 20_000
 PolicyName = tuple[str, str, str]  # kind, namespace, name
@@ -27,7 +36,9 @@ class AskedWorkload(NamedTuple):
 
 
 class KnownRules:
-    """``receive`` what the agent sends. ``version`` changes with each; ``changed``: when that was last, as ``now``."""
+    """``receive`` what the agent sends. ``version`` changes with each; ``changed``: when that was last, as ``now``;
+    ``hosts``: the host endpoints.
+    """
 
     def __init__(self) -> None:
         self.version = 0
@@ -39,6 +50,7 @@ class KnownRules:
         self._judge = Judge(Wanted(), _CELLS, _SPANS, _ADDRESSES, _WORK)
         self._addresses: dict[ResourceKey, tuple[Packed, ...]] = {}
         self._at: dict[Packed, set[ResourceKey]] = {}
+        self.hosts: dict[ResourceKey, WantedHost] = {}
         self._standing_in: set[PolicyName] = set()
 
     def receive(self, kind: str, changes: WantedChanges, now: float) -> None:
@@ -52,6 +64,11 @@ class KnownRules:
         for name, policy in changes.policies.items():
             at = name.kind, name.namespace, name.name
             (self._standing_in.add if _stands_in(policy) else self._standing_in.discard)(at)
+        for key, host in changes.hosts.items():
+            if host is None:
+                self.hosts.pop(key, None)
+            else:
+                self.hosts[key] = host
         for key, endpoint in changes.endpoints.items():
             for address in self._addresses.pop(key, ()):
                 self._at[address].discard(key)
@@ -83,6 +100,26 @@ class KnownRules:
         (key,) = keys
         group = self._judge.of_workload(key, "ingress" if ingress else "egress")
         return AskedWorkload(self._judge.cell(group, source, destination, protocol), self._judge.tiers(group))
+
+    def is_workload(self, address: Packed) -> bool:
+        """Whether a workload of this node says that the address is its own."""
+        return address in self._at
+
+    def host_tiers(self, key: ResourceKey, reach: PolicyReach, direction: Direction) -> tuple[WantedTier, ...]:
+        """Those of a stage of a host endpoint."""
+        return self._judge.tiers(self._judge.of_host(key, reach, direction))
+
+    def host_cell(
+        self,
+        key: ResourceKey,
+        reach: PolicyReach,
+        direction: Direction,
+        source: Packed,
+        destination: Packed,
+        protocol: int,
+    ) -> Cell | AskedEachTime:
+        """What that stage decides about packets between these addresses."""
+        return self._judge.cell(self._judge.of_host(key, reach, direction), source, destination, protocol)
 
     def cells_of_workload(
         self, source: Packed, destination: Packed, protocol: int, *, ingress: bool

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from cni_calico.flows.deciders import END, FIRST, Decider, describe_decider
 from cni_calico.flows.judging.agreement import point_of
 from cni_calico.flows.judging.allowance import Allowance
 from cni_calico.flows.judging.computed import deciding_policy
 from cni_calico.flows.judging.encoding import BEGIN, AgentMessage, StagedName
+from cni_calico.flows.judging.host_sides import HostSides, JudgedConnection, NotJudged, SideJudged
 from cni_calico.flows.judging.known import AskedWorkload, KnownRules
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN
-from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.records import COUNTED, ENDED, FlowRecord
 from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.cells import JudgedPacket, Passed
-from cni_calico.policy.judge.compare import verdict_of
-from cni_calico.policy.judge.staged import JudgedByTiers, StagedResult, staged_results
+from cni_calico.policy.judge.staged import JudgedByTiers, StagedResult, is_denied, staged_results
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.wanted import PolicyId, WantedTier
 
-_REMEMBERED = 20_000
+_REMEMBERED, _SAME_S = 20_000, 1.0
 MOST_COUNTED, OTHERS = 500, "other"  # policies with a count of their own
 _DIRECTIONS = (False, True)  # ingress
 
@@ -36,26 +36,25 @@ def never_moves(address: bytes, name: EndName) -> bool:
     return False
 
 
-class WouldBe(NamedTuple):
-    """One side of a connection, now and with the staged policies."""
-
-    ingress: bool
-    was: JudgedByTiers
-    would: JudgedByTiers
-
-
 class StagedFlows:
     """``receive`` what is about staged policies. ``has_moved``: whether an address of this node is not that end's any
-    more. ``counts``: reports, by policy and result; ``uncounted``: those that there was no time for.
+    more. ``counts``: reports, by policy and result; ``uncounted``: those that there was no time for, or that cannot be
+    judged. ``hosts``: judges host endpoints.
     """
 
     def __init__(
-        self, enforced: KnownRules, allowance: Allowance, has_moved: Callable[[bytes, EndName], bool] = never_moves
+        self,
+        enforced: KnownRules,
+        allowance: Allowance,
+        has_moved: Callable[[bytes, EndName], bool] = never_moves,
+        hosts: HostSides | None = None,
     ) -> None:
         self._enforced, self._would, self._has_moved, self._allowance = enforced, KnownRules(), has_moved, allowance
+        self._clock = allowance.clock
+        self._hosts, self._recent = hosts, dict[tuple[bytes, bool], float]()
         self._names: dict[PolicyId, StagedName] = {}
         self._counted: dict[tuple[bytes, bool], tuple[tuple[str, StagedResult], ...]] = {}
-        self._version = -1, -1
+        self._version = -1, -1, 0.0
         self.counts: Counter[tuple[str, StagedResult]] = Counter()
         self.uncounted = 0
 
@@ -78,7 +77,11 @@ class StagedFlows:
         """The kernel has reported a decision. ``key``: as in ``flows.packets``."""
         if not self.ready or decider is None:
             return
-        version = self._enforced.version, self._would.version
+        version = self._enforced.version, self._would.version, 0.0
+        if self._hosts is not None and (self._enforced.hosts or self._would.hosts):
+            version = *version[:2], self._hosts.version
+            if self._is_repeated(key, decider.ingress):
+                return
         if version != self._version:
             self._version = version
             self._counted.clear()
@@ -89,7 +92,11 @@ class StagedFlows:
                 self.uncounted += 1
                 return
             with self._allowance:
-                known, lasts = self._results(key, ingress=decider.ingress)
+                try:
+                    known, lasts = self._results(key, ingress=decider.ingress)
+                except NotJudged:
+                    self.uncounted += 1
+                    return
             if lasts:
                 if len(self._counted) >= _REMEMBERED:
                     self._counted.clear()
@@ -102,16 +109,26 @@ class StagedFlows:
         source, destination, protocol, *_ = parts_of(key)
         asked = source, destination, protocol
         was, would = (known.workload(*asked, ingress=ingress) for known in (self._enforced, self._would))
-        if was is None or would is None:
-            return (), True
-        point = point_of(key)
-        found = staged_results(
-            JudgedByTiers(was.cell.find(*point), was.tiers),
-            JudgedByTiers(would.cell.find(*point), would.tiers),
-            self._names,
-        )
-        lasts = not (was.cell.asks_seconds or would.cell.asks_seconds)
-        return tuple((self._counted_as(policy), result) for policy, result in found), lasts
+        point, sides, lasts = point_of(key), list[SideJudged](), True
+        if was is not None and would is not None:
+            before, after = (JudgedByTiers(one.cell.find(*point), one.tiers) for one in (was, would))
+            sides.append(SideJudged(ingress, before, after))
+            lasts = not (was.cell.asks_seconds or would.cell.asks_seconds)
+        if self._hosts is not None:
+            found, alike = self._hosts.find(self._enforced, self._would, JudgedConnection(*asked, *point, None, 0))
+            sides += [side for side in found if side.ingress == ingress]
+            lasts = lasts and alike
+        results = (result for side in sides for result in staged_results(side.was, side.would, self._names))
+        return tuple((self._counted_as(policy), result) for policy, result in results), lasts
+
+    def _is_repeated(self, key: bytes, ingress: bool) -> bool:
+        """Whether another rule has just reported the same direction: a host endpoint's, and then a workload's."""
+        now, at = self._clock(), (key, ingress)
+        before = self._recent.pop(at, None)
+        if len(self._recent) >= _REMEMBERED:
+            self._recent.clear()
+        self._recent[at] = now
+        return before is not None and now - before < _SAME_S
 
     def _counted_as(self, policy: PolicyId) -> str:
         label, known = self._label(policy), {name for name, _ in self.counts}
@@ -127,7 +144,7 @@ class StagedFlows:
         self, record: FlowRecord, source: EndName | None, destination: EndName | None
     ) -> dict[str, Any] | None:
         """What would be decided about a connection, for its document; None if there are no staged policies, or the
-        decision was not a workload's policies'. ``source``, ``destination``: the names of its ends.
+        decision was no policies'. ``source``, ``destination``: the names of its ends.
         """
         if not self.ready or any(number < FIRST for number in record.numbers()):
             return None
@@ -137,10 +154,10 @@ class StagedFlows:
         if not sides:
             return None
         was, would = (
-            next((DENIED for one in side if verdict_of(one.judged) == "Deny"), ALLOWED)
+            next((DENIED for one in side if is_denied(one.judged)), ALLOWED)
             for side in ([one.was for one in sides], [one.would for one in sides])
         )
-        decided = [self._describe(one) for one in sides]
+        decided = [self._describe(one) for one in sides if one.would.judged.decision is not None]
         if would == DENIED:
             decided = decided[: 1 + next(n for n, one in enumerate(decided) if one["action"] == "Deny")]
         policies = [
@@ -162,9 +179,15 @@ class StagedFlows:
         decider, _ = self._decider(judged.decision, asked.tiers, ingress=ingress)
         return decider, [self._describe_pass(step) for step in judged.passed]
 
-    def _sides(self, record: FlowRecord, names: dict[bool, EndName | None]) -> list[WouldBe] | None:
-        """Of those ends that are workloads here; None if one of them cannot be judged."""
-        found = []
+    def _sides(self, record: FlowRecord, names: dict[bool, EndName | None]) -> list[SideJudged] | None:
+        """Of those ends that are workloads here, and of host endpoints, in the order in which they are asked; None if
+        one of them cannot be judged.
+        """
+        try:
+            of_hosts = [] if self._hosts is None else self._of_hosts(self._hosts, record)
+        except NotJudged:
+            return None
+        found = [one for one in of_hosts if one.ingress]
         for ingress in _DIRECTIONS:
             name = names[ingress]
             address = record.destination if ingress else record.source
@@ -176,9 +199,18 @@ class StagedFlows:
             if isinstance(side, str):
                 return None
             found.append(side)
+        found += [one for one in of_hosts if not one.ingress]
         return found or ([] if not any(names.values()) else None)
 
-    def _side(self, record: FlowRecord, *, ingress: bool) -> WouldBe | str | None:
+    def _of_hosts(self, hosts: HostSides, record: FlowRecord) -> list[SideJudged]:
+        """Raises NotJudged."""
+        asked: tuple[bytes | None, int] = (None, 0)
+        if record.flags & (COUNTED | ENDED) and record.sport:  # sums have neither
+            asked = record.asked, record.asked_port
+        ends = record.source, record.destination, record.protocol
+        return hosts.find(self._enforced, self._would, JudgedConnection(*ends, *point_of(record.key), *asked))[0]
+
+    def _side(self, record: FlowRecord, *, ingress: bool) -> SideJudged | str | None:
         """None: no workload of this node; a text: why it is not known."""
         asked = record.source, record.destination, record.protocol
         was, would = (known.workload(*asked, ingress=ingress) for known in (self._enforced, self._would))
@@ -187,16 +219,16 @@ class StagedFlows:
         before, after = self._judge(was, record), self._judge(would, record)
         if before is None or after is None:
             return "the source port decides, and sums have none"
-        return WouldBe(ingress, JudgedByTiers(before, was.tiers), JudgedByTiers(after, would.tiers))
+        return SideJudged(ingress, JudgedByTiers(before, was.tiers), JudgedByTiers(after, would.tiers))
 
     def _judge(self, asked: AskedWorkload, record: FlowRecord) -> JudgedPacket | None:
         if asked.cell.asks_seconds and record.protocol in WITH_PORTS and not record.sport:
             return None
         return asked.cell.find(*point_of(record.key))
 
-    def _describe(self, one: WouldBe) -> dict[str, Any]:
+    def _describe(self, one: SideJudged) -> dict[str, Any]:
         judged, tiers = one.would
-        assert judged.decision is not None  # a workload's is always decided
+        assert judged.decision is not None  # what decides nothing is left out
         decider, staged = self._decider(judged.decision, tiers, ingress=one.ingress)
         found = describe_decider(0, decider, denied=decider.action == "Deny")
         passed = [self._describe_pass(step) for step in judged.passed]

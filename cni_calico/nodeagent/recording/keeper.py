@@ -16,6 +16,7 @@ from cni_calico.daemon.child_lines import ChildLines
 from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.errors import KernelError
 from cni_calico.flows.groups import WHAT, groups_of, read_pair
+from cni_calico.flows.host_parameters import HostParameters
 from cni_calico.flows.names import ENDS, SUMS_KEPT_S, AddressedEnd, EndName, render_ends
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.files import Files
@@ -71,27 +72,36 @@ class RecorderKeeper:
         self._written = b""
         self.troubles: dict[str, str] = {}
 
-    def use(self, flows: str, endpoints: Iterable[WorkloadEndpoint], kept_s: float = SUMS_KEPT_S) -> None:
-        """``flows``: the parameter; ``endpoints``: this node's; ``kept_s``: how long sums are."""
+    def use(
+        self,
+        flows: str,
+        endpoints: Iterable[WorkloadEndpoint],
+        kept_s: float = SUMS_KEPT_S,
+        hosts: HostParameters | None = None,
+    ) -> None:
+        """``flows``: the parameter; ``endpoints``: this node's; ``kept_s``: how long sums are; ``hosts``: what
+        counts at host endpoints.
+        """
         if self._staged is not None:
             self._staged.use(wanted=flows != DISABLED)
         if flows == DISABLED:
             self._wanted.clear()
             self._note_none()
             return
-        self._tell(endpoints, kept_s)
+        self._tell(endpoints, kept_s, hosts)
         self._flows = flows
         self._wanted.set()
         if not self._runs:
             self._runs = True
             self._start_thread(self._run)
 
-    def _tell(self, endpoints: Iterable[WorkloadEndpoint], kept_s: float) -> None:
+    def _tell(self, endpoints: Iterable[WorkloadEndpoint], kept_s: float, hosts: HostParameters | None) -> None:
         ends = [
             AddressedEnd(name_of(one), [net.network_address.packed for net in one.ip_networks], one.metadata.labels)
             for one in endpoints
         ]
-        data = render_ends(self._node, sorted(ends, key=lambda one: (one.name.shown, one.addresses)), kept_s)
+        ordered = sorted(ends, key=lambda one: (one.name.shown, one.addresses))
+        data = render_ends(self._node, ordered, kept_s, hosts)
         if data == self._written:
             return
         try:

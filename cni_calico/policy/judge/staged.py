@@ -28,6 +28,11 @@ class JudgedByTiers(NamedTuple):
     tiers: tuple[WantedTier, ...]
 
 
+def is_denied(judged: JudgedPacket) -> bool:
+    """What a stage of a host endpoint does not decide goes on."""
+    return verdict_of(judged) == "Deny"
+
+
 def staged_results(
     was: JudgedByTiers, would: JudgedByTiers, staged: Container[PolicyId]
 ) -> Iterator[tuple[PolicyId, StagedResult]]:
@@ -36,9 +41,8 @@ def staged_results(
     """
     for policy in dict.fromkeys(_deciding(would)):
         if policy in staged:
-            allows = verdict_of(would.judged) == "Allow"
-            yield policy, StagedResult.ALLOW if allows else StagedResult.DENY
-    if verdict_of(was.judged) != verdict_of(would.judged):
+            yield policy, StagedResult.DENY if is_denied(would.judged) else StagedResult.ALLOW
+    if is_denied(was.judged) != is_denied(would.judged):
         groups = (
             [*_passing(would), *_deciding(would)],
             [*_passing(was), *_deciding(was)],

@@ -108,6 +108,10 @@ class Judge:
         """Those that are asked, in order."""
         return self._ask(group).tiers
 
+    def of_host(self, key: ResourceKey, reach: PolicyReach, direction: Direction) -> AskedGroup:
+        """The same for a stage of a host endpoint, which must be known; failsafe ports are not considered."""
+        return self._host_class_of[key], direction, reach
+
     def of_hosts(self, reach: PolicyReach, direction: Direction) -> set[AskedGroup]:
         """The same for a stage of every host endpoint; failsafe ports are not considered."""
         return {(name, direction, reach) for name in self._host_class_of.values()}

@@ -14,6 +14,7 @@ import pytest
 from cni_calico.ctl.main import run
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.local.store import LocalStore
+from cni_calico.flows.host_parameters import HostParameters
 from cni_calico.log import Log
 from cni_calico.nodeagent.policing.report.in_force import RulesListener
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
@@ -29,8 +30,11 @@ pytestmark = [pytest.mark.netns]
 NAME = "StagedGlobalNetworkPolicy p"
 
 
-def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesListener]:
+def beside(
+    root: Path, hosts: HostParameters | None = None
+) -> Callable[[Callable[[], None], threading.Event], RulesListener]:
     """What follows staged policies, and the recorder's keeper, in the engine's process, as in the agent."""
+    (root / "run").mkdir(exist_ok=True)
 
     def start(wake: Callable[[], None], stopping: threading.Event) -> RulesListener:
         log = Log("debug", str(root / "recorder.log"), stderr=False)
@@ -45,7 +49,7 @@ def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesL
         keeper = RecorderKeeper(
             NODE, str(root / "run"), log, own_command(), environ, start_thread, stopping, rules=rules, staged=follower
         )
-        keeper.use("Enabled", ())
+        keeper.use("Enabled", (), hosts=hosts)
         return rules
 
     return start

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.flows.host_parameters import HostParameters
 from cni_calico.flows.names import ENDS, EndName, EndsHere, parse_ends
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper, name_of
+from cni_calico.policy.failsafe import INBOUND, OUTBOUND
 from tests.deadlines import until
 
 # notes that it runs, with its arguments, until it is ended
@@ -80,6 +82,8 @@ def test_who_has_which_address(keeper: RecorderKeeper, tmp_path: Path) -> None:
     assert os.stat(path).st_ino == before
     keeper.use("Enabled", [ENDPOINT], 3600.0)
     assert parse_ends(path.read_bytes()).kept_s == 3600
+    keeper.use("Enabled", [ENDPOINT], 3600.0, HostParameters(INBOUND, OUTBOUND, ("kube-ipvs0",)))
+    assert parse_ends(path.read_bytes()).hosts == HostParameters(INBOUND, OUTBOUND, ("kube-ipvs0",))
     path.unlink()
     path.mkdir()
     keeper.use("Enabled", [])
