@@ -41,7 +41,8 @@ _HARMLESS = ("/dev/null", "/dev/tty", "/dev/urandom")
 _NETLINK_HEADER = struct.Struct("=IHHII")
 _DUMP = 0x300
 _LIMIT_S = 240  # in which it does nothing that is watched
-_NFTABLES, _CTNETLINK = 10, 1
+_NFTABLES, _CTNETLINK, _IPSET = 10, 1, 6
+_IPSET_GETS = frozenset((1, 7, 8, 12, 13, 14, 15))  # IPSET_CMD_PROTOCOL, LIST, SAVE, HEADER, TYPE, GET_BYNAME, _BYINDEX
 _NFT_GETS = frozenset((1, 4, 7, 10, 13, 16, 19, 21, 23))  # NFT_MSG_GET...
 _GENERIC_CONTROL, _GET_FAMILY = 16, 3
 
@@ -212,7 +213,8 @@ def _reads(protocol: int, kind: int, flags: int, body: bytes) -> bool:
         return kind & 3 == 2  # RTM_GET...
     if protocol == 12:
         subsystem, message = kind >> 8, kind & 255
-        return (subsystem == _NFTABLES and message in _NFT_GETS) or (subsystem == _CTNETLINK and message in (1, 4))
+        gets = {_NFTABLES: _NFT_GETS, _CTNETLINK: (1, 4), _IPSET: _IPSET_GETS}
+        return message in gets.get(subsystem, ())
     if protocol == 16:
         return kind == _GENERIC_CONTROL and body[:1] == bytes((_GET_FAMILY,))
     return False

@@ -65,7 +65,9 @@ def probe(uplinked: Uplinked, port: int) -> dict[tuple[tuple[str, str], int], bo
     }
 
 
-def test_what_is_said_is_what_it_does(staging: tuple[Uplinked, Judged], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_is_what_it_does(
+    staging_hosts: tuple[Uplinked, Judged], capsys: pytest.CaptureFixture[str]
+) -> None:
     """One policy for each stage; the same policies are then enforced."""
     uplinked, seen = staging_hosts
     policies = {
