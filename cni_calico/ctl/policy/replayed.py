@@ -16,6 +16,7 @@ from typing import Any
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
 from cni_calico.ctl.policy.end_names import EndNames
 from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
+from cni_calico.ctl.policy.host_changes import HostChanges
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
@@ -28,6 +29,7 @@ from cni_calico.policy.wanted import Direction, Packed, Wanted
 _REMEMBERED = 100_000  # verdicts
 _PORTS = "the source port decides, and sums have none"
 _HOST = "decided by a host endpoint"
+_HOSTS_CHANGE = "a host endpoint would decide otherwise, and flows do not say which they passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Replay:
         self.same = self.others = 0
         self._names = EndNames(records)
         self._judges = WorkloadJudge(before), WorkloadJudge(after)
+        self._hosts = HostChanges(before, after, (self._judges[0].judge, self._judges[1].judge))
         self._keys = before.endpoints.keys() & after.endpoints.keys()
         self._addresses = {key: before.endpoints[key].addresses for key in self._keys}
         self._ends = FlowEnds(records.endpoints, self._addresses, self._kind)
@@ -157,6 +160,9 @@ class Replay:
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
+            workloads = source.key is not None, destination.key is not None
+            if self._hosts.may_concern(source.address, destination.address, protocol, (first, second), workloads):
+                raise Uncertain(_HOSTS_CHANGE)
             asked = source, destination, protocol, first, second
             known = self._known[at] = self._by(0, *asked), self._by(1, *asked)
         return known

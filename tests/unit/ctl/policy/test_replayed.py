@@ -34,6 +34,10 @@ def replayed(tmp_path, capsys):
     return do
 
 
+def denied(port):
+    return {"action": "Deny", "protocol": "TCP", "destination": {"ports": [port]}}
+
+
 CLOSED = policy("database", "app == 'db'", [])
 
 
@@ -84,6 +88,46 @@ def test_what_cannot_be_judged_is_uncertain(replayed, line, why):
     ((said, number),) = found["uncertain"].items()
     assert why in said and number == 1
     assert (found["changes"], found["unchanged"]) == ([], 0)
+
+
+HOST = {
+    "apiVersion": "projectcalico.org/v3",
+    "kind": "HostEndpoint",
+    "metadata": {"name": "n1-eth0", "labels": {"host": "yes"}},
+    "spec": {"node": "n1", "interfaceName": "eth0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("stage", "concerned"),
+    [
+        ({"applyOnForward": True, "ingress": [denied(5432), {"action": "Allow"}]}, True),
+        ({"applyOnForward": True, "ingress": [denied(81), {"action": "Allow"}]}, False),
+        (
+            {"applyOnForward": True, "preDNAT": True, "ingress": [denied(81)]},
+            True,
+        ),  # it may have been sent to that port
+        ({"applyOnForward": True, "doNotTrack": True, "ingress": [denied(5432)]}, True),
+        ({"ingress": [denied(5432)]}, False),  # what the host itself gets
+    ],
+)
+def test_what_host_endpoints_may_decide_otherwise_is_uncertain(replayed, tmp_path, stage, concerned):
+    """Never unchanged; but what no stage would decide otherwise is."""
+    write(tmp_path / "host.yaml", HOST)
+    spec = {"selector": "host == 'yes'", "types": ["Ingress"], **stage}
+    added = {
+        "apiVersion": HOST["apiVersion"],
+        "kind": "GlobalNetworkPolicy",
+        "metadata": {"name": "edge"},
+        "spec": spec,
+    }
+    old, options = [POLICIES["database"]], ["--endpoints", str(tmp_path / "host.yaml"), "-o", "json"]
+    _, out, err = replayed(old, [*old, added], [flow("web-1", "db-0")], *options)
+    found = json.loads(out)
+    assert err == "" and found["changes"] == []
+    assert (found["unchanged"], len(found["uncertain"])) == ((0, 1) if concerned else (1, 0))
+    assert all("host endpoint" in why for why in found["uncertain"])
+    assert json.loads(replayed(old, old, [flow("web-1", "db-0")], *options)[1])["unchanged"] == 1
 
 
 def test_a_source_port_that_decides_is_uncertain(replayed):
