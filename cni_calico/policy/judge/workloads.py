@@ -17,46 +17,74 @@ _EVERY_ADDRESS = 1 << 30
 _REMEMBERED = 500_000
 
 
+class _GroupAsked:
+    """What is known of one who is asked: classes of sources and of destinations, and cells by which classes."""
+
+    __slots__ = ("cells", "classes", "names")
+
+    def __init__(self, names: AskedNames) -> None:
+        self.names = names
+        self.classes: tuple[dict[Packed, AddressClass], dict[Packed, AddressClass]] = {}, {}
+        self.cells: dict[tuple[int, int, int], Cell | AskedEachTime] = {}
+
+
 class WorkloadJudge:
     """Of one state, which does not change."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.judge = Judge(wanted, addresses=_EVERY_ADDRESS)
         self._wanted = wanted
-        self._names: dict[AskedGroup, AskedNames] = {}
-        self._classes: dict[tuple[AskedGroup, bool, Packed], AddressClass] = {}
+        self._groups: dict[AskedGroup, _GroupAsked] = {}
+        self._of: dict[Direction, dict[ResourceKey, tuple[AskedGroup, _GroupAsked]]] = {"ingress": {}, "egress": {}}
+        self._classes = self._cells = 0  # that are remembered
         self._same: dict[AddressClass, AddressClass] = {}  # so that a class is found by which object it is
-        self._cells: dict[tuple[AskedGroup, int, int, int], Cell | AskedEachTime] = {}
 
     def cell(
         self, key: ResourceKey, direction: Direction, source: Packed, destination: Packed, protocol: int
     ) -> Cell | AskedEachTime:
         """What decides at a workload, which must be known."""
-        group = self.judge.of_workload(key, direction)
-        one, other = self._class(group, source, source=True), self._class(group, destination, source=False)
-        at = group, id(one), id(other), protocol
-        found = self._cells.get(at)
+        found = self._of[direction].get(key)
         if found is None:
-            if len(self._cells) >= CELLS:
-                self._cells.clear()
-            found = self._cells[at] = self.judge.cell_of(group, one, other, protocol)
-        return found
+            found = self._of[direction][key] = self._find(key, direction)
+        group, asked = found
+        one = asked.classes[0].get(source)
+        if one is None:
+            one = self._class(asked, source, source=True)
+        other = asked.classes[1].get(destination)
+        if other is None:
+            other = self._class(asked, destination, source=False)
+        at = id(one), id(other), protocol
+        cell = asked.cells.get(at)
+        if cell is None:
+            if self._cells >= CELLS:
+                self._cells = 0
+                for each in self._groups.values():
+                    each.cells.clear()
+            self._cells += 1
+            cell = asked.cells[at] = self.judge.cell_of(group, one, other, protocol)
+        return cell
 
-    def _class(self, group: AskedGroup, address: Packed, *, source: bool) -> AddressClass:
-        at = group, source, address
-        found = self._classes.get(at)
-        if found is None:
-            if len(self._classes) >= _REMEMBERED:
-                self._classes.clear()
-            made = narrowed(self.judge.classes.of(address), *self._asked(group).of_side(source=source))
-            found = self._classes[at] = self._same.setdefault(made, made)
+    def _find(self, key: ResourceKey, direction: Direction) -> tuple[AskedGroup, _GroupAsked]:
+        group = self.judge.of_workload(key, direction)
+        asked = self._groups.get(group)
+        if asked is None:
+            asked = self._groups[group] = _GroupAsked(self._asked(group))
+        return group, asked
+
+    def _class(self, asked: _GroupAsked, address: Packed, *, source: bool) -> AddressClass:
+        if self._classes >= _REMEMBERED:
+            self._classes = 0
+            for each in self._groups.values():
+                for classes in each.classes:
+                    classes.clear()
+        self._classes += 1
+        made = narrowed(self.judge.classes.of(address), *asked.names.of_side(source=source))
+        found = asked.classes[not source][address] = self._same.setdefault(made, made)
         return found
 
     def _asked(self, group: AskedGroup) -> AskedNames:
-        known = self._names.get(group)
-        if known is None:
-            name, direction, _ = group
-            known = self._names[group] = AskedNames()
-            for policy in self._wanted.classes[name].policy_ids():
-                known.add(names_of((self._wanted.policies.get(policy),), direction))
-        return known
+        name, direction, _ = group
+        asked = AskedNames()
+        for policy in self._wanted.classes[name].policy_ids():
+            asked.add(names_of((self._wanted.policies.get(policy),), direction))
+        return asked

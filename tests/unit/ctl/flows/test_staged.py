@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from cni_calico.ctl.flows.show import row_of
 from cni_calico.ctl.flows.staged import StagedSummary, describe_staged, join_staged, require_staged
+from tests.conftest import ROOT
 
 
 def staged(verdict: str, *, changes: bool = False, said: str = "x", policies: Any = ()) -> dict[str, Any]:
@@ -74,3 +77,33 @@ def test_what_each_policy_would_do() -> None:
         "p would decide: 2 allowed, 5 denied, 5 changed",
         "of 3 connections it is unknown what would be decided",
     ]
+
+
+def test_the_documented_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of docs/flows.md are what these flows look like."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    text = (ROOT / "docs" / "flows.md").read_text()
+    begin = text.index("    $ calicoctl flows --staged changed --since 1h --aggregate\n")
+    lines = [line.removeprefix("    ") for line in text[begin:].split("\n\n", 1)[0].splitlines()[1:]]
+    said = "ingress: end of tier default (policies: staged shop/close-db)"
+    policies = [{"policy": "StagedNetworkPolicy shop/close-db", "result": result} for result in ("deny", "changed")]
+    document: dict[str, Any] = {
+        "last": "2026-11-26T14:02:11.403+00:00",
+        "source": {"kind": "pod", "namespace": "shop", "name": "web-7d9-x2k4", "ip": "10.65.0.1"},
+        "destination": {"kind": "pod", "namespace": "shop", "name": "db-0", "ip": "10.65.0.3", "port": 5432},
+        "protocol": "tcp",
+        "verdict": "allowed",
+        "connections": 1204,
+        "decided": [{"said": "ingress: profile kns.shop rule 0"}],
+        "staged": staged("denied", changes=True, said=said, policies=policies),
+    }
+    others = {"connections": 18, "staged": staged("allowed", policies=[{**policies[0], "result": "allow"}])}
+    summary = StagedSummary()
+    for one in (document, others):
+        summary.add(one)
+    row = row_of(document)
+    monkeypatch.undo()
+    time.tzset()
+    assert lines[1].split() == " ".join(row).split()
+    assert [line.strip() for line in lines[3:]] == list(summary.lines())
