@@ -629,6 +629,7 @@ OF_SEVERAL_MODULES = {
     "ctl/ipam/test_commands": "every command of its group",
     "ctl/node/test_commands": "node status and node diags",
     "ctl/output/test_formats": "the formats of every command",
+    "ctl/policy/test_half_readable": "every command of its group, with records that cannot be read",
     "ctl/policy/test_kubernetes": "every command of its group, on Kubernetes",
     "ctl/policy/test_path": "hosts against the naive path of a packet",
     "docker/test_calls": "what Docker asks, recorded",
