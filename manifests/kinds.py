@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from manifests import schemas
+from manifests import rules, schemas
+from manifests.rules import Rules
 from manifests.schemas import ANY_OBJECT, Schema
 
 GROUP, VERSION = "crd.projectcalico.org", "v1"
@@ -33,7 +34,8 @@ class Column:
 class Kind:
     """One custom resource definition. ``defaults``: path within ``spec`` -> the value that the API server fills in;
     ``status_in``: the groups in which the status is a subresource; ``native``: the fields that have another value in
-    ``projectcalico.org``; ``selectable``: the fields by which its objects can be selected there.
+    ``projectcalico.org``; ``selectable``: the fields by which its objects can be selected there; ``rules``: CEL of the
+    whole object.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Kind:
     namespaced: bool = False
     native: Mapping[str, Any] = field(default_factory=lambda: _NONE)
     selectable: tuple[str, ...] = ()
+    rules: Rules = ()
 
 
 AGE = Column("AGE", ".metadata.creationTimestamp", "date")
@@ -102,11 +105,17 @@ KINDS = (
             Column("TYPES", ".spec.clusterType"),
         ),
     ),
-    Kind("FelixConfiguration", "felixconfigurations", schemas.FELIX, defaults={"nftablesMode": "Auto"}),
+    Kind(
+        "FelixConfiguration",
+        "felixconfigurations",
+        schemas.FELIX,
+        defaults={"nftablesMode": "Auto"},
+        rules=rules.FELIX_OBJECT,
+    ),
     Kind(
         "GlobalNetworkPolicy",
         "globalnetworkpolicies",
-        schemas.POLICY,
+        schemas.GLOBAL_POLICY,
         ("gnp", "cgnp"),
         (_TIER, _ORDER, AGE),
         _IN_A_TIER,
@@ -226,6 +235,7 @@ KINDS = (
         ),
         defaults={"defaultAction": "Deny"},
         status_in=(NATIVE_GROUP,),
+        rules=rules.TIER_OBJECT,
     ),
 )
 
@@ -272,6 +282,8 @@ def _definition(kind: Kind, group: str, version: str, *, required: tuple[str, ..
     }
     if required:
         schema["required"] = list(required)
+    if kind.rules:
+        schema["x-kubernetes-validations"] = schemas.validations(kind.rules)
     served: Schema = {"name": version, "served": True, "storage": True}
     if kind.columns:
         served["additionalPrinterColumns"] = [

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from manifests import rules
+
 Schema = dict[str, Any]
 
 OPEN = {"x-kubernetes-preserve-unknown-fields": True}
@@ -58,8 +60,12 @@ def fields(required: tuple[str, ...] = (), rules: tuple[tuple[str, str], ...] = 
     if required:
         schema["required"] = list(required)
     if rules:
-        schema["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in rules]
+        schema["x-kubernetes-validations"] = validations(rules)
     return schema
+
+
+def validations(rules: tuple[tuple[str, str], ...]) -> list[Schema]:
+    return [{"rule": rule, "message": message} for rule, message in rules]
 
 
 def fixed(schema: Schema) -> Schema:
@@ -75,6 +81,7 @@ def nullable(schema: Schema) -> Schema:
 AS_NUMBER = number(0, 4294967295)
 PORT = number(0, 65535)
 INTEGER = {"type": "integer", "format": "int64"}
+NUMBER_OR_TEXT: Schema = {"x-kubernetes-int-or-string": True}
 ANY_OBJECT: Schema = {"type": "object", **OPEN}
 TEXTS = items(text())
 ORDER = nullable({"type": "number"})
@@ -109,6 +116,7 @@ POOL = fields(
             "!(self.cidr.contains(':') && has(self.ipipMode) && self.ipipMode in ['Always', 'CrossSubnet'])",
             "ipipMode is for IPv4 only",
         ),
+        *rules.POOL,
     ),
     cidr=fixed(cidr()),
     blockSize=number(0, 128),
@@ -180,6 +188,8 @@ CLUSTER = fields(clusterGUID=text(), clusterType=text(), calicoVersion=text(), d
 COMMUNITY = text(pattern=r"^(\d+):(\d+)$|^(\d+):(\d+):(\d+)$|^[A-Za-z0-9_.-]+$")
 SERVICE_NETWORKS = items(fields(("cidr",), cidr=network()))
 BGP_CONFIGURATION = fields(
+    (),
+    rules.BGP_CONFIGURATION,
     asNumber=AS_NUMBER,
     nodeToNodeMeshEnabled=flag(),
     listenPort=PORT,
@@ -199,20 +209,12 @@ BGP_CONFIGURATION = fields(
 )
 BGP_PEER = fields(
     (),
-    (
-        (
-            "!(has(self.node) && self.node != '' && has(self.nodeSelector) && self.nodeSelector != '')",
-            "node and nodeSelector cannot both be given",
-        ),
-        (
-            "!(has(self.peerIP) && self.peerIP != '' && has(self.peerSelector) && self.peerSelector != '')",
-            "peerIP and peerSelector cannot both be given",
-        ),
-    ),
+    rules.BGP_PEER,
     node=text(longest=NAME_LENGTH),
     nodeSelector=text(longest=16384),
     peerIP=text(longest=128),
     peerSelector=text(longest=16384),
+    localWorkloadSelector=text(longest=16384),
     asNumber=AS_NUMBER,
     localASNumber=AS_NUMBER,
     sourceAddress=choice("UseNodeIP", "None"),
@@ -230,12 +232,13 @@ def _filter_rules(longest: int) -> Schema:
     return items(
         fields(
             ("action",),
-            (("has(self.cidr) == has(self.matchOperator)", "cidr and matchOperator belong together"),),
+            rules.FILTER_RULE,
             action={"type": "string", "enum": ["Accept", "Reject"]},
             cidr=cidr(),
             matchOperator={"type": "string", "enum": ["Equal", "NotEqual", "In", "NotIn"]},
             source={"type": "string", "enum": ["RemotePeers"]},
             interface=text(),
+            operations=items(ANY_OBJECT),
             prefixLength=fields(min=nullable(number(0, longest)), max=nullable(number(0, longest))),
         ),
         maxItems=1000,
@@ -253,15 +256,32 @@ NODE_STATUS = fields(
 
 # -- policy and the rest ----------------------------------------------------------------------------------------------
 
-RULES = items(fields(("action",), action={"type": "string", "enum": ["Allow", "Deny", "Log", "Pass"]}))
-POLICY = fields(
-    tier=text(),
-    order=ORDER,
-    selector=text(),
-    types=items({"type": "string", "enum": ["Ingress", "Egress"]}),
-    ingress=RULES,
-    egress=RULES,
+_ICMP = fields((), rules.ICMP, type=number(0, 255), code=number(0, 255))
+_PEER = fields((), rules.PEER, services=ANY_OBJECT, ports=items(NUMBER_OR_TEXT), notPorts=items(NUMBER_OR_TEXT))
+RULES = items(
+    fields(
+        ("action",),
+        rules.RULE,
+        action={"type": "string", "enum": ["Allow", "Deny", "Log", "Pass"]},
+        protocol=NUMBER_OR_TEXT,
+        http=ANY_OBJECT,
+        icmp=_ICMP,
+        notICMP=_ICMP,
+        source=_PEER,
+        destination=_PEER,
+    ),
+    maxItems=65536,  # no object has room for more, and the API server wants to know what checking may cost
 )
+_POLICY: Schema = {
+    "tier": text(),
+    "order": ORDER,
+    "selector": text(),
+    "types": items({"type": "string", "enum": ["Ingress", "Egress"]}),
+    "ingress": RULES,
+    "egress": RULES,
+}
+POLICY = fields(**_POLICY)
+GLOBAL_POLICY = fields((), rules.GLOBAL_POLICY, **_POLICY, doNotTrack=flag(), preDNAT=flag(), applyOnForward=flag())
 STAGED_POLICY = fields(stagedAction=choice("Set", "Delete", "Learn", "Ignore"), **POLICY["properties"])
 STAGED_KUBERNETES_POLICY = fields(
     stagedAction=choice("Set", "Delete", "Learn", "Ignore"),
@@ -272,6 +292,8 @@ STAGED_KUBERNETES_POLICY = fields(
 )
 NETWORK_SET = fields(nets=items(network()))
 HOST_ENDPOINT = fields(
+    (),
+    rules.HOST_ENDPOINT,
     node=text(),
     interfaceName=text(),
     expectedIPs=items(address()),
@@ -280,6 +302,11 @@ HOST_ENDPOINT = fields(
 )
 TIER = fields(order=ORDER, defaultAction=choice("Pass", "Deny"))
 FELIX = fields(
+    (),
+    rules.FELIX,
+    nodeSelector=text(),
+    routeTableRange=ANY_OBJECT,
+    routeTableRanges=items(ANY_OBJECT),
     logSeverityScreen=text(pattern=r"^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"),
     ipipEnabled=nullable(flag()),
     vxlanEnabled=nullable(flag()),

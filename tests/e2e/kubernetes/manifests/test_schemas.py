@@ -84,6 +84,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("ippools", {"vxlanMode": "always"}),
     ("ippools", {"ipipMode": "Always"}),
     ("ippools", {"assignmentMode": "Sometimes"}),
+    ("ippools", {"allowedUses": ["LoadBalancer"]}),
+    ("ippools", {"allowedUses": ["LoadBalancer", "Workload"], "vxlanMode": "Never"}),
     ("ipreservations", {"reservedCIDRs": ["10.0.0.0/33"]}),
     ("ipreservations", {"reservedCIDRs": "10.0.0.0/30"}),
     ("clusterinformations", {"datastoreReady": "false"}),
@@ -93,12 +95,31 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("bgppeers", {"node": "n1"}),
     ("bgppeers", {"peerSelector": "all()"}),
     ("bgppeers", {"sourceAddress": "Mine"}),
+    ("bgppeers", {"peerSelector": "all()", "peerIP": None}),
+    ("bgppeers", {"localWorkloadSelector": "all()"}),
+    ("bgppeers", {"localWorkloadSelector": "all()", "peerIP": None, "asNumber": None}),
+    ("bgpconfigurations", {"nodeToNodeMeshEnabled": False, "nodeMeshMaxRestartTime": "2m"}),
     ("bgpfilters", {"exportV4": [{"action": "Accept", "cidr": "10.0.0.0/8"}]}),
     ("bgpfilters", {"exportV4": [{"action": "Maybe"}]}),
+    ("bgpfilters", {"exportV4": [{"action": "Accept", "prefixLength": {"min": 8}}]}),
+    ("bgpfilters", {"importV4": [{"action": "Reject", "operations": [{"setPriority": {"value": 5}}]}]}),
     ("felixconfigurations", {"vxlanVNI": 16777216}),
     ("felixconfigurations", {"floatingIPs": "yes"}),
+    ("felixconfigurations", {"routeTableRange": {"min": 1, "max": 9}, "routeTableRanges": [{"min": 1, "max": 9}]}),
     ("globalnetworkpolicies", {"types": ["Sideways"]}),
     ("globalnetworkpolicies", {"ingress": [{"action": "Drop"}]}),
+    ("globalnetworkpolicies", {"preDNAT": True, "doNotTrack": True, "applyOnForward": True}),
+    ("globalnetworkpolicies", {"preDNAT": True, "applyOnForward": True, "types": ["Ingress", "Egress"]}),
+    ("globalnetworkpolicies", {"preDNAT": True, "applyOnForward": True, "egress": [{"action": "Deny"}]}),
+    ("globalnetworkpolicies", {"doNotTrack": True}),
+    ("globalnetworkpolicies", {"ingress": [{"action": "Deny", "protocol": "TCP", "http": {"methods": ["GET"]}}]}),
+    ("globalnetworkpolicies", {"ingress": [{"action": "Allow", "http": {"methods": ["GET"]}}]}),
+    ("globalnetworkpolicies", {"ingress": [{"action": "Deny", "source": {"services": {"name": "s"}, "ports": [80]}}]}),
+    ("networkpolicies", {"egress": [{"action": "Deny", "protocol": "ICMP", "icmp": {"code": 1}}]}),
+    (
+        "networkpolicies",
+        {"egress": [{"action": "Deny", "destination": {"services": {"name": "s"}, "notPorts": ["http"]}}]},
+    ),
     ("globalnetworksets", {"nets": ["ten"]}),
     ("networkpolicies", {"types": ["egress"]}),
     ("networkpolicies", {"order": "first"}),
@@ -112,6 +133,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("kubecontrollersconfigurations", {"controllers": {"node": {"leakGracePeriod": "15 minutes"}}}),
     ("kubecontrollersconfigurations", {"controllers": "node"}),
     ("hostendpoints", {"expectedIPs": ["192.0.2.1/24"]}),
+    ("hostendpoints", {"node": None}),
+    ("hostendpoints", {"expectedIPs": []}),
     ("tiers", {"defaultAction": "Allow"}),
     ("caliconodestatuses", {"classes": ["Weather"]}),
 ]
@@ -231,6 +254,56 @@ def test_what_identifies_a_record_stays(plural: str, changes: dict[str, Any], ku
     changed = {**resource(plural, changes), "metadata": made["metadata"]}
     with pytest.raises(RecordRefused, match=r"cannot be changed"):
         kube.request("PUT", f"{path_of(plural)}/one", changed)
+
+
+@pytest.mark.parametrize(
+    ("plural", "name", "spec"),
+    [
+        ("tiers", "kube-admin", {"order": 1000, "defaultAction": "Deny"}),
+        ("tiers", "default", {"order": 1000000, "defaultAction": "Pass"}),
+        ("felixconfigurations", "default", {"nodeSelector": "all()"}),
+        ("felixconfigurations", "node.n1", {"nodeSelector": "all()"}),
+    ],
+)
+def test_what_a_record_of_that_name_cannot_have(plural: str, name: str, spec: dict[str, Any], kube: Cluster) -> None:
+    for given, refused in ((name, True), ("another", False)):
+        body = {**resource(plural), "metadata": {"name": given}, "spec": spec}
+        if refused:
+            with pytest.raises(RecordRefused, match=f'"{name}" is invalid'):
+                kube.request("POST", path_of(plural), body)
+        else:
+            kube.request("POST", path_of(plural), body)
+
+
+@pytest.mark.parametrize(
+    ("plural", "changes"),
+    [
+        ("globalnetworkpolicies", {"preDNAT": True, "applyOnForward": True}),
+        ("globalnetworkpolicies", {"doNotTrack": True, "applyOnForward": True, "egress": [{"action": "Deny"}]}),
+        ("globalnetworkpolicies", {"preDNAT": False, "doNotTrack": False, "applyOnForward": False}),
+        *(
+            ("networkpolicies", {"ingress": [rule]})
+            for rule in (
+                {
+                    "action": "Allow",
+                    "protocol": "TCP",
+                    "http": {"methods": ["GET"]},
+                    "source": {"ports": ["80:90", 443]},
+                },
+                {"action": "Allow", "protocol": 6, "http": {"paths": [{"exact": "/"}]}},
+                {"action": "Deny", "protocol": "ICMPv6", "icmp": {"type": 1, "code": 0}, "notICMP": {"type": 2}},
+                {"action": "Allow", "source": {"services": {"name": "s", "namespace": "n"}, "ports": []}},
+            )
+        ),
+        ("ippools", {"allowedUses": ["LoadBalancer"], "vxlanMode": "Never"}),
+        ("bgppeers", {"localWorkloadSelector": "all()", "peerIP": None}),
+        ("bgppeers", {"peerSelector": "all()", "peerIP": "", "asNumber": None}),
+        ("hostendpoints", {"interfaceName": "*", "expectedIPs": None}),
+    ],
+    ids=str,
+)
+def test_what_belongs_together_is_taken(plural: str, changes: dict[str, Any], kube: Cluster) -> None:
+    kube.request("POST", path_of(plural), resource(plural, changes))
 
 
 def test_long_lists_come_in_pages(
