@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cni_calico import __version__
+from cni_calico.ctl.datastore.places import require_one_record_each
 from cni_calico.ctl.datastore.upstream_export import render_upstream
 from cni_calico.ctl.ipam.lost import group_of, is_kubernetes
 from cni_calico.ctl.ipam.records import read_cluster
@@ -60,7 +61,9 @@ def importing(document: Document) -> str:
 
 
 def export(session: Session, arguments: Namespace) -> str:
-    """Raises CommandFailed if the datastore is not locked, CorruptRecord for a record that cannot be read."""
+    """Raises CommandFailed if the datastore is not locked or two records have one key, CorruptRecord for one that
+    cannot be read.
+    """
     spec, _ = read_cluster(session)
     if spec.get("datastoreReady") is not False:
         raise CommandFailed(
@@ -69,6 +72,7 @@ def export(session: Session, arguments: Namespace) -> str:
     listing = session.store.list(EverythingList(), session.deadline)
     for _, why in listing.unreadable:
         raise CorruptRecord(why, details="repair or delete it, then export again")
+    require_one_record_each(listing.items)
     records = {}
     for item in listing.items:
         if not is_unused(item):

@@ -14,9 +14,10 @@ from typing import Any
 from cni_calico.bounded import EXPORT_BYTES, parse_json
 from cni_calico.ctl.datastore.migrate import FORMAT, IMPORTING, importing
 from cni_calico.ctl.datastore.owners import in_order_of_owners, owners_of, with_owners
+from cni_calico.ctl.datastore.places import require_own_places
 from cni_calico.ctl.datastore.upstream_export import ExportedRecords, is_upstreams, parse_upstream
 from cni_calico.ctl.input.files import read_file
-from cni_calico.ctl.ipam.lost import is_kubernetes, kubernetes_store
+from cni_calico.ctl.ipam.lost import group_of, is_kubernetes, kubernetes_store
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.interface import CommitConflict, Document, Versioned, Write
 from cni_calico.errors import CalicoError, DatastoreUnsupported, InvalidConfig, OutcomeUnknown, RecordRefused
@@ -27,6 +28,7 @@ from cni_calico.model.names import sha1_hex
 
 Skipped = list[tuple[Key, str]]
 _CHUNK = 50
+_SOME_UID = "00000000-0000-4000-8000-000000000000"  # of owners that a dry run does not make
 
 
 def parse_export(text: str, source: str) -> ExportedRecords:
@@ -59,6 +61,9 @@ def load(session: Session, arguments: Namespace) -> str:
     records = _with_identity(session, parse_export(text, name))
     digest = sha1_hex(text)
     _require_empty(session, digest)
+    if is_kubernetes(session):
+        place_of = group_of(session).choose(session.deadline).place_of
+        require_own_places(place_of, (key for key in records if not _is_derived(key)))
     if arguments.dry_run == "server":
         return _rehearse(session, records)
     skipped = _write_all(session, records, digest)
@@ -134,9 +139,11 @@ def _rehearse(session: Session, records: ExportedRecords) -> str:
         return f"{len(records)} records can be imported.\n"
     store, refused = kubernetes_store(session), []
     asked = [key for key in records if not _is_derived(key)]
+    uids = {key: _SOME_UID for key in records if isinstance(key, ResourceKey)}
     for key in asked:
+        document, _ = with_owners(key, records[key], uids)  # as they are written, with owners that are there
         try:
-            store.rehearse_create(key, records[key], session.deadline)
+            store.rehearse_create(key, document, session.deadline)
         except (RecordRefused, DatastoreUnsupported) as e:
             refused.append(f"Refused {describe(key)}: {e.message}")
     text = f"{len(asked) - len(refused)} of {len(asked)} records can be imported.\n"

@@ -42,7 +42,8 @@ def require_not_locked(datastore: CallDatastore, deadline: Deadline) -> bool:
     if document is not None and decode_cluster_information(CLUSTER, document).datastore_ready is False:
         raise NotReady(
             "Calico is currently not ready to process requests",
-            details="ClusterInformation 'default' has datastoreReady: false; a migration or upgrade sets and clears it",
+            details="ClusterInformation 'default' has datastoreReady: false; a migration or upgrade sets and clears "
+            "it; if the records have moved to the other API group, calico_api_group has to name that one",
         )
     return document is not None
 
