@@ -55,17 +55,18 @@ class GroupChoice:
         """``act`` with the group. A request that fails because its type is unknown has changed nothing, so it is done
         again with the other group, once. Raises what ``act`` raises, DatastoreUnsupported.
         """
-        group = self.known or CUSTOM
+        known = self.known
+        group = known or CUSTOM
         try:
             done = act(group)
         except (DatastoreUnsupported, DatastoreForbidden) as e:
-            if self.known is not None:
+            if known is not None:
                 self._require_served(group, e, deadline)
                 raise
-            if self._choose_after(e, deadline) is group:
+            if self._choose_after(e, deadline) is group:  # another thread may have chosen meanwhile
                 raise
         else:
-            if self.known is None:
+            if known is None:
                 self._decide(group)
             return done
         return act(self.choose(deadline))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,7 +15,7 @@ from cni_calico.errors import DatastoreDenied, DatastoreUnavailable, DatastoreUn
 from cni_calico.model.access import API_GROUP, NATIVE_GROUP, KubernetesAccess
 from cni_calico.model.keys import EverythingList, IPAMConfigKey, ListKey, ResourceKey, ResourceList
 from cni_calico.model.kubernetes.custom import turned
-from cni_calico.model.kubernetes.groups import CUSTOM
+from cni_calico.model.kubernetes.groups import CUSTOM, ApiGroup
 from tests.deadlines import soon
 from tests.fakes.scripted_http import Scripted, scripted
 
@@ -62,6 +64,26 @@ def test_the_newer_group_is_found_once_in_a_process(first: object) -> None:
         assert KubernetesStore(store.api.access).get(POOL, soon())
         asked = [f"/{API_GROUP}/ippools/p", "", *[f"/{NATIVE_GROUP}/ippools/p"] * 3]
         assert paths(server) == asked
+
+
+def test_a_thread_that_asked_when_another_one_found_the_group_asks_again_too() -> None:
+    """The server's threads begin at the same time; this one is told that it asked for an unknown type last."""
+    with scripted(always=groups(NATIVE_GROUP)) as server:
+        choice, asked, found = store_of(server).group, threading.Event(), threading.Event()
+
+        def late(group: ApiGroup) -> str:
+            if group is CUSTOM:
+                asked.set()
+                assert found.wait(30)
+                raise DatastoreUnsupported("unknown")
+            return group.name
+
+        with ThreadPoolExecutor(1) as other:
+            outcome = other.submit(choice.carry_out, late, soon())
+            assert asked.wait(30)
+            assert choice.choose(soon()).name == NATIVE_GROUP
+            found.set()
+            assert outcome.result(30) == NATIVE_GROUP
 
 
 def test_both_groups_are_the_older_one() -> None:
