@@ -94,6 +94,8 @@ _BLOCK_RANGE = (
     "(self.cidr.contains(':') ? (self.blockSize >= 116 && self.blockSize <= 128)"
     " : (self.blockSize >= 20 && self.blockSize <= 32))"
 )
+_DEFAULT_SIZE = "(self.cidr.contains(':') ? 122 : 26)"
+# a pool without one gives blocks of the default size, so it may only be given that; or any, if no such block fits
 POOL = fields(
     ("cidr",),
     (
@@ -103,8 +105,10 @@ POOL = fields(
             "blockSize must not be shorter than the prefix of cidr: no block would fit into the pool",
         ),
         (
-            "!has(oldSelf.blockSize) || oldSelf.blockSize == 0 || "
-            "(has(self.blockSize) && self.blockSize == oldSelf.blockSize)",
+            "has(oldSelf.blockSize) && oldSelf.blockSize != 0"
+            " ? has(self.blockSize) && self.blockSize == oldSelf.blockSize"
+            " : !has(self.blockSize) || self.blockSize == 0 || "
+            f"self.blockSize == {_DEFAULT_SIZE} || {_PREFIX} > {_DEFAULT_SIZE}",
             "blockSize cannot be changed: create another pool",
         ),
         (

@@ -1,9 +1,11 @@
 """Finds the blocks of one family that a request may take addresses from, best first, and only as many as are needed.
 
 Rule: first the node's own blocks; then a free one is claimed; then an abandoned empty one of another node is reclaimed;
-then, unless affinity is strict, single addresses are borrowed from other nodes' blocks. The search ends with an error
-that says why there is no more. To find a free block it checks a few places in the node's order and, if all of those are
-taken, the affinities of all nodes; other nodes' blocks are read only if the pools have no free block left.
+then, unless affinity is strict, single addresses are borrowed from other nodes' blocks. A pool in which the node's
+blocks have another size than the pool's (kubectl gets a blockSize past an API server later) gives what is left in
+blocks that are there, and no new ones, which would overlap them. The search ends with an error that says why there is
+no more. To find a free block it checks a few places in the node's order and, if all of those are taken, the affinities
+of all nodes; other nodes' blocks are read only if the pools have no free block left.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class BlockSearch:
         self._ledger = ledger
         self._scope = scope
         self._owned: set[Network] = set()
+        self._unlike: dict[str, Network] = {}  # a block of another size, by the pool's name
         self._abandoned: set[Network] = set()
         self._lenders: set[Network] = set()
         self._seen: set[Network] = set()
@@ -90,7 +93,9 @@ class BlockSearch:
     def _own(self) -> Iterator[Source]:
         scope, ledger = self._scope, self._ledger
         affinities = ledger.view.affinities(scope.node, scope.family, ledger.deadline)
-        self._owned = {cidr for cidr in affinities if pool_of(scope.pools, cidr) is not None}
+        pools = {cidr: pool for cidr in affinities if (pool := pool_of(scope.pools, cidr)) is not None}
+        self._owned = set(pools)
+        self._unlike = {p.metadata.name: cidr for cidr, p in pools.items() if p.block_size != cidr.prefixlen}
         self.elsewhere = tuple(cidr for cidr in affinities if cidr not in self._owned)
         for cidr, found in affinities.items():
             ledger.learn(AffinityKey(scope.node, cidr), found)
@@ -102,10 +107,13 @@ class BlockSearch:
                 else:
                     self._owned.discard(cidr)
 
+    def _fitting(self) -> Iterator[IPPool]:
+        return (pool for pool in self._scope.pools if pool.metadata.name not in self._unlike)
+
     # -- free blocks --------------------------------------------------------------------------------------------------
 
     def _free(self) -> Iterator[Network]:
-        for pool in self._scope.pools:
+        for pool in self._fitting():
             walk = walk_pool(pool, self._scope.node)
             for chunk in chunked(islice(walk, PROBES), _OWN_CHUNK, _CHUNK):
                 yield from self._absent(chunk)
@@ -148,7 +156,7 @@ class BlockSearch:
     # -- others' blocks -----------------------------------------------------------------------------------------------
 
     def _reclaimed(self) -> Iterator[Network]:
-        for pool in self._scope.pools:
+        for pool in self._fitting():
             yield from self._reclaim(pool)
             if count_blocks(pool) > PROBES:
                 unseen = sort_blocks(pool, self._scope.node, self._all_occupied() - self._seen)
@@ -181,7 +189,16 @@ class BlockSearch:
                 block = self._reread(cidr)
                 if block is not None and is_borrowable(block):
                     yield Source(cidr, borrowed=True)
-        raise PoolExhausted(f"No IPs available in pools: [{' '.join(str(pool.cidr) for pool in scope.pools)}]")
+        raise self._exhausted()
+
+    def _exhausted(self) -> PoolExhausted:
+        error = PoolExhausted(f"No IPs available in pools: [{' '.join(str(pool.cidr) for pool in self._scope.pools)}]")
+        for name, block in self._unlike.items():
+            error.details = (
+                f"IPPool {name} gets no new blocks, because its blockSize is not that of its block {block}: give it "
+                "the former one again, or make another pool"
+            )
+        return error
 
     def _reread(self, cidr: Network) -> Block | None:
         """The block as it is now; None if it is gone or cannot be read."""

@@ -76,11 +76,12 @@ def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IP
         return None
     for pool in pools:
         occupied = view.occupied(family, deadline)
-        inside = sum(1 for cidr in occupied if is_within(cidr, pool.cidr))
-        if count_blocks(pool) - inside <= KEEP_FREE:
+        inside = [cidr for cidr in occupied if is_within(cidr, pool.cidr)]
+        unlike = any(cidr.prefixlen != pool.block_size for cidr in inside)  # a new block would lie over one of those
+        if unlike or count_blocks(pool) - len(inside) <= KEEP_FREE:
             continue
         for looked_at, cidr in enumerate(walk_pool(pool, node)):
-            if looked_at >= _LOOK_AT + inside:
+            if looked_at >= _LOOK_AT + len(inside):
                 break
             if cidr in occupied:
                 continue

@@ -629,3 +629,23 @@ def test_large_blocks(world):
     assert len({item.address for item in first + second}) == 800
     allocator.release_handle("net.0", soon())
     world.require_consistent()
+
+
+def test_a_pool_whose_blocks_have_another_size_gives_no_new_ones_until_it_fits_again(world):
+    """kubectl gives a pool without a blockSize one: a new block would lie over one that is there."""
+    world.pool("a", "10.77.0.0/28", 30)
+    world.node("n1")
+    world.config()
+    first = world.allocator().assign(request("net.first"), soon())
+    world.pool("a", "10.77.0.0/28", 31)
+    for number in range(3):
+        world.allocator().assign(request(f"net.{number}"), soon())
+    [block] = [key for key in world.records() if isinstance(key, BlockKey)]
+    assert block.cidr.prefixlen == 30 and len(first) == 1
+    with pytest.raises(PoolExhausted) as caught:
+        world.allocator().assign(request("net.more"), soon())
+    assert f"IPPool a gets no new blocks, because its blockSize is not that of its block {block.cidr}" in str(
+        caught.value.details
+    )
+    world.pool("a", "10.77.0.0/28", 30)
+    assert world.allocator().assign(request("net.more"), soon())

@@ -256,6 +256,24 @@ def test_what_identifies_a_record_stays(plural: str, changes: dict[str, Any], ku
         kube.request("PUT", f"{path_of(plural)}/one", changed)
 
 
+def test_a_pool_without_a_block_size_is_only_given_that_of_its_blocks(kube: Cluster) -> None:
+    """27 over the /26 blocks that it has would be two owners of an address."""
+    path = path_of("ippools")
+    for name, cidr, refused, taken in (
+        ("four", "10.0.0.0/16", 27, 26),
+        ("six", "fd00::/64", 126, 122),
+        ("small", "10.1.0.0/28", None, 28),
+    ):
+        body = resource("ippools", {"cidr": cidr, "blockSize": None, "vxlanMode": None, "allowedUses": None})
+        body["metadata"]["name"] = name
+        made = kube.request("POST", path, body)
+        if refused:
+            with pytest.raises(RecordRefused, match="blockSize cannot be changed"):
+                kube.request("PUT", f"{path}/{name}", {**made, "spec": {**made["spec"], "blockSize": refused}})
+        changed = kube.request("PUT", f"{path}/{name}", {**made, "spec": {**made["spec"], "blockSize": taken}})
+        assert changed["spec"]["blockSize"] == taken
+
+
 @pytest.mark.parametrize(
     ("plural", "name", "spec"),
     [
