@@ -22,8 +22,8 @@ from tests.e2e.kubernetes.cluster import Cluster
 from tests.netns.namespaces import Namespace
 
 JSON = dict[str, Any]
+API_GROUP, NATIVE_GROUP = "crd.projectcalico.org/v1", "projectcalico.org/v3"
 HOST_MAC, GATEWAY, GATEWAY6 = "ee:ee:ee:ee:ee:ee", "169.254.1.1", "fe80::ecee:eeff:feee:eeee"
-CRD = "/apis/crd.projectcalico.org/v1"
 POD = "cni.projectcalico.org/"
 
 
@@ -224,39 +224,48 @@ class EtcdRecords:
 
 @dataclass
 class KubeRecords:
-    """By the API server's custom resources, as an administrator."""
+    """By the API server's custom resources, as an administrator; those of ``group``, which of the two it is."""
 
     kube: Cluster
+    group: str = API_GROUP
+
+    @property
+    def _root(self) -> str:
+        return f"/apis/{self.group}"
 
     def _list(self, plural: str) -> list[JSON]:
-        found: list[JSON] = self.kube.request("GET", f"{CRD}/{plural}")["items"]
+        found: list[JSON] = self.kube.request("GET", f"{self._root}/{plural}")["items"]
         return [item for item in found if str(item["spec"].get("deleted", "")).lower() != "true"]
 
     def _put(self, plural: str, kind: str, name: str, spec: JSON, labels: JSON | None = None) -> None:
         found = [
-            item for item in self.kube.request("GET", f"{CRD}/{plural}")["items"] if item["metadata"]["name"] == name
+            item
+            for item in self.kube.request("GET", f"{self._root}/{plural}")["items"]
+            if item["metadata"]["name"] == name
         ]
         stored: JSON = {"creationTimestamp": None, **({"labels": labels} if labels else {})}
         metadata: JSON = {"annotations": {"projectcalico.org/metadata": json.dumps(stored, separators=(",", ":"))}}
+        if self.group == NATIVE_GROUP:
+            metadata = {}
         document = {
-            "apiVersion": "crd.projectcalico.org/v1",
+            "apiVersion": self.group,
             "kind": kind,
             "metadata": {"name": name, **metadata, **({"labels": labels} if labels else {})},
             "spec": spec,
         }
         if found:
             document["metadata"]["resourceVersion"] = found[0]["metadata"]["resourceVersion"]
-            self.kube.request("PUT", f"{CRD}/{plural}/{name}", document)
+            self.kube.request("PUT", f"{self._root}/{plural}/{name}", document)
         else:
-            self.kube.request("POST", f"{CRD}/{plural}", document)
+            self.kube.request("POST", f"{self._root}/{plural}", document)
 
     def _remove(self, plural: str, name: str) -> None:
         """Marked first, then deleted, if it is still the same object."""
-        found = self.kube.request("GET", f"{CRD}/{plural}/{name}")
+        found = self.kube.request("GET", f"{self._root}/{plural}/{name}")
         marked = {**found, "spec": {**found["spec"], "deleted": True}}
-        found = self.kube.request("PUT", f"{CRD}/{plural}/{name}", marked)
+        found = self.kube.request("PUT", f"{self._root}/{plural}/{name}", marked)
         preconditions = {"preconditions": {"uid": found["metadata"]["uid"]}}
-        self.kube.request("DELETE", f"{CRD}/{plural}/{name}", preconditions)
+        self.kube.request("DELETE", f"{self._root}/{plural}/{name}", preconditions)
 
     def _name(self, cidr: str) -> str:
         return cidr.replace(".", "-").replace(":", "-").replace("/", "-")
@@ -296,7 +305,8 @@ class KubeRecords:
             .rstrip("="),
             "projectcalico.org/ip-version": str(ipaddress.ip_network(cidr).version),
         }
-        spec = {"cidr": cidr, "deleted": "false", "node": node, "state": "confirmed", "type": "host"}
+        deleted: Any = False if self.group == NATIVE_GROUP else "false"
+        spec = {"cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host"}
         self._put("blockaffinities", "BlockAffinity", f"{node}-{self._name(cidr)}", spec, labels)
 
     def put_handle(self, handle: str, record: JSON | None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.forks import forks_in
-from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
 from tests.e2e.kubernetes.node import KubeNode, Relay, kube_node, node_on
 from tests.e2e.kubernetes.roles import every_right, node_with_role
 from tests.fakes.http_front import Front, front_of
@@ -37,10 +37,25 @@ def either_kube_node(
     request: pytest.FixtureRequest, kube: Cluster, host_ns: Namespace, tmp_path: Path
 ) -> Iterator[KubeNode]:
     """Without and with a resident server, on the Kubernetes datastore."""
+    with _forked_node(kube, host_ns, tmp_path, served=request.param == "served") as made:
+        yield made
+
+
+@pytest.fixture(params=["one-shot", "served"])
+def native_node(request: pytest.FixtureRequest, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    """The same in a cluster of projectcalico.org/v3."""
+    kube = native_cluster()
+    kube.empty(NATIVE_ROOT)
+    with _forked_node(kube, host_ns, tmp_path, served=request.param == "served") as made:
+        yield made
+
+
+@contextmanager
+def _forked_node(kube: Cluster, host: Namespace, root: Path, *, served: bool) -> Iterator[KubeNode]:
     with ExitStack() as stack:
-        made = stack.enter_context(kube_node(kube, host_ns, tmp_path))
-        made.forks = stack.enter_context(forks_in(host_ns))
-        if request.param == "served":
+        made = stack.enter_context(kube_node(kube, host, root))
+        made.forks = stack.enter_context(forks_in(host))
+        if served:
             stack.enter_context(made.server())
         yield made
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.model.access import API_GROUP, NATIVE_GROUP
 from tests.e2e import mixed, served
 from tests.e2e.host import Reply
 from tests.e2e.kubernetes.node import KubeNode
@@ -25,28 +26,36 @@ VECTORS = Path(__file__).parents[3] / "golden" / "vectors"
 POOLS = [("10.65.0.0/16", 26), ("fd00:65::/112", 122)]
 
 
-@pytest.fixture
-def dual_stack_node(either_kube_node: KubeNode) -> KubeNode:
-    """Its pods get an address of each family."""
-    either_kube_node.overrides["ipam"] = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
-    return either_kube_node
+DUAL = {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}
 
 
 @pytest.fixture
-def kube_turns(dual_stack_node: KubeNode) -> Turns:
-    kube = dual_stack_node.kube
+def kube_turns(either_kube_node: KubeNode) -> Turns:
+    return turns_on(either_kube_node, API_GROUP)
+
+
+@pytest.fixture
+def native_turns(native_node: KubeNode) -> Turns:
+    """Nobody is told the group: everybody finds it."""
+    return turns_on(native_node, NATIVE_GROUP)
+
+
+def turns_on(node: KubeNode, group: str) -> Turns:
+    """Pods get an address of each family."""
+    kube = node.kube
+    node.overrides["ipam"] = DUAL
 
     def make(number: int, on: str = "node1") -> Container:
         """With its pod."""
         container_id = hashlib.sha256(str(number).encode()).hexdigest()
-        container = Container(container_id, on, "calnet", dual_stack_node.namespace, f"web-{number}")
-        kube.create_pod(dual_stack_node.namespace, container.pod, on, labels={"app": "web"})
+        container = Container(container_id, on, "calnet", node.namespace, f"web-{number}")
+        kube.create_pod(node.namespace, container.pod, on, labels={"app": "web"})
         return container
 
     def ours(command: str, container: Container, pod: Namespace | None) -> Reply:
         args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={container.namespace};K8S_POD_NAME={container.pod}"
         args += f";K8S_POD_INFRA_CONTAINER_ID={container.id}"
-        return served.call(dual_stack_node, command, container.id, "" if pod is None else pod.path, args=args)
+        return served.call(node, command, container.id, "" if pod is None else pod.path, args=args)
 
     def check() -> None:
         command = [sys.executable, "-m", "cni_calico.ctl.main", "ipam", "check"]
@@ -54,7 +63,7 @@ def kube_turns(dual_stack_node: KubeNode) -> Turns:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 and "found 0 problems" in done.stdout, done
 
-    return Turns(dual_stack_node, Upstream(KubeRecords(kube), dual_stack_node.host, POOLS), ours, check, make)
+    return Turns(node, Upstream(KubeRecords(kube, group), node.host, POOLS), ours, check, make)
 
 
 def test_the_fake_writes_records_as_upstream_does(kube_turns: Turns, pod_ns: Namespace) -> None:
@@ -94,3 +103,19 @@ def test_a_mixed_node_and_calls_that_are_repeated(kube_turns: Turns, make_pod_ns
 def test_a_mixed_cluster_that_borrows(kube_turns: Turns, make_pod_ns: MakeNamespace) -> None:
     kube_turns.upstream.records.kube.create_node("node2")
     mixed.borrow_from_each_other(kube_turns, make_pod_ns)
+
+
+@pytest.mark.slow
+def test_a_mixed_node_on_the_newer_group(native_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.take_turns(native_turns, make_pod_ns, seed=15)
+
+
+@pytest.mark.slow_on("one-shot")
+def test_repeated_calls_on_the_newer_group(native_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    mixed.repeated_calls_meet(native_turns, make_pod_ns)
+
+
+@pytest.mark.slow
+def test_a_mixed_cluster_that_borrows_on_the_newer_group(native_turns: Turns, make_pod_ns: MakeNamespace) -> None:
+    native_turns.upstream.records.kube.create_node("node2")
+    mixed.borrow_from_each_other(native_turns, make_pod_ns)
