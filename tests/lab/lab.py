@@ -278,13 +278,18 @@ _SERVER = {
 
 
 def install_manifest(
-    lab: Lab, *, backend: str = "vxlan", change: Callable[[dict[str, Any]], None] | None = None, **variables: str
+    lab: Lab,
+    *,
+    name: str = "calico.yaml",
+    backend: str = "vxlan",
+    change: Callable[[dict[str, Any]], None] | None = None,
+    **variables: str,
 ) -> None:
-    """manifests/calico.yaml as users apply it, or calico-etcd.yaml, with the settings that they are told to look at.
+    """One of manifests/ as users apply it, or calico-etcd.yaml, with the settings that they are told to look at.
 
     ``change`` is done to the DaemonSet's pod specification.
     """
-    documents = manifest("calico-etcd.yaml" if lab.etcd else "calico.yaml")
+    documents = manifest("calico-etcd.yaml" if lab.etcd else name)
     for document in documents:
         if document["kind"] == "Secret":
             document["data"] = {
