@@ -119,7 +119,7 @@ def import_until_killed(kube: Cluster, path: str, at: int) -> bool:
             return answer
 
         try:
-            KubernetesAPI.send = send  # type: ignore[method-assign]
+            KubernetesAPI.send = send
             environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kubeconfig}
             os._exit(run(["datastore", "migrate", "import", "-f", path], environ))
         finally:
