@@ -198,3 +198,15 @@ _ID_REST = _ID_START | frozenset("_.-")
 def valid_identifier(name: str) -> bool:
     """The CNI specification's rule for container IDs and network names: [a-zA-Z0-9][a-zA-Z0-9_.-]*."""
     return bool(name) and name[0] in _ID_START and all(c in _ID_REST for c in name)
+
+
+_OBJECT_END = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_OBJECT = _OBJECT_END | {"-"}
+
+
+def valid_object_name(name: str) -> bool:
+    """Kubernetes' rule for the names of custom resources: an RFC 1123 subdomain of at most 253 characters."""
+    labels = name.split(".")
+    return len(name) <= 253 and all(
+        label and label[0] in _OBJECT_END and label[-1] in _OBJECT_END and set(label) <= _OBJECT for label in labels
+    )

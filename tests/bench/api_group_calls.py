@@ -3,6 +3,7 @@
 ``python -m tests.bench.api_group_calls [PAIRS]``: two real API servers, two hosts with a server each, and dist/bin. Of
 each verb: wall time of the executable, processor time of it and of the server, and what the server asks of the API
 server. On a machine that does other things too, the processor's time and the requests say more than the wall's.
+``agents [ROUNDS]``: resident memory of an agent that is ready, in turns, from sources.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from cni_calico.model.access import CRD_ROOT
 from tests.conftest import ROOT
 from tests.deadlines import until
+from tests.e2e.kubernetes.agent import agent
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, running_cluster
 from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.e2e.kubernetes.pods import known_pods
@@ -84,6 +86,29 @@ def call(side: Side, verb: str, pod: str, container: str, netns: str, *, counts:
         side.asked[verb] += len(events)
 
 
+def agent_memory(rounds: int) -> None:
+    found: dict[str, list[float]] = {"v1": [], "v3": []}
+    with ExitStack() as undo:
+        clusters = {}
+        for name, root in (("v1", CRD_ROOT), ("v3", NATIVE_ROOT)):
+            clusters[name] = undo.enter_context(running_cluster())
+            clusters[name].apply_definitions(root)
+        for number in range(rounds):
+            for name in ("v1", "v3") if number % 2 else ("v3", "v1"):
+                cluster, root = clusters[name], CRD_ROOT if name == "v1" else NATIVE_ROOT
+                cluster.empty(root)
+                with (
+                    tempfile.TemporaryDirectory(prefix="cct-groups-") as directory,
+                    host_namespace() as host,
+                    kube_node(cluster, host, Path(directory)) as node,
+                    agent(node) as pid,
+                ):
+                    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                    found[name] += [int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:")]
+    for name, sizes in found.items():
+        print(f"agent {name}: {statistics.median(sizes):.1f} MiB (least {min(sizes):.1f}, most {max(sizes):.1f})")
+
+
 def main(pairs: int) -> None:
     with ExitStack() as undo:
         sides = {}
@@ -121,4 +146,8 @@ def main(pairs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40)
+    words = sys.argv[1:]
+    if words[:1] == ["agents"]:
+        agent_memory(int(words[1]) if len(words) > 1 else 5)
+    else:
+        main(int(words[0]) if words else 40)

@@ -29,16 +29,25 @@ UNDO_TIMEOUT_S = 5.0  # the time that undoing may take after the call's own dead
 
 
 def plan_request(conf: NetConf, call: Call, node: str) -> AssignRequest:
-    """The request of a call, from the call alone; the caller adds what the pod's annotations ask for."""
+    """The request of a call, from the call alone; the caller adds what the pod's annotations ask for. Raises
+    InvalidConfig for a network or container after which no object of Kubernetes can be named.
+    """
     from cni_calico.ipam.assign import AssignRequest
 
+    handle_id = names.handle_id(conf.name, call.container_id)
+    if conf.datastore.type == "kubernetes" and not names.valid_object_name(handle_id.lower()):
+        raise InvalidConfig(
+            f"cannot take addresses as {handle_id}: no object in Kubernetes can have that name",
+            details="it is the configuration's name and the container's ID: of letters, digits, '-' and '.', with a "
+            "letter or digit at each end and beside each '.', and at most 253 characters",
+        )
     attributes = {"node": node, INTERFACE: call.ifname}
     if call.args.is_kubernetes:
         attributes |= {"namespace": call.args.pod_namespace, "pod": call.args.pod_name}
     explicit = (call.args.ip,) if call.args.ip is not None else ()
     return AssignRequest(
         node=node,
-        handle_id=names.handle_id(conf.name, call.container_id),
+        handle_id=handle_id,
         attributes=attributes,
         num4=int(conf.ipam.assign_ipv4),
         num6=int(conf.ipam.assign_ipv6),

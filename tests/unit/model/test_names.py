@@ -11,6 +11,7 @@ from cni_calico.model.names import (
     select_owner,
     shown_owner,
     signed_alias,
+    valid_object_name,
 )
 
 DIGEST = attachment_digest("calnet", "c1", "eth0")
@@ -50,3 +51,13 @@ def test_whose_an_interface_is() -> None:
     assert select_owner(signed, {POD, other}) == POD and select_owner(signed, {other}) == ""
     for unsigned in ("", f"cni-calico:{DIGEST}"):
         assert select_owner(unsigned, [other, other]) == other and select_owner(unsigned, [POD, other]) == ""
+
+
+@pytest.mark.parametrize("name", ["a", "net1.c0ffee", "a-b.c", "0.1", "a" * 253])
+def test_names_of_objects(name):
+    assert valid_object_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "Net.c1", "net_1.c1", "a..b", ".a", "a.", "-a", "a-.b", "a.-b", "ä", "a" * 254])
+def test_names_that_no_object_has(name):
+    assert not valid_object_name(name)

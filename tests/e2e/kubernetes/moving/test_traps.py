@@ -28,6 +28,8 @@ from cni_calico.model.keys import CLUSTER, EverythingList, Key, ResourceKey, etc
 from tests.deadlines import soon, until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
 from tests.e2e.kubernetes.definitions import defined
+from tests.e2e.kubernetes.node import KubeNode
+from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.kubernetes
 
@@ -275,3 +277,12 @@ def test_the_group_that_is_seen_after_a_migration_of_upstreams(
     with closing(native.store()) as new:
         found = new.get(CLUSTER, soon())
         assert found is not None and found.uid == uids[1] and new.get(ResourceKey("Tier", "sec"), soon())
+
+
+def test_a_network_whose_name_makes_no_name_of_an_object(native_node: KubeNode, pod_ns: Namespace) -> None:
+    native_node.kube.create_pod(native_node.namespace, "web", native_node.nodename)
+    before = native_node.dump()
+    refused = native_node.pod_call("ADD", "web", "c0" * 32, pod_ns.path, name="Net_1")
+    assert not refused.ok and refused.document["code"] == 7, refused.document
+    assert f"cannot take addresses as Net_1.{'c0' * 32}" in refused.document["msg"]
+    assert native_node.dump() == before and native_node.pod_call("DEL", "web", "c0" * 32, pod_ns.path, name="Net_1").ok
