@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cni_calico.ctl.convert.combinations import find_contradictions
 from cni_calico.ctl.convert.fields import BY_PATH, REFUSED, STORED, USED, InstallationField
 from cni_calico.ctl.convert.values import USED as VALUES_OF
 from cni_calico.ctl.convert.values import Values, merged, nested
@@ -95,6 +96,7 @@ def convert_installation(spec: JSON, source: str) -> Converted:
             notes.append(f"{path}: stored already: {field.text}")
         else:
             notes.append(f"{path}: no effect: {field.text}")
+    wrong += map(str, find_contradictions(spec))
     try:
         values = with_defaults(values)
     except Wrong as e:

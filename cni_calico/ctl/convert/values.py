@@ -32,6 +32,7 @@ _CONTROL_PLANE = (
 )
 _DETECTIONS = ("firstFound", "kubernetes", "interface", "skipInterface", "canReach", "cidrs")
 _POOL_FIELDS = ("cidr", "blockSize", "encapsulation", "natOutgoing", "nodeSelector")
+_ALL_POOL_FIELDS = (*_POOL_FIELDS, "name", "disableBGPExport", "disableNewAllocations", "allowedUses", "assignmentMode")
 _COMPONENTS = {"Node": "node", "Typha": "typha", "KubeControllers": "kubeControllers"}
 _MIB = 1 << 20
 
@@ -83,6 +84,12 @@ def _pools(value: Any, at: str) -> Values:
     first: dict[bool, Values] = {}
     for i, pool in enumerate(pools):
         cidr = parse_text(pool.get("cidr"), f"{at}[{i}].cidr")
+        if unknown := sorted(set(pool) - set(_ALL_POOL_FIELDS)):
+            raise Wrong(f"{at}[{i}].{unknown[0]}", "a field of a pool", pool[unknown[0]])
+        encapsulation = pool.get("encapsulation", "None")
+        allowed = ("VXLAN", "VXLANCrossSubnet", "None", *(() if ":" in cidr else ("IPIP", "IPIPCrossSubnet")))
+        if encapsulation not in allowed:
+            raise Wrong(f"{at}[{i}].encapsulation", " or ".join(allowed), encapsulation)
         first.setdefault(":" in cidr, {name: pool[name] for name in _POOL_FIELDS if name in pool})
     return nested("installation.calicoNetwork.ipPools", list(first.values()))
 
@@ -93,12 +100,22 @@ def _ipam(value: Any, at: str) -> Values:
     return _copied("installation.cni.ipam.type", "Calico", "HostLocal")(value, at)
 
 
-def _detection6(value: Any, at: str) -> Values:
+def _detection(value: Any, at: str) -> tuple[str, Any]:
+    """The method, and its value."""
     given = parse_object(value, at)
     found = [name for name in _DETECTIONS if given.get(name)]
     if len(found) != 1 or len(given) != 1:
         raise Wrong(at, f"one of {', '.join(_DETECTIONS)}", value)
-    [name], said = found, given[found[0]]
+    return found[0], given[found[0]]
+
+
+def _detection4(value: Any, at: str) -> Values:
+    name, said = _detection(value, at)
+    return nested("installation.calicoNetwork.nodeAddressAutodetectionV4", {name: said})
+
+
+def _detection6(value: Any, at: str) -> Values:
+    name, said = _detection(value, at)
     methods = {
         "firstFound": "first-found",
         "kubernetes": "kubernetes-internal-ip",
@@ -213,7 +230,6 @@ USED: Mapping[str, Callable[[Any, str], Values]] = {
             _same("cni.installMode", "All", "CalicoOnly"),
             _same("calicoNetwork.bgp", "Enabled", "Disabled"),
             _same("calicoNetwork.mtu"),
-            _same("calicoNetwork.nodeAddressAutodetectionV4"),
             _same("calicoNetwork.hostPorts", "Enabled", "Disabled"),
             _same("calicoNetwork.containerIPForwarding", "Enabled", "Disabled"),
             _same("calicoNetwork.sysctl"),
@@ -222,6 +238,7 @@ USED: Mapping[str, Callable[[Any, str], Values]] = {
     ),
     "cni.ipam.type": _ipam,
     "calicoNetwork.ipPools": _pools,
+    "calicoNetwork.nodeAddressAutodetectionV4": _detection4,
     "calicoNetwork.nodeAddressAutodetectionV6": _detection6,
     "logging.cni": _logging,
     "nodeMetricsPort": _metrics,
