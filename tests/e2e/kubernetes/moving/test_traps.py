@@ -38,7 +38,7 @@ BLOCK = "/calico/ipam/v2/assignment/ipv4/block/10.65.0.0-26"
 
 
 @pytest.fixture
-def native() -> Iterator[Cluster]:
+def emptied() -> Iterator[Cluster]:
     cluster = native_cluster()
     cluster.empty(NATIVE_ROOT)
     yield cluster
@@ -140,26 +140,26 @@ def is_marked(kube: Cluster) -> bool:
 
 
 def test_an_import_that_is_killed_anywhere_is_resumed(
-    native: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    emptied: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each run goes a little further than the one before, until one ends by itself; what is there then is what a run
     without a stop leaves, and until then nobody can unlock it.
     """
     path = write_export(tmp_path, some_records())
-    assert not import_until_killed(native, path, 0)
-    wanted = stored(native)
+    assert not import_until_killed(emptied, path, 0)
+    wanted = stored(emptied)
     assert len(wanted) == len(some_records()) + 1
-    native.empty(NATIVE_ROOT)
+    emptied.empty(NATIVE_ROOT)
     at = 3  # the first write is that of the lock
-    while import_until_killed(native, path, at):
+    while import_until_killed(emptied, path, at):
         at += 1
-        if not is_marked(native):  # killed after the last write, and before it could say so
+        if not is_marked(emptied):  # killed after the last write, and before it could say so
             break
-        assert calicoctl(native, "unlock") == 1
+        assert calicoctl(emptied, "unlock") == 1
         assert "an import of it was not finished" in capsys.readouterr().err
     assert at > 2 * len(some_records())
-    assert stored(native) == wanted
-    assert calicoctl(native, "unlock") == 0
+    assert stored(emptied) == wanted
+    assert calicoctl(emptied, "unlock") == 0
 
 
 def policies(*names: str) -> dict[str, Any]:
@@ -170,14 +170,14 @@ def policies(*names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("words", [(), ("--dry-run=server",)], ids=["import", "dry run"])
 def test_two_records_that_would_be_one_object_are_named_and_nothing_is_written(
-    kube: Cluster, native: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    kube: Cluster, emptied: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     handles = {f"/calico/ipam/v2/handle/{name}": {"handleID": name, "block": {}} for name in ("Net.c1", "net.c1")}
     both = write_export(tmp_path, policies("foo", "default.foo"))
     assert calicoctl(kube, "import", "-f", both, *words) == 1
     said = capsys.readouterr().err
     assert "GlobalNetworkPolicy foo and GlobalNetworkPolicy default.foo" in said and "Rename or delete one" in said
-    for cluster, root in ((kube, CRD_ROOT), (native, NATIVE_ROOT)):
+    for cluster, root in ((kube, CRD_ROOT), (emptied, NATIVE_ROOT)):
         path = write_export(tmp_path, handles)
         assert calicoctl(cluster, "import", "-f", path, *words) == 1
         assert "handle Net.c1 and handle net.c1" in capsys.readouterr().err.replace("IPAM ", "")
@@ -185,9 +185,9 @@ def test_two_records_that_would_be_one_object_are_named_and_nothing_is_written(
             assert not cluster.request("GET", f"{root}/{plural}")["items"]
 
 
-def test_in_the_newer_group_they_are_two_policies(native: Cluster, tmp_path: Path) -> None:
-    assert calicoctl(native, "import", "-f", write_export(tmp_path, policies("foo", "default.foo"))) == 0
-    found = native.request("GET", f"{NATIVE_ROOT}/globalnetworkpolicies")["items"]
+def test_in_the_newer_group_they_are_two_policies(emptied: Cluster, tmp_path: Path) -> None:
+    assert calicoctl(emptied, "import", "-f", write_export(tmp_path, policies("foo", "default.foo"))) == 0
+    found = emptied.request("GET", f"{NATIVE_ROOT}/globalnetworkpolicies")["items"]
     assert sorted(each["metadata"]["name"] for each in found) == ["default.foo", "foo"]
 
 
@@ -209,7 +209,7 @@ def test_two_objects_that_are_one_policy_are_not_exported_as_one(
 
 
 def test_what_the_newer_definitions_refuse_is_listed_before_anything_is_locked(
-    native: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    emptied: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With each of these upstream's migration tries for ever, while no pod gets an address."""
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": ""}
@@ -220,18 +220,18 @@ def test_what_the_newer_definitions_refuse_is_listed_before_anything_is_locked(
         BLOCK: {**some_records()[BLOCK], "affinity": "host:a b"},
     }
     path = write_export(tmp_path, {**some_records(), **wrong})
-    assert calicoctl(native, "import", "-f", path, "--dry-run=server") == 1
+    assert calicoctl(emptied, "import", "-f", path, "--dry-run=server") == 1
     said = capsys.readouterr()
     refused = [line for line in said.out.splitlines() if line.startswith("Refused ")]
     assert len(refused) == len(wrong), refused
     for name in ("Tier kube-admin", "HostEndpoint h", "GlobalNetworkSet t", "block 10.65.0.0/26"):
         assert any(line.startswith(f"Refused {name}:") for line in refused), (name, refused)
     for plural in ("clusterinformations", "tiers", "ipamblocks", "ipamhandles"):
-        assert not native.request("GET", f"{NATIVE_ROOT}/{plural}")["items"]
+        assert not emptied.request("GET", f"{NATIVE_ROOT}/{plural}")["items"]
 
 
 def test_the_group_that_is_seen_after_a_migration_of_upstreams(
-    native: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    emptied: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Complete, and the older definitions are still there: whoever is told no group sees the old, locked records, and
     neither gives out addresses nor works on them as a controller; who is told the new one works. Once the definitions
@@ -241,12 +241,12 @@ def test_the_group_that_is_seen_after_a_migration_of_upstreams(
     phase = {"metadata": {"name": "v1-to-v3"}, "status": {"phase": "Complete"}}
     uids = []
     with (
-        defined(native, "crd.projectcalico.org", "v1", "ClusterInformation") as older,
-        defined(native, migration, "v1beta1", "DatastoreMigration") as migrations,
-        closing(native.store()) as old,
+        defined(emptied, "crd.projectcalico.org", "v1", "ClusterInformation") as older,
+        defined(emptied, migration, "v1beta1", "DatastoreMigration") as migrations,
+        closing(emptied.store()) as old,
     ):
         monkeypatch.setattr(groups, "_decided", {})  # as in a process of its own
-        native.request(
+        emptied.request(
             "POST", migrations, {"kind": "DatastoreMigration", "apiVersion": f"{migration}/v1beta1", **phase}
         )
         for path, group, ready in (
@@ -254,13 +254,13 @@ def test_the_group_that_is_seen_after_a_migration_of_upstreams(
             (f"{NATIVE_ROOT}/clusterinformations", NATIVE_GROUP, True),
         ):
             document = resource("ClusterInformation", "default", {"datastoreReady": ready})
-            uids.append(native.request("POST", path, {**document, "apiVersion": group})["metadata"]["uid"])
+            uids.append(emptied.request("POST", path, {**document, "apiVersion": group})["metadata"]["uid"])
         locked = old.get(CLUSTER, soon())
         assert locked is not None and locked.value["spec"]["datastoreReady"] is False
         assert f"keep the records in {API_GROUP}" in read_why_refused(old, soon())
-        assert calicoctl(native, "unlock") == 1
+        assert calicoctl(emptied, "unlock") == 1
         assert f"records in {NATIVE_GROUP} are unlocked" in capsys.readouterr().err
-        with closing(KubernetesStore(native.access(api_group=NATIVE_GROUP))) as pinned:
+        with closing(KubernetesStore(emptied.access(api_group=NATIVE_GROUP))) as pinned:
             assert read_why_refused(pinned, soon()) == ""
             pinned.commit([Write.create(ResourceKey("Tier", "sec"), resource("Tier", "sec", {"order": 5}))], soon())
     # deleting the migration has deleted the older definitions, too
@@ -274,7 +274,7 @@ def test_the_group_that_is_seen_after_a_migration_of_upstreams(
 
     until(is_refused, "who has seen the older group is told that it is gone", 30)
     monkeypatch.setattr(groups, "_decided", {})
-    with closing(native.store()) as new:
+    with closing(emptied.store()) as new:
         found = new.get(CLUSTER, soon())
         assert found is not None and found.uid == uids[1] and new.get(ResourceKey("Tier", "sec"), soon())
 

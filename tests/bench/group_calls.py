@@ -1,6 +1,6 @@
 """ADD and DEL through the frozen server, on projectcalico.org/v3 and on crd.projectcalico.org/v1 in turns.
 
-``python -m tests.bench.api_group_calls [PAIRS]``: two real API servers, two hosts with a server each, and dist/bin. Of
+``python -m tests.bench.group_calls [PAIRS]``: two real API servers, two hosts with a server each, and dist/bin. Of
 each verb: wall time of the executable, processor time of it and of the server, and what the server asks of the API
 server. On a machine that does other things too, the processor's time and the requests say more than the wall's.
 ``agents [ROUNDS]``: resident memory of an agent that is ready, in turns, from sources.
