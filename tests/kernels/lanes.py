@@ -63,6 +63,7 @@ LANES = {
     "encrypted-ways": Lane(
         (
             "tests/netns/encryption/test_seen.py",
+            "tests/netns/encryption/test_proof.py",
             "tests/netns/encryption/test_changes.py",
             "tests/netns/encryption/test_ways.py",
             "tests/netns/encryption/test_sizes.py",

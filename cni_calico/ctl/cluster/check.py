@@ -61,6 +61,7 @@ def _has_api(config: DatastoreConfig) -> bool:
 
 
 def _in_cluster(arguments: Namespace, config: DatastoreConfig, environ: Mapping[str, str]) -> Iterator[Trial]:
+    from cni_calico.ctl.cluster.connectivity.encrypted import EncryptedCluster, read_encrypted
     from cni_calico.ctl.cluster.connectivity.masquerading import NAME, check_services
     from cni_calico.ctl.cluster.connectivity.pods import PodCheck
     from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -73,7 +74,14 @@ def _in_cluster(arguments: Namespace, config: DatastoreConfig, environ: Mapping[
                 yield from check_services(session, api)
         except CalicoError as e:
             yield Trial(NAME, SKIPPED, e.message)
-        checking = PodCheck(api, Deadline.after(arguments.timeout), os.urandom(3).hex(), arguments.note)
+        encrypted: EncryptedCluster | None = None
+        try:
+            with open_session(arguments, environ) as session:
+                encrypted = read_encrypted(session)
+        except CalicoError as e:
+            yield Trial("encryption", SKIPPED, e.message)
+        deadline = Deadline.after(arguments.timeout)
+        checking = PodCheck(api, deadline, os.urandom(3).hex(), arguments.note, encrypted)
         yield from checking.run(wanted, arguments.image)
     finally:
         api.close()

@@ -53,6 +53,14 @@ def read_device(name: str, deadline: Deadline) -> WireguardDevice | None:
         return messages.decode_device(kernel.dump(messages.list_device(family, name), deadline))
 
 
+def is_wireguard(name: str, deadline: Deadline) -> bool:
+    """Not for one that has gone, or that cannot be asked for."""
+    try:
+        return _find(name, deadline) is not None
+    except KernelError:
+        return False
+
+
 def _find(name: str, deadline: Deadline) -> Link | None:
     with Rtnl() as rtnl:
         try:

@@ -25,12 +25,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """What one pod tries; addresses are texts. ``names`` are names of services and the addresses they must have."""
+    """What one pod tries; addresses are texts. ``names`` are names of services and the addresses they must have;
+    ``tokens``: for each address what it exchanges with it while others look for that on the wire.
+    """
 
     addresses: Sequence[str]
     services: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     policed: bool = True
+    tokens: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_plan(plan: TrialPlan) -> str:
@@ -40,7 +43,7 @@ def render_plan(plan: TrialPlan) -> str:
 def parse_plan(text: str) -> TrialPlan:
     """Parse what ``render_plan`` wrote."""
     document = json.loads(text)
-    return TrialPlan(document["addresses"], document["services"], document["names"], document["policed"])
+    return TrialPlan(*(document[name] for name in ("addresses", "services", "names", "policed", "tokens")))
 
 
 def family_of(address: str) -> str:

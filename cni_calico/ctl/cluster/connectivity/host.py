@@ -18,6 +18,7 @@ from typing import Protocol
 from cni_calico import directories
 from cni_calico.ctl.cluster.connectivity import objects
 from cni_calico.ctl.cluster.connectivity.chain import Attached, InstalledNetwork
+from cni_calico.ctl.cluster.connectivity.encrypted import read_encrypted
 from cni_calico.ctl.cluster.connectivity.findings import (
     FAILED,
     OK,
@@ -28,6 +29,7 @@ from cni_calico.ctl.cluster.connectivity.findings import (
     family_of,
     missing_families,
 )
+from cni_calico.ctl.cluster.connectivity.host_wires import HostWires
 from cni_calico.ctl.cluster.connectivity.other_hosts import MakeAny, read_hosts, try_hosts
 from cni_calico.ctl.cluster.connectivity.probes import MakeSocket, answer, open_listeners, own_socket, reach, try_all
 from cni_calico.ctl.cluster.connectivity.undisturbed import undisturbed
@@ -95,7 +97,7 @@ class HostCheck:
             yield from try_all(plan, made[_CLIENT][0], lambda: self._forbid(undo))
             if why_unpoliced:
                 yield Trial("policy", SKIPPED, why_unpoliced)
-            yield from self._try_others(made[_CLIENT][0], {ip_address(address).version for address in addresses})
+            yield from self._try_others(*made[_CLIENT])
             yield Trial("services", SKIPPED, _NO_CLUSTER)
             yield Trial("DNS", SKIPPED, _NO_CLUSTER)
 
@@ -105,11 +107,17 @@ class HostCheck:
     def _container_of(self, name: str) -> Attached:
         return Attached(self.network, name, named_netns.path_of(name), self.environ)
 
-    def _try_others(self, make: MakeAny, families: set[int]) -> Iterator[Trial]:
-        """From the container that asks to containers of the other hosts."""
+    def _try_others(self, make: MakeAny, addresses: list[str]) -> Iterator[Trial]:
+        """From the container that asks to containers of the other hosts, and what can be read of it on the way."""
         endpoint = self.session.store.get(self._endpoint_of(self._name(_CLIENT)), self.session.deadline)
         own = str((endpoint.value.get("spec") or {}).get("node")) if endpoint is not None else ""
-        yield from try_hosts(read_hosts(self.session, own, self.wanted), make, families)
+        hosts = read_hosts(self.session, own, self.wanted)
+        yield from try_hosts(hosts, make, {ip_address(address).version for address in addresses})
+        encrypted = read_encrypted(self.session)
+        if encrypted is None or not hosts:
+            return
+        said = agent_status.read_status(directories.run_dir(self.environ)).get("encryption")
+        yield from HostWires(encrypted, own, said, make, addresses).prove(self.session, hosts)
 
     def _attach(self, name: str, undo: ExitStack) -> tuple[MakeInside, list[str]]:
         """A namespace in the network: what makes sockets in it, and its addresses."""

@@ -1,6 +1,7 @@
 """PURE: the objects that a check makes in a Kubernetes cluster, all in one namespace of its own.
 
-Rule: the pods run the image of the node's own calico-node, which is there already, and may do nothing but send packets.
+Rule: the pods run the image of the node's own calico-node, which is there already, and may do nothing but send packets;
+those that look at a host's wires, which are made where encryption is enabled, nothing but that.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ LONGEST_S = 600  # if a check is killed, the kubelets end its pods after this ti
 _NOBODY = 65534
 
 
-def namespace(name: str) -> dict[str, Any]:
-    labels = {LABEL: "true", "pod-security.kubernetes.io/enforce": "restricted"}
+def namespace(name: str, *, of_hosts: bool = False) -> dict[str, Any]:
+    """``of_hosts``: there will be pods in their hosts' network."""
+    labels = {LABEL: "true", "pod-security.kubernetes.io/enforce": "privileged" if of_hosts else "restricted"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
@@ -55,6 +57,15 @@ def pod(role: str, node: str, image: str, task: str) -> dict[str, Any]:
             "containers": [container],
         },
     }
+
+
+def wire_pod(role: str, node: str, image: str, task: str) -> dict[str, Any]:
+    """In its host's network, with the right to open raw sockets and no other; ``role``: of the pod beside it."""
+    made = pod(f"wire-{role}", node, image, task)
+    context = made["spec"]["containers"][0]["securityContext"]
+    context |= {"capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]}, "runAsNonRoot": False, "runAsUser": 0}
+    made["spec"] |= {"hostNetwork": True, "dnsPolicy": "Default"}
+    return made
 
 
 def service() -> dict[str, Any]:

@@ -26,6 +26,7 @@ from cni_calico.model.resources import Address, Node
 
 MakeAny = Callable[[int, int, int], socket.socket]  # family, kind, protocol
 
+_FAR = 64  # hops, for what need not end on the way
 HOPS = 8  # routers between two hosts
 PATIENCE_S, ANSWER_S = 15.0, 1.0  # until routes must be there; for one packet
 MOST = 20  # hosts that are tried, unless they are named
@@ -152,14 +153,8 @@ def trace(make: MakeAny, target: Address, ends: Collection[Address]) -> Heard:
 def probe(make: MakeAny, target: Address, hops: int, size: int) -> Address | None:
     """Who reports a packet of ``size`` bytes that may take ``hops`` hops; two attempts."""
     version = target.version
-    protocol, request, _, _ = _ICMP[version]
-    with make(_FAMILY[version], socket.SOCK_RAW, protocol) as raw:
-        level, discover = _MTU_DISCOVER[version]
-        raw.setsockopt(level, discover, _PROBE)
-        if version == 4:
-            raw.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
-        else:
-            raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, hops)
+    request = _ICMP[version][1]
+    with _open_raw(make, version, hops) as raw:
         for sequence in (1, 2):
             ours = struct.pack("!HH", int.from_bytes(os.urandom(2)), sequence)
             body = bytes(max(0, size - _HEADER[version] - struct.calcsize(_ECHO)))
@@ -171,6 +166,35 @@ def probe(make: MakeAny, target: Address, hops: int, size: int) -> Address | Non
             if by is not None:
                 return by
     return None
+
+
+def _open_raw(make: MakeAny, version: int, hops: int) -> socket.socket:
+    raw = make(_FAMILY[version], socket.SOCK_RAW, _ICMP[version][0])
+    level, discover = _MTU_DISCOVER[version]
+    raw.setsockopt(level, discover, _PROBE)
+    if version == 4:
+        raw.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
+    else:
+        raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, hops)
+    return raw
+
+
+def send_echoes(make: MakeAny, target: Address, body: bytes, number: int) -> Iterator[bool]:
+    """Send so many requests with ``body``, and as many that fill the interface's packets; for each whether it was
+    taken. Nobody is awaited. Raises OSError.
+    """
+    version = target.version
+    room = _mtu_towards(make, target) - _HEADER[version] - struct.calcsize(_ECHO)
+    with _open_raw(make, version, _FAR) as raw:
+        for size in (0, room):
+            for sequence in range(number):
+                ours = struct.pack("!HH", int.from_bytes(os.urandom(2)), sequence)
+                try:
+                    raw.sendto(_request(version, _ICMP[version][1], ours, body.ljust(size, b".")), (str(target), 0))
+                except OSError:  # prohibited, or no route
+                    yield False
+                else:
+                    yield True
 
 
 def _request(version: int, kind: int, ours: bytes, body: bytes) -> bytes:

@@ -6,13 +6,13 @@ Rule: everything is made in a namespace of its own, whose removal is registered 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from cni_calico.ctl.cluster.connectivity import objects
+from cni_calico.ctl.cluster.connectivity.encrypted import EncryptedCluster
 from cni_calico.ctl.cluster.connectivity.findings import (
     FAILED,
     OK,
@@ -23,7 +23,9 @@ from cni_calico.ctl.cluster.connectivity.findings import (
     render_plan,
 )
 from cni_calico.ctl.cluster.connectivity.inside import ANSWERING, Progress
+from cni_calico.ctl.cluster.connectivity.pod_namespace import LOOK_S, NAMESPACES, CheckNamespace, PodPlace
 from cni_calico.ctl.cluster.connectivity.undisturbed import undisturbed
+from cni_calico.ctl.cluster.connectivity.wire_pods import WirePods
 from cni_calico.ctl.cluster.status import AGENTS, find_unready
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -33,156 +35,118 @@ from cni_calico.errors import CalicoError
 from cni_calico.model.names import CHECK_PREFIX
 from cni_calico.model.timestamps import parse_rfc3339
 
-_NAMESPACES = "/api/v1/namespaces"
 _REMOVAL_S = 60.0
-_LOOK_S = 0.5
-_START_S = 60.0  # until a pod runs
-_FORBIDDEN, _MISSING, _EXISTS = 403, 404, 409
+_MISSING, _EXISTS = 404, 409
 _API = "kubernetes.default"
 _NAME_SERVICE = "k8s-app=kube-dns"
 
 
-@dataclass(frozen=True, slots=True)
-class PodPlace:
-    node: str
-    image: str
-
-
 class PodCheck:
-    """``note`` tells the user about what is not a finding."""
+    """``note`` tells the user about what is not a finding; ``encrypted``: None where encryption is not enabled."""
 
-    def __init__(self, api: KubernetesAPI, deadline: Deadline, token: str, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        deadline: Deadline,
+        token: str,
+        note: Callable[[str], None],
+        encrypted: EncryptedCluster | None = None,
+    ) -> None:
         self.api = api
         self.deadline = deadline
         self.namespace = CHECK_PREFIX + token
+        self.made = CheckNamespace(api, deadline, self.namespace)
         self.note = note
+        self.encrypted = encrypted
 
     def run(self, wanted: list[str], image: str) -> Iterator[Trial]:
         """Check between the nodes ``wanted``, or any two that are ready; ``image`` replaces calico-node's image.
 
         Raises CommandFailed, DatastoreError.
         """
-        places = choose_places(self._list("/api/v1/nodes"), self._list(AGENTS), wanted, image)
+        places = choose_places(self.made.list_items("/api/v1/nodes"), self.made.list_items(AGENTS), wanted, image)
         self._remove_forgotten()
         with ExitStack() as undo:
             undo.callback(self._remove)
-            self._create(_NAMESPACES, objects.namespace(self.namespace))
+            self.made.create(NAMESPACES, objects.namespace(self.namespace, of_hosts=self.encrypted is not None))
             yield from self._try(places)
 
     def _try(self, places: list[PodPlace]) -> Iterator[Trial]:
         server, client = places[-1], places[0]
-        self._create_pod(objects.pod(objects.SERVER, server.node, server.image, ANSWERING))
-        self._create(self._path("services"), objects.service())
-        found = self._await_pod(objects.SERVER, _is_ready)
+        self.made.create_pod(objects.pod(objects.SERVER, server.node, server.image, ANSWERING))
+        self.made.create(self.made.path("services"), objects.service())
+        found = self.made.await_pod(objects.SERVER, _is_ready)
         where = f"{client.node} to {server.node}" if client != server else f"both on {server.node}"
         yield Trial("pods", OK, f"{where}; the kubelet reaches the pod")
         addresses = [str(entry["ip"]) for entry in found["status"].get("podIPs") or ()]
         yield from missing_families(addresses)
-        service = self._get(self._path("services", objects.SERVER))
+        service = self.made.get(self.made.path("services", objects.SERVER))
         services = [str(address) for address in service["spec"].get("clusterIPs") or ()]
         names, finding = self._names()
         yield from [] if finding is None else [finding]
-        plan = render_plan(TrialPlan(addresses, services, names))
-        self._create_pod(objects.pod(objects.CLIENT, client.node, client.image, plan))
-        yield from self._watch_log()
+        tokens: dict[str, str] = {}
+        wires = None
+        if self.encrypted is not None:
+            wires = WirePods(self.made, self.encrypted, client, server, addresses)
+            yield from wires.start()
+            tokens = wires.tokens
+        plan = render_plan(TrialPlan(addresses, services, names, tokens=tokens))
+        self.made.create_pod(objects.pod(objects.CLIENT, client.node, client.image, plan))
+        exchanged = yield from self._watch_log()
+        if wires is not None:
+            yield from wires.judge(exchanged)
 
     def _names(self) -> tuple[dict[str, str], Trial | None]:
         """The name that pods look up, with its address; none in a cluster without a name service."""
-        if not self._list(f"{_NAMESPACES}/kube-system/services?labelSelector={quote(_NAME_SERVICE)}"):
+        if not self.made.list_items(f"{NAMESPACES}/kube-system/services?labelSelector={quote(_NAME_SERVICE)}"):
             return {}, Trial("DNS", SKIPPED, f"kube-system has no service with the label {_NAME_SERVICE}")
-        api = self._get(f"{_NAMESPACES}/default/services/kubernetes")
+        api = self.made.get(f"{NAMESPACES}/default/services/kubernetes")
         return {_API: str(api["spec"].get("clusterIP") or "")}, None
 
-    def _watch_log(self) -> Iterator[Trial]:
-        """Yield the findings in the trying pod's log; when that pod asks for the policy, create it."""
+    def _watch_log(self) -> Generator[Trial, None, dict[str, int]]:
+        """Yield the findings in the trying pod's log; when that pod asks for the policy, create it. Returns how many
+        packets with tokens came there and back, by address.
+        """
         seen, forbidden = 0, False
-        self._await_pod(objects.CLIENT, _has_run)
+        self.made.await_pod(objects.CLIENT, _has_run)
         while True:
-            log = self.api.text(self._path("pods", f"{objects.CLIENT}/log"), self.deadline, "read the log of a pod")
-            progress = Progress(log)
+            progress = Progress(self.made.log(objects.CLIENT))
             yield from progress.findings[seen:]
             seen = len(progress.findings)
             if progress.is_done:
-                return
+                return progress.exchanged
             if progress.wants_policy and not forbidden:
-                self._create(self._path("networkpolicies", group="/apis/networking.k8s.io/v1"), objects.policy())
+                self.made.create(
+                    self.made.path("networkpolicies", group="/apis/networking.k8s.io/v1"), objects.policy()
+                )
                 forbidden = True
-            pod = self._get(self._path("pods", objects.CLIENT))
+            pod = self.made.get(self.made.path("pods", objects.CLIENT))
             if pod["status"].get("phase") in ("Failed", "Succeeded") and progress.others:
                 yield Trial("pods", FAILED, f"the pod that tries has ended: {progress.others[-1]}")
-                return
-            self._pause("follow the pod that tries")
+                return progress.exchanged
+            self.made.pause("follow the pod that tries")
 
-    # -- the API server -----------------------------------------------------------------------------------------------
-
-    def _path(self, what: str, name: str = "", *, group: str = "/api/v1") -> str:
-        return f"{group}/namespaces/{self.namespace}/{what}" + (f"/{name}" if name else "")
-
-    def _get(self, path: str) -> Mapping[str, Any]:
-        return self.api.send(ApiRequest("GET", path, f"read {path}"), self.deadline).document
-
-    def _list(self, path: str) -> list[Mapping[str, Any]]:
-        return list(self._get(path).get("items") or ())
-
-    def _create(self, path: str, document: Mapping[str, Any]) -> None:
-        what = f"create {document['kind']} {document['metadata']['name']}"
-        self.api.send(ApiRequest("POST", path, what, body=document, expect=(_EXISTS,)), self.deadline)
-
-    def _create_pod(self, document: Mapping[str, Any]) -> None:
-        """Create the pod, again if need be: a new namespace gets its service account only after a moment, and until
-        then pods are refused.
-        """
-        path, what = self._path("pods"), f"create Pod {document['metadata']['name']}"
-        end = Deadline.after(_START_S)
-        while True:
-            expected = (_EXISTS,) if end.expired() else (_EXISTS, _FORBIDDEN)
-            if (
-                self.api.send(ApiRequest("POST", path, what, body=document, expect=expected), self.deadline).status
-                != _FORBIDDEN
-            ):
-                return
-            self._pause(what)
-
-    def _await_pod(self, name: str, is_far_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
-        """Raises CommandFailed with what its kubelet says."""
-        end = Deadline.after(_START_S)
-        while True:
-            pod = self._get(self._path("pods", name))
-            if is_far_enough(pod):
-                return pod
-            why = objects.why_not_running(pod)
-            if end.expired() or pod["status"].get("phase") == "Failed":
-                why = why or self._last_event(name) or "its kubelet says nothing about it"
-                raise CommandFailed(f"the network does not work: pod {name} on {pod['spec']['nodeName']}: {why}")
-            self._pause(f"start pod {name}")
-
-    def _last_event(self, pod: str) -> str:
-        path = self._path("events") + f"?fieldSelector={quote(f'involvedObject.name={pod},type=Warning')}"
-        events = self._list(path)
-        return f"{events[-1].get('reason')}: {events[-1].get('message')}" if events else ""
-
-    def _pause(self, doing: str) -> None:
-        time.sleep(min(_LOOK_S, self.deadline.require(doing)))
+    # -- its end ------------------------------------------------------------------------------------------------------
 
     def _remove(self) -> None:
         """Remove the namespace, and with it everything of the check; returns when it is gone."""
         deadline = Deadline.after(_REMOVAL_S)
-        path = f"{_NAMESPACES}/{self.namespace}"
+        path = f"{NAMESPACES}/{self.namespace}"
         with undisturbed():
             try:
                 self._delete(self.namespace, deadline)
                 while self.api.get(path, deadline, f"read namespace {self.namespace}") is not None:
-                    time.sleep(min(_LOOK_S, deadline.require(f"await the end of namespace {self.namespace}")))
+                    time.sleep(min(LOOK_S, deadline.require(f"await the end of namespace {self.namespace}")))
             except CalicoError as e:
                 self.note(f"The check's namespace may not be gone yet (kubectl delete namespace {self.namespace}): {e}")
 
     def _delete(self, name: str, deadline: Deadline) -> None:
         doing = f"delete namespace {name}"
-        self.api.send(ApiRequest("DELETE", f"{_NAMESPACES}/{name}", doing, expect=(_MISSING, _EXISTS)), deadline)
+        self.api.send(ApiRequest("DELETE", f"{NAMESPACES}/{name}", doing, expect=(_MISSING, _EXISTS)), deadline)
 
     def _remove_forgotten(self) -> None:
         """Namespaces of checks that were killed."""
-        for found in self._list(f"{_NAMESPACES}?labelSelector={quote(objects.LABEL)}"):
+        for found in self.made.list_items(f"{NAMESPACES}?labelSelector={quote(objects.LABEL)}"):
             metadata = found["metadata"]
             made = parse_rfc3339(metadata["creationTimestamp"])
             if made is not None and time.time() - made > objects.LONGEST_S:

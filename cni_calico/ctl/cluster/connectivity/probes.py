@@ -141,11 +141,9 @@ def _ask(make: MakeSocket, address: str, port: int) -> str:
 def try_packet_size(make: MakeSocket, address: str) -> Trial:
     """Whether packets as large as the pod's interface takes come through and back, unfragmented."""
     what = f"{family_of(address)} MTU"
-    with make(_family(address), socket.SOCK_DGRAM) as probe:
-        level, discover, mtu_option, headers = _OPTIONS[probe.family]
-        probe.setsockopt(level, discover, _PROBE)
-        probe.connect((address, OPEN_PORT))
-        mtu = probe.getsockopt(level, mtu_option)
+    with probe_socket(make, address) as probe:
+        headers = _OPTIONS[probe.family][3]
+        mtu = full_size(probe) + headers
         if _returns(probe, mtu - headers, _ECHOES):
             return Trial(what, OK, f"packets of {mtu} bytes pass")
         least, most = headers, mtu  # the first size is assumed to pass, the second does not
@@ -157,6 +155,25 @@ def try_packet_size(make: MakeSocket, address: str) -> Trial:
     return Trial(
         what, FAILED, f"pods send packets of {mtu} bytes, but only {least} bytes pass: lower the pods' MTU (veth_mtu)"
     )
+
+
+def probe_socket(make: MakeSocket, address: str) -> socket.socket:
+    """Of UDP, to the other pod, whose packets are never fragmented; the caller closes it. Raises OSError."""
+    probe = make(_family(address), socket.SOCK_DGRAM)
+    try:
+        level, discover, _, _ = _OPTIONS[probe.family]
+        probe.setsockopt(level, discover, _PROBE)
+        probe.connect((address, OPEN_PORT))
+    except OSError:
+        probe.close()
+        raise
+    return probe
+
+
+def full_size(probe: socket.socket) -> int:
+    """The bytes that fill a packet of the interface that the probe goes out by."""
+    level, _, mtu_option, headers = _OPTIONS[probe.family]
+    return probe.getsockopt(level, mtu_option) - headers
 
 
 def _returns(probe: socket.socket, size: int, attempts: int) -> bool:

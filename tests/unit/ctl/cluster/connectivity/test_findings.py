@@ -19,7 +19,8 @@ from cni_calico.ctl.cluster.connectivity.findings import (
     render_sum,
 )
 from cni_calico.ctl.cluster.connectivity.inside import Progress, act
-from cni_calico.ctl.cluster.connectivity.pods import PodPlace, choose_places
+from cni_calico.ctl.cluster.connectivity.pod_namespace import PodPlace
+from cni_calico.ctl.cluster.connectivity.pods import choose_places
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 
