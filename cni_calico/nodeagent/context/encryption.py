@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from cni_calico.nodeagent.context.serving import ServingSettings
 _NAME = re.compile(r"[a-zA-Z0-9:._+-]{1,15}")
 _LONGEST_KEEPALIVE_S = 65535
 TABLE_MAX = 0xFFFFFFFF
+PORTS = {"wireguardListeningPort": 51820, "wireguardListeningPortV6": 51821}
 _RESERVED_TABLES = range(253, 256)
 Ranges = tuple[tuple[int, int], ...]
 
@@ -69,6 +70,23 @@ def select_tables(ranges: Ranges, count: int) -> tuple[int, ...]:
     return tuple(islice(found, count))
 
 
+def describe_own_ports(
+    specs: Mapping[str, Mapping[str, Any] | None], default: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """A sentence for each listening port that a FelixConfiguration of some nodes only has: each node takes its own for
+    the others'. ``specs``: by name.
+    """
+    for field, usual in PORTS.items():
+        common = (default or {}).get(field, usual)
+        for name, spec in specs.items():
+            own = (spec or {}).get(field, common)
+            if str(own) != str(common):
+                yield (
+                    f"{field}={own} of FelixConfiguration {name} differs from {common}, which other nodes use for this "
+                    "one, too: they will not find it; set it in FelixConfiguration default"
+                )
+
+
 _DEVICE = Kind(_parse_name, "name of an interface")
 _KEEPALIVE = Kind(_parse_keepalive, "seconds or a duration such as 25s, rounded up")
 _STRICT = Kind(_parse_strict, "true or false; anything else counts as true")
@@ -93,10 +111,12 @@ class EncryptionSettings(ServingSettings):
     wireguard_port: int = setting(
         "WireguardListeningPort",
         PORT,
-        51820,
+        PORTS["wireguardListeningPort"],
         "UDP port of WireGuard, of all nodes: each takes its own for others'.",
     )
-    wireguard_port_v6: int = setting("WireguardListeningPortV6", PORT, 51821, "The same for IPv6.")
+    wireguard_port_v6: int = setting(
+        "WireguardListeningPortV6", PORT, PORTS["wireguardListeningPortV6"], "The same for IPv6."
+    )
     wireguard_name: str = setting("WireguardInterfaceName", _DEVICE, DEFAULT_NAMES[4], "Name of WireGuard's interface.")
     wireguard_name_v6: str = setting("WireguardInterfaceNameV6", _DEVICE, DEFAULT_NAMES[6], "The same for IPv6.")
     wireguard_mtu: int = setting(

@@ -31,7 +31,7 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
-from cni_calico.nodeagent.context.encryption import EncryptionSettings
+from cni_calico.nodeagent.context.encryption import EncryptionSettings, describe_own_ports
 from cni_calico.nodeagent.context.features import FEATURES, Features, select_features
 from cni_calico.nodeagent.context.host_protection import (
     ENFORCEMENT,
@@ -349,6 +349,7 @@ def parse_felix(
                 warnings.append(f"{label.format(name)}={text!r} is {'used only in part' if value else 'not used'}: {e}")
                 if value:
                     values.setdefault(item.attribute, value)
+    warnings += describe_own_ports({"node.<name>": node_spec, scoped.name: scoped.spec}, default_spec)
     return Parameters(_with_twins(values), (*warnings, *scoped.warnings), tuple(errors))
 
 

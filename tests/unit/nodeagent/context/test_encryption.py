@@ -58,6 +58,23 @@ def test_what_is_no_value_is_the_default(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("own", "default", "said"),
+    [
+        ({"wireguardListeningPort": 51999}, None, "wireguardListeningPort=51999 of FelixConfiguration node.<name>"),
+        ({"wireguardListeningPortV6": 51999}, {}, "wireguardListeningPortV6=51999 of FelixConfiguration node.<name>"),
+        ({"wireguardListeningPort": 51820}, {"wireguardListeningPort": 51999}, "differs from 51999"),
+        ({"wireguardListeningPort": 51820}, None, ""),
+        ({"wireguardListeningPort": "51999"}, {"wireguardListeningPort": 51999}, ""),
+        (None, {"wireguardListeningPort": 51999}, ""),
+    ],
+)
+def test_a_port_of_one_node_alone(own: Any, default: Any, said: str) -> None:
+    """It is used, and others do not know it."""
+    warnings = parse_felix({}, own, default).warnings
+    assert len(warnings) == bool(said) and said in "".join(warnings)
+
+
+@pytest.mark.parametrize(
     ("ranges", "table"),
     [
         (((1, 250),), 1),
