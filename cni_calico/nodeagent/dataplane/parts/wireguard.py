@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from errno import EEXIST, EPERM
+from errno import EADDRINUSE, EEXIST, EPERM
 from typing import Any
 
 from cni_calico.deadline import Deadline
@@ -16,6 +16,7 @@ from cni_calico.errors import KernelError
 from cni_calico.kernel import host_routes, routing_rules, sysctl
 from cni_calico.kernel.filter import nft
 from cni_calico.kernel.monitor import RULES
+from cni_calico.kernel.port_holders import udp_holder
 from cni_calico.kernel.wireguard import device as door
 from cni_calico.log import Log
 from cni_calico.model.host import HostRoute, RoutingRule
@@ -77,7 +78,7 @@ class Wireguard:
                     done.encryption[one.family] = tell_encryption(one, b"", (), _explained(e))
                 done.failed.append(f"IPv{one.family}: {e}")
                 done.refused.append(f"IPv{one.family} encryption is not in force: {_explained(e)}")
-                if door.is_unsupported(e) or e.errno in (EEXIST, EPERM):
+                if door.is_unsupported(e) or e.errno in (EADDRINUSE, EEXIST, EPERM):
                     done.public_keys[one.family] = b""  # others would send what nobody here can read
         if desired.encryption or self._way:
             ways = [one for one in desired.encryption if one.enabled and not one.impossible]
@@ -107,7 +108,7 @@ class Wireguard:
         family.names.add(desired.name)
         if desired.family == 4:
             sysctl.ensure(("ipv4", "conf", desired.name, "rp_filter"), LOOSE)
-        device = self._settings(desired, family, deadline, done)
+        device = self._settings_or_none(desired, family, deadline, done)
         family.key = done.public_keys[desired.family] = device.public_key
         present = host_routes.read_host_routes(deadline, table=desired.table, families=(desired.family,))
         steps = family.stepping.plan(desired, device, present, self._now())
@@ -143,6 +144,22 @@ class Wireguard:
                 "it; it is left as it is",
                 errno=EEXIST,
             )
+
+    def _settings_or_none(
+        self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass
+    ) -> WireguardDevice:
+        """Without its port there is no device: what it sends would be answered elsewhere."""
+        try:
+            return self._settings(desired, family, deadline, done)
+        except KernelError as e:
+            if e.errno != EADDRINUSE:
+                raise
+            door.remove_device(desired.name, deadline)
+            family.names.discard(desired.name)
+            family.stepping = Stepping()
+            holder = udp_holder(desired.port)
+            by = f" by {holder}" if holder else ""
+            raise KernelError(f"cannot set {desired.name}: UDP port {desired.port} is in use{by}", errno=e.errno) from e
 
     def _settings(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> WireguardDevice:
         """The device with a key, its port and its mark."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from errno import EADDRINUSE
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -19,6 +20,7 @@ from cni_calico.model.host import HostRoute, RoutingRule
 from cni_calico.model.wireguard import WireguardDevice, WireguardPeer, render_public_key
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
+from cni_calico.nodeagent.dataplane.parts import wireguard
 from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
 from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.fakes.wireguard import FakeWireguard
@@ -239,6 +241,18 @@ def test_a_device_of_an_agent_with_another_mark_is_taken_over(wireguard_host: Ho
     wireguard_host.wireguard.devices[NAME] = WireguardDevice(key(7), 51820, 0x100000)
     done = wireguard_host.apply(replace(WANTED, told=render_public_key(key(7))))
     assert done.public_keys == {4: key(7)} and wireguard_host.wireguard.devices[NAME].mark == WANTED.mark
+
+
+def test_a_port_that_somebody_else_has(wireguard_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is to send there, and there is no device that would send from another one; it is tried again."""
+    monkeypatch.setattr(wireguard, "udp_holder", lambda port: f"dnsmasq (process {port})")
+    wireguard_host.settle()
+    wireguard_host.wireguard.refuses["change_device"] = KernelError("cannot set", errno=EADDRINUSE)
+    done = wireguard_host.apply(replace(WANTED, port=53))
+    assert done.public_keys == {4: b""} and not wireguard_host.wireguard.devices
+    assert "UDP port 53 is in use by dnsmasq (process 53)" in done.refused[0]
+    del wireguard_host.wireguard.refuses["change_device"]
+    assert wireguard_host.apply(replace(WANTED, port=53)).public_keys[4]
 
 
 def test_a_failure_that_may_pass_leaves_the_key(wireguard_host: Host) -> None:
