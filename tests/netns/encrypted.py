@@ -22,7 +22,7 @@ from cni_calico.datastore.ensure import ensure_record
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
 from cni_calico.kernel import netns
-from cni_calico.kernel.wireguard.device import read_device
+from cni_calico.kernel.wireguard.device import SOCKETS, read_device
 from cni_calico.model.documents.codec import decode_node, encode_node
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Record, Resource
@@ -236,13 +236,13 @@ class EncryptedPair:
             annotations = {**node.metadata.annotations, ROTATE: rfc3339(time.time() + 1)}
             return replace(node, metadata=replace(node.metadata, annotations=annotations))
 
-        self._change(name, asked)
+        self.change_node(name, asked)
 
     def say_key(self, name: str, text: str) -> None:
         """In the Node, instead of its key."""
-        self._change(name, lambda node: with_published_key(node, 4, text))
+        self.change_node(name, lambda node: with_published_key(node, 4, text))
 
-    def _change(self, name: str, change: Callable[[Any], Any]) -> None:
+    def change_node(self, name: str, change: Callable[[Any], Any]) -> None:
         key = ResourceKey("Node", name)
         store = LocalStore(str(self.store.path))
         ensure_record(store, key, lambda old: encode_node(change(decode_node(key, old))), Deadline.after(10))
@@ -261,6 +261,13 @@ class EncryptedPair:
     def handshake(self, name: str) -> int:
         """When the last one was, of any peer; Unix time."""
         return max((peer.handshake_s for peer in self.device(name).peers), default=0)
+
+    def node(self, name: str) -> dict[str, Any]:
+        """As it is stored; empty if there is none."""
+        store = LocalStore(str(self.store.path))
+        record = store.get(ResourceKey("Node", name), Deadline.after(10))
+        store.close()
+        return {} if record is None else dict(record.value)
 
     def told_keys(self) -> dict[str, str]:
         """By node, what it says; empty ones left out."""
@@ -295,6 +302,12 @@ class EncryptedPair:
         """The same for one, of any name."""
         if not has("wireguard"):
             self.lab.stack.enter_context(wireguard_outside(self.nodes[node].ns, device))
+
+    def remake_device(self, node: str) -> None:
+        """For one that was deleted: its program ends with it, and another one may only then have its socket."""
+        socket_of = Path(SOCKETS) / f"{self.devices[node]}.sock"
+        until(lambda: not socket_of.exists(), "the program of the device that was deleted has ended")
+        self.make_devices(node)
 
     def routed(self, name: str, family: int = 4) -> set[str]:
         """The networks that a node sends encrypted."""

@@ -120,9 +120,10 @@ def desired_state(
     guard = None
     unread = snapshot.unread_of("FelixConfiguration")
     if felix.wireguard_strict:
-        from cni_calico.nodeagent.dataplane.encryption.guard import desired_guard
+        from cni_calico.nodeagent.dataplane.encryption.guard import describe_mandatory, desired_guard
 
         guard = desired_guard(snapshot, interfaces, felix)
+        problems += describe_mandatory(snapshot, felix)
     if not unknown and concerns(felix, own, {interface.name for interface in interfaces}):
         from cni_calico.nodeagent.dataplane.encryption.desired import desired_encryption
 

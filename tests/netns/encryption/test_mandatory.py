@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.nodeagent.status.file import since_boot, why_not_ready
 from tests.deadlines import until
+from tests.kernels.features import has
 from tests.netns.encrypted import EncryptedPair, Stream, encrypted_pair, felix_default
 from tests.netns.namespaces import Namespace
 from tests.netns.steps import Steps, told_steps
@@ -96,6 +98,8 @@ def _whatever_happens(pair: EncryptedPair, steps: Steps) -> None:
         stream.arrive(20)
         assert stream.readable() == 0, fault.__name__
         steps.ended(fault.__name__.replace("_", " "), stream)
+    _device_goes_while_the_agent_lives(pair, stream)
+    steps.ended("interface deleted while the agent runs", stream)
     kill_agent(pair)
     stream.arrive(20)
     assert stream.readable() == 0
@@ -107,11 +111,25 @@ def _whatever_happens(pair: EncryptedPair, steps: Steps) -> None:
     steps.ended("and its interface deleted", stream)
     _injected(pair, stream)
     steps.skip(stream)
-    pair.make_devices("n1")
+    pair.remake_device("n1")
     pair.nodes["n1"].run().until_applied()
     stream.arrive(20)
     assert stream.readable() == 0
     steps.ended("its next start", stream)
+
+
+def _device_goes_while_the_agent_lives(pair: EncryptedPair, stream: Stream) -> None:
+    """It makes another, with another key; where it cannot, it says so until there is one."""
+    before = pair.told_keys()["n1"]
+    delete_device(pair)
+    if not has("wireguard"):
+        until(lambda: "n1" not in pair.told_keys(), "n1 tells no key")
+        said = "IPv4 encryption is not in force"
+        until(lambda: said in why_not_ready(pair.nodes["n1"].status(), since_boot()), "n1 says that it is not in force")
+        pair.remake_device("n1")
+    until(lambda: pair.told_keys().get("n1", before) != before, "n1 has another key", 60)
+    stream.arrive(20)
+    assert stream.readable() == 0
 
 
 def _injected(pair: EncryptedPair, stream: Stream) -> None:
@@ -173,6 +191,11 @@ def test_it_goes_when_it_is_read_that_it_need_not_be(tmp_path: Path) -> None:
         assert not has_guard(ns)
         pair.store.put(felix_default(annotations={"cni-calico.io/wireguard-strict": "perhaps"}))
         until(lambda: has_guard(ns), "the guard stands", pause_s=0.2)
+        for warning in (
+            "wireguard-strict is 'perhaps', which counts as true",
+            "are dropped: encryption is mandatory, and it is not enabled for IPv4",
+        ):
+            until(lambda warning=warning: warning in node.log(), f"the log says that {warning}")
         required, standing = node.root / "lib" / "encryption-required", node.root / "run" / "encryption-guard"
         until(standing.exists, "the plugin is told")
         standing.unlink()  # as a reboot does

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cni_calico.model.access import DatastoreConfig
 from tests.deadlines import until
+from tests.e2e import records
 from tests.netns.encrypted import EncryptedPair, encrypted_pair
 from tests.netns.nodes import until_all_reach_all
 from tests.netns.steps import Steps, told_steps
@@ -63,3 +66,20 @@ def _enabled_and_disabled(encrypted_nodes: EncryptedPair, steps: Steps) -> None:
     stream.arrive(20)
     steps.ended("switched off", stream)
     assert stream.stop() == [0, 0]
+    nothing_is_left(encrypted_nodes)
+
+
+def nothing_is_left(pair: EncryptedPair) -> None:
+    """Neither on the nodes nor in the records."""
+    for name, node in pair.nodes.items():
+        until(lambda node=node, name=name: node.ns.link(pair.devices[name]) is None, "the device is gone", 120)
+        assert {rule["priority"] for rule in node.ns.ip("rule", "show")} == {0, 32766, 32767}
+        assert not [route for route in node.ns.ip("route", "show", "table", "all") if route.get("table") in ("1", "2")]
+        until(lambda node=node: "calico-wireguard" not in node.ns.run("nft", "list", "tables").stdout, "its table is")
+        assert "calico-encryption" not in node.ns.run("nft", "list", "tables").stdout
+
+    def stored() -> str:
+        return json.dumps(records.dump(DatastoreConfig("local", path=str(pair.store.path))))
+
+    for trace in ("wireguard-tunnel-addr", "wireguardTunnelAddress", "wireguardPublicKey", "interfaceIPv4Address"):
+        until(lambda trace=trace: trace not in stored(), f"no record has a {trace}", 60, pause_s=0.2)

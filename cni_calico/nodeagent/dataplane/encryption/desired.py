@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 
-from cni_calico.daemon.settings_table import TRUE
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Address, Network, Node
@@ -135,8 +134,6 @@ def desired_encryption(
     if own is None or end is None or impossible:
         return replace(basis, impossible=impossible)
     problems = [HOSTS_TOO] if felix.wireguard_hosts else []
-    if felix.wireguard_strict.lower() not in ("", *TRUE):
-        problems.append(f"wireguard-strict is {felix.wireguard_strict!r}, which counts as true")
     holder = holder_of(end.address, interfaces)
     mtu = _mtu(settings.mtu, DEFAULT_MTU if holder is None else holder.mtu, family, settings.name, problems)
     claims = _claims(snapshot, family, problems)

@@ -10,10 +10,11 @@ transaction, so that there is no moment without it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
+from cni_calico.daemon.settings_table import TRUE
 from cni_calico.model.host import HostInterface
 from cni_calico.model.resources import Network
 from cni_calico.model.wireguard import DEVICE_KINDS
@@ -56,6 +57,18 @@ def desired_guard(snapshot: Snapshot, interfaces: Iterable[HostInterface], felix
         guarded=(_guarded(snapshot, felix, 4), _guarded(snapshot, felix, 6)),
         partial=snapshot.incomplete,
     )
+
+
+def describe_mandatory(snapshot: Snapshot, felix: FelixSettings) -> Iterator[str]:
+    """What is odd about the setting: a value that is none, and each family of the pools that is cut between nodes."""
+    if felix.wireguard_strict.lower() not in TRUE:
+        yield f"wireguard-strict is {felix.wireguard_strict!r}, which counts as true"
+    for family in (4, 6):
+        if not of_family(felix, family).enabled and mandatory_networks(snapshot, family):
+            yield (
+                f"IPv{family} packets between pods of different nodes are dropped: encryption is mandatory, and it is "
+                f"not enabled for IPv{family}"
+            )
 
 
 def mandatory_networks(snapshot: Snapshot, family: int) -> list[Network]:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from cni_calico.model.host import HostInterface
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
-from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard, desired_guard, render_guard, subtract
+from cni_calico.nodeagent.dataplane.encryption.guard import (
+    DesiredGuard,
+    describe_mandatory,
+    desired_guard,
+    render_guard,
+    subtract,
+)
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
 from tests.unit.nodeagent.fabric import INTERFACES, NODES, block, node, pool, snapshot, workload
 
@@ -127,6 +133,18 @@ def test_while_records_cannot_be_read_what_was_guarded_stays() -> None:
     assert now.with_former(before).guarded == (((1, 12),), ((7, 7),))
     assert replace(now, partial=False).with_former(before).guarded == (((5, 12),), ((7, 7),))
     assert now.with_former(None) == now
+
+
+def test_a_family_that_is_not_encrypted_is_cut_and_said() -> None:
+    strict = replace(FELIX, wireguard_strict="true", wireguard_enabled=True, wireguard_enabled_v6=False)
+    both = snapshot(pool("10.65.0.0/16"), pool("fd00:65::/48"))
+    (said,) = describe_mandatory(both, strict)
+    assert said.startswith("IPv6 packets between pods of different nodes are dropped")
+    assert not list(describe_mandatory(snapshot(pool("10.65.0.0/16"), blocks=()), strict))
+    assert len(list(describe_mandatory(both, replace(strict, wireguard_enabled=False)))) == 2
+    assert list(describe_mandatory(snapshot(), replace(strict, wireguard_enabled_v6=True, wireguard_strict="ja"))) == [
+        "wireguard-strict is 'ja', which counts as true"
+    ]
 
 
 def test_the_script() -> None:
