@@ -68,7 +68,9 @@ class WireguardEndpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WireguardPeer:
-    """``handshake_s``: when the last one was (Unix time), 0: never. ``sent`` and ``received`` in bytes."""
+    """``handshake_s``: when the last one was (Unix time), 0: never; ``handshake_ns``: of that second. ``sent`` and
+    ``received`` in bytes.
+    """
 
     public_key: bytes
     endpoint: WireguardEndpoint | None = None
@@ -77,6 +79,12 @@ class WireguardPeer:
     handshake_s: int = 0
     sent: int = 0
     received: int = 0
+    handshake_ns: int = 0
+
+    @property
+    def shaken(self) -> tuple[int, int]:
+        """When the last handshake was, to the nanosecond."""
+        return self.handshake_s, self.handshake_ns
 
 
 @dataclass(frozen=True, slots=True)

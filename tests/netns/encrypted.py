@@ -84,13 +84,14 @@ class Capture:
 
 @dataclass
 class Stream:
-    """100 packets a second each way, each with the token, until it is stopped."""
+    """100 packets a second each way (or one each ``pause_s``), each with the token, until it is stopped."""
 
     pods: tuple[Pod, Pod]
     captures: tuple[Capture, ...]
     token: bytes
     family: int = 4
     port: int = PORT
+    pause_s: float = 0.01
     sent: list[int] = field(default_factory=lambda: [0, 0])
     arrived: list[set[int]] = field(default_factory=lambda: [set(), set()])
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -110,7 +111,7 @@ class Stream:
 
     def _run(self) -> None:
         addresses = [(self._address(to), self.port) for to in (0, 1)]
-        while not self._stop.wait(0.01):
+        while not self._stop.wait(self.pause_s):
             for at, one in enumerate(self._sockets):
                 try:
                     one.sendto(self.token + _PACKET.pack(self.sent[at]), addresses[1 - at])
@@ -219,13 +220,17 @@ class EncryptedPair:
             conf.setdefault("ipam", {"type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "true"})
         return self.nodes[name].add(pod, **conf)
 
-    def stream(self, family: int = 4, *, of: tuple[str, str] = ("n1", "n2"), port: int = PORT) -> Stream:
-        return self.stream_between((self.pods[of[0]], self.pods[of[1]]), family, port=port)
+    def stream(
+        self, family: int = 4, *, of: tuple[str, str] = ("n1", "n2"), port: int = PORT, pause_s: float = 0.01
+    ) -> Stream:
+        return self.stream_between((self.pods[of[0]], self.pods[of[1]]), family, port=port, pause_s=pause_s)
 
-    def stream_between(self, pods: tuple[Pod, Pod], family: int = 4, *, port: int = PORT) -> Stream:
+    def stream_between(
+        self, pods: tuple[Pod, Pod], family: int = 4, *, port: int = PORT, pause_s: float = 0.01
+    ) -> Stream:
         token = os.urandom(16)
         captures = tuple(Capture(node.ns, "eth0", token) for node in self.nodes.values())
-        stream = Stream(pods, captures, token, family, port)
+        stream = Stream(pods, captures, token, family, port, pause_s)
         self.lab.stack.callback(stream.stop)
         return stream.start()
 

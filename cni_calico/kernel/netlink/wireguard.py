@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from struct import Struct
 
@@ -138,15 +139,7 @@ def decode_device(payloads: Iterable[bytes]) -> WireguardDevice:
 
 def _with_more(before: WireguardPeer, more: WireguardPeer) -> WireguardPeer:
     """A continued peer repeats nothing but its key."""
-    return WireguardPeer(
-        before.public_key,
-        before.endpoint,
-        before.allowed | more.allowed,
-        before.keepalive_s,
-        before.handshake_s,
-        before.sent,
-        before.received,
-    )
+    return replace(before, allowed=before.allowed | more.allowed)
 
 
 def _peer(payload: bytes) -> WireguardPeer:
@@ -154,15 +147,16 @@ def _peer(payload: bytes) -> WireguardPeer:
     key = found.get(_PEER_KEY, b"")
     if len(key) != KEY_BYTES:
         raise wire.malformed("a WireGuard peer", f"a key of {len(key)} bytes")
-    handshake = found.get(_PEER_HANDSHAKE)
-    if handshake is not None and len(handshake) != _TIME.size:
+    handshake = found.get(_PEER_HANDSHAKE, bytes(_TIME.size))
+    if len(handshake) != _TIME.size:
         raise wire.malformed("a WireGuard peer", f"a time of {len(handshake)} bytes")
     return WireguardPeer(
         public_key=key,
         endpoint=_endpoint(found.get(_PEER_ENDPOINT)),
         allowed=frozenset(map(_network, wire.list_elements(found.get(_PEER_ALLOWED, b"")))),
         keepalive_s=_integer(found.get(_PEER_KEEPALIVE, bytes(2)), _U16),
-        handshake_s=0 if handshake is None else _TIME.unpack(handshake)[0],
+        handshake_s=_TIME.unpack(handshake)[0],
+        handshake_ns=_TIME.unpack(handshake)[1],
         sent=_integer(found.get(_PEER_SENT, bytes(8)), _U64),
         received=_integer(found.get(_PEER_RECEIVED, bytes(8)), _U64),
     )

@@ -99,6 +99,8 @@ def _with(peer: WireguardPeer, name: str, value: str) -> WireguardPeer:
             return replace(peer, keepalive_s=int(value))
         case "last_handshake_time_sec":
             return replace(peer, handshake_s=int(value))
+        case "last_handshake_time_nsec":
+            return replace(peer, handshake_ns=int(value))
         case "tx_bytes":
             return replace(peer, sent=int(value))
         case "rx_bytes":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +14,16 @@ from tests.deadlines import until
 from tests.e2e.forks import forks_in
 from tests.netns.agents import EtcdStore
 from tests.netns.bird.cluster import Lab
-from tests.netns.encrypted import encrypted_pair
+from tests.netns.encrypted import EncryptedPair, encrypted_pair
 from tests.netns.steps import told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.etcd, pytest.mark.timeout(1200)]
 
 
-def test_the_datastore_is_away(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
-    """Until both have had another handshake, which is some two minutes."""
+@contextmanager
+def pair_on_etcd(tmp_path: Path) -> Iterator[tuple[EncryptedPair, Member]]:
+    """Encrypted and mandatory, on an etcd that may be stopped."""
     members: list[Member] = []
 
     def make_store(lab: Lab) -> EtcdStore:
@@ -35,13 +38,19 @@ def test_the_datastore_is_away(tmp_path: Path, record_property: pytest.RecordPro
         return EtcdStore(etcd.client_url, lab.stack.enter_context(forks_in(ns)))
 
     records = (pool("10.65.0.0/16", "Always"),)
-    told = told_steps(record_property, "mandatory encryption")
-    with told as steps, encrypted_pair(tmp_path, records, make_store, CALICO_WIREGUARD_STRICT="true") as pair:
+    with encrypted_pair(tmp_path, records, make_store, CALICO_WIREGUARD_STRICT="true") as pair:
         pair.enable()
+        yield pair, members[0]
+
+
+def test_the_datastore_is_away(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+    """Until both have had another handshake, which is some two minutes."""
+    told = told_steps(record_property, "mandatory encryption")
+    with told as steps, pair_on_etcd(tmp_path) as (pair, etcd):
         stream = pair.stream()
         stream.arrive(20)
         steps.skip(stream)
-        members[0].stop()
+        etcd.stop()
         shaken = {name: pair.handshake(name) for name in pair.nodes}
         ns = pair.nodes["n1"].ns
         ns.do("rule", "del", "priority", "99")

@@ -16,11 +16,11 @@ TOLD_S, FOLLOWED_S = 10.0, 60.0
 
 @dataclass(slots=True)
 class Following:
-    """``before``: when the last handshake with each peer was (Unix time), by its key. ``told``: who is said to be
-    awaited.
+    """``before``: when the last handshake with each peer was (``WireguardPeer.shaken``: two may be in one second), by
+    its key. ``told``: who is said to be awaited.
     """
 
-    before: dict[bytes, int]
+    before: dict[bytes, tuple[int, int]]
     since: float
     told: tuple[str, ...] = field(default=(), init=False)
     _begun: bool = field(default=False, init=False)
@@ -34,9 +34,9 @@ class Following:
 
     def _is_awaited(self, key: bytes, device: WireguardDevice) -> bool:
         peer = device.peer(key)
-        return key in self.before and (peer is None or peer.handshake_s <= self.before[key])
+        return key in self.before and (peer is None or peer.shaken <= self.before[key])
 
 
 def begin_following(device: WireguardDevice, now: float) -> Following:
     """``device``: with the key that is replaced."""
-    return Following({peer.public_key: peer.handshake_s for peer in device.peers if peer.handshake_s}, now)
+    return Following({peer.public_key: peer.shaken for peer in device.peers if peer.handshake_s}, now)

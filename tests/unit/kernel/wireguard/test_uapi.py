@@ -37,7 +37,7 @@ def test_an_answer() -> None:
     [peer] = device.peers
     assert peer.endpoint == WireguardEndpoint(ip_address("2001:db8::1"), 51821)
     assert peer.allowed == {ip_network("192.0.2.0/26")}
-    assert (peer.handshake_s, peer.sent, peer.received, peer.keepalive_s) == (1700000000, 10, 20, 25)
+    assert (peer.shaken, peer.sent, peer.received, peer.keepalive_s) == ((1700000000, 5), 10, 20, 25)
 
 
 def test_a_refusal() -> None:

@@ -33,6 +33,17 @@ def test_who_had_a_handshake_is_awaited_until_the_next() -> None:
     assert not following.look(DESIRED, device(b=101, c=102), 6.0 + FOLLOWED_S) and following.told == ()
 
 
+def test_a_handshake_in_the_second_of_the_one_before_counts() -> None:
+    """A key may be replaced at once after another one."""
+    before, after = (
+        WireguardDevice(b"k" * 32, peers=(WireguardPeer(KEYS["b"], END, handshake_s=100, handshake_ns=ns),))
+        for ns in (200, 300)
+    )
+    following = begin_following(before, 5.0)
+    assert following.look(DESIRED, before, 5.0) and following.told == ("b",)
+    assert not following.look(DESIRED, after, 5.1) and following.told == ()
+
+
 def test_nobody_is_awaited_who_is_no_peer_any_more_or_never_answered() -> None:
     following = begin_following(device(b=100, c=0), 5.0)
     assert following.look(DESIRED, device(), 5.0) and following.told == ("b",)
