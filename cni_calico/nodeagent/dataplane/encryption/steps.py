@@ -116,16 +116,19 @@ class Stepping:
 
     def _routes(self, desired: DesiredEncryption) -> Iterator[HostRoute]:
         scope = "link" if desired.family == 4 else "global"
+        around: set[Network] = set()
+        plain = set(desired.plain_networks | desired.own)
         for peer in desired.peers:
-            for network in peer.networks:
-                if self.known[peer.node].routed:
-                    yield HostRoute(network, desired.name, scope=scope, protocol=PROTO_BOOT)
-                else:
-                    yield throw(network)
-        yield from map(throw, desired.plain_networks | desired.own)
-        reached = {network for peer in desired.peers for network in peer.networks}
-        for network in desired.prohibited - reached - desired.plain_networks - desired.own:
+            if self.known[peer.node].routed:
+                around |= peer.networks
+                yield from (HostRoute(one, desired.name, scope=scope, protocol=PROTO_BOOT) for one in peer.networks)
+            else:
+                plain |= peer.networks
+        for network in desired.prohibited - around - plain:
+            around.add(network)
             yield HostRoute(network, kind="prohibit", protocol=PROTO_BOOT)
+        # what no route is around goes to the main table without; what is there stays while not all is known
+        yield from map(throw, plain if desired.partial else _inside(plain, around))
 
     def _host_routes(self, desired: DesiredEncryption) -> Iterator[HostRoute]:
         """The nodes' own addresses, which only what comes from this node's pods asks for."""
@@ -140,6 +143,17 @@ def _without_peers(desired: DesiredEncryption) -> DesiredEncryption:
     theirs = {network for peer in desired.peers for network in peer.networks}
     plain = desired.plain_networks if desired.mandatory else desired.plain_networks | theirs
     return replace(desired, peers=(), plain_networks=plain)
+
+
+def _inside(networks: Iterable[Network], around: Iterable[Network]) -> Iterator[Network]:
+    """Those that are in a larger one of ``around``."""
+    firsts = {(one.prefixlen, int(one.network_address)) for one in around}
+    lengths = sorted({length for length, _ in firsts})
+    for network in networks:
+        first, bits = int(network.network_address), network.max_prefixlen
+        shorter = (length for length in lengths if length < network.prefixlen)
+        if any((length, first >> (bits - length) << (bits - length)) in firsts for length in shorter):
+            yield network
 
 
 def throw(network: Network) -> HostRoute:

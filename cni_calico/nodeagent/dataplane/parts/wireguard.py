@@ -338,9 +338,12 @@ def _apply_routes(
     remove = () if desired.partial else tuple(route for route in planned.remove if route.dst not in replaced)
     if not planned.add and not remove:
         return False
-    failures = host_routes.apply_host_routes(planned.add, remove, deadline, table=table)
+    # what is an exception from a larger network's route is there before it, and goes after it
+    add = sorted(planned.add, key=lambda route: route.kind != "throw")
+    remove = tuple(sorted(remove, key=lambda route: route.kind == "throw"))
+    failures = host_routes.apply_host_routes(add, remove, deadline, table=table)
     done.failed += [str(error) for _, error in failures]
-    done.changed += described(f"route of table {table}", "changed", [*planned.add, *remove])
+    done.changed += described(f"route of table {table}", "changed", [*add, *remove])
     return bool(failures)
 
 

@@ -85,10 +85,10 @@ class Host:
 def test_the_route_waits_for_the_handshake() -> None:
     host = Host()
     steps = host.run(desired(peer()))
-    assert steps.waiting == ("n2",) and host.routes == {throw(NETWORK), throw(OWN)}
+    assert steps.waiting == ("n2",) and not host.routes
     host.kernel.shake(NAME, key(2), 50)
     steps = host.run(desired(peer()))
-    assert host.routes == {ROUTE, throw(OWN)} and not steps.waiting and not steps.overdue
+    assert host.routes == {ROUTE} and not steps.waiting and not steps.overdue
     assert host.keepalive() == 0
     assert host.run(desired(peer())).change is None
 
@@ -129,14 +129,14 @@ def test_no_peer_before_the_device_has_its_address() -> None:
     """Nor is what it has taken away when the address is."""
     host = Host()
     steps = host.run(desired(peer(), address=None))
-    assert steps == EncryptionSteps(routes=frozenset((throw(NETWORK), throw(OWN))))
+    assert steps == EncryptionSteps()
     strict = desired(peer(), address=None, mandatory=True, prohibited=frozenset((NETWORK,)))
-    assert host.run(strict).routes == {throw(OWN), HostRoute(NETWORK, kind="prohibit", protocol=3)}
+    assert host.run(strict).routes == {HostRoute(NETWORK, kind="prohibit", protocol=3)}
     host.run(desired(peer()))
     host.kernel.shake(NAME, key(2), 50)
     host.run(desired(peer()))
     assert host.run(desired(peer(), address=None)).change is None
-    assert host.routes == {ROUTE, throw(OWN)}
+    assert host.routes == {ROUTE}
 
 
 def test_a_peer_goes_after_its_route() -> None:
@@ -146,7 +146,7 @@ def test_a_peer_goes_after_its_route() -> None:
     host.run(desired(peer()))
     steps = host.run(desired(plain_networks=frozenset((NETWORK,))))
     assert steps.change is None and steps.removals == WireguardChange(peers=(PeerChange(key(2), remove=True),))
-    assert host.routes == {throw(NETWORK), throw(OWN)}
+    assert not host.routes
 
 
 def test_what_an_earlier_agent_left_goes_on() -> None:
@@ -164,6 +164,19 @@ def test_nothing_is_taken_away_while_records_cannot_be_read() -> None:
     host.run(desired(peer()))
     assert host.run(desired(partial=True)).removals is None
     assert host.run(desired()).removals is not None
+
+
+def test_only_what_is_inside_of_a_route_is_an_exception() -> None:
+    """The main table has the others anyhow; while not all is known none of them goes."""
+    host, lent, far = Host(), ip_network("10.65.2.9/32"), ip_network("10.65.7.0/26")
+    plain = frozenset((lent, far))
+    host.run(desired(peer(), plain_networks=plain))
+    assert not host.routes
+    host.kernel.shake(NAME, key(2), 50)
+    host.run(desired(peer(), plain_networks=plain))
+    assert host.routes == {ROUTE, throw(lent)}
+    host.run(desired(peer(), plain_networks=plain, partial=True))
+    assert host.routes == {ROUTE, throw(lent), throw(far), throw(OWN)}
 
 
 def test_strangers_go() -> None:
@@ -209,7 +222,8 @@ def _fake_peer() -> Any:
 
 FakePeer = _fake_peer()
 NODES = ("n2", "n3", "n4")
-NETWORKS = [ip_network((0x0A410000 + number * 64, 26)) for number in range(6)]
+NETWORKS = [ip_network((0x0A410000 + number * 64, 26)) for number in range(4)]
+NETWORKS += [ip_network((0x0A410000 + number * 64 + 9, 32)) for number in range(4)]  # lent ones
 
 
 class StepsMachine(RuleBasedStateMachine):
@@ -260,13 +274,28 @@ class StepsMachine(RuleBasedStateMachine):
         change = WireguardChange(private_key=PrivateKey(private))
         self.host.kernel.change_device(NAME, change, Deadline.after(5))
 
+    def leads_to(self, address: Any) -> bytes | None:
+        """The key that a packet is encrypted for; None: the main table is asked."""
+        route = max(
+            (one for one in self.host.routes if address in one.dst), key=lambda one: one.dst.prefixlen, default=None
+        )
+        if route is None or route.kind == "throw":
+            return None
+        peers = self.host.kernel.devices[NAME].peers
+        allowed = [(net, one.public_key) for one in peers for net in one.allowed if address in net]
+        return max(allowed, key=lambda pair: pair[0].prefixlen)[1]
+
     @invariant()
     def holds(self) -> None:
         wanted = self.wanted()
         self.host.run(wanted)
         device = self.host.kernel.devices[NAME]
         assert {one.public_key: one.allowed for one in device.peers} == {p.key: p.allowed for p in wanted.peers}
-        assert {route.dst for route in self.host.routes} == set(self.owners)
+        for network, owner in self.owners.items():
+            peer = next((one for one in wanted.peers if one.node == owner), None)
+            leads_to = self.leads_to(network[-1])
+            assert leads_to in (None, peer and peer.key)
+            assert leads_to or peer is None or not self.host.stepping.known[owner].routed
         assert self.host.run(wanted).change is None  # the same again is nothing
 
 
