@@ -1,4 +1,4 @@
-"""Packets as large as they may be: interfaces of each size, a smaller path between them, pods of before."""
+"""Packets as large as they may be: interfaces of each size, pods of before."""
 
 from __future__ import annotations
 

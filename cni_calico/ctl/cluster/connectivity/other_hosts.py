@@ -29,6 +29,7 @@ MakeAny = Callable[[int, int, int], socket.socket]  # family, kind, protocol
 _FAR = 64  # hops, for what need not end on the way
 HOPS = 8  # routers between two hosts
 PATIENCE_S, ANSWER_S = 15.0, 1.0  # until routes must be there; for one packet
+_LEAST_TRIED, _STEP = 600, 30  # bytes
 MOST = 20  # hosts that are tried, unless they are named
 _ICMP = {4: (socket.IPPROTO_ICMP, 8, 0, 11), 6: (socket.IPPROTO_ICMPV6, 128, 129, 3)}  # request, reply, exceeded
 _FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
@@ -116,8 +117,28 @@ def _try_host(host: OtherHost, make: MakeAny, version: int) -> Trial:
     mtu = _mtu_towards(make, target)
     way = "directly" if heard.hops <= 2 else f"over {heard.hops - 2} routers"  # the first hop is this host
     if probe(make, target, heard.hops, mtu) is None:
-        return Trial(what, FAILED, f"{target} is reached, but packets of {mtu} bytes are not: lower the MTU (veth_mtu)")
+        passing = _largest_passing(make, target, heard.hops, mtu)
+        said = f", those of {passing} are" if passing else ""
+        return Trial(
+            what,
+            FAILED,
+            f"{target} is reached, but packets of {mtu} bytes are not{said}: lower the MTU (veth_mtu; with encryption "
+            "wireguardMTU, too)",
+        )
     return Trial(what, OK, f"{target} is behind {heard.by}, {way}; packets of {mtu} bytes pass")
+
+
+def _largest_passing(make: MakeAny, target: Address, hops: int, mtu: int) -> int:
+    """The largest of some sizes that are tried, 0: none. Hosts report few packets a second, so there are few."""
+    sizes = list(range(_LEAST_TRIED, mtu, _STEP))
+    found = 0
+    while sizes:
+        at = len(sizes) // 2
+        if probe(make, target, hops, sizes[at]) is None:
+            sizes = sizes[:at]
+        else:
+            found, sizes = sizes[at], sizes[at + 1 :]
+    return found
 
 
 def _mtu_towards(make: MakeAny, target: Address) -> int:
