@@ -155,6 +155,17 @@ def test_an_mtu_that_is_asked_for(mtu: int, used: int, said: int) -> None:
     assert found.mtu == used and len(found.problems) == said
 
 
+def test_an_mtu_too_small_for_ipv6() -> None:
+    nodes = {name: with_published_key(each, 6, KEYS[name]) for name, each in NODES.items()}
+    found = wanted(nodes, 6, replace(FELIX, wireguard_mtu_v6=1200))
+    assert found.mtu == 1280 and "1200 is too small for IPv6" in found.problems[0]
+
+
+def test_host_encryption_is_said_not_to_be_supported() -> None:
+    found = wanted(felix=replace(FELIX, wireguard_hosts=True))
+    assert "is not supported" in found.problems[0] and found.peers == wanted().peers
+
+
 def test_marks_are_upstreams() -> None:
     assert [mark_of(mask) for mask in (0xFFFF0000, 0xFC000000, 0x1F)] == [0x200000, 0x80000000, 0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from errno import EADDRINUSE
+from errno import EADDRINUSE, EPERM
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -214,6 +214,16 @@ def test_a_kernel_without_wireguard(wireguard_host: Host) -> None:
     assert done.public_keys == {4: b""} and "modprobe wireguard" in done.refused[0] and RULE not in wireguard_host.rules
     wireguard_host.wireguard.supported = True
     assert not wireguard_host.apply(WANTED).refused
+
+
+def test_a_host_that_forbids_it(wireguard_host: Host) -> None:
+    """Nobody is told a key; it is tried again with each pass."""
+    wireguard_host.wireguard.refuses["ensure_link"] = KernelError("cannot create interface", errno=EPERM)
+    for _ in range(2):
+        done = wireguard_host.apply(WANTED)
+        assert done.public_keys == {4: b""} and "cannot create interface" in done.refused[0]
+    wireguard_host.wireguard.refuses.clear()
+    assert wireguard_host.apply(WANTED).public_keys[4]
 
 
 def test_an_interface_of_others(wireguard_host: Host) -> None:
