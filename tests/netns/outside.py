@@ -22,7 +22,7 @@ def wireguard_outside(ns: Namespace, name: str) -> Iterator[subprocess.Popen[byt
     """A device in the namespace; it goes with its process."""
     command = ["nsenter", f"--net={ns.path}", str(PROGRAM), "-f", name]
     environ = {**os.environ, "WG_PROCESS_FOREGROUND": "1", "LOG_LEVEL": "error", "GOMAXPROCS": "1"}
-    process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(Path(f"/var/run/wireguard/{name}.sock").exists, f"the socket of {name}")
         yield process
