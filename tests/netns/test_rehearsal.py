@@ -96,6 +96,9 @@ def test_in_the_place_of_upstream(tmp_path: Path) -> None:
     environ = environ_of(tmp_path, FELIX_BPFLOGLEVEL="debug")
     with lab(tmp_path) as node:
         prepare(node)
+        for address, interface in (("10.65.0.1", "calia"), ("10.65.0.2", "calib")):  # as upstream's agent leaves them
+            node.host.do("route", "del", address)
+            node.host.do("route", "add", address, "dev", interface, "metric", "1024")
         assert node.passes("b", "a", 4711)  # which conntrack remembers
         node.put("GlobalNetworkPolicy", "closed", {**DENY_B, "selector": "all()", "types": ["Ingress", "Egress"]})
         rules, records = listed(node), node.documents("FelixConfiguration")

@@ -456,6 +456,7 @@ def test_an_installation_that_was_converted_is_accepted() -> None:
     spec: Any = {}
     for path, (given, _) in EXAMPLES.items():
         spec = merged(spec, nested(path, given))
+    spec["cni"]["ipam"]["type"] = "Calico"  # the pool among the examples has VXLAN
     found = template(convert_installation(spec, "i.yaml").values)
     assert found["DaemonSet", "calico-node"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
     [controllers] = found["Deployment", "calico-kube-controllers"]["spec"]["template"]["spec"]["containers"]

@@ -30,6 +30,10 @@ def routes(host: Namespace) -> list[tuple[str, str, str]]:
     return sorted((route["dst"], route.get("gateway", ""), route.get("dev", "")) for route in found)
 
 
+def metrics(host: Namespace, address: str) -> list[int]:
+    return [route.get("metric", 0) for route in host.routes(4) if route["dst"] == address]
+
+
 def claim(node: KubeNode, pod: str, text: str) -> None:
     body = {"metadata": {"annotations": {f"{POD_PREFIX}podIPs": text, f"{POD_PREFIX}podIP": text.partition(",")[0]}}}
     node.kube.request("PATCH", f"/api/v1/namespaces/{node.namespace}/pods/{pod}", body, content_type=MERGE)
@@ -47,7 +51,7 @@ def test_an_annotation_takes_no_route(
         added = _call(node, served, "ADD", pod, pod_ns.path)
         [own, *_] = [address.partition("/")[0] for address in addresses(added)]
         with agent(node):
-            until(lambda: any(dst == own for dst, _, _ in routes(host_ns)), "the pod has its route")
+            until(lambda: metrics(host_ns, own) == [1024], "the pod's route is the agent's")
             before = routes(host_ns)
             assert {dst for dst, _, _ in before} >= {"default", SERVICE, own}
             claim(node, "web-0", f"0.0.0.0/0,{SERVICE}/32,::/0,{own}/32")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cni_calico.errors import DatastoreForbidden, OutcomeUnknown, RecordRefused
+from cni_calico.model.documents.tiers import TIERS
 from manifests.admission import BUILTIN_TIERS, VERSIONS, mutating_policies, validating_policies
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster, running_cluster
@@ -129,7 +130,8 @@ def test_a_policy_that_moves_to_another_tier_gets_its_label(admitting: Cluster) 
 
 def test_the_static_tiers_stay(admitting: Cluster) -> None:
     for name in (*BUILTIN_TIERS, "own"):
-        body = {"apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": {"name": name}, "spec": {}}
+        spec = {"defaultAction": TIERS[name][1]} if name in TIERS else {}
+        body = {"apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": {"name": name}, "spec": spec}
         admitting.request("POST", f"{NATIVE_ROOT}/tiers", body)
     for name in BUILTIN_TIERS:
         with pytest.raises((DatastoreForbidden, RecordRefused), match=f"The built-in tier {name} cannot be deleted"):

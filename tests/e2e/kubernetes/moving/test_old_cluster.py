@@ -439,7 +439,7 @@ def state_of(site: Site, name: str, veth: str) -> dict[str, Any]:
     return {
         "links": [{key: link.get(key) for key in kept} for link in (outer, inner)],
         "addresses": (sorted(host.addresses(veth)), sorted(inside.addresses("eth0"))),
-        "host": [(r["dst"], r.get("scope")) for r in host.routes() if r.get("dev") == veth],
+        "host": sorted({(r["dst"], r.get("scope")) for r in host.routes() if r.get("dev") == veth}),
         "pod": [(r["dst"], r.get("gateway"), r.get("scope"), r.get("protocol")) for r in inside.routes()],
         "neighbours": [n for n in inside.ip("neigh", "show", "nud", "permanent") if n.get("dst") == "169.254.1.1"],
         "switches": [host.sysctl(f"ipv4/conf/{veth}/{name}") for name in SYSCTLS],

@@ -234,7 +234,7 @@ def test_recording_of_flows_is_switched_by_an_annotation(two_node_store, watch):
     until(lambda: flows() == ("Enabled", 1), "it is told, and not used")
     put("node.n1")
     put("default")
-    until(lambda: flows() == ("Disabled", 0), "it is off")
+    until(lambda: flows() == ("Auto", 0), "nobody says anything")
 
 
 def test_a_configuration_for_some_nodes_comes_and_goes_with_the_labels(two_node_store, watch):
