@@ -29,7 +29,8 @@ from cni_calico.model.names import IFNAME_MAX, valid_policed_ifname
 from cni_calico.model.resources import Network, Resource, WorkloadEndpoint
 from cni_calico.model.selector_forms import NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT
 from cni_calico.model.selectors import InvalidSelector, Selector
-from cni_calico.policy.rules import PROTOCOLS, SetSources, parse_nets, parse_rules, parsing_rules
+from cni_calico.policy.packed_nets import parse_packed_nets
+from cni_calico.policy.rules import PROTOCOLS, SetSources, parse_rules, parsing_rules
 from cni_calico.policy.sources import ACCOUNT_PREFIX, NAMESPACE_PREFIX, SetSource, policy_selecting
 from cni_calico.policy.steps import Steps, finish
 from cni_calico.policy.wanted import (
@@ -302,7 +303,7 @@ def labelled_network_set(key: ResourceKey, resource: Resource) -> Labelled:
             labels.pop(name, None)
         labels[NAMESPACE] = key.namespace
         profiles = (f"kns.{key.namespace}",)
-    addresses, nets = packed(parse_nets(resource.spec.get("nets"), "spec.nets"))
+    addresses, nets = parse_packed_nets(resource.spec.get("nets"), "spec.nets")
     return Labelled(frozenset(labels.items()), profiles, addresses, nets)
 
 

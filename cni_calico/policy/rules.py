@@ -229,15 +229,17 @@ def parse_nets(raw: Any, at: str) -> tuple[Network, ...]:
     """Networks, in order, each once; an address is one too. Bits beyond the prefix are dropped."""
     if raw is None:
         return ()
-    nets: dict[Network, None] = {}
-    for i, item in enumerate(parse_list(raw, at)):
-        try:
-            nets[ip_network(without_zone(parse_text(item, f"{at}[{i}]")), strict=False)] = None
-        except Wrong:
-            raise
-        except ValueError as e:
-            raise Wrong(f"{at}[{i}]", "a network in CIDR notation, or an address", item) from e
-    return tuple(nets)
+    return tuple(dict.fromkeys(parse_net(item, at, i) for i, item in enumerate(parse_list(raw, at))))
+
+
+def parse_net(item: Any, at: str, place: int) -> Network:
+    """One of a list, at this place of it. Raises Wrong."""
+    try:
+        return ip_network(without_zone(parse_text(item, f"{at}[{place}]")), strict=False)
+    except Wrong:
+        raise
+    except ValueError as e:
+        raise Wrong(f"{at}[{place}]", "a network in CIDR notation, or an address", item) from e
 
 
 @lru_cache(maxsize=4096)
