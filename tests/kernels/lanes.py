@@ -63,7 +63,6 @@ LANES = {
     "encrypted-ways": Lane(
         (
             "tests/netns/encryption/test_seen.py",
-            "tests/netns/encryption/test_proof.py",
             "tests/netns/encryption/test_changes.py",
             "tests/netns/encryption/test_ways.py",
             "tests/netns/encryption/test_sizes.py",

@@ -27,7 +27,7 @@ from tests.netns.encrypted import EncryptedPair, encrypted_pair
 from tests.netns.nodes import ROOT, Node
 from tests.unit.nodeagent.fabric import pool
 
-pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.takes(20)]
+pytestmark = [pytest.mark.netns, pytest.mark.takes(20)]
 PROVEN = ("IPv4 encryption", "IPv4 encryption from this host")
 
 
