@@ -109,8 +109,8 @@ def _ask(given: argparse.Namespace, _: Mapping[str, str]) -> int:
 
     principal = f"spiffe://cluster.local/ns/{given.namespace}/sa/{given.account}"
     source = AskedPeer(given.source, 0 if given.source else None, principal)
-    destination = AskedPeer(given.source and type(given.source)(0), given.port)
-    request = AskedRequest(source, destination, method=given.method, path=given.path)
+    asked = ip_address("::" if given.source is not None and given.source.version == 6 else "0.0.0.0")  # any
+    request = AskedRequest(source, AskedPeer(asked, given.port), method=given.method, path=given.path)
     code = parse_answer(ask(given.dial, CHECK, encode_check(request), _CALL_S))
     sys.stdout.write({ALLOWED: "OK", DENIED: "PERMISSION_DENIED"}.get(code, "UNAVAILABLE") + "\n")
     return int(code != ALLOWED)

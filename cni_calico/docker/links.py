@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Address, ip_address
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.documents import host_name, peer_name
-from cni_calico.errors import CalicoError, LinkConflict
+from cni_calico.errors import CalicoError, KernelError, LinkConflict
 from cni_calico.kernel import sysctl
 from cni_calico.kernel.netlink import addresses as kernel_addresses
 from cni_calico.kernel.netlink import links, routes
@@ -120,8 +120,8 @@ class _VethRemoval:
         while not self._ended.wait(_LOOK_S):
             if self._is_gone(host):
                 return
-        if self._error is not None and not self._is_gone(host):
-            raise self._error
+        if not self._is_gone(host):
+            raise self._error or KernelError(f"cannot remove interface {self._link.name}: it is still there")
 
     def _is_gone(self, host: Host) -> bool:
         return read_link(host.rtnl, self._link.ifindex, self._deadline) is None

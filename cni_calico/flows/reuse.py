@@ -7,7 +7,7 @@ at once is one connection with two first packets, until a second end tells that 
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import islice, takewhile
 
 _MOST, _MOST_REPEATS = 10_000, 8
 
@@ -36,9 +36,11 @@ class ReusedKeys:
         return record
 
     def take_overdue(self, before: int) -> list[int]:
-        """The records that have waited since an earlier time: their ends were lost."""
+        """The records that have waited since an earlier time, or that are too many: their ends were lost."""
         overdue = []
-        for key in list(takewhile(lambda key: self._waiting[key][0][1] < before, self._waiting)):
+        keys = [*takewhile(lambda key: self._waiting[key][0][1] < before, self._waiting)]
+        keys += islice(self._waiting, len(keys), max(len(keys), len(self._waiting) - _MOST))
+        for key in keys:
             overdue += [record for record, _ in self._waiting.pop(key)]
         return overdue
 

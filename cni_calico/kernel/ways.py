@@ -69,8 +69,6 @@ class KernelWays:
             try:
                 route = decode_route(rtnl.one(match_route(address), Deadline.after(_DEADLINE_S)))
                 name = socket.if_indextoname(route.oif) if route.oif else ""
-            except KernelError:
-                return None  # no route, or one that rejects packets
-            except OSError:
-                return None  # the interface has gone
+            except (KernelError, OSError):
+                return None  # no route, one that rejects packets, or an interface that has gone
         return Way(name, route.kind == RTN_LOCAL) if name else None

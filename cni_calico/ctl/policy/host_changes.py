@@ -48,9 +48,7 @@ class HostChanges:
 
 def _changed(before: Wanted, after: Wanted, judges: tuple[Judge, Judge]) -> Iterator[tuple[AskedGroup, AskedGroup]]:
     """The stages whose rules are others."""
-    for key in before.hosts.keys() | after.hosts.keys():
-        if key not in before.hosts or key not in after.hosts:
-            continue
+    for key in before.hosts.keys() & after.hosts.keys():
         for reach in STAGES:
             for direction in DIRECTIONS:
                 if _content(before, key, reach, direction) != _content(after, key, reach, direction):

@@ -297,7 +297,7 @@ class BgpKeeper:
         """What workloads connect to."""
         peering = built.configuration.workload_peering.values()
         prefixes = self._environment.interface_prefixes
-        return self._workloads.keep_addresses(config.peers, peering, read_interfaces(deadline), prefixes, deadline)
+        return self._workloads.keep_addresses(config.peers, peering, read_interfaces, prefixes, deadline)
 
     def _pod_cidrs(self, own: Node | None) -> tuple[LocalBlock, ...]:
         """With host-local IPAM they take the place of blocks."""

@@ -75,7 +75,7 @@ class LocalWorkloads:
         self,
         peers: Iterable[Peer],
         peering: Iterable[Address],
-        interfaces: Iterable[HostInterface],
+        read_interfaces: Callable[[Deadline], Iterable[HostInterface]],
         prefixes: tuple[str, ...],
         deadline: Deadline,
     ) -> list[BgpProblem]:
@@ -88,7 +88,7 @@ class LocalWorkloads:
             return []
         there = {
             (interface.name, address.ip)
-            for interface in interfaces
+            for interface in read_interfaces(deadline)
             if interface.name.startswith(prefixes)
             for address in interface.addresses
         }

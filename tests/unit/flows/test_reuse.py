@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cni_calico.flows.reuse import ReusedKeys
 
 
@@ -41,3 +43,13 @@ def test_only_so_many_keys_are_remembered() -> None:
     for i in range(10_001):
         keys.note_repeat(i.to_bytes(4, "big"), 1, 100)
     assert keys.take_repeats(bytes(4), 50) == [] and keys.take_repeats((10_000).to_bytes(4, "big"), 50) == [1]
+
+
+def test_of_too_many_that_wait_the_oldest_are_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within the time: who makes connections fast enough must not fill the memory."""
+    monkeypatch.setattr("cni_calico.flows.reuse._MOST", 2)
+    reused = ReusedKeys()
+    for number in range(5):
+        reused.wait_for_end(bytes([number]), number, 100 + number)
+    assert reused.take_overdue(101) == [0, 1, 2]
+    assert reused.take_overdue(101) == [] and reused.take_waiting(b"\3") == 3

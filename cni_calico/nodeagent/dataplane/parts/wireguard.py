@@ -108,7 +108,7 @@ class Wireguard:
         family.names.add(desired.name)
         if desired.family == 4:
             sysctl.ensure(("ipv4", "conf", desired.name, "rp_filter"), LOOSE)
-        device = self._settings_or_none(desired, family, deadline, done)
+        device = self._settings_with_port(desired, family, deadline, done)
         family.key = done.public_keys[desired.family] = device.public_key
         present = host_routes.read_host_routes(deadline, table=desired.table, families=(desired.family,))
         steps = family.stepping.plan(desired, device, present, self._now())
@@ -145,7 +145,7 @@ class Wireguard:
                 errno=EEXIST,
             )
 
-    def _settings_or_none(
+    def _settings_with_port(
         self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass
     ) -> WireguardDevice:
         """Without its port there is no device: what it sends would be answered elsewhere."""

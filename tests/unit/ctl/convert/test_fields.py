@@ -17,7 +17,7 @@ def test_each_field_has_one_row_and_what_is_used_a_function() -> None:
     assert {field.path for field in FIELDS if field.becomes == USED} == set(VALUES_OF)
 
 
-# the Installation of operator v1.45, from its API's Go types
+# the Installation of operator v1.45, as its API reference lists it
 OPERATORS = (
     "variant registry imagePath imagePrefix imagePullSecrets imagePullPolicy kubernetesProvider cni.type "
     "cni.ipam.type cni.binDir cni.confDir cni.specVersion cni.installMode calicoNetwork.linuxDataplane "
