@@ -7,7 +7,7 @@ met; a condition with ``not`` must not be met.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -16,6 +16,7 @@ from typing import Any
 from cni_calico.flows.deciders import FIRST, Decider, describe_decider
 from cni_calico.flows.given_names import GivenName, parse_given
 from cni_calico.flows.names import EndName
+from cni_calico.flows.network_sets import NetworkSetName, SetOf
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
 
@@ -165,7 +166,8 @@ class Describer:
     passed on before it decided, None if the rules in force do not say so any more. ``given``: the name of an end that
     has none here, of an address and a time (microseconds since 1970); None: nobody gives names. ``labels_of``: an
     end's, as the agent has last said; None if it has said nothing. ``computed_by``: what the rules in force say where
-    it is unknown what a number of a connection stands for.
+    it is unknown what a number of a connection stands for. ``set_of``: the network set in which an address is that has
+    no name, for somebody in a namespace; None: no network sets are known.
     """
 
     node: str
@@ -176,6 +178,7 @@ class Describer:
     labels_of: Callable[[EndName], Mapping[str, str] | None] = lambda name: None
     staged_by: StagedBy | None = None
     computed_by: Callable[[FlowRecord, int], Decider | None] = lambda record, number: None
+    set_of: SetOf | None = None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
@@ -195,11 +198,8 @@ class Describer:
             "verdict": DENIED if record.denied else ALLOWED,
             "reporter": "dst" if at_destination else "src",
             "connections": 1,
-            "source": self._end(record, record.source, record.source_end, _source_port(record)),
-            "destination": {
-                **self._end(record, record.destination, record.destination_end, _port(record)),
-                "asked": _asked(record),
-            },
+            "source": self._end(record, _source_port(record), source=True),
+            "destination": {**self._end(record, _port(record), source=False), "asked": _asked(record)},
             "protocol": PROTOCOLS.get(record.protocol, str(record.protocol)),
             **({"icmp": {"type": record.dport >> 8, "code": record.dport & 255}} if _is_icmp(record) else {}),
             "decided": decided,
@@ -227,19 +227,36 @@ class Describer:
         passed = None if decider is None else self.passed_by(record, decider)
         return found if passed is None else {**found, "passed": passed}
 
-    def _end(self, record: FlowRecord, address: bytes, number: int, port: int | None) -> dict[str, Any]:
-        name: EndName | GivenName | None = self.name_of(number)
-        if name is None and self.given is not None:
-            name = self.given(address, record.began)
-        where = {"ip": str(ip_address(address)), **({} if port is None else {"port": port})}
+    def _end(self, record: FlowRecord, port: int | None, *, source: bool) -> dict[str, Any]:
+        name = self.name(record, source=source)
+        where = {"ip": str(ip_address(_address(record, source=source))), **({} if port is None else {"port": port})}
         if name is None:
-            return {"kind": "address", **where}
+            found = self.network_set(record, source=source)
+            return {"kind": "address", **({} if found is None else {"set": found._asdict()}), **where}
         labels = self.labels(name)
         labelled = {} if labels is None else {"labels": dict(labels)}
         return {"kind": name.kind, "namespace": name.namespace, "name": name.name, **labelled, **where}
 
+    def name(self, record: FlowRecord, *, source: bool) -> EndName | GivenName | None:
+        """Of one end."""
+        name = self.name_of(record.source_end if source else record.destination_end)
+        if name is not None or self.given is None:
+            return name
+        return self.given(_address(record, source=source), record.began)
+
+    def network_set(self, record: FlowRecord, *, source: bool) -> NetworkSetName | None:
+        """In which an end is that has no name."""
+        if self.set_of is None or self.name(record, source=source) is not None:
+            return None
+        other = self.name(record, source=not source)
+        return self.set_of(_address(record, source=source), "" if other is None else other.namespace)
+
     def labels(self, name: EndName | GivenName) -> Mapping[str, str] | None:
         return name.labels if isinstance(name, GivenName) else self.labels_of(name)
+
+
+def _address(record: FlowRecord, *, source: bool) -> bytes:
+    return record.source if source else record.destination
 
 
 def _is_icmp(record: FlowRecord) -> bool:
@@ -270,78 +287,6 @@ def _shown_time(microseconds: int) -> str:
         return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return "unknown"
-
-
-# -- conditions -------------------------------------------------------------------------------------------------------
-
-
-def meets(document: Mapping[str, Any], conditions: Iterable[Condition]) -> bool:
-    return all(any(_matches(document, one.field, value) for value in one.values) != one.negated for one in conditions)
-
-
-def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
-    ends = document["source"], document["destination"]
-    match name:
-        case "verdict":
-            return str(document["verdict"]) == value
-        case "from":
-            return is_end(ends[0], value)
-        case "to":
-            return is_end(ends[1], value)
-        case "pod":
-            return any(is_end(end, value) for end in ends)
-        case "namespace":
-            return any(end.get("namespace") == value for end in ends)
-        case "ip":
-            return any(end["ip"] == value for end in ends)
-        case "port":
-            return str(ends[1].get("port")) == value
-        case "protocol":
-            return str(document["protocol"]) == value.lower()
-        case "policy":
-            return any(_is_policy(one, value) for one in document["decided"])
-        case "from-label":
-            return has_label(ends[0].get("labels"), value)
-        case "to-label":
-            return has_label(ends[1].get("labels"), value)
-        case "label":
-            return any(has_label(end.get("labels"), value) for end in ends)
-        case "service":
-            return (ends[1].get("asked") or {}).get("ip") == value
-        case "staged":
-            return would_be(document.get("staged"), value)
-        case _:
-            return any(one.get("tier") == value for one in document["decided"])
-
-
-def has_label(labels: Mapping[str, str] | None, value: str) -> bool:
-    """``value``: "key=value", or "key" with any."""
-    key, equals, wanted = value.partition("=")
-    found = (labels or {}).get(key)
-    return found is not None and (not equals or found == wanted)
-
-
-def would_be(staged: Mapping[str, Any] | None, value: str) -> bool:
-    """``value``: a verdict, CHANGED or ANY. What is unknown is never left out: it is not unchanged."""
-    if staged is None:
-        return False
-    if staged["verdict"] == UNKNOWN or value == ANY:
-        return True
-    return bool(staged["changes"]) if value == CHANGED else staged["verdict"] == value
-
-
-def is_end(end: Mapping[str, Any], value: str) -> bool:
-    """``value``: an address, "namespace/", or the beginning of a name, with or without its namespace."""
-    if end["ip"] == value:
-        return True
-    namespace, slash, name = value.rpartition("/")
-    return "name" in end and (not slash or end["namespace"] == namespace) and str(end["name"]).startswith(name)
-
-
-def _is_policy(decided: Mapping[str, Any], value: str) -> bool:
-    policy = decided.get("trigger") or decided
-    namespace, slash, name = value.rpartition("/")
-    return policy.get("name") == name and (not slash or policy.get("namespace") == namespace)
 
 
 # -- summing up -------------------------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
+from cni_calico.flows.conditions import has_label, is_named, would_be
 from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.given_names import GivenName
 from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
-from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, has_label, is_translated, would_be
+from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, is_translated
 from cni_calico.flows.records import FlowRecord
 
 AnyName = EndName | GivenName
@@ -86,11 +87,28 @@ class Selection:
     def _end(self, value: str, *, source: bool) -> Test:
         packed = _packed(value)
         named = self._named(lambda end: _is_named(end, value))
+        within = self._within(value, source=source)
         if source:
-            return lambda record: record.source == packed or named(record.source_end, record.source, record.began)
+            return lambda record: (
+                record.source == packed or named(record.source_end, record.source, record.began) or within(record)
+            )
         return lambda record: (
-            record.destination == packed or named(record.destination_end, record.destination, record.began)
+            record.destination == packed
+            or named(record.destination_end, record.destination, record.began)
+            or within(record)
         )
+
+    def _within(self, value: str, *, source: bool) -> Test:
+        """In a network set of that name."""
+        find = self._describer.network_set
+        if self._describer.set_of is None:
+            return lambda record: False
+
+        def test(record: FlowRecord) -> bool:
+            found = find(record, source=source)
+            return found is not None and is_named(found.namespace, found.name, value)
+
+        return test
 
     def _labelled(self, value: str, *, source: bool) -> Test:
         labels = self._describer.labels
@@ -147,8 +165,7 @@ def _number(value: str) -> int:
 
 
 def _is_named(end: AnyName | None, value: str) -> bool:
-    namespace, slash, name = value.rpartition("/")
-    return end is not None and (not slash or end.namespace == namespace) and end.name.startswith(name)
+    return end is not None and is_named(end.namespace, end.name, value)
 
 
 def _decides(decider: Decider | None, name: str, value: str) -> bool:

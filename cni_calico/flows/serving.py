@@ -15,8 +15,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol
 
+from cni_calico.flows.conditions import meets
 from cni_calico.flows.given_names import GivenNames
-from cni_calico.flows.query import Aggregates, FlowQuery, QueryRefused, meets, parse_query
+from cni_calico.flows.query import Aggregates, FlowQuery, QueryRefused, parse_query
 from cni_calico.regular import make_directories
 
 SOCKET = "flow-query.sock"

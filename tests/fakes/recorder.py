@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cni_calico.flows.conditions import meets
 from cni_calico.flows.given_names import GivenNames
-from cni_calico.flows.query import FlowQuery, meets
+from cni_calico.flows.query import FlowQuery
 from cni_calico.flows.serving import SOCKET, FlowServer
 
 WHEN = "2026-11-26T14:02:11.400+00:00"

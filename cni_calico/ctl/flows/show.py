@@ -207,9 +207,14 @@ def _shown_nodes(document: Mapping[str, Any]) -> str:
 
 def _shown_end(end: Mapping[str, Any], *, wide: bool) -> str:
     if "name" not in end:
-        return shown(end["ip"])
-    name = f"{end['namespace']}/{end['name']}" if end["namespace"] else str(end["name"])
+        within = end.get("set")
+        return shown(f"{end['ip']} ({_path(within)})" if within else end["ip"])
+    name = _path(end)
     return shown(f"{name} ({end['ip']})" if wide else name)
+
+
+def _path(named: Mapping[str, Any]) -> str:
+    return f"{named['namespace']}/{named['name']}" if named["namespace"] else str(named["name"])
 
 
 def _local_time(text: str) -> str:

@@ -20,6 +20,7 @@ from cni_calico.flows.export.keys import KeyMaker, PendingOf
 from cni_calico.flows.export.outbox import Outbox
 from cni_calico.flows.export.wanted import EXPORT, SOCKET, EndPath, ExportedEnd, Target, parse_export
 from cni_calico.flows.names import EndName, FollowedFile
+from cni_calico.flows.network_sets import SetOf
 from cni_calico.flows.records import FlowRecord
 from cni_calico.log import Log
 
@@ -31,7 +32,8 @@ _ENDS_S = 1.0  # less than the recorder is given to end
 class Exporter:
     """``note`` each change of a record, ``look`` often; ``wanted``: whether there is a collector. ``oldest``: the
     number of the oldest record that may still be there. ``is_here``: whether an address is one of this node's ends;
-    ``elsewhere``: what another node's end is called. ``now``: seconds since 1970; ``clock`` never steps.
+    ``elsewhere``: what another node's end is called; ``set_of``: in which network set an address is that has no name,
+    for somebody in a namespace. ``now``: seconds since 1970; ``clock`` never steps.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Exporter:
         is_here: Callable[[bytes], bool],
         elsewhere: Callable[[EndPath], ExportedEnd | None],
         pending: PendingOf,
+        set_of: SetOf,
         log: Log,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -55,8 +58,8 @@ class Exporter:
         self._ends: dict[EndPath, ExportedEnd] = {}
         self._gone: dict[EndPath, ExportedEnd] = {}
         self._target = Target("")
-        self._elsewhere = elsewhere
-        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here, pending)
+        self._elsewhere, self._set_of = elsewhere, set_of
+        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here, pending, set_of)
         self._sums = IntervalSums(self._keys.keys, self._labels)
         self._server: CollectorClient | None = None
         self._local: CollectorClient | None = None
@@ -166,9 +169,18 @@ class Exporter:
         return name.name if found is None else found.name
 
     def _labels(self, record: FlowRecord) -> tuple[EndLabels, EndLabels]:
-        ends = (self._find(self._name_of(number)) for number in (record.source_end, record.destination_end))
-        source, destination = (_NO_LABELS if end is None else end.labels for end in ends)
-        return source, destination
+        source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
+        ends = (source, record.source, destination), (destination, record.destination, source)
+        found = [self._labels_of(*end) for end in ends]
+        return found[0], found[1]
+
+    def _labels_of(self, name: EndName | None, address: bytes, other: EndName | None) -> EndLabels:
+        """``other``: who talks with it."""
+        if name is not None:
+            end = self._find(name)
+            return _NO_LABELS if end is None else end.labels
+        within = self._set_of(address, "" if other is None else other.namespace)
+        return _NO_LABELS if within is None else within.labels
 
     def status(self) -> dict[str, Any]:
         """None of it is of a local listener's."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from cni_calico.flows.deciders import END, FIRST, REFUSED, Decider
 from cni_calico.flows.names import EndName
+from cni_calico.flows.network_sets import SetOf
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.query import PROTOCOLS
 from cni_calico.flows.records import FlowRecord
@@ -28,6 +29,7 @@ _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/1
 
 class EndType(IntEnum):
     WORKLOAD = 1
+    NETWORK_SET = 3
     NETWORK = 4
 
 
@@ -147,6 +149,7 @@ class KeyMaker:
     others. ``passed_by``: the steps that passed a connection on before that decided, None if nobody knows. ``is_here``:
     whether the address of an end that has a name is one of this node's; others' sides are told by their own nodes.
     ``pending``: what would decide about a side (ingress: True) with the staged policies, and the steps before it.
+    ``set_of``: the network set in which an address is that has no name, for somebody in a namespace.
     """
 
     def __init__(
@@ -157,9 +160,10 @@ class KeyMaker:
         passed_by: Callable[[FlowRecord, Decider], Iterable[Mapping[str, Any]] | None] = lambda record, decider: None,
         is_here: Callable[[bytes], bool] = lambda address: True,
         pending: PendingOf = lambda record, ingress: None,
+        set_of: SetOf = lambda address, namespace: None,
     ) -> None:
         self._decider_of, self._name_of, self._shared, self._is_here = decider_of, name_of, shared, is_here
-        self._passed_by, self._pending = passed_by, pending
+        self._passed_by, self._pending, self._set_of = passed_by, pending, set_of
         self._made: dict[tuple[object, ...], tuple[ExportKey, ...]] = {}
 
     def forget(self) -> None:
@@ -196,7 +200,7 @@ class KeyMaker:
                 sides.append((ReportingSide.DESTINATION, into, into is denier))
         if not sides:
             return ()
-        ends = self._end(source, record.source), self._end(destination, record.destination)
+        ends = self._end(source, record.source, destination), self._end(destination, record.destination, source)
         port = 0 if record.protocol in (ICMP, ICMPV6) else record.dport
         protocol = PROTOCOLS.get(record.protocol, str(record.protocol))
         made = []
@@ -211,7 +215,11 @@ class KeyMaker:
     def _allowing(self, number: int) -> Decider | None:
         return self._decider_of(number) if number else None
 
-    def _end(self, name: EndName | None, address: bytes) -> FlowEnd:
-        if name is None:
+    def _end(self, name: EndName | None, address: bytes, other: EndName | None) -> FlowEnd:
+        """``other``: who talks with it."""
+        if name is not None:
+            return FlowEnd(EndType.WORKLOAD, name.namespace or NONE, self._shared(name))
+        within = self._set_of(address, "" if other is None else other.namespace)
+        if within is None:
             return network_of(address)
-        return FlowEnd(EndType.WORKLOAD, name.namespace or NONE, self._shared(name))
+        return FlowEnd(EndType.NETWORK_SET, within.namespace or NONE, within.name)

@@ -1,30 +1,30 @@
-"""Tells the recorder of flows what other nodes' workloads are called, while that is wanted (FlowsNames).
+"""What the recorder of flows is told about the rest of the cluster: other nodes' workloads, and network sets.
 
-Rule: nothing is followed and no file is there while it is not wanted. Changes are appended; the file is written as a
-whole at first, and when more of it is out of date than not.
+Rule: only while that is wanted (FlowsNames); what is told is what the recorder's own files say (``flows.elsewhere``,
+``flows.network_sets``).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 
-from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Datastore, Versioned
-from cni_calico.datastore.remembered import Kept, Listeners
+from cni_calico.errors import CorruptRecord
 from cni_calico.flows.elsewhere import ELSEWHERE, EndElsewhere, render_end
-from cni_calico.kernel.files import Files
+from cni_calico.flows.network_sets import MOST_NETWORKS, NETWORK_SETS, NetworkSetLine, render_set
 from cni_calico.log import Log
-from cni_calico.model.documents.codec import decode_endpoint
+from cni_calico.model.documents.codec import decode_endpoint, decode_resource
+from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.recording.exporting import end_of
+from cni_calico.nodeagent.recording.followed_lines import FollowedLines
 from cni_calico.nodeagent.recording.keeper import name_of
-from cni_calico.regular import append_whole
+from cni_calico.policy.records import labelled_network_set
+from cni_calico.policy.sets import NETWORK_SETS as KINDS
 
-_PART = "names of other nodes' workloads"
-_SLACK = 1000  # lines out of date that are no reason to write all again
+_ENDS, _SETS = "names of other nodes' workloads", "names of network sets"
+Teller = Callable[[str, str], object]
 
 
 def end_elsewhere(endpoint: WorkloadEndpoint) -> EndElsewhere:
@@ -33,91 +33,49 @@ def end_elsewhere(endpoint: WorkloadEndpoint) -> EndElsewhere:
     return EndElsewhere(name_of(endpoint), exported.name, exported.labels, addresses)
 
 
-class ElsewhereTeller:
-    """``use`` in one thread. ``tell`` is called with a part and what is wrong with it, "" for nothing."""
-
-    def __init__(
-        self,
-        store: Datastore,
-        node: str,
-        run_dir: str,
-        log: Log,
-        tell: Callable[[str, str], object] = lambda part, why: None,
-    ) -> None:
-        self._store, self._node, self._log, self._tell = store, node, log, tell
-        self._path = f"{run_dir}/{ELSEWHERE}"
-        self._cache: Cache[EndElsewhere | None] | None = None
-        self._lines: ChangedLines | None = None
-        self._trouble = ""
-        with suppress(OSError):
-            os.unlink(self._path)  # of an agent before this one
-
-    def use(self, *, wanted: bool) -> None:
-        if wanted and self._cache is None:
-            lines = self._lines = ChangedLines(self._path, self._note)
-            listeners = Listeners(lines.write, hand_over=lines.put, gone=lines.drop)
-            kept = Kept(ResourceList("WorkloadEndpoint"), self._decode, keep_documents=False)
-            self._cache = Cache(self._store, kept, listeners, cached=True)
-        elif not wanted and self._cache is not None:
-            self._cache.stop()
-            self._cache = self._lines = None
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
-            self._note("")
-
-    def _decode(self, item: Versioned) -> EndElsewhere | None:
-        """None for this node's own, which the recorder knows otherwise. Raises CorruptRecord."""
-        assert isinstance(item.key, ResourceKey)
-        endpoint = decode_endpoint(item.key, item.value)
-        return None if endpoint.node == self._node else end_elsewhere(endpoint)
-
-    def _note(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            if trouble:
-                self._log.warning(trouble)
-            self._trouble = trouble
-            self._tell(_PART, trouble)
+def network_set_line(key: ResourceKey, item: Versioned) -> NetworkSetLine | None:
+    """None for one that is too large to be known by name. Raises CorruptRecord."""
+    try:
+        found = labelled_network_set(key, decode_resource(key, item.value))
+    except Wrong as e:
+        raise CorruptRecord(str(e)) from e
+    networks = [(address, 8 * len(address)) for address in found.addresses]
+    networks += found.nets
+    return None if len(networks) > MOST_NETWORKS else NetworkSetLine(dict(found.labels), tuple(networks))
 
 
-class ChangedLines:
-    """A file of which the last line about a key counts; for one thread, the cache's."""
+def ends_elsewhere(
+    store: Datastore, node: str, run_dir: str, log: Log, tell: Teller = lambda *_: None
+) -> FollowedLines:
+    """Not ``node``'s own, which the recorder knows otherwise."""
 
-    def __init__(self, path: str, note: Callable[[str], object]) -> None:
-        self._path, self._note = path, note
-        self._known: dict[Key, bytes] = {}
-        self._changed: dict[Key, bytes] = {}
-        self._count = -1  # lines in the file; negative: it is not ours yet
+    def line_of(item: Versioned) -> bytes | None:
+        key = _resource(item.key)
+        endpoint = decode_endpoint(key, item.value)
+        return None if endpoint.node == node else render_end(_text(key), end_elsewhere(endpoint))
 
-    def put(self, key: Key, end: EndElsewhere | None) -> None:
-        if end is None:
-            return
-        line = render_end(_text(key), end)
-        if self._known.get(key) != line:
-            self._known[key] = self._changed[key] = line
-
-    def drop(self, key: Key) -> None:
-        if self._known.pop(key, None) is not None:
-            self._changed[key] = render_end(_text(key), None)
-
-    def write(self, _: frozenset[Key]) -> None:
-        if not self._changed:
-            return
-        whole = not 0 <= self._count + len(self._changed) <= 2 * len(self._known) + _SLACK or self._count < 0
-        lines = self._known if whole else self._changed
-        try:
-            data = b"".join(lines.values())
-            if whole:
-                Files().write_atomic(self._path, data, 0o600, durable=False)
-            else:
-                append_whole(self._path, data)
-            self._count = len(lines) if whole else self._count + len(lines)
-            self._changed = {}
-            self._note("")
-        except OSError as e:
-            self._count = -1
-            self._note(f"flows have no names of other nodes' workloads: cannot write {self._path}: {e.strerror}")
+    lines = line_of, lambda key: render_end(_text(_resource(key)), None)
+    listings = (ResourceList("WorkloadEndpoint"),)
+    return FollowedLines(store, listings, lines, f"{run_dir}/{ELSEWHERE}", _ENDS, log, tell)
 
 
-def _text(key: Key) -> str:
+def network_sets(store: Datastore, run_dir: str, log: Log, tell: Teller = lambda *_: None) -> FollowedLines:
+    def line_of(item: Versioned) -> bytes | None:
+        key = _resource(item.key)
+        found = network_set_line(key, item)
+        return None if found is None else render_set((key.namespace, key.name), found)
+
+    def gone(key: Key) -> bytes:
+        return render_set((_resource(key).namespace, _resource(key).name), None)
+
+    listings = tuple(map(ResourceList, KINDS))
+    return FollowedLines(store, listings, (line_of, gone), f"{run_dir}/{NETWORK_SETS}", _SETS, log, tell)
+
+
+def _resource(key: Key) -> ResourceKey:
     assert isinstance(key, ResourceKey)
+    return key
+
+
+def _text(key: ResourceKey) -> str:
     return f"{key.namespace}/{key.name}"

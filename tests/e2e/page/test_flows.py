@@ -14,7 +14,7 @@ from cni_calico.ctl.flows.page.serve import FlowPage
 from cni_calico.ctl.flows.places import HostFlows
 from cni_calico.ctl.flows.show import parse_query_arguments
 from cni_calico.ctl.main import run
-from cni_calico.flows.query import meets
+from cni_calico.flows.conditions import meets
 from tests.e2e.page import pictures
 from tests.e2e.page.browser import Browser, running_browser
 from tests.fakes.recorder import ScriptedRecorder, address, end_of_tier, flow, nothing_stored, pod, rule

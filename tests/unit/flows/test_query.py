@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cni_calico.flows.conditions import meets
 from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.names import EndName
 from cni_calico.flows.query import (
@@ -18,7 +19,6 @@ from cni_calico.flows.query import (
     Describer,
     FlowQuery,
     QueryRefused,
-    meets,
     parse_query,
     render_query,
 )

@@ -8,10 +8,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cni_calico.flows.conditions import meets
 from cni_calico.flows.deciders import END, REFUSED, Decider
 from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.names import EndName
-from cni_calico.flows.query import FIELDS, Condition, Describer, meets
+from cni_calico.flows.network_sets import NetworkSetName
+from cni_calico.flows.query import FIELDS, Condition, Describer
 from cni_calico.flows.records import DENIED, SIX, FlowRecord
 from cni_calico.flows.selection import Selection
 
@@ -32,8 +34,18 @@ WEB_9 = GivenName("10.0.0.1", "pod", "shop", "web-9", 0.0, {})
 GIVEN = GivenNames([WEB_9, GivenName("fd00::", "pod", "other", "db", 5.0, {"app": "db"})])
 LABELS = {NAMES[1]: {"app": "web", "a": ""}, NAMES[2]: {"app": "db"}}
 DESCRIBER = Describer("n", DECIDERS.get, NAMES.get, labels_of=LABELS.get)
-DESCRIBERS = DESCRIBER, replace(DESCRIBER, given=GIVEN.get)
+DESCRIBERS = (
+    DESCRIBER,
+    replace(DESCRIBER, given=GIVEN.get),
+    replace(DESCRIBER, given=GIVEN.get, set_of=lambda address, namespace: SETS.get((address, namespace))),
+)
 V4, V6 = (bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))), (b"\xfd" + bytes(15), bytes(15) + b"\1")
+SETS = {
+    (V4[0], ""): NetworkSetName("", "web-all", {}),
+    (V4[0], "shop"): NetworkSetName("shop", "web", {}),
+    (V4[1], "shop"): NetworkSetName("other", "10.0.0.1", {"app": "web"}),
+    (V6[1], ""): NetworkSetName("", "", {}),
+}
 VALUES = {
     "verdict": ("allowed", "denied", "other"),
     "namespace": ("shop", "other", "", "x"),

@@ -19,8 +19,9 @@ from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.exec.command import ContainerCommand
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig
+from cni_calico.flows.conditions import has_label, is_end
 from cni_calico.flows.given_names import MOST_GIVEN, GivenName
-from cni_calico.flows.query import Condition, has_label, is_end
+from cni_calico.flows.query import Condition
 from cni_calico.model.timestamps import parse_rfc3339
 
 _AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"

@@ -21,7 +21,8 @@ from cni_calico.ctl.flows.nodes.joined import APART_S, ToldFlow, join, join_sums
 from cni_calico.ctl.flows.nodes.new import NewClusterFlows
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.deadline import Deadline
-from cni_calico.flows.query import DENIED, Condition, FlowQuery, meets
+from cni_calico.flows.conditions import meets
+from cni_calico.flows.query import DENIED, Condition, FlowQuery
 from cni_calico.model.access import KubernetesAccess
 
 AT_ONCE, MOST = 16, 100_000

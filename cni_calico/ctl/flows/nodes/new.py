@@ -18,8 +18,9 @@ from cni_calico.ctl.flows.nodes.agents import NoAgents, NodeAgent
 from cni_calico.ctl.flows.nodes.answer import parse_missed
 from cni_calico.ctl.flows.nodes.joined import ToldFlow, parse_told
 from cni_calico.ctl.flows.nodes.stream import JoinedStream
+from cni_calico.flows.conditions import meets
 from cni_calico.flows.following import PULSE_S
-from cni_calico.flows.query import Condition, meets
+from cni_calico.flows.query import Condition
 
 _WAITING, _LOOK_S = 1000, 0.1
 

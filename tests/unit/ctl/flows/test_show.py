@@ -104,6 +104,8 @@ def test_a_line() -> None:
     assert allowed[5] == "7 x egress: shop/a rule 0, ingress: end of tier default (policies: shop/b)"
     ping = {**DOCUMENT, "protocol": "icmp", "icmp": {"type": 8, "code": 0}, "destination": {"ip": "192.0.2.7"}}
     assert row_of(ping)[3] == "icmp/type 8"
+    partners = {"namespace": "shop", "name": "partners", "labels": {}}
+    assert row_of({**DOCUMENT, "destination": {"ip": "192.0.2.7", "set": partners}})[2] == "192.0.2.7 (shop/partners)"
 
 
 def test_a_hostile_name_is_escaped() -> None:

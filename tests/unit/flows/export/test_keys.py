@@ -24,6 +24,7 @@ from cni_calico.flows.export.keys import (
     network_of,
 )
 from cni_calico.flows.names import EndName
+from cni_calico.flows.network_sets import NetworkSetName
 from cni_calico.flows.records import DENIED, FlowRecord
 
 WEB, DB, ELSEWHERE = bytes((10, 65, 0, 9)), bytes((10, 65, 0, 7)), bytes((192, 0, 2, 7))
@@ -108,6 +109,21 @@ def test_other_ends_are_private_or_public() -> None:
     assert destination.source == FlowEnd(EndType.NETWORK, "-", "pvt")
     [unnamed] = keys(egress=0, source_end=0, destination_end=3)
     assert unnamed.destination == FlowEnd(EndType.WORKLOAD, "-", "c1")
+
+
+def test_an_address_in_a_network_set_has_its_name() -> None:
+    """As the other end's namespace sees it; a workload is never a set."""
+
+    def set_of(address: bytes, namespace: str) -> NetworkSetName | None:
+        return NetworkSetName(namespace, "partners", {}) if address == ELSEWHERE else None
+
+    maker = KeyMaker(DECIDERS.get, NAMES.get, lambda name: name.name, set_of=set_of)
+    [source] = maker.keys(record(ingress=0, destination=ELSEWHERE, destination_end=0))
+    assert source.destination == FlowEnd(EndType.NETWORK_SET, "shop", "partners")
+    [destination] = maker.keys(record(egress=0, source=ELSEWHERE, source_end=0, destination_end=3))
+    assert destination.source == FlowEnd(EndType.NETWORK_SET, "-", "partners")
+    [workload] = maker.keys(record(ingress=0, destination=ELSEWHERE, destination_end=3))
+    assert workload.destination.type == EndType.WORKLOAD
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from cni_calico.datastore.interface import Write
-from cni_calico.flows.elsewhere import ELSEWHERE, EndsElsewhere
+from cni_calico.flows.elsewhere import ELSEWHERE, EndsElsewhere, render_end
 from cni_calico.flows.export.wanted import ExportedEnd
 from cni_calico.flows.names import EndName
+from cni_calico.flows.network_sets import NETWORK_SETS, NetworkSets
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.resources import Metadata, WorkloadEndpoint
+from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.recording import names_all
-from cni_calico.nodeagent.recording.elsewhere import ChangedLines, ElsewhereTeller, end_elsewhere
+from cni_calico.nodeagent.recording.elsewhere import end_elsewhere, ends_elsewhere, network_sets
+from cni_calico.nodeagent.recording.followed_lines import ChangedLines
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 
@@ -40,7 +42,7 @@ def put(store: MemoryStore, record: WorkloadEndpoint) -> None:
 def test_they_come_and_go(tmp_path: Path) -> None:
     store, ends, path = MemoryStore(), EndsElsewhere(str(tmp_path)), tmp_path / ELSEWHERE
     path.write_text("left behind")
-    teller = ElsewhereTeller(store, "n1", str(tmp_path), SILENT)
+    teller = ends_elsewhere(store, "n1", str(tmp_path), SILENT)
     assert not path.exists()
 
     def named(address: str) -> EndName | None:
@@ -68,12 +70,55 @@ def test_they_come_and_go(tmp_path: Path) -> None:
     assert not path.exists() and named("10.0.1.9") is None
 
 
+def lines_of(path: str, notes: list[str]) -> ChangedLines:
+    return ChangedLines(path, "names", lambda key: render_end(str(key), None), notes.append)
+
+
+def line(record: WorkloadEndpoint) -> bytes:
+    return render_end("shop/n2-k8s-c-eth0", end_elsewhere(record))
+
+
+def test_network_sets_come_and_go(tmp_path: Path) -> None:
+    store, sets = MemoryStore(), NetworkSets(str(tmp_path))
+
+    def put_set(namespace: str, name: str, nets: object) -> None:
+        key = ResourceKey("NetworkSet" if namespace else "GlobalNetworkSet", name, namespace)
+        store.elsewhere(Write.put(key, encode(Resource(key.kind, Metadata(name, namespace), {"nets": nets}))))
+
+    def named(address: str) -> str | None:
+        sets.look()
+        found = sets.find(ip_address(address).packed, "shop")
+        return None if found is None else f"{found.namespace}/{found.name}"
+
+    put_set("", "world", ["0.0.0.0/0", "::/0"])
+    put_set("shop", "partners", ["192.0.2.0/24", "2001:db8::7"])
+    put_set("shop", "broken", ["192.0.2.0/99"])
+    put_set("shop", "large", [f"10.{high}.{low}.0/24" for high in range(40) for low in range(256)])
+    teller = network_sets(store, str(tmp_path), SILENT)
+    teller.use(wanted=True)
+    until(lambda: named("192.0.2.7") == "shop/partners", "the namespace's set has its name")
+    until(lambda: named("203.0.113.1") == "/world", "the global set has")
+    assert named("10.3.3.3") == "/world", "what is too large has none"
+    assert named("2001:db8::7") == "shop/partners"
+    put_set("shop", "partners", ["203.0.113.0/24"])
+    until(lambda: named("203.0.113.1") == "shop/partners", "the change is known")
+    assert named("192.0.2.7") == "/world"
+    put_set("shop", "partners", "nonsense")
+    put_set("", "later", ["192.0.2.0/24"])
+    until(lambda: named("192.0.2.7") == "/later", "the next one is known")
+    assert named("203.0.113.1") == "shop/partners", "what cannot be read keeps what it was"
+    store.elsewhere(Write("remove", ResourceKey("NetworkSet", "partners", "shop")))
+    until(lambda: named("203.0.113.1") == "/world", "who is gone has no name")
+    teller.use(wanted=False)
+    assert named("203.0.113.1") is None and not (tmp_path / NETWORK_SETS).exists()
+
+
 def test_the_file_is_made_anew_when_most_of_it_is_out_of_date(tmp_path: Path) -> None:
     path, notes = tmp_path / ELSEWHERE, list[str]()
-    lines = ChangedLines(str(path), notes.append)
+    lines = lines_of(str(path), notes)
     record = endpoint("n2", "c", "10.0.2.1")
     for number in range(3000):
-        lines.put(key_of(record), end_elsewhere(replace(record, ip_networks=(ip_network(number),))))
+        lines.put(key_of(record), line(replace(record, ip_networks=(ip_network(number),))))
         lines.write(frozenset())
     assert path.read_bytes().count(b"\n") <= 1003 and not any(notes)
     ends = EndsElsewhere(str(tmp_path))
@@ -84,12 +129,12 @@ def test_the_file_is_made_anew_when_most_of_it_is_out_of_date(tmp_path: Path) ->
 def test_what_could_not_be_written_comes_later(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     notes = list[str]()
-    lines = ChangedLines(f"{directory}/{ELSEWHERE}", notes.append)
+    lines = lines_of(f"{directory}/{ELSEWHERE}", notes)
     directory.write_text("no directory")
     record = endpoint("n2", "c", "10.0.2.1")
-    lines.put(key_of(record), end_elsewhere(record))
+    lines.put(key_of(record), line(record))
     lines.write(frozenset())
-    assert notes and "no names of other nodes' workloads: cannot write" in notes[-1]
+    assert notes and "flows have no names: cannot write" in notes[-1]
     directory.unlink()
     directory.mkdir()
     lines.write(frozenset())

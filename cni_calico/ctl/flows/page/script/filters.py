@@ -45,8 +45,9 @@ function parseFilter(text) {
 function isEnd(end, value) {
   if (end.ip === value) return true;
   const slash = value.lastIndexOf("/");
-  return "name" in end && (slash < 0 || end.namespace === value.slice(0, slash))
-    && end.name.startsWith(value.slice(slash + 1));
+  const named = "name" in end ? end : end.set;
+  return named !== undefined && (slash < 0 || named.namespace === value.slice(0, slash))
+    && named.name.startsWith(value.slice(slash + 1));
 }
 
 function isPolicy(one, value) {

@@ -16,7 +16,8 @@ function make(name, attributes, ...parts) {
   return made;
 }
 
-const nameOf = end => "name" in end ? (end.namespace ? end.namespace + "/" : "") + end.name : end.ip;
+const nameOf = end => "name" in end ? (end.namespace ? end.namespace + "/" : "") + end.name :
+  end.ip + (end.set ? ` (${pathOf(end.set)})` : "");
 const bracketed = ip => ip.includes(":") ? `[${ip}]` : ip;
 const placeOf = end => end.port === undefined ? end.ip : `${bracketed(end.ip)}:${end.port}`;
 const pathOf = one => (one.namespace ? one.namespace + "/" : "") + one.name;
