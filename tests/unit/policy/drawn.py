@@ -4,6 +4,7 @@ for a hundred thousand.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -25,8 +26,11 @@ STAGES: tuple[tuple[PolicyReach, Direction], ...] = (
 DIRECTIONS: tuple[Direction, ...] = ("ingress", "egress")
 
 
+@cache
 def draw_documents(count: int) -> dict[tuple[str, str, str], list[Any]]:
-    """So many documents for each key, always the same."""
+    """So many documents for each key, always the same. Call it in a test: what a module does when it is imported, every
+    worker does.
+    """
     found: dict[tuple[str, str, str], list[Any]] = {}
     for number, key in enumerate(KEYS):
         limits = settings(

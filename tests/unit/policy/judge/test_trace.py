@@ -77,7 +77,7 @@ class Judging:
 
     def __init__(self, first: int) -> None:
         self.random = Random(first)
-        self.drawn = DRAWN
+        self.drawn = draw_documents(15)
         self.graph = Graph(lambda record: record.node == NODE, lambda host: host.node == NODE)
         self.told = Wanted()
         self.judge = Judge(self.told, cells=200)
@@ -128,9 +128,6 @@ class Judging:
         assert found == JudgedPacket(plain, tuple(passed_tiers(self.told, tiers, direction, packet))), packet
         what = "none" if expected is None else expected.verdict
         self.verdicts[direction, what] = self.verdicts.get((direction, what), 0) + 1
-
-
-DRAWN = draw_documents(15)
 
 
 def test_any_records_and_packets() -> None:
