@@ -471,6 +471,7 @@ LAZY = {
     "nodeagent.dataplane.desired": HEAVY,
     "nodeagent.dataplane.parts.encryption": HEAVY,
     "nodeagent.dataplane.parts.guard": HEAVY,
+    "nodeagent.driver.loop": BACKEND,
     "nodeagent.keepers.host_status": BACKEND,
     "nodeagent.keepers.owed": HEAVY,
     "nodeagent.parts": HEAVY,

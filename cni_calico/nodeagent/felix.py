@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.stopping import Stopping
@@ -19,10 +20,15 @@ from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.open import Opened
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
 from cni_calico.nodeagent.policing.engine import PolicyEngine
+from cni_calico.nodeagent.policing.feed.incoming import Incoming
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
+from cni_calico.nodeagent.policing.loop import AskedOfEngine
 from cni_calico.nodeagent.status.file import read_status
 from cni_calico.nodeagent.status.numbers import Numbers
 from cni_calico.nodeagent.view.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from cni_calico.nodeagent.driver.loop import DriverLoop
 
 OTHERS_S = 1.0
 _LOOK_S = 0.01
@@ -49,7 +55,8 @@ class Felix:
         self._newest: tuple[Snapshot, FelixSettings] | None = None
         self._handing = threading.Lock()
         early = parse_felix(opened.environ).settings
-        self.policy = PolicyEngine(self.context, self.node, self._heard, early)
+        self._driver: DriverLoop | None = None
+        self.policy = PolicyEngine(self.context, self.node, self._heard, early, self._drive)
         self.plane = DataplaneLoop(
             self.context,
             self.node,
@@ -114,10 +121,23 @@ class Felix:
             tunnels = select_tunnels(snapshot, felix, backend, self.plane.tunnels, ports)
             self.policy.use(felix, tunnels, frozenset(pool.cidr for pool in snapshot.pools))
 
+    def _drive(self, asked: AskedOfEngine, incoming: Incoming, engine: PolicyEngine) -> DriverLoop:
+        """Another data plane's driver; called in the engine's thread."""
+        from cni_calico.nodeagent.driver.loop import DriverLoop  # with protobuf
+
+        driver = DriverLoop(self.context, self.node, self.environ, asked, incoming, engine)
+        with self._handing:
+            self._driver = driver
+            if self._newest is not None:
+                driver.use(self._newest[0])
+        return driver
+
     def _use(self, snapshot: Snapshot, felix: FelixSettings) -> None:
         self._use_tunnels(snapshot, felix)
         with self._handing:
             self._newest = snapshot, felix
+            if self._driver is not None:
+                self._driver.use(snapshot)
             if self._use_others is not None:
                 self._use_others(snapshot, felix)
 

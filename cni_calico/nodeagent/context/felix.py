@@ -31,6 +31,7 @@ from cni_calico.daemon.settings_table import (
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
+from cni_calico.nodeagent.context.driver import DRIVER, INTERNAL_DRIVER
 from cni_calico.nodeagent.context.encryption import EncryptionSettings, describe_own_ports
 from cni_calico.nodeagent.context.features import FEATURES, Features, select_features
 from cni_calico.nodeagent.context.host_protection import (
@@ -184,6 +185,8 @@ class FelixSettings(EncryptionSettings):
     flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
     flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)
     policy_sync_prefix: str = setting("PolicySyncPathPrefix", *SYNC_PREFIX)
+    internal_driver: bool = setting("UseInternalDataplaneDriver", *INTERNAL_DRIVER)
+    dataplane_driver: str = setting("DataplaneDriver", *DRIVER)
     policy_rule_budget: int = setting("PolicyRuleBudget", *RULE_BUDGET)
     policy_memory_mib: int = setting("PolicyMemoryLimitMiB", *MEMORY_LIMIT)
     takeover_without_policies: bool = setting(

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cni_calico.daemon.settings_table import parse_flag
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import parse_api_group, without_prefixes
-from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
 
 FELIX_CFG = "/etc/calico/felix.cfg"
 # Felix's parameter (lower case) -> the variable with the same meaning; only a bare "calico-node -felix" gets the former
@@ -30,11 +28,6 @@ ACCESS = {
 _REFUSED = {
     "openstackregion": "OpenStack regions are not supported; remove it (docs/compatibility.md)",
 }
-_EXTERNAL = "useinternaldataplanedriver"
-_WAY_OUT = (
-    "{} is false: another data plane (Calico/VPP) would work beside "
-    "this agent's; remove that field and dataplaneDriver, or keep upstream's calico-node on this host"
-)
 
 
 def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[str, str]:
@@ -55,7 +48,7 @@ def expand_environment(environ: Mapping[str, str], felix_cfg: str = "") -> dict[
 
 
 def require_supported(environ: Mapping[str, str]) -> None:
-    """Raises InvalidConfig for settings that would make two agents run, or that we would silently treat differently."""
+    """Raises InvalidConfig for settings that we would silently treat differently."""
     parse_api_group(environ.get("CALICO_API_GROUP", ""), "CALICO_API_GROUP")
     for name, text in environ.items():
         parameter = name[6:].lower() if name.upper().startswith("FELIX_") else ""
@@ -63,34 +56,6 @@ def require_supported(environ: Mapping[str, str]) -> None:
             continue
         if parameter in _REFUSED:
             raise InvalidConfig(f"cannot use {name}={text!r}: {_REFUSED[parameter]}")
-        if parameter == _EXTERNAL and not _is_on(text):
-            raise InvalidConfig(
-                f"cannot use {name}={text!r}: external data planes (Calico/VPP) are not supported",
-                details="remove it and FELIX_DATAPLANEDRIVER, or keep upstream's calico-node on this host",
-            )
-
-
-def unmet_driver(
-    environ: Mapping[str, str],
-    node_spec: FelixFields | None,
-    default_spec: FelixFields | None,
-    scoped: Scoped = NOT_SCOPED,
-) -> str:
-    """Why a FelixConfiguration keeps this agent from running the data plane; "" if none does."""
-    if any(name.upper() == f"FELIX_{_EXTERNAL.upper()}" and text.strip() for name, text in environ.items()):
-        return ""  # it wins over every resource, and start-up has refused any value but true
-    for label, texts in sources_of({}, node_spec, default_spec, scoped):
-        name, text = texts.get(_EXTERNAL, ("", ""))
-        if text:
-            return "" if _is_on(text) else _WAY_OUT.format(label.format(name))
-    return ""
-
-
-def _is_on(text: str) -> bool:
-    try:
-        return parse_flag(text.strip())
-    except ValueError:
-        return True
 
 
 def _entries(felix_cfg: str) -> Iterator[tuple[str, str]]:

@@ -74,14 +74,8 @@ TABLE = (
     Unused(ACCEPTED, "LogSeveritySys", "nothing goes to syslog: the log is standard error, and a file"),
     Unused(
         ACCEPTED,
-        "DataplaneDriver DataplaneWatchdogTimeout",
-        "for an external data plane, which UseInternalDataplaneDriver would choose",
-    ),
-    Unused(
-        REFUSED,
-        "UseInternalDataplaneDriver",
-        "`false` by the variable ends the start, by a FelixConfiguration the node is not ready: no other data plane "
-        "(Calico/VPP) can be used",
+        "DataplaneWatchdogTimeout",
+        "a data plane that hangs is found by the agent's own limits: one that does not read its messages ends liveness",
     ),
     Unused(
         REFUSED,

@@ -30,7 +30,6 @@ from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.configurations import Scoped
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
-from cni_calico.nodeagent.context.legacy import unmet_driver
 from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import (
     Desired,
@@ -219,6 +218,9 @@ class DataplaneLoop:
         backend = self._context.settings.backend
         snapshot = self.in_use = sources.snapshot()
         felix = self._parameters(snapshot)
+        if not felix.internal_driver:
+            self._leave_alone(snapshot, felix, begun)
+            return
         try:
             interfaces = read_interfaces(deadline)
             up = {interface.name for interface in interfaces if interface.up}
@@ -244,13 +246,20 @@ class DataplaneLoop:
         ended = time.monotonic()
         failed, pending = bool(done.failed), bool(done.pending)
         self._schedule.ended(ended, full=full, resync_s=felix.resync_s, failed=failed, pending=pending)
-        driver = unmet_driver(self._environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
-        done.unmet = (*unmet, *done.refused, *filter(None, [driver]))
+        done.unmet = (*unmet, *done.refused)
         self._report(done, snapshot)
         self.numbers.resynced(ended - begun, full=full, changed=len(done.changed), failed=len(done.failed))
         self._on_snapshot(snapshot, felix)
         if full:
             self._shrink()
+
+    def _leave_alone(self, snapshot: Snapshot, felix: FelixSettings, begun: float) -> None:
+        """Another data plane has the node: nothing of its kernel is read or changed."""
+        self._desired, self.tunnels, self.ports = Desired(), frozenset(), {}
+        self._schedule.ended(time.monotonic(), full=True, resync_s=felix.resync_s, failed=False, pending=False)
+        self._report(Pass(), snapshot)
+        self.numbers.resynced(time.monotonic() - begun, full=True, changed=0, failed=0)
+        self._on_snapshot(snapshot, felix)
 
     def _read_ports(self, desired: Desired, there: Collection[str], deadline: Deadline) -> Mapping[str, int]:
         """The ports that VXLAN devices have; read only if one that is ``there`` is not known to have the wanted one."""

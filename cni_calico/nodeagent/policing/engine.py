@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from cni_calico.errors import CalicoError, RulesRefused
 from cni_calico.kernel.memory import collect_as_usual, expect_growth
@@ -21,7 +22,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.boot import BootTable
 from cni_calico.nodeagent.policing.enforce.early import EarlyGuard, FoundEarly
 from cni_calico.nodeagent.policing.enforce.filters import NoPacketFilter, OpenFilter, look, opened
-from cni_calico.nodeagent.policing.feed.incoming import RecordReading, begin_reading
+from cni_calico.nodeagent.policing.feed.incoming import Incoming, RecordReading, begin_reading
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop, filtering_of
 from cni_calico.nodeagent.policing.report.decision import DecisionFile
 from cni_calico.nodeagent.policing.report.in_force import RulesInForce
@@ -31,6 +32,20 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.lifelines import Lifeline
 
 KERNEL_AGAIN_S = 30.0
+
+
+class DrivenPlane(Protocol):
+    """Another data plane's driver, which is told what is to be in force."""
+
+    def step(self, asked: AskedOfEngine, stopping: threading.Event) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Woken(Protocol):
+    def wake(self) -> None: ...
 
 
 class PolicyEngine:
@@ -46,15 +61,18 @@ class PolicyEngine:
         node: str,
         on_change: Callable[[], None] = lambda: None,
         early: FelixSettings | None = None,
+        drive: Callable[[AskedOfEngine, Incoming, PolicyEngine], DrivenPlane] | None = None,
     ) -> None:
-        """``early``: the parameters of the environment, which guard tunnels until the others are known."""
+        """``early``: the parameters of the environment, which guard tunnels until the others are known. ``drive``
+        starts the driver that they may ask for.
+        """
         self.standing = Standing()
         self.figures = PolicyFigures()
         self._context = context
         self._outcome = _Outcome(context)
         self._node = node
         self._on_change = on_change
-        self._early = early
+        self._early, self._drive_by = early, drive
         limit_mib = early.policy_memory_mib if early is not None else 0
         self._reading = RecordReading(lambda: begin_reading(context, node, self.wake, limit_mib))
         self._asked: AskedOfEngine | None = None
@@ -62,7 +80,7 @@ class PolicyEngine:
         self._guard = threading.Lock()  # two threads hand in
         self._moved: float | None = None
         self._configured = threading.Event()
-        self._monitor: FilterMonitor | None = None
+        self._monitor: Woken | None = None
 
     def use(self, felix: FelixSettings, tunnels: Tunnels, pools: frozenset[Network] = frozenset()) -> None:
         """Use these parameters and tunnels, and the networks of all IP pools, from any thread; nothing is done before
@@ -121,8 +139,8 @@ class PolicyEngine:
 
     def _wait_for_parameters(self, stopping: threading.Event) -> FoundEarly:
         found = FoundEarly()
-        if self._early is not None:
-            early = EarlyGuard(self._early, self._context.log, self._tell)
+        if self._early is not None and self._early.internal_driver:
+            early = EarlyGuard(self._early, self._context.log, self.tell)
             early.wait(self._configured, stopping)
             found = early.found
         while not stopping.is_set() and not self._configured.wait(0.1):
@@ -132,10 +150,14 @@ class PolicyEngine:
     def _enforce(self, found: FoundEarly, stopping: threading.Event) -> None:
         while not stopping.is_set():
             self._moved = time.monotonic()
+            if self._asked is not None and not self._asked.felix.internal_driver and self._drive_by is not None:
+                self._drive(self._drive_by, self._asked, stopping)
+                found = FoundEarly()
+                continue
             try:
                 self._open(found, stopping)
             except CalicoError as e:
-                self._tell(
+                self.tell(
                     Standing(
                         decided=True,
                         failing=f"this kernel's packet filter cannot be used: {e}",
@@ -163,6 +185,30 @@ class PolicyEngine:
             finally:
                 self._monitor = None
 
+    def _drive(
+        self,
+        drive: Callable[[AskedOfEngine, Incoming, PolicyEngine], DrivenPlane],
+        asked: AskedOfEngine,
+        stopping: threading.Event,
+    ) -> None:
+        """Returns when the parameters ask for something else. Raises CalicoError, which ends the agent: a data plane
+        that is gone has forgotten what it was told.
+        """
+        plane = self._monitor = drive(asked, self._reading.incoming(), self)
+        self._reading.hand_over()
+        try:
+            while not stopping.is_set():
+                self._moved = time.monotonic()
+                newest = self._asked or asked
+                if newest.filtering != asked.filtering:
+                    return
+                plane.step(newest, stopping)
+                if self._reading.counts_anew():
+                    self._on_change()
+        finally:
+            self._monitor = None
+            plane.stop()
+
     def _work(
         self,
         asked: AskedOfEngine,
@@ -171,7 +217,7 @@ class PolicyEngine:
         stopping: threading.Event,
     ) -> None:
         """``keeps``: whether an earlier run's rules stay until everything has been read."""
-        told = self._tell, self.figures, keeps, self._outcome.rules
+        told = self.tell, self.figures, keeps, self._outcome.rules
         loop = PolicyLoop(self._context, self._node, asked, kernel, self._reading.incoming(), *told)
         self._reading.hand_over()
         try:
@@ -187,7 +233,8 @@ class PolicyEngine:
         finally:
             loop.stop()
 
-    def _tell(self, standing: Standing) -> None:
+    def tell(self, standing: Standing) -> None:
+        """``standing`` is the status now; for the engine's thread."""
         if standing.decided and not self.standing.decided:
             collect_as_usual()
         self.standing = standing

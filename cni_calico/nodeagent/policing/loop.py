@@ -60,8 +60,9 @@ class AskedOfEngine:
 
 
 def filtering_of(felix: FelixSettings) -> tuple[object, ...]:
-    """The parameters that a packet filter is opened with."""
-    return felix.nftables_mode, felix.mark_mask, felix.iptables_lock_s
+    """The parameters that a packet filter is opened with, or another data plane's driver instead."""
+    driver = () if felix.internal_driver else (felix.dataplane_driver,)
+    return felix.nftables_mode, felix.mark_mask, felix.iptables_lock_s, *driver
 
 
 class PolicyLoop:

@@ -23,8 +23,9 @@ class Standing:
     and this agent would not. ``problems``: records and policies that are not in force as written; ``warnings``: parts
     of policies that are ignored; ``notes``: those of both that are about this host and not about a policy.
     ``none_exist``: as far as the engine has heard, there is none.
-    ``by``: the packet filter, "nftables" or "iptables". ``guarded``: tunnel devices that only nodes' packets can enter,
-    or that need not be guarded; ``vxlan_ports``: the UDP ports for which that holds, None if it holds for any;
+    ``by``: the packet filter, "nftables" or "iptables", or another data plane's driver.
+    ``guarded``: tunnel devices that only nodes' packets can enter, or that need not be guarded; ``vxlan_ports``: the
+    UDP ports for which that holds, None if it holds for any;
     ``unguardable``: why the packet filter refuses their rules where no policy is to be enforced, "" while it does not,
     or while that is not known. ``checks_only``: the policies that were in force last were those of a check of the
     cluster, which ends by itself.
@@ -71,8 +72,9 @@ class Standing:
             policies, endpoints = self.counts.get("policies", 0), self.counts.get("endpoints", 0)
             hosts = self.counts.get("hosts", 0)
             also = f" and {hosts} host endpoints" if hosts else ""
-            legacy = " (by legacy iptables and IP sets)" if self.by == "iptables" else ""
-            said = f"{policies} policies are in force for {endpoints} workloads{also}{legacy}"
+            driver = f" (by the data plane driver {self.by})"
+            by = {"nftables": "", "iptables": " (by legacy iptables and IP sets)"}.get(self.by, driver)
+            said = f"{policies} policies are in force for {endpoints} workloads{also}{by}"
             return f"{said}; newer changes are NOT in force: {self.failing}" if self.failing else said
         by_whom = "by this agent" if self.upstream_stays else "on this node"
         return f"no policy is enforced {by_whom}: {self.failing or self.why_not}"

@@ -32,7 +32,7 @@ class ReportResult(_message.Message):
     def __init__(self, successful: _Optional[bool] = ...) -> None: ...
 
 class ToDataplane(_message.Message):
-    __slots__ = ("sequence_number", "in_sync", "ipset_update", "ipset_delta_update", "ipset_remove", "active_profile_update", "active_profile_remove", "active_policy_update", "active_policy_remove", "workload_endpoint_update", "workload_endpoint_remove", "service_account_update", "service_account_remove", "namespace_update", "namespace_remove")
+    __slots__ = ("sequence_number", "in_sync", "ipset_update", "ipset_delta_update", "ipset_remove", "active_profile_update", "active_profile_remove", "active_policy_update", "active_policy_remove", "host_endpoint_update", "host_endpoint_remove", "workload_endpoint_update", "workload_endpoint_remove", "config_update", "ipam_pool_update", "ipam_pool_remove", "service_account_update", "service_account_remove", "namespace_update", "namespace_remove", "encapsulation", "host_metadata_v4v6_update", "host_metadata_v4v6_remove")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     IPSET_UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -42,12 +42,20 @@ class ToDataplane(_message.Message):
     ACTIVE_PROFILE_REMOVE_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_POLICY_UPDATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_POLICY_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    HOST_ENDPOINT_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_ENDPOINT_REMOVE_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_ENDPOINT_UPDATE_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_ENDPOINT_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    IPAM_POOL_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    IPAM_POOL_REMOVE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_ACCOUNT_UPDATE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_ACCOUNT_REMOVE_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_UPDATE_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    ENCAPSULATION_FIELD_NUMBER: _ClassVar[int]
+    HOST_METADATA_V4V6_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_METADATA_V4V6_REMOVE_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
     in_sync: InSync
     ipset_update: IPSetUpdate
@@ -57,13 +65,21 @@ class ToDataplane(_message.Message):
     active_profile_remove: ActiveProfileRemove
     active_policy_update: ActivePolicyUpdate
     active_policy_remove: ActivePolicyRemove
+    host_endpoint_update: HostEndpointUpdate
+    host_endpoint_remove: HostEndpointRemove
     workload_endpoint_update: WorkloadEndpointUpdate
     workload_endpoint_remove: WorkloadEndpointRemove
+    config_update: ConfigUpdate
+    ipam_pool_update: IPAMPoolUpdate
+    ipam_pool_remove: IPAMPoolRemove
     service_account_update: ServiceAccountUpdate
     service_account_remove: ServiceAccountRemove
     namespace_update: NamespaceUpdate
     namespace_remove: NamespaceRemove
-    def __init__(self, sequence_number: _Optional[int] = ..., in_sync: _Optional[_Union[InSync, _Mapping]] = ..., ipset_update: _Optional[_Union[IPSetUpdate, _Mapping]] = ..., ipset_delta_update: _Optional[_Union[IPSetDeltaUpdate, _Mapping]] = ..., ipset_remove: _Optional[_Union[IPSetRemove, _Mapping]] = ..., active_profile_update: _Optional[_Union[ActiveProfileUpdate, _Mapping]] = ..., active_profile_remove: _Optional[_Union[ActiveProfileRemove, _Mapping]] = ..., active_policy_update: _Optional[_Union[ActivePolicyUpdate, _Mapping]] = ..., active_policy_remove: _Optional[_Union[ActivePolicyRemove, _Mapping]] = ..., workload_endpoint_update: _Optional[_Union[WorkloadEndpointUpdate, _Mapping]] = ..., workload_endpoint_remove: _Optional[_Union[WorkloadEndpointRemove, _Mapping]] = ..., service_account_update: _Optional[_Union[ServiceAccountUpdate, _Mapping]] = ..., service_account_remove: _Optional[_Union[ServiceAccountRemove, _Mapping]] = ..., namespace_update: _Optional[_Union[NamespaceUpdate, _Mapping]] = ..., namespace_remove: _Optional[_Union[NamespaceRemove, _Mapping]] = ...) -> None: ...
+    encapsulation: Encapsulation
+    host_metadata_v4v6_update: HostMetadataV4V6Update
+    host_metadata_v4v6_remove: HostMetadataV4V6Remove
+    def __init__(self, sequence_number: _Optional[int] = ..., in_sync: _Optional[_Union[InSync, _Mapping]] = ..., ipset_update: _Optional[_Union[IPSetUpdate, _Mapping]] = ..., ipset_delta_update: _Optional[_Union[IPSetDeltaUpdate, _Mapping]] = ..., ipset_remove: _Optional[_Union[IPSetRemove, _Mapping]] = ..., active_profile_update: _Optional[_Union[ActiveProfileUpdate, _Mapping]] = ..., active_profile_remove: _Optional[_Union[ActiveProfileRemove, _Mapping]] = ..., active_policy_update: _Optional[_Union[ActivePolicyUpdate, _Mapping]] = ..., active_policy_remove: _Optional[_Union[ActivePolicyRemove, _Mapping]] = ..., host_endpoint_update: _Optional[_Union[HostEndpointUpdate, _Mapping]] = ..., host_endpoint_remove: _Optional[_Union[HostEndpointRemove, _Mapping]] = ..., workload_endpoint_update: _Optional[_Union[WorkloadEndpointUpdate, _Mapping]] = ..., workload_endpoint_remove: _Optional[_Union[WorkloadEndpointRemove, _Mapping]] = ..., config_update: _Optional[_Union[ConfigUpdate, _Mapping]] = ..., ipam_pool_update: _Optional[_Union[IPAMPoolUpdate, _Mapping]] = ..., ipam_pool_remove: _Optional[_Union[IPAMPoolRemove, _Mapping]] = ..., service_account_update: _Optional[_Union[ServiceAccountUpdate, _Mapping]] = ..., service_account_remove: _Optional[_Union[ServiceAccountRemove, _Mapping]] = ..., namespace_update: _Optional[_Union[NamespaceUpdate, _Mapping]] = ..., namespace_remove: _Optional[_Union[NamespaceRemove, _Mapping]] = ..., encapsulation: _Optional[_Union[Encapsulation, _Mapping]] = ..., host_metadata_v4v6_update: _Optional[_Union[HostMetadataV4V6Update, _Mapping]] = ..., host_metadata_v4v6_remove: _Optional[_Union[HostMetadataV4V6Remove, _Mapping]] = ...) -> None: ...
 
 class InSync(_message.Message):
     __slots__ = ()
@@ -156,16 +172,20 @@ class PolicyID(_message.Message):
     def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("inbound_rules", "outbound_rules", "namespace", "tier")
+    __slots__ = ("inbound_rules", "outbound_rules", "untracked", "pre_dnat", "namespace", "tier")
     INBOUND_RULES_FIELD_NUMBER: _ClassVar[int]
     OUTBOUND_RULES_FIELD_NUMBER: _ClassVar[int]
+    UNTRACKED_FIELD_NUMBER: _ClassVar[int]
+    PRE_DNAT_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     inbound_rules: _containers.RepeatedCompositeFieldContainer[Rule]
     outbound_rules: _containers.RepeatedCompositeFieldContainer[Rule]
+    untracked: bool
+    pre_dnat: bool
     namespace: str
     tier: str
-    def __init__(self, inbound_rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., outbound_rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., namespace: _Optional[str] = ..., tier: _Optional[str] = ...) -> None: ...
+    def __init__(self, inbound_rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., outbound_rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., untracked: _Optional[bool] = ..., pre_dnat: _Optional[bool] = ..., namespace: _Optional[str] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class Rule(_message.Message):
     __slots__ = ("action", "ip_version", "protocol", "src_net", "src_ports", "dst_net", "dst_ports", "icmp_type", "icmp_type_code", "src_ip_set_ids", "dst_ip_set_ids", "src_named_port_ip_set_ids", "dst_named_port_ip_set_ids", "dst_ip_port_set_ids", "not_protocol", "not_src_net", "not_src_ports", "not_dst_net", "not_dst_ports", "not_icmp_type", "not_icmp_type_code", "not_src_ip_set_ids", "not_dst_ip_set_ids", "not_src_named_port_ip_set_ids", "not_dst_named_port_ip_set_ids", "original_src_selector", "original_dst_selector", "original_src_namespace_selector", "original_dst_namespace_selector", "original_not_src_selector", "original_not_dst_selector", "src_service_account_match", "dst_service_account_match", "http_match", "metadata", "original_dst_service", "original_dst_service_namespace", "original_src_service", "original_src_service_namespace")
@@ -438,3 +458,167 @@ class NamespaceID(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class FromDataplane(_message.Message):
+    __slots__ = ("sequence_number", "host_endpoint_status_update", "host_endpoint_status_remove", "workload_endpoint_status_update", "workload_endpoint_status_remove")
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HOST_ENDPOINT_STATUS_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_ENDPOINT_STATUS_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_ENDPOINT_STATUS_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_ENDPOINT_STATUS_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    sequence_number: int
+    host_endpoint_status_update: HostEndpointStatusUpdate
+    host_endpoint_status_remove: HostEndpointStatusRemove
+    workload_endpoint_status_update: WorkloadEndpointStatusUpdate
+    workload_endpoint_status_remove: WorkloadEndpointStatusRemove
+    def __init__(self, sequence_number: _Optional[int] = ..., host_endpoint_status_update: _Optional[_Union[HostEndpointStatusUpdate, _Mapping]] = ..., host_endpoint_status_remove: _Optional[_Union[HostEndpointStatusRemove, _Mapping]] = ..., workload_endpoint_status_update: _Optional[_Union[WorkloadEndpointStatusUpdate, _Mapping]] = ..., workload_endpoint_status_remove: _Optional[_Union[WorkloadEndpointStatusRemove, _Mapping]] = ...) -> None: ...
+
+class EndpointStatus(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    def __init__(self, status: _Optional[str] = ...) -> None: ...
+
+class HostEndpointStatusUpdate(_message.Message):
+    __slots__ = ("id", "status")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    id: HostEndpointID
+    status: EndpointStatus
+    def __init__(self, id: _Optional[_Union[HostEndpointID, _Mapping]] = ..., status: _Optional[_Union[EndpointStatus, _Mapping]] = ...) -> None: ...
+
+class HostEndpointStatusRemove(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: HostEndpointID
+    def __init__(self, id: _Optional[_Union[HostEndpointID, _Mapping]] = ...) -> None: ...
+
+class WorkloadEndpointStatusUpdate(_message.Message):
+    __slots__ = ("id", "status")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    id: WorkloadEndpointID
+    status: EndpointStatus
+    def __init__(self, id: _Optional[_Union[WorkloadEndpointID, _Mapping]] = ..., status: _Optional[_Union[EndpointStatus, _Mapping]] = ...) -> None: ...
+
+class WorkloadEndpointStatusRemove(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: WorkloadEndpointID
+    def __init__(self, id: _Optional[_Union[WorkloadEndpointID, _Mapping]] = ...) -> None: ...
+
+class ConfigUpdate(_message.Message):
+    __slots__ = ("config",)
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: _containers.ScalarMap[str, str]
+    def __init__(self, config: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class HostEndpointID(_message.Message):
+    __slots__ = ("endpoint_id",)
+    ENDPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    endpoint_id: str
+    def __init__(self, endpoint_id: _Optional[str] = ...) -> None: ...
+
+class HostEndpointUpdate(_message.Message):
+    __slots__ = ("id", "endpoint")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    id: HostEndpointID
+    endpoint: HostEndpoint
+    def __init__(self, id: _Optional[_Union[HostEndpointID, _Mapping]] = ..., endpoint: _Optional[_Union[HostEndpoint, _Mapping]] = ...) -> None: ...
+
+class HostEndpoint(_message.Message):
+    __slots__ = ("name", "profile_ids", "tiers", "expected_ipv4_addrs", "expected_ipv6_addrs", "untracked_tiers", "pre_dnat_tiers", "forward_tiers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_IPV4_ADDRS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_IPV6_ADDRS_FIELD_NUMBER: _ClassVar[int]
+    UNTRACKED_TIERS_FIELD_NUMBER: _ClassVar[int]
+    PRE_DNAT_TIERS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_TIERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    profile_ids: _containers.RepeatedScalarFieldContainer[str]
+    tiers: _containers.RepeatedCompositeFieldContainer[TierInfo]
+    expected_ipv4_addrs: _containers.RepeatedScalarFieldContainer[str]
+    expected_ipv6_addrs: _containers.RepeatedScalarFieldContainer[str]
+    untracked_tiers: _containers.RepeatedCompositeFieldContainer[TierInfo]
+    pre_dnat_tiers: _containers.RepeatedCompositeFieldContainer[TierInfo]
+    forward_tiers: _containers.RepeatedCompositeFieldContainer[TierInfo]
+    def __init__(self, name: _Optional[str] = ..., profile_ids: _Optional[_Iterable[str]] = ..., tiers: _Optional[_Iterable[_Union[TierInfo, _Mapping]]] = ..., expected_ipv4_addrs: _Optional[_Iterable[str]] = ..., expected_ipv6_addrs: _Optional[_Iterable[str]] = ..., untracked_tiers: _Optional[_Iterable[_Union[TierInfo, _Mapping]]] = ..., pre_dnat_tiers: _Optional[_Iterable[_Union[TierInfo, _Mapping]]] = ..., forward_tiers: _Optional[_Iterable[_Union[TierInfo, _Mapping]]] = ...) -> None: ...
+
+class HostEndpointRemove(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: HostEndpointID
+    def __init__(self, id: _Optional[_Union[HostEndpointID, _Mapping]] = ...) -> None: ...
+
+class HostMetadataV4V6Update(_message.Message):
+    __slots__ = ("hostname", "ipv4_addr", "ipv6_addr", "asnumber", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    IPV4_ADDR_FIELD_NUMBER: _ClassVar[int]
+    IPV6_ADDR_FIELD_NUMBER: _ClassVar[int]
+    ASNUMBER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    ipv4_addr: str
+    ipv6_addr: str
+    asnumber: str
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, hostname: _Optional[str] = ..., ipv4_addr: _Optional[str] = ..., ipv6_addr: _Optional[str] = ..., asnumber: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class HostMetadataV4V6Remove(_message.Message):
+    __slots__ = ("hostname",)
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    def __init__(self, hostname: _Optional[str] = ...) -> None: ...
+
+class IPAMPool(_message.Message):
+    __slots__ = ("cidr", "masquerade", "ipip_mode", "vxlan_mode")
+    CIDR_FIELD_NUMBER: _ClassVar[int]
+    MASQUERADE_FIELD_NUMBER: _ClassVar[int]
+    IPIP_MODE_FIELD_NUMBER: _ClassVar[int]
+    VXLAN_MODE_FIELD_NUMBER: _ClassVar[int]
+    cidr: str
+    masquerade: bool
+    ipip_mode: str
+    vxlan_mode: str
+    def __init__(self, cidr: _Optional[str] = ..., masquerade: _Optional[bool] = ..., ipip_mode: _Optional[str] = ..., vxlan_mode: _Optional[str] = ...) -> None: ...
+
+class IPAMPoolUpdate(_message.Message):
+    __slots__ = ("id", "pool")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    pool: IPAMPool
+    def __init__(self, id: _Optional[str] = ..., pool: _Optional[_Union[IPAMPool, _Mapping]] = ...) -> None: ...
+
+class IPAMPoolRemove(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class Encapsulation(_message.Message):
+    __slots__ = ("ipip_enabled", "vxlan_enabled", "vxlan_enabled_v6")
+    IPIP_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    VXLAN_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    VXLAN_ENABLED_V6_FIELD_NUMBER: _ClassVar[int]
+    ipip_enabled: bool
+    vxlan_enabled: bool
+    vxlan_enabled_v6: bool
+    def __init__(self, ipip_enabled: _Optional[bool] = ..., vxlan_enabled: _Optional[bool] = ..., vxlan_enabled_v6: _Optional[bool] = ...) -> None: ...

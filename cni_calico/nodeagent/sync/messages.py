@@ -1,4 +1,4 @@
-"""What is in force as messages of policy sync (felix.proto), each as its bytes.
+"""What is in force as messages of policy sync and of drivers (felix.proto), each as its bytes.
 
 Rule: whoever judges by the messages judges as the packet filter does; what a rule asks of requests and identities comes
 with it as it is written. A text that is not UTF-8, as JSON may have it, becomes one that equals nothing.
@@ -65,7 +65,7 @@ def encode_receipt() -> bytes:
 
 
 def encode_in_sync() -> bytes:
-    return _message(in_sync=pb.InSync())
+    return encode_envelope(in_sync=pb.InSync())
 
 
 # -- sets -------------------------------------------------------------------------------------------------------------
@@ -76,9 +76,9 @@ def encode_set(name: str, members: Members) -> Iterator[bytes]:
     kind = pb.IPSetUpdate.IP_AND_PORT if name.startswith(PORT_SET) else pb.IPSetUpdate.NET
     texts = _texts_of(members)
     first = list(islice(texts, MOST_MEMBERS))
-    yield _message(ipset_update=pb.IPSetUpdate(id=name, type=kind, members=first))
+    yield encode_envelope(ipset_update=pb.IPSetUpdate(id=name, type=kind, members=first))
     while more := list(islice(texts, MOST_MEMBERS)):
-        yield _message(ipset_delta_update=pb.IPSetDeltaUpdate(id=name, added_members=more))
+        yield encode_envelope(ipset_delta_update=pb.IPSetDeltaUpdate(id=name, added_members=more))
 
 
 def encode_set_change(name: str, change: SetChange) -> Iterator[bytes]:
@@ -86,23 +86,24 @@ def encode_set_change(name: str, change: SetChange) -> Iterator[bytes]:
     for field, members in (("removed_members", change.removed), ("added_members", change.added)):
         texts = _texts_of(members)
         while some := list(islice(texts, MOST_MEMBERS)):
-            yield _message(ipset_delta_update=pb.IPSetDeltaUpdate(id=name, **{field: some}))
+            yield encode_envelope(ipset_delta_update=pb.IPSetDeltaUpdate(id=name, **{field: some}))
 
 
 def encode_set_removal(name: str) -> bytes:
-    return _message(ipset_remove=pb.IPSetRemove(id=name))
+    return encode_envelope(ipset_remove=pb.IPSetRemove(id=name))
 
 
 def _texts_of(members: Members) -> Iterator[str]:
     for address in members.addresses:
-        yield f"{_address(address)}/{8 * len(address)}"
+        yield f"{render_address(address)}/{8 * len(address)}"
     for address, prefix in members.nets:
-        yield f"{_address(address)}/{prefix}"
+        yield f"{render_address(address)}/{prefix}"
     for address, protocol, port in members.ports:
-        yield f"{_address(address)},{_NAMES.get(protocol, protocol)}:{port}"
+        yield f"{render_address(address)},{_NAMES.get(protocol, protocol)}:{port}"
 
 
-def _address(packed: Packed) -> str:
+def render_address(packed: Packed) -> str:
+    """As people write it."""
     if len(packed) == 4:  # three times as fast as IPv4Address
         return f"{packed[0]}.{packed[1]}.{packed[2]}.{packed[3]}"
     return str(IPv6Address(packed))
@@ -116,28 +117,30 @@ def encode_policy(wanted: WantedPolicy) -> bytes:
     inbound, outbound = _rules(wanted.ingress), _rules(wanted.egress)
     if wanted.id.kind == PROFILE:
         profile = pb.Profile(inbound_rules=inbound, outbound_rules=outbound)
-        return _message(active_profile_update=pb.ActiveProfileUpdate(id=_profile_id(wanted.id), profile=profile))
+        return encode_envelope(active_profile_update=pb.ActiveProfileUpdate(id=_profile_id(wanted.id), profile=profile))
     policy = pb.Policy(
         inbound_rules=inbound,
         outbound_rules=outbound,
-        namespace=_utf8(wanted.id.namespace),
-        tier=_utf8(wanted.tier),
+        untracked=wanted.reach == "raw",
+        pre_dnat=wanted.reach == "beforeNat",
+        namespace=utf8(wanted.id.namespace),
+        tier=utf8(wanted.tier),
     )
-    return _message(active_policy_update=pb.ActivePolicyUpdate(id=_policy_id(wanted.id), policy=policy))
+    return encode_envelope(active_policy_update=pb.ActivePolicyUpdate(id=_policy_id(wanted.id), policy=policy))
 
 
 def encode_policy_removal(policy: PolicyId) -> bytes:
     if policy.kind == PROFILE:
-        return _message(active_profile_remove=pb.ActiveProfileRemove(id=_profile_id(policy)))
-    return _message(active_policy_remove=pb.ActivePolicyRemove(id=_policy_id(policy)))
+        return encode_envelope(active_profile_remove=pb.ActiveProfileRemove(id=_profile_id(policy)))
+    return encode_envelope(active_policy_remove=pb.ActivePolicyRemove(id=_policy_id(policy)))
 
 
 def _policy_id(policy: PolicyId) -> Any:
-    return pb.PolicyID(name=_utf8(policy.name), namespace=_utf8(policy.namespace), kind=policy.kind)
+    return pb.PolicyID(name=utf8(policy.name), namespace=utf8(policy.namespace), kind=policy.kind)
 
 
 def _profile_id(profile: PolicyId) -> Any:
-    return pb.ProfileID(name=_utf8(profile.name))
+    return pb.ProfileID(name=utf8(profile.name))
 
 
 def _rules(rules: Iterable[WantedRule] | None) -> list[Any]:
@@ -179,12 +182,12 @@ def _rule(rule: WantedRule) -> Any:
         if texts is not None:
             message.MergeFrom(_original(texts, side))
     if rule.http is not None:
-        exact = [pb.HTTPMatch.PathMatch(exact=_utf8(path)) for path in rule.http.exact]
-        prefixes = [pb.HTTPMatch.PathMatch(prefix=_utf8(path)) for path in rule.http.prefixes]
-        message.http_match.methods.extend(map(_utf8, rule.http.methods))
+        exact = [pb.HTTPMatch.PathMatch(exact=utf8(path)) for path in rule.http.exact]
+        prefixes = [pb.HTTPMatch.PathMatch(prefix=utf8(path)) for path in rule.http.prefixes]
+        message.http_match.methods.extend(map(utf8, rule.http.methods))
         message.http_match.paths.extend(exact + prefixes)
     for key, text in rule.annotations:
-        message.metadata.annotations[_utf8(key)] = _utf8(text)
+        message.metadata.annotations[utf8(key)] = utf8(text)
     return message
 
 
@@ -198,15 +201,15 @@ def _icmp(icmp: tuple[int, int | None], field: str) -> Any:
 
 def _original(texts: PeerTexts, side: str) -> Any:
     found: dict[str, Any] = {
-        f"original_{side}_selector": _utf8(texts.selector),
-        f"original_not_{side}_selector": _utf8(texts.not_selector),
-        f"original_{side}_namespace_selector": _utf8(texts.namespace_selector),
-        f"original_{side}_service": _utf8(texts.service),
-        f"original_{side}_service_namespace": _utf8(texts.service_namespace),
+        f"original_{side}_selector": utf8(texts.selector),
+        f"original_not_{side}_selector": utf8(texts.not_selector),
+        f"original_{side}_namespace_selector": utf8(texts.namespace_selector),
+        f"original_{side}_service": utf8(texts.service),
+        f"original_{side}_service_namespace": utf8(texts.service_namespace),
     }
     if texts.accounts or texts.account_selector:
-        names = list(map(_utf8, texts.accounts))
-        match = pb.ServiceAccountMatch(selector=_utf8(texts.account_selector), names=names)
+        names = list(map(utf8, texts.accounts))
+        match = pb.ServiceAccountMatch(selector=utf8(texts.account_selector), names=names)
         found[f"{side}_service_account_match"] = match
     return pb.Rule(**found)
 
@@ -220,15 +223,15 @@ def _ports(ranges: Iterable[tuple[int, int]]) -> list[Any]:
 
 def encode_endpoint(endpoint: WantedEndpoint, its: WantedClass) -> bytes:
     """``its``: the endpoint's class."""
-    nets = [f"{_address(address)}/{8 * len(address)}" for address in endpoint.addresses]
+    nets = [f"{render_address(address)}/{8 * len(address)}" for address in endpoint.addresses]
     message = pb.WorkloadEndpoint(
         state="active",
         name=endpoint.interface,
-        mac=_utf8(endpoint.mac),
-        profile_ids=[_utf8(profile.name) for profile in its.profiles],
+        mac=utf8(endpoint.mac),
+        profile_ids=[utf8(profile.name) for profile in its.profiles],
         ipv4_nets=[net for net in nets if ":" not in net],
         ipv6_nets=[net for net in nets if ":" in net],
-        tiers=[_tier(*pair) for pair in _joined(its.ingress, its.egress)],
+        tiers=encode_tiers(its.ingress, its.egress),
         allow_spoofed_source_prefixes=map(str, endpoint.spoofing),
     )
     if (endpoint.ingress_limits, endpoint.egress_limits) != (UNLIMITED, UNLIMITED):
@@ -243,19 +246,24 @@ def encode_endpoint(endpoint: WantedEndpoint, its: WantedClass) -> bytes:
         )
         message.qos_controls.CopyFrom(controls)
     update = pb.WorkloadEndpointUpdate(id=_endpoint_id(endpoint), endpoint=message)
-    return _message(workload_endpoint_update=update)
+    return encode_envelope(workload_endpoint_update=update)
 
 
 def encode_endpoint_removal(endpoint: WantedEndpoint) -> bytes:
-    return _message(workload_endpoint_remove=pb.WorkloadEndpointRemove(id=_endpoint_id(endpoint)))
+    return encode_envelope(workload_endpoint_remove=pb.WorkloadEndpointRemove(id=_endpoint_id(endpoint)))
 
 
 def _endpoint_id(endpoint: WantedEndpoint) -> Any:
     return pb.WorkloadEndpointID(
-        orchestrator_id=_utf8(endpoint.orchestrator),
-        workload_id=_utf8(endpoint.workload),
-        endpoint_id=_utf8(endpoint.endpoint),
+        orchestrator_id=utf8(endpoint.orchestrator),
+        workload_id=utf8(endpoint.workload),
+        endpoint_id=utf8(endpoint.endpoint),
     )
+
+
+def encode_tiers(ingress: tuple[WantedTier, ...], egress: tuple[WantedTier, ...]) -> list[Any]:
+    """Both directions' tiers as messages TierInfo."""
+    return [_tier(*pair) for pair in _joined(ingress, egress)]
 
 
 def _joined(
@@ -279,7 +287,7 @@ def _tier(ingress: WantedTier | None, egress: WantedTier | None) -> Any:
     tier = ingress or egress
     assert tier is not None
     return pb.TierInfo(
-        name=_utf8(tier.name),
+        name=utf8(tier.name),
         ingress_policies=map(_policy_id, ingress.policies if ingress else ()),
         egress_policies=map(_policy_id, egress.policies if egress else ()),
         default_action=tier.end,
@@ -291,28 +299,30 @@ def _tier(ingress: WantedTier | None, egress: WantedTier | None) -> Any:
 
 def encode_namespace(name: str, labels: Labels | None) -> bytes:
     """``labels`` None: it is gone."""
-    its = pb.NamespaceID(name=_utf8(name))
+    its = pb.NamespaceID(name=utf8(name))
     if labels is None:
-        return _message(namespace_remove=pb.NamespaceRemove(id=its))
-    return _message(namespace_update=pb.NamespaceUpdate(id=its, labels=_labels(labels)))
+        return encode_envelope(namespace_remove=pb.NamespaceRemove(id=its))
+    return encode_envelope(namespace_update=pb.NamespaceUpdate(id=its, labels=_labels(labels)))
 
 
 def encode_account(namespace: str, name: str, labels: Labels | None) -> bytes:
     """A ServiceAccount; ``labels`` None: it is gone."""
-    its = pb.ServiceAccountID(namespace=_utf8(namespace), name=_utf8(name))
+    its = pb.ServiceAccountID(namespace=utf8(namespace), name=utf8(name))
     if labels is None:
-        return _message(service_account_remove=pb.ServiceAccountRemove(id=its))
-    return _message(service_account_update=pb.ServiceAccountUpdate(id=its, labels=_labels(labels)))
+        return encode_envelope(service_account_remove=pb.ServiceAccountRemove(id=its))
+    return encode_envelope(service_account_update=pb.ServiceAccountUpdate(id=its, labels=_labels(labels)))
 
 
 def _labels(labels: Labels) -> dict[str, str]:
-    return {_utf8(key): _utf8(value) for key, value in labels.items()}
+    return {utf8(key): utf8(value) for key, value in labels.items()}
 
 
-def _utf8(text: str) -> str:
+def utf8(text: str) -> str:
+    """A text as protobuf can have it."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def _message(**payload: Any) -> bytes:
+def encode_envelope(**payload: Any) -> bytes:
+    """A ToDataplane with this field of its payload."""
     data: bytes = pb.ToDataplane(**payload).SerializeToString(deterministic=True)
     return data

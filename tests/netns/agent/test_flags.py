@@ -233,13 +233,6 @@ def test_a_bare_felix_on_etcd_in_the_run_scripts_words(tmp_path: Path, how: str)
             node.end()
 
 
-def test_an_external_data_plane_is_refused_by_name(node_that_started: Node) -> None:
-    node_that_started.more = {"FELIX_USEINTERNALDATAPLANEDRIVER": "false"}
-    for flag in ("-felix", "-startup"):
-        done = node_that_started.calico_node(flag, check=False)
-        assert done.returncode == 1 and "FELIX_USEINTERNALDATAPLANEDRIVER='false'" in done.stderr
-
-
 @pytest.mark.parametrize("disabled", ["true", "false"])
 def test_another_agents_data_plane(agent_node: Node, disabled: str) -> None:
     """CALICO_DISABLE_FELIX: everything runs but the part that programs the kernel."""

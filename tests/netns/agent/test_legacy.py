@@ -98,20 +98,6 @@ def test_what_it_does_not_do_is_named_in_its_status(agent_node: Node) -> None:
     assert all(warning in agent_node.log() for warning in warnings)
 
 
-def test_a_resource_that_asks_for_another_data_plane_keeps_the_node_from_being_ready(agent_node: Node) -> None:
-    """Two would work side by side; the node is ready as soon as the field is gone."""
-    agent_node.calico_node("-startup")
-    spec = {"useInternalDataplaneDriver": False, "dataplaneDriver": "calico-vpp"}
-    agent_node.store.put(Resource("FelixConfiguration", Metadata("default"), spec))
-    agent_node.run("-felix")
-    [why] = until(lambda: agent_node.status().get("unmet"), "it says why it is not ready", 60)
-    assert why.startswith("useInternalDataplaneDriver of FelixConfiguration default is false: ")
-    assert "keep upstream's calico-node" in why and f"this node is not ready: {why}" in agent_node.log()
-    assert agent_node.calico_node("-felix-ready", check=False).returncode != 0
-    agent_node.store.put(Resource("FelixConfiguration", Metadata("default"), {}))
-    agent_node.until_applied()
-
-
 def test_metrics_on_both_families(agent_node: Node) -> None:
     """Also without an address to listen on in the parameters; a probe of an older manifest asks 127.0.0.1."""
     agent_node.run().until_ready()

@@ -109,7 +109,7 @@ def felix(names: Iterable[str]) -> set[str]:
     return {f"FELIX_{name.upper()}" for name in names}
 
 
-REFUSED = felix(["UseInternalDataplaneDriver", "OpenstackRegion"])
+REFUSED = felix(["OpenstackRegion"])
 
 
 def test_the_part_about_felix_is_as_the_tables_have_it() -> None:

@@ -11,7 +11,7 @@ from cni_calico.cni.netconf import parse_datastore
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import PREFIXED
 from cni_calico.nodeagent.context.felix import parse_felix
-from cni_calico.nodeagent.context.legacy import expand_environment, require_supported, unmet_driver
+from cni_calico.nodeagent.context.legacy import expand_environment, require_supported
 from cni_calico.nodeagent.context.open import read_environment
 from cni_calico.nodeagent.context.settings import parse_settings
 
@@ -59,21 +59,43 @@ def test_the_datastores_variables_with_upstreams_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "own", "default", "why"),
+    ("environ", "own", "default", "internal", "driver"),
     [
-        ({}, {}, {}, ""),
-        ({}, {}, {"useInternalDataplaneDriver": True, "dataplaneDriver": "calico-vpp"}, ""),
-        ({}, {}, {"useInternalDataplaneDriver": False}, "useInternalDataplaneDriver of FelixConfiguration default is"),
-        ({}, {"useInternalDataplaneDriver": False}, {}, "useInternalDataplaneDriver of FelixConfiguration node.<name>"),
-        ({}, {"useInternalDataplaneDriver": True}, {"useInternalDataplaneDriver": False}, ""),
-        ({"FELIX_USEINTERNALDATAPLANEDRIVER": "true"}, {}, {"useInternalDataplaneDriver": False}, ""),
+        ({}, {}, {}, True, "calico-iptables-plugin"),
+        ({}, {}, {"useInternalDataplaneDriver": False, "dataplaneDriver": "calico-vpp"}, False, "calico-vpp"),
+        (
+            {},
+            {"useInternalDataplaneDriver": True},
+            {"useInternalDataplaneDriver": False},
+            True,
+            "calico-iptables-plugin",
+        ),
+        (
+            {"FELIX_USEINTERNALDATAPLANEDRIVER": "false", "FELIX_DATAPLANEDRIVER": "/usr/local/bin/plugins/proxy"},
+            {},
+            {"useInternalDataplaneDriver": True, "dataplaneDriver": "other"},
+            False,
+            "/usr/local/bin/plugins/proxy",
+        ),
     ],
 )
 def test_a_data_plane_of_somebody_else(
-    environ: dict[str, str], own: dict[str, object], default: dict[str, object], why: str
+    environ: dict[str, str], own: dict[str, object], default: dict[str, object], internal: bool, driver: str
 ) -> None:
-    found = unmet_driver(environ, own, default)
-    assert found.startswith(why) and bool(found) == bool(why)
+    found = parse_felix(environ, own, default)
+    assert (found.settings.internal_driver, found.settings.dataplane_driver) == (
+        internal,
+        driver,
+    ) and not found.warnings
+
+
+@pytest.mark.parametrize(
+    "path", ["/var/run/nodeagent/mount/x/run", "/tmp/a", "/usr/../tmp/a", "a/b", "/usr/bin/a b", "-x"]
+)
+def test_a_driver_that_a_pod_may_have_written(path: str) -> None:
+    found = parse_felix({}, {"dataplaneDriver": path})
+    assert found.settings.dataplane_driver == "calico-iptables-plugin"
+    assert "expected the name of a program in PATH, or its path below /usr" in str(found.warnings)
 
 
 def test_felix_cfg(tmp_path: Path) -> None:
@@ -107,13 +129,10 @@ def test_gobgp_is_told_where_to_go() -> None:
         parse_settings({"CALICO_NETWORKING_BACKEND": "gobgp"})
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("FELIX_USEINTERNALDATAPLANEDRIVER", "false"), ("FELIX_OpenstackRegion", "east")]
-)
-def test_what_is_refused_is_named(name: str, text: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"{name}='{text}'"):
-        require_supported({name: text})
-    require_supported({name: ""})
+def test_what_is_refused_is_named() -> None:
+    with pytest.raises(InvalidConfig, match="FELIX_OpenstackRegion='east'"):
+        require_supported({"FELIX_OpenstackRegion": "east"})
+    require_supported({"FELIX_OpenstackRegion": ""})
 
 
 def test_another_api_group_is_refused() -> None:
@@ -121,10 +140,6 @@ def test_another_api_group_is_refused() -> None:
         require_supported({"CALICO_API_GROUP": group})
     with pytest.raises(InvalidConfig, match=r"CALICO_API_GROUP='foo/v9': expected crd\.projectcalico\.org/v1 or"):
         require_supported({"CALICO_API_GROUP": "foo/v9"})
-
-
-def test_an_internal_data_plane_is_what_there_is() -> None:
-    require_supported({"FELIX_USEINTERNALDATAPLANEDRIVER": "true", "FELIX_DATAPLANEDRIVER": "calico-iptables-plugin"})
 
 
 def test_policy_sync_has_a_prefix_and_usage_reports_are_not_named() -> None:

@@ -50,6 +50,6 @@ def test_collections_come_seldom_until_something_is_decided(tmp_path: Path) -> N
     usual = gc.get_threshold()
     with untold(MemoryStore(), tmp_path) as engine:
         until(lambda: gc.get_threshold()[0] > usual[0], "much is to be read")
-        engine._tell(engine.standing)
+        engine.tell(engine.standing)
         assert gc.get_threshold()[0] > usual[0], "nothing is decided"
     assert gc.get_threshold() == usual

@@ -212,6 +212,8 @@ def changes_between(before: Wanted, after: Wanted) -> WantedChanges:
         differing(before.policies, after.policies),
         differing(before.classes, after.classes),
         differing(before.endpoints, after.endpoints),
+        differing(before.host_classes, after.host_classes),
+        differing(before.hosts, after.hosts),
     )
 
 
