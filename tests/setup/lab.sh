@@ -33,6 +33,7 @@ if [ "${1:-}" = --check ]; then
   tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
   for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)" --check; done
   tests/setup/nerdctl.sh --check
+  tests/setup/calico-csi.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
   exit
@@ -42,6 +43,7 @@ tests/setup/build-go-tools.sh
 tests/setup/kubernetes.sh "${KUBERNETES[@]}"
 for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)"; done
 tests/setup/nerdctl.sh
+tests/setup/calico-csi.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
 flock 9
