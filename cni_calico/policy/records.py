@@ -49,6 +49,10 @@ DEFAULT_TIER = "default"
 LAST = math.inf  # the order of records without one
 HINT_EVERYWHERE = "AssumeNeededOnEveryNode"
 _KINDS: Mapping[str, PolicyKind] = {kind: kind for kind in get_args(PolicyKind)}
+HTTP_WARNING = (
+    "its http matches are not the packet filter's: where nobody checks requests, the rules that have them allow by "
+    "addresses and ports alone"
+)
 POLICY_KINDS = tuple(kind for kind in _KINDS if kind != "Profile")
 _DIRECTIONS = ("Ingress", "Egress")
 _BURST = 5
@@ -226,10 +230,7 @@ def _parse_types(raw: Any) -> tuple[str, ...]:
 def _http_warnings(wanted: WantedPolicy) -> tuple[str, ...]:
     if not any(rule.http for rule in wanted.rules()):
         return ()
-    return (
-        "its http matches are not the packet filter's: without policySyncPathPrefix, and in a pod where nobody "
-        "checks requests, the rules that have them allow by addresses and ports alone",
-    )
+    return (HTTP_WARNING,)
 
 
 def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:

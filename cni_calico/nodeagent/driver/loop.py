@@ -28,7 +28,7 @@ from cni_calico.nodeagent.policing.feed.shares import Taken
 from cni_calico.nodeagent.policing.feed.spared import Spared
 from cni_calico.nodeagent.policing.feed.turns import Turns
 from cni_calico.nodeagent.policing.loop import AskedOfEngine
-from cni_calico.nodeagent.policing.report.problems import describe_problems
+from cni_calico.nodeagent.policing.report.problems import describe_http, describe_problems
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -210,7 +210,11 @@ class DriverLoop:
             why_not="" if self._in_sync else "the policies have not been read yet",
             failing=unread or ("" if self._in_sync else error),
             problems=(*describe_problems(intake.facts, self._goal), *self._reports.problems()),
-            warnings=(*intake.warnings, *self._feed.left_out, *self._turns.problems()),
+            warnings=(
+                *describe_http(intake.warnings, self._felix.policy_sync_prefix),
+                *self._feed.left_out,
+                *self._turns.problems(),
+            ),
             counts={
                 "records": len(intake.policies),
                 "policies": intake.facts.governing,

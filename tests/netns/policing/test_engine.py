@@ -425,7 +425,7 @@ def test_rules_that_look_at_http(lab_of_two: Lab) -> None:
     lab_of_two.start()
     lab_of_two.until_in_force(policies=1, endpoints=3)
     assert lab_of_two.passes("a", "b", 80) and not lab_of_two.passes("c", "b", 80)
-    said = "GlobalNetworkPolicy web: its http matches are not the packet filter's: without policySyncPathPrefix"
+    said = "GlobalNetworkPolicy web: nobody checks its http matches on this node, because policySyncPathPrefix is"
     assert [text for text in lab_of_two.standing()["warnings"] if text.startswith(said)]
     assert said in lab_of_two.log()
     lab_of_two.put("GlobalNetworkPolicy", "web", {"selector": "app == 'b'", "types": ["Ingress"]})

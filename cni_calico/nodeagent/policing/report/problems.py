@@ -8,6 +8,14 @@ from cni_calico.nodeagent.policing.report.unenforced import named
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.policy.budget import describe_size
 from cni_calico.policy.flushed import GraphFacts, OverBudget
+from cni_calico.policy.records import HTTP_WARNING
+
+_UNCHECKED = "the rules that have them allow by addresses and ports alone"
+_NOT_CHECKED = f"nobody checks its http matches on this node, because policySyncPathPrefix is not set: {_UNCHECKED}"
+_CHECKED_HERE = (
+    "its http matches are checked by programs in pods that follow policy sync; in pods without one, which this status "
+    f"names, and at host endpoints {_UNCHECKED}"
+)
 
 
 def describe_problems(facts: GraphFacts, goal: Goal) -> tuple[str, ...]:
@@ -21,6 +29,11 @@ def describe_problems(facts: GraphFacts, goal: Goal) -> tuple[str, ...]:
     found += map(str, facts.disputes)
     found += [f"{policy}: {why}" for policy, why in goal.problems.items()]
     return tuple(sorted(found))
+
+
+def describe_http(warnings: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+    """The warnings, with what is missing on this node for http; ``prefix``: of policy sync, "" for none."""
+    return tuple(text.replace(HTTP_WARNING, _CHECKED_HERE if prefix else _NOT_CHECKED) for text in warnings)
 
 
 def describe_lacking(goal: Goal) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from cni_calico.nodeagent.policing.report.in_force import RulesInForce
 from cni_calico.nodeagent.policing.report.lifelines import Lifelines, describe_idle, read_lifelines
 from cni_calico.nodeagent.policing.report.problems import (
     count_goal,
+    describe_http,
     describe_lacking,
     describe_problems,
     describe_spared,
@@ -129,7 +130,10 @@ class StandingReport:
             why_not=gate.why,
             failing=result.failing,
             problems=describe_problems(facts, result.goal) + lacking + result.guard.problems + result.waiting,
-            warnings=result.warnings + result.left_out + troubles + describe_spared(facts.over),
+            warnings=describe_http(result.warnings, result.felix.policy_sync_prefix)
+            + result.left_out
+            + troubles
+            + describe_spared(facts.over),
             notes=(*troubles, *lacking, *result.guard.problems),
             none_exist=gate.none_exist and not result.failing,
             upstream_stays=gate.upstream_stays and not in_force,

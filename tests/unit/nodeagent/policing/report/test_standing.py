@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.policing.gate import POLICE, Gate
 from cni_calico.nodeagent.policing.report.standing import RoundResult, StandingReport
@@ -15,6 +17,7 @@ from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.policy.flushed import GraphFacts
+from cni_calico.policy.records import parse_policy
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.notes import Notes
 from tests.netns.policing.lab import private_settings
@@ -88,6 +91,19 @@ def test_what_only_those_need_to_know_whose_policies_are_in_force(reporting: Rep
     assert not reporting.told[-1].unguardable and not reporting.told[-1].ready
     reporting.report.tell(replace(off, gate=POLICE, in_force=True))
     assert "its warning" in reporting.told[-1].warnings
+
+
+def test_a_warning_about_http_says_what_is_missing_here(reporting: Reporting) -> None:
+    """For a policy as it is read; other warnings stay as they are."""
+    http = {"action": "Allow", "protocol": "TCP", "http": {"methods": ["GET"]}}
+    resource = Resource("GlobalNetworkPolicy", Metadata("web"), {"ingress": [http]})
+    warnings = (*parse_policy(ResourceKey("GlobalNetworkPolicy", "web"), resource).warnings, "another")
+    expected = {"": "because policySyncPathPrefix is not set", "/run/nodeagent": "checked by programs in pods"}
+    for prefix, said in expected.items():
+        felix = replace(FELIX, policy_sync_prefix=prefix)
+        reporting.report.tell(replace(reporting.result, warnings=warnings, felix=felix))
+        [about, other] = reporting.told[-1].warnings[:2]
+        assert said in about and about.endswith("allow by addresses and ports alone") and other == "another"
 
 
 def test_what_the_kernel_holds_is_counted_after_transactions_and_once_a_second(reporting: Reporting) -> None:
