@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.labels import LabelIndex, LabelSet, Own
 from cni_calico.policy.order import select_class, select_host_class
-from cni_calico.policy.records import PolicyRecord, ProfileRecord, TierRecord
+from cni_calico.policy.records import DEFAULT_TIER, PolicyRecord, ProfileRecord, TierRecord
 from cni_calico.policy.wanted import PolicyId, WantedClass, WantedHostClass
 
 Local = LabelSet[ResourceKey, PolicyId]
@@ -208,6 +208,14 @@ class ActivePolicies:
         return policy.id in self._matched or self._index.any_match(policy.selector)
 
     # -- out ----------------------------------------------------------------------------------------------------------
+
+    def missing_tiers(self) -> dict[str, frozenset[PolicyId]]:
+        """The tiers that do not exist and that policies name, in force or not, with these. A datastore without any tier
+        is of a release that had none: there everything is in the one that has no record.
+        """
+        usual = () if self.tiers else (DEFAULT_TIER,)
+        missing = self._of_tier.keys() - self.tiers.keys() - set(usual)
+        return {name: frozenset(self._of_tier[name]) for name in missing}
 
     def class_of(self, key: ResourceKey) -> str:
         """The class of an endpoint, right after a flush."""

@@ -49,8 +49,8 @@ class WaitsForMemory:
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
     """What is to be known about the whole, as of a flush. ``needs``, ``warnings``: as of the last one that changed
-    policies; ``warnings``: the parts of the policies in force that are not enforced. ``selectors``: the sets in force
-    that choose from the endpoints of all nodes.
+    policies or which tiers are missing; ``warnings``: what of the policies in force is not as their author may think.
+    ``selectors``: the sets in force that choose from the endpoints of all nodes.
 
     ``problems``: records that are invalid, and why; ``last_valid``: of those, the versions that are in force.
     ``governing``: how many policies are in force. ``missing_profiles``, ``missing_host_profiles``: named by this node's
@@ -70,6 +70,10 @@ class GraphFacts:
     missing_host_profiles: tuple[str, ...] = ()
     is_behind: bool = False
     waiting: tuple[WaitsForMemory, ...] = ()
+
+    def told_warnings(self) -> tuple[str, ...]:
+        """``warnings`` as sentences, sorted."""
+        return tuple(sorted(f"{name}: {text}" for name, texts in self.warnings.items() for text in texts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudge
 from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.mesh import MESH_SOURCE
 from cni_calico.policy.nodes import SLICE, WORKLOADS, GraphNodes, GraphRecord
+from cni_calico.policy.order import describe_missing_tier
 from cni_calico.policy.records import (
     POLICY_KINDS,
     Labelled,
@@ -64,7 +65,8 @@ class Graph:
         self._held: dict[PolicyId, Mapping[str, SetSource]] = {}  # the sets needed by what is in force
         self._policies: dict[PolicyId, WantedPolicy] = {}  # as of the last flush
         self.governing = 0  # of them, those that are no profiles
-        self._warnings: dict[PolicyId, tuple[str, ...]] = {}  # of them
+        self._warnings: dict[PolicyId, tuple[str, ...]] = {}  # of them, by their own records
+        self._missing_tiers: dict[str, frozenset[PolicyId]] = {}
         self.facts = GraphFacts()  # as of the last flush
         self._ahead: dict[PolicyId, list[str]] = {}  # sets needed by what is made ahead
         self._marks_mesh = False
@@ -110,11 +112,11 @@ class Graph:
         """
         changes, before = self._flush(most_removed), self.facts
         needs, warnings = before.needs, before.warnings
-        if changes.policies:
-            needs, warnings = (
-                OtherNeeds(self.selectors > 0, self.services > 0, self.nodes > 0),
-                dict(self._warnings),
-            )
+        missing_tiers = self._active.missing_tiers()
+        if changes.policies or missing_tiers != self._missing_tiers:
+            self._missing_tiers = missing_tiers
+            needs = OtherNeeds(self.selectors > 0, self.services > 0, self.nodes > 0)
+            warnings = self._all_warnings()
         missing, missing_host = before.missing_profiles, before.missing_host_profiles
         if self._nodes.profiles_moved:
             missing, missing_host = self.missing_profiles(), self.missing_host_profiles()
@@ -183,6 +185,13 @@ class Graph:
         due, names = self._shortage.reconsider(now)
         self._nodes.changed_rules.update(names)
         return due
+
+    def _all_warnings(self) -> dict[PolicyId, tuple[str, ...]]:
+        found = dict(self._warnings)
+        for tier, policies in self._missing_tiers.items():
+            for name in policies & self._policies.keys():
+                found[name] = (*found.get(name, ()), describe_missing_tier(tier))
+        return found
 
     def _note_in_force(self, name: PolicyId, before: WantedPolicy | None, wanted: WantedPolicy | None) -> None:
         self._warnings.pop(name, None)

@@ -21,6 +21,11 @@ def tier_rank(name: str, tiers: Mapping[str, TierRecord]) -> tuple[bool, float, 
     return (True, 0.0, name) if tier is None else (False, tier.order, name)
 
 
+def describe_missing_tier(name: str) -> str:
+    """What it means for a policy that is in it."""
+    return f"its tier {name} does not exist: it comes after all tiers that do, and what it leaves undecided is denied"
+
+
 def select_class(
     policies: Iterable[PolicyRecord],
     tiers: Mapping[str, TierRecord],

@@ -70,7 +70,7 @@ class TierRecord:
 class PolicyRecord:
     """``hint``: keep it on every node.
 
-    ``sources``: the sets that its rules name. ``warnings``: in words, the parts that are not enforced.
+    ``sources``: the sets that its rules name. ``warnings``: in words, what is not as its author may think.
     """
 
     wanted: WantedPolicy
@@ -192,7 +192,7 @@ def parsing_policy(key: ResourceKey, resource: Resource) -> Steps[PolicyRecord]:
         selector,
         {name: source for name, source in sources.items() if name in used},
         hint=HINT_EVERYWHERE in parse_text_list(spec.get("performanceHints") or (), "spec.performanceHints"),
-        warnings=_http_warnings(wanted),
+        warnings=_http_warnings(wanted) + _untyped_warnings(wanted, spec.get("types")),
     )
 
 
@@ -231,6 +231,14 @@ def _http_warnings(wanted: WantedPolicy) -> tuple[str, ...]:
     if not any(rule.http for rule in wanted.rules()):
         return ()
     return (HTTP_WARNING,)
+
+
+def _untyped_warnings(wanted: WantedPolicy, types: Any) -> tuple[str, ...]:
+    """Of a policy that says nothing about a direction, not even that it governs it."""
+    silent = [name for name, rules in (("ingress", wanted.ingress), ("egress", wanted.egress)) if rules == ()]
+    if types or not silent:
+        return ()
+    return (f"it has no types, so it governs ingress and egress: without rules for {' and '.join(silent)}",)
 
 
 def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:

@@ -99,9 +99,8 @@ def explain(session: Session, arguments: Namespace) -> str:
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for name, count in records.over_budget.items():
         arguments.warn(f"{name} denies what it governs: {describe_size(count, records.budget)}")
-    for name, whys in graph.facts.warnings.items():
-        for why in whys:
-            arguments.warn(f"{name}: {why}")
+    for warning in graph.facts.told_warnings():
+        arguments.warn(warning)
     for end in (source, destination):
         dispute = records.dispute(end.key) if end.key is not None and end.key in records.endpoints else ""
         if dispute:

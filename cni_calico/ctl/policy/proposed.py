@@ -44,7 +44,8 @@ MakesRecords = Callable[[Mapping[ResourceKey, GraphRecord]], Mapping[ResourceKey
 @dataclass(slots=True)
 class ProposedChange:
     """``records``: everything, as of after the change. ``changed``: the keys that differ. ``uncertain``: what could not
-    be read, in words. ``staged``: staged policies of the files, which enforce nothing.
+    be read, in words. ``staged``: staged policies of the files, which enforce nothing. ``warnings``: what of the
+    policies is not as their author may think.
     """
 
     records: PolicyRecords
@@ -53,6 +54,7 @@ class ProposedChange:
     changed: tuple[ResourceKey, ...]
     uncertain: list[str] = field(default_factory=list)
     staged: tuple[ResourceKey, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def _nothing(records: Mapping[ResourceKey, GraphRecord]) -> Mapping[ResourceKey, GraphRecord]:
@@ -81,7 +83,10 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
             removed = [key for key in records.records if key.kind in POLICY_KINDS and key not in new]
     removed += [_named(name, records, arguments.namespace) for name in arguments.without]
     _require_tiers(new, records, removed)
-    return _compared(records, new, removed, uncertain, tuple(staged))
+    change = _compared(records, new, removed, uncertain, tuple(staged))
+    for warning in change.warnings:
+        arguments.warn(warning)
+    return change
 
 
 def propose(now: ProposedChange, documents: Iterable[dict[str, Any]], arguments: Namespace) -> ProposedChange:
@@ -152,7 +157,8 @@ def _compared(
         if key not in known:
             raise InvalidConfig(f"cannot use {describe(key)}: {why}")
     records.over_budget = dict(graph.over_budget)
-    return ProposedChange(records, before, graph.wanted(), (*changed, *removed), uncertain, staged)
+    told = graph.facts.told_warnings()
+    return ProposedChange(records, before, graph.wanted(), (*changed, *removed), uncertain, staged, told)
 
 
 def _is_same(one: GraphRecord | None, other: GraphRecord) -> bool:

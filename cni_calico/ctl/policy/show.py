@@ -39,6 +39,8 @@ def show(session: Session, arguments: Namespace) -> str:
     graph = records.graph([*keys, *hosts, *(key for key in everywhere if key is not None)])
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
+    for warning in graph.facts.told_warnings():
+        arguments.warn(warning)
     for endpoint in sorted(keys, key=str):
         if claimed := unconfirmed(records.claimed.get(endpoint)):
             arguments.warn(describe_unconfirmed(f"{endpoint.namespace}/{records.endpoint(endpoint).pod}", claimed))

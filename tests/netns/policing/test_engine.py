@@ -433,6 +433,27 @@ def test_rules_that_look_at_http(lab_of_two: Lab) -> None:
     until(lambda: lab_of_two.standing()["warnings"] == [], "nothing is ignored any more")
 
 
+def test_a_policy_in_a_tier_that_does_not_exist(lab_of_two: Lab) -> None:
+    """It comes last and denies what it leaves undecided, so nothing opens because a tier is lost; it is named."""
+    lab_of_two.put("Tier", "default", {"order": 1000000, "defaultAction": "Deny"})
+    lab_of_two.put("GlobalNetworkPolicy", "lost", {**ALLOW_80, "tier": "nowhere", "types": ["Ingress"]})
+    lab_of_two.start()
+    lab_of_two.until_in_force(policies=1, endpoints=2)
+    assert lab_of_two.passes("a", "b", 80) and not lab_of_two.passes("a", "b", 81)
+    said = "GlobalNetworkPolicy lost: its tier nowhere does not exist: it comes after all tiers that do, "
+    assert [text for text in lab_of_two.standing()["warnings"] if text.startswith(said)]
+    assert said in lab_of_two.log()
+    # what a tier that exists decides comes first
+    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+    lab_of_two.until_passes("a", "b", 80, False)
+    # the tier is there: the policy has the place that it asked for
+    lab_of_two.put("Tier", "nowhere", {"order": 1, "defaultAction": "Pass"})
+    lab_of_two.until_passes("a", "b", 80)
+    until(lambda: lab_of_two.standing()["warnings"] == [], "nothing is missing any more")
+    lab_of_two.remove("Tier", "nowhere")
+    lab_of_two.until_passes("a", "b", 80, False)
+
+
 def test_what_policies_do_not_reach_is_said(lab_of_two: Lab) -> None:
     """kube-proxy in mode ipvs, while its interface is there; a way of enforcing them that is not there any more."""
     lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)

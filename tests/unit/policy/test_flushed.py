@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cni_calico.policy.flushed import OtherNeeds
+from cni_calico.policy.wanted import PolicyId
 from tests.unit.policy.cluster import graph_of, put
-from tests.unit.policy.test_scenarios import ONE, policy
+from tests.unit.policy.test_scenarios import ONE, policy, tier
 
 POLICY, PROFILE = ("GlobalNetworkPolicy", "", "n"), ("Profile", "", "p1")
 
@@ -23,6 +24,43 @@ def test_facts_are_of_their_flush() -> None:
     third = graph.flush().facts
     assert (third.problems, third.last_valid, third.governing, third.needs) == ({}, {}, 0, OtherNeeds())
     assert second.facts.problems and second.facts.governing == 1
+
+
+def test_policies_whose_tier_is_missing_are_named() -> None:
+    both = policy("lost", tier="t1") | policy("found", tier="t2") | policy("usual")
+    graph = graph_of(ONE | both | tier("t2", 1) | policy("nobodys", "nobody == 'x'", tier="t1"))
+    lost = "GlobalNetworkPolicy lost: its tier t1 does not exist: it comes after all tiers that do, "
+    named = {PolicyId("GlobalNetworkPolicy", name) for name in ("lost", "usual")}
+    assert graph.flush().facts.warnings.keys() == named, "of tiers that exist none is default"
+    put(graph, ("Tier", "", "default"), {"metadata": {}, "spec": {"order": 1000000, "defaultAction": "Deny"}})
+    first = graph.flush()
+    assert not first.changes.policies
+    assert first.facts.told_warnings() == (f"{lost}and what it leaves undecided is denied",)
+    # the tier is made: the class changes, the policy's rules do not
+    put(graph, ("Tier", "", "t1"), {"metadata": {}, "spec": {"order": 5}})
+    second = graph.flush()
+    assert second.facts.told_warnings() == () and not second.changes.policies and second.changes.classes
+    put(graph, ("Tier", "", "t1"), None)
+    assert graph.flush().facts.told_warnings() == first.facts.told_warnings()
+    put(graph, ("GlobalNetworkPolicy", "", "lost"), None)
+    assert graph.flush().facts.told_warnings() == ()
+
+
+def test_a_datastore_without_tiers_has_them_from_before_there_were_any() -> None:
+    assert graph_of(ONE | policy("usual")).flush().facts.warnings == {}
+
+
+def test_policies_without_types_are_named() -> None:
+    """As the API server stores what kubectl wrote, where nothing completes it."""
+    graph = graph_of(ONE | policy("both") | policy("one", egress=None) | policy("none", ingress=None, egress=None))
+    put(graph, ("GlobalNetworkPolicy", "", "typed"), {
+        "metadata": {}, "spec": {"selector": "all()", "types": ["Ingress"]}
+    })  # fmt: skip
+    said = "it has no types, so it governs ingress and egress: without rules for"
+    assert graph.flush().facts.told_warnings() == (
+        f"GlobalNetworkPolicy none: {said} ingress and egress",
+        f"GlobalNetworkPolicy one: {said} egress",
+    )
 
 
 def test_missing_profiles() -> None:

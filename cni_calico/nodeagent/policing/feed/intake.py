@@ -34,7 +34,8 @@ RecordListener = Callable[[ResourceKey, GraphRecord | None], None]
 
 class Intake:
     """``policies``: those that exist, readable or not. ``service_networks``: of the newest BGPConfiguration.
-    ``facts``: what the last flush said of the whole; ``warnings``: of them, what of the policies is not enforced.
+    ``facts``: what the last flush said of the whole; ``warnings``: of them, what of the policies is not as
+    their author may think.
     """
 
     def __init__(
@@ -138,8 +139,7 @@ class Intake:
         flushed = self._graph.flush(MOST_REMOVED)
         self.facts = flushed.facts
         if self.facts.warnings is not before.warnings:
-            warnings = self.facts.warnings.items()
-            self.warnings = tuple(sorted(f"{name}: {text}" for name, texts in warnings for text in texts))
+            self.warnings = self.facts.told_warnings()
         if self._taking_s is not None:
             calculation.observe(self._taking_s + self._now() - begun)
             self._taking_s = None

@@ -62,6 +62,25 @@ def test_a_denied_connection_says_where_it_ends(tiered_cluster):
     assert out.endswith("The connection is DENIED.\n")
 
 
+def test_a_tier_that_does_not_exist_comes_last_and_is_named(tiered_cluster):
+    """Tier security had order 100, before what lets everything in by TCP."""
+    cluster = tiered_cluster("03-tiers")
+    asked = ("policy", "explain", "--from", "10.65.1.3", "--to", "b", "--port", "80")
+    assert "ingress of default/b: DENIED by rule 1 of GlobalNetworkPolicy sec-1 in tier security" in cluster.ok(*asked)
+    cluster.write({etcd_path(ResourceKey("Tier", "security")): None})
+    said = "GlobalNetworkPolicy sec-1: its tier security does not exist: it comes after all tiers that do, and what"
+    found = cluster(*asked)
+    assert found.code == 0 and said in found.err
+    assert "ingress of default/b: allowed by rule 1 of NetworkPolicy default/z in tier default" in found.out
+    found = cluster("policy", "show", "default/b")
+    assert found.code == 0 and said in found.err
+    ingress = found.out[found.out.index("  ingress") :]
+    tiers = [line.split()[1] for line in ingress[: ingress.index("  egress")].splitlines() if "    tier " in line]
+    assert tiers == ["kube-admin", "default", "kube-baseline", "security"]
+    rest = ingress[ingress.index("tier security") :]
+    assert "if none of their rules matches: denied" in rest[: rest.index("  egress")]
+
+
 def test_an_address_outside_is_not_policed(tiered_cluster):
     out = tiered_cluster("02-kubernetes-style").ok(
         "policy", "explain", "--from", "192.0.2.1", "--to", "10.65.0.2", "--port", "9"

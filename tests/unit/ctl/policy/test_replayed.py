@@ -200,6 +200,24 @@ def test_without_a_stored_policy(calicoctl, tmp_path):
     assert absent.code == 2 and "there is no such policy" in absent.err
 
 
+def test_a_stored_policy_whose_tier_is_missing_is_judged_last_and_named(calicoctl, tmp_path):
+    """Nothing opens because of it: what it governs and does not allow is denied."""
+    default = {"kind": "Tier", "metadata": {"name": "default"}, "spec": {"order": 1000000, "defaultAction": "Deny"}}
+    calicoctl.write(stored([default, policy("lost", "app == 'db'", [("app == 'web'", [5432])], tier="nowhere")]))
+    lines = write_flows(tmp_path / "flows.jsonl", flow("web-1", "db-0"), flow("cache-0", "db-0", verdict="denied"))
+    file = write(tmp_path / "new.yaml", policy("other", "app == 'none'", []))
+    found = calicoctl("policy", "replay", "--with", file, "--any", "--flows", lines)
+    assert found.code == 0 and "0 connections" in found.out
+    said = "NetworkPolicy shop/lost: its tier nowhere does not exist: it comes after all tiers that do"
+    assert said in found.err
+    compared = calicoctl("policy", "diff", "--with", file)
+    assert compared.code == 0 and said in compared.err
+    first = write(tmp_path / "first.yaml", policy("first", "app == 'db'", [], order=1))
+    compared = calicoctl("policy", "diff", "--with", first)
+    assert compared.code == 1 and "allowed by rule 1 of NetworkPolicy shop/lost" in compared.out
+    assert "DENIED at the end of tier default" in compared.out
+
+
 def test_without_a_recorder_it_says_so(calicoctl, tmp_path):
     calicoctl.write(stored([]))
     file = write(tmp_path / "new.yaml", POLICIES["database"])
