@@ -27,9 +27,9 @@ BEFORE = "313c8ac6f41ef7fe902e0004b4658dba7905d8c1"  # the last one in which the
 EARLIER = "CNI_CALICO_EARLIER"
 
 
-def write_earlier(archive: Path) -> bool:
-    """The sources of the version before; False: they are not here."""
-    command = ["git", "archive", f"--output={archive}", BEFORE, "cni_calico", "build/launch"]
+def write_earlier(archive: Path, commit: str = BEFORE) -> bool:
+    """The sources of the version before, or of another commit; False: they are not here."""
+    command = ["git", "archive", f"--output={archive}", commit, "cni_calico", "build/launch"]
     return subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
 
 
