@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,14 @@ from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.errors import DatastoreError
 from cni_calico.model.access import NATIVE_GROUP
+from cni_calico.nodeagent.status.file import read_status
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
-from tests.e2e.kubernetes.roles import RBAC, documents
+from tests.e2e.kubernetes.node import kube_node
+from tests.e2e.kubernetes.programs import agent_command, agent_environ, controllers, run_agent
+from tests.e2e.kubernetes.roles import RBAC, documents, rights, with_agent_roles
 from tests.fixtures.kubernetes import NAMESPACE
+from tests.netns.namespaces import Namespace
 
 pytestmark = pytest.mark.kubernetes
 
@@ -56,7 +63,7 @@ class WebhookOfTest:
         self.process = WebhookProcess(flags, {"KUBECONFIG": str(config)}, self._stopping)
         self._thread = threading.Thread(target=self.process.run)
         self._thread.start()
-        until(lambda: self.process.server.port != 0, "it serves", 60)
+        self.port: int = until(lambda: self.process.server.port, "it serves", 60)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -116,7 +123,13 @@ def rule(resources: list[str], verbs: list[str], *names: str) -> dict[str, Any]:
 
 @pytest.fixture
 def watched(applied: Cluster, tmp_path: Path) -> Iterator[tuple[Cluster, WebhookOfTest]]:
-    """An API server that asks a webhook at this host's loopback address, where no Service leads."""
+    with guarded(applied, tmp_path) as webhook:
+        yield applied, webhook
+
+
+@contextmanager
+def guarded(applied: Cluster, tmp_path: Path) -> Iterator[WebhookOfTest]:
+    """The API server asks a webhook at this host's loopback address, where no Service leads."""
     pair = make_certificate(["localhost"], DAY_S)
     (tmp_path / "tls.crt").write_bytes(pair.certificate)
     (tmp_path / "tls.key").write_bytes(pair.key)
@@ -127,12 +140,12 @@ def watched(applied: Cluster, tmp_path: Path) -> Iterator[tuple[Cluster, Webhook
         [configuration] = documents("calico-webhooks.yaml", "ValidatingWebhookConfiguration")
         for hook in configuration["webhooks"]:
             service = hook["clientConfig"].pop("service")
-            hook["clientConfig"]["url"] = f"https://localhost:{webhook.process.server.port}{service['path']}"
+            hook["clientConfig"]["url"] = f"https://localhost:{webhook.port}{service['path']}"
             hook["clientConfig"]["caBundle"] = base64.b64encode(pair.certificate).decode()
         applied.request("POST", HOOKS, configuration)
         # the API server works with a new configuration some moments later
         until(lambda: "forbidden" in write(applied, "mallory", policy("probe", "ops")), "it is asked", 60)
-        yield applied, webhook
+        yield webhook
     finally:
         webhook.stop()
 
@@ -206,6 +219,91 @@ def test_while_it_is_away_no_policy_is_written_and_everything_else_is(
     assert run_calicoctl(["datastore", "migrate", "lock"], environ) == 0
     capsys.readouterr()
     assert names(kube) == {}
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_everybody_while_it_is_there_away_and_back(
+    applied: Cluster, host_ns: Namespace, pod_ns: Namespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node's agent, the controllers, calicoctl, kubectl and the plugin, with the rights of calico-v3.yaml: only who
+    writes policies waits for it.
+    """
+    kube = applied
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig()}
+    named = {"CALICO_API_GROUP": NATIVE_GROUP, "DATASTORE_TYPE": "kubernetes", "ENABLED_CONTROLLERS": "node"}
+    set_of = {"apiVersion": NATIVE_GROUP, "kind": "GlobalNetworkSet", "spec": {"nets": ["192.0.2.0/24"]}}
+
+    def calicoctl(path: Path, document: dict[str, Any]) -> tuple[int, str]:
+        path.write_text(json.dumps(document))
+        capsys.readouterr()
+        return run_calicoctl(["apply", "-f", str(path)], environ), capsys.readouterr().err
+
+    def is_judged(pool: str) -> bool:
+        found = kube.request("GET", f"{NATIVE_ROOT}/ippools/{pool}")
+        conditions = found.get("status", {}).get("conditions") or [{}]
+        return bool(found["metadata"].get("finalizers")) and conditions[0].get("reason") == "OK"
+
+    with (
+        with_agent_roles(kube, "calico-v3.yaml"),
+        rights(kube, "calico-v3.yaml"),
+        kube_node(kube, host_ns, tmp_path) as node,
+        guarded(kube, tmp_path) as webhook,
+        controllers(kube, tmp_path / "controllers", **named) as process,
+    ):
+        settings = {**agent_environ(kube, tmp_path), "CALICO_API_GROUP": NATIVE_GROUP}
+        run_agent(host_ns, settings, "-startup")
+        until(lambda: process.check_status() == (0, "Ready"), "the controllers are ready", 90)
+        with open(tmp_path / "agent.log", "wb") as log:
+            agent = subprocess.Popen([*agent_command(host_ns), "-felix"], env=settings, stderr=log)
+
+        def in_force(records: int) -> bool:
+            said = read_status(settings["CALICO_RUN_DIR"]).get("policing", {})
+            return (said.get("counts", {}).get("records"), said.get("problems")) == (records, [])
+
+        try:
+            for number, phase in enumerate(("there", "away", "back")):
+                if phase == "away":
+                    webhook.stop()
+                if phase == "back":
+                    webhook = started_again(kube, tmp_path, webhook)
+                is_there = phase != "away"
+                # who writes policies
+                said = write(kube, "alice", policy(f"k-{phase}", "sec"))
+                assert ("created" in said) == is_there, said
+                code, said = calicoctl(tmp_path / "p.json", policy(f"c-{phase}", "sec"))
+                assert code == (0 if is_there else 1), said
+                if not is_there:
+                    assert "webhook tiered-rbac.projectcalico.org does not answer" in said
+                    assert "nothing was written" in said
+                assert names(kube).keys() == {
+                    f"{who}-{each}" for who in "kc" for each in ("there", "back")[: number or 1]
+                }
+                # what is in force stays, and what is written comes
+                until(partial(in_force, len(names(kube))), f"the policies are in force, {phase}", 90)
+                # everybody else
+                assert calicoctl(tmp_path / "s.json", {**set_of, "metadata": {"name": f"s-{phase}"}})[0] == 0
+                node.apply("IPPool", f"p-{phase}", {"cidr": f"10.9{number}.0.0/24", "blockSize": 28})
+                until(partial(is_judged, f"p-{phase}"), f"the controllers see a pool, {phase}", 90)
+                run_agent(host_ns, settings, "-startup")
+                kube.create_pod(node.namespace, f"web-{number}", node.nodename)
+                for command in ("ADD", "DEL"):
+                    reply = node.pod_call(command, f"web-{number}", f"c{number}" * 32, pod_ns.path)
+                    assert reply.ok, (phase, reply.document)
+            assert agent.poll() is None
+        finally:
+            agent.terminate()
+            agent.wait(30)
+            webhook.stop()
+        assert process.end() == 0
+
+
+def started_again(kube: Cluster, directory: Path, before: WebhookOfTest) -> WebhookOfTest:
+    """With the same certificate, where the API server looks for it; it asks again a little later."""
+    pair = str(directory / "tls.crt"), str(directory / "tls.key")
+    webhook = WebhookOfTest(kube, directory, WebhookFlags(*pair, port=before.port, level="none"))
+    until(lambda: "failed calling" not in write(kube, "mallory", policy("probe", "ops")), "it answers again", 60)
+    return webhook
 
 
 def test_its_roles_suffice_for_its_certificate(applied: Cluster, tmp_path: Path) -> None:
