@@ -19,7 +19,7 @@ from cni_calico.nodeagent.dataplane.parts.after_policies import AfterPolicies
 from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
 from cni_calico.nodeagent.dataplane.parts.checksums import FILE as CHECKSUMS_OFF
 from cni_calico.nodeagent.dataplane.parts.checksums import TunnelChecksums
-from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
+from cni_calico.nodeagent.dataplane.parts.encryption import AfterRoutes, Encryption
 from cni_calico.nodeagent.dataplane.parts.floating import Floating
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
 from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
@@ -42,13 +42,14 @@ def data_plane(
     upstream_goes: Callable[[], bool] = lambda: True,
     lost: Callable[[], Sequence[str]] = tuple,
 ) -> list[Part]:
-    """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's.
+    """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's, and
+    what is to be encrypted has its way before it has a plain one.
 
     ``upstream_goes``: whether what upstream's agent left may be removed now. Masquerading takes over a table of the
     name that upstream uses, so it waits too, but only while upstream's chains are in it. ``lost``: what upstream
     enforces and we would not; while there is any, both wait.
     """
-    takeover = Takeover(log, lost)
+    takeover, encryption = Takeover(log, lost), Encryption(log, now)
     return [
         EncryptionGuard(files, f"{state_dir}/{ENCRYPTION_REQUIRED}", f"{run_dir}/{ENCRYPTION_GUARD}"),
         KernelSettings(),
@@ -57,8 +58,9 @@ def data_plane(
         TunnelChecksums(files, f"{run_dir}/{CHECKSUMS_OFF}"),
         TunnelNeighbours(),
         Floating(log),
+        encryption,
         Routes(now),
-        Encryption(log, now),
+        AfterRoutes(encryption),
         Bandwidth(),
         AfterPolicies(takeover, upstream_goes),
         AfterPolicies(Masquerade(log), lambda: takeover.done or not has_upstream_table()),

@@ -63,7 +63,8 @@ def plan_routes(desired: Iterable[HostRoute], actual: Iterable[HostRoute], felix
         and lacking.get((route.dst, route.device), route.metric) == route.metric
         and is_ours(route, felix)
     ]
-    return Changes(tuple(sorted(add, key=_order)), tuple(sorted(remove, key=_order)))
+    # packets to a part of a network do not go where the rest of it goes meanwhile
+    return Changes(tuple(sorted(add, key=_order, reverse=True)), tuple(sorted(remove, key=_order)))
 
 
 def select_conflicts(

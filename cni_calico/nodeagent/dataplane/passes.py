@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cni_calico.deadline import Deadline
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
 
@@ -23,6 +24,7 @@ class Pass:
     ``public_keys``: by family, what the Node is to say of WireGuard's key, b"": nothing; others are left as they are.
     ``awaits``: by family, the nodes that have not followed a new key of this node's yet.
     ``encryption``: by family, what the status says of it (encryption/told.py).
+    ``unrouted``: the networks whose plain routes could not be changed; None: it is not known which.
     """
 
     changed: list[str] = field(default_factory=list)
@@ -34,6 +36,7 @@ class Pass:
     public_keys: dict[int, bytes] = field(default_factory=dict)
     awaits: dict[int, tuple[str, ...]] = field(default_factory=dict)
     encryption: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    unrouted: frozenset[Network] | None = None
 
 
 class Part(Protocol):

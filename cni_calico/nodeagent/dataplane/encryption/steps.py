@@ -18,6 +18,7 @@ from cni_calico.model.host import PROTO_BOOT, HostRoute
 from cni_calico.model.resources import Network
 from cni_calico.model.wireguard import PeerChange, WireguardChange, WireguardDevice, WireguardPeer
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, DesiredPeer
+from cni_calico.nodeagent.dataplane.encryption.order import widened
 
 PRIME_S = 25  # the keepalive of a peer that is primed
 PRIME_AFTER_S, PATIENCE_S = 0.15, 10.0
@@ -38,7 +39,8 @@ class KnownPeer:
 
 @dataclass(frozen=True, slots=True)
 class EncryptionSteps:
-    """In this order: ``change``, ``routes`` and ``host_routes`` (all that the two tables are to have), ``removals``.
+    """In this order: ``change``; ``routes`` and ``host_routes`` (all that the two tables are to have), some before the
+    plain routes and some after them (order.py); ``removals``: peers, and networks of peers.
 
     ``waiting``: nodes whose first handshake is awaited; ``overdue``: nodes whose route came without one.
     """
@@ -65,6 +67,8 @@ class Stepping:
             desired = _without_peers(desired)
         actual = {peer.public_key: peer for peer in device.peers}
         through = {route.dst for route in present if route.device == desired.name}
+        wanted = {peer.key: peer.allowed for peer in desired.peers}
+        wide = widened(wanted, {key: peer.allowed for key, peer in actual.items()})
         replaced: list[bytes] = []
         changes: list[tuple[bool, PeerChange]] = []
         waiting, overdue = [], []
@@ -85,16 +89,19 @@ class Stepping:
             if not known.settled:
                 waiting.append(peer.node)
             keepalive_s = _keepalive_of(desired, device, known, now)
-            change = _difference(peer, there, keepalive_s)
+            change = _difference(peer, there, keepalive_s, wide[peer.key])
             if change is not None:
-                changes.append((_loses(peer, there), change))
+                changes.append((_loses(peer.allowed, there), change))
         for node in self.known.keys() - {peer.node for peer in desired.peers}:
             del self.known[node]
-        wanted = {peer.key for peer in desired.peers}
         gone = [PeerChange(key, remove=True) for key in replaced if key in actual and key not in wanted]
-        late = actual.keys() - wanted - set(replaced)
+        late = actual.keys() - wanted.keys() - set(replaced)
         ordered = [change for _, change in sorted(changes, key=lambda one: one[0])] + gone
-        removals = [PeerChange(key, remove=True) for key in sorted(late)] if not desired.partial else []
+        narrower = [key for key, networks in wanted.items() if networks != wide[key]]
+        removals = [PeerChange(key, remove=True) for key in sorted(late)]
+        removals += [PeerChange(key, allowed=wanted[key], known_only=True) for key in narrower]
+        if desired.partial:
+            removals.clear()
         return EncryptionSteps(
             change=WireguardChange(peers=tuple(ordered)) if ordered else None,
             routes=frozenset(self._routes(desired)),
@@ -168,18 +175,20 @@ def _keepalive_of(desired: DesiredEncryption, device: WireguardDevice, known: Kn
     return PRIME_S if first else desired.keepalive_s
 
 
-def _loses(peer: DesiredPeer, there: WireguardPeer | None) -> bool:
+def _loses(allowed: frozenset[Network], there: WireguardPeer | None) -> bool:
     """Whether others may get a network of it, which they must before it is gone here."""
-    return there is not None and bool(there.allowed - peer.allowed)
+    return there is not None and bool(there.allowed - allowed)
 
 
-def _difference(peer: DesiredPeer, there: WireguardPeer | None, keepalive_s: int) -> PeerChange | None:
+def _difference(
+    peer: DesiredPeer, there: WireguardPeer | None, keepalive_s: int, allowed: frozenset[Network]
+) -> PeerChange | None:
     if there is None:
-        return PeerChange(peer.key, endpoint=peer.endpoint, allowed=peer.allowed, keepalive_s=keepalive_s)
+        return PeerChange(peer.key, endpoint=peer.endpoint, allowed=allowed, keepalive_s=keepalive_s)
     change = PeerChange(
         peer.key,
         endpoint=None if there.endpoint == peer.endpoint else peer.endpoint,
-        allowed=None if there.allowed == peer.allowed else peer.allowed,
+        allowed=None if there.allowed == allowed else allowed,
         keepalive_s=None if there.keepalive_s == keepalive_s else keepalive_s,
         known_only=True,
     )

@@ -35,6 +35,7 @@ class Routes:
 
     def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
         if not desired.routes_enabled:
+            done.unrouted = frozenset()
             return
         actual = host_routes.read_host_routes(deadline)
         planned = plan_routes(desired.routes, actual, felix)
@@ -57,12 +58,13 @@ class Routes:
             return holder != route.device and is_workload_interface(holder, felix)
 
         ripe = self._grace.ripe(planned, delicate, self._now())
-        done.pending = len(planned.add) + len(planned.remove) - len(ripe.add) - len(ripe.remove)
-        if ripe:
-            _change(ripe, felix, deadline, done)
+        done.pending += len(planned.add) + len(planned.remove) - len(ripe.add) - len(ripe.remove)
+        failed = _change(ripe, felix, deadline, done) if ripe else set()
+        done.unrouted = frozenset(route.dst for route in {*failed, *conflicts})
 
 
-def _change(ripe: Changes[HostRoute], felix: FelixSettings, deadline: Deadline, done: Pass) -> None:
+def _change(ripe: Changes[HostRoute], felix: FelixSettings, deadline: Deadline, done: Pass) -> set[HostRoute]:
+    """Those that failed."""
     failures = host_routes.apply_host_routes(ripe.add, ripe.remove, deadline)
     # a pod's interface that disappeared meanwhile is no failure: the kernel's notification brings the next pass
     vanished = {route for route, e in failures if e.errno == ENODEV and is_workload_interface(route.device, felix)}
@@ -70,6 +72,7 @@ def _change(ripe: Changes[HostRoute], felix: FelixSettings, deadline: Deadline, 
     failed = {route for route, _ in failures}
     done.changed += described("route", "added", [route for route in ripe.add if route not in failed])
     done.changed += described("route", "removed", [route for route in ripe.remove if route not in failed])
+    return failed
 
 
 @dataclass(slots=True)

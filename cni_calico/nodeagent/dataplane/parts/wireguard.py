@@ -1,7 +1,9 @@
 """WireGuard's devices with their keys and peers, their routes and rules; what encryption/steps.py says, in its order.
 
 Rule: a family that fails is reported and does not stop the other. A device is read before it is changed, and nothing is
-written when nothing has changed. A device that is disabled stays, without routes, until nobody sends to it any more.
+written when nothing has changed. ``begin`` comes before the plain routes are changed and ``finish`` after them, by
+encryption/order.py: what leads to WireGuard first, what does not any more last. A device that is disabled stays,
+without routes, until nobody sends to it any more.
 """
 
 from __future__ import annotations
@@ -19,19 +21,32 @@ from cni_calico.kernel.monitor import RULES
 from cni_calico.kernel.port_holders import udp_holder
 from cni_calico.kernel.wireguard import device as door
 from cni_calico.log import Log
-from cni_calico.model.host import HostRoute, RoutingRule
+from cni_calico.model.host import RoutingRule
 from cni_calico.model.wireguard import WireguardChange, WireguardDevice, render_public_key
-from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane.delta import plan_set
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, described_key, render_plain
 from cni_calico.nodeagent.dataplane.encryption.following import Following, begin_following
+from cni_calico.nodeagent.dataplane.encryption.order import OrderedRoutes, order_routes
 from cni_calico.nodeagent.dataplane.encryption.steps import Leaving, Stepping
 from cni_calico.nodeagent.dataplane.encryption.told import tell_encryption
 from cni_calico.nodeagent.dataplane.encryption.way import FAMILY, TABLE, render_way
-from cni_calico.nodeagent.dataplane.passes import Pass, described
+from cni_calico.nodeagent.dataplane.parts import wireguard_tables as tables
+from cni_calico.nodeagent.dataplane.passes import Pass
 
 LOOSE = "2"  # rp_filter: what comes out of the tunnel may have a source that is reached elsewhere
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What a pass has begun and not finished: removals, and what the main table has to have first."""
+
+    desired: DesiredEncryption
+    routes: OrderedRoutes
+    host_routes: OrderedRoutes
+    host_rules: frozenset[RoutingRule]
+    removals: WireguardChange | None
+    failed: bool  # something before
+    awaits: bool  # a handshake
 
 
 @dataclass(slots=True)
@@ -46,6 +61,7 @@ class _Family:
     rules: set[RoutingRule] = field(default_factory=set)
     waiting: tuple[str, ...] = ()
     following: Following | None = None  # a new key of this node's
+    rest: _Rest | None = None
     said: tuple[str, ...] = ()
     looked: bool = False  # for a device that an earlier run had under another name
 
@@ -62,27 +78,42 @@ class Wireguard:
     def wants(self, changed: Collection[str]) -> bool:
         return RULES in changed
 
-    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass, full: bool) -> None:
+    def begin(self, desired: Desired, deadline: Deadline, done: Pass, full: bool) -> None:
+        for family in self._families.values():
+            family.rest = None
+        for one in desired.encryption:
+            family = self._families.setdefault(one.family, _Family())
+            if not one.enabled:
+                continue
+            try:
+                self._keep(one, family, deadline, done, full)
+                done.awaits[one.family] = () if family.following is None else family.following.told
+                done.encryption[one.family] = tell_encryption(one, family.key, family.waiting)
+            except KernelError as e:
+                self._fail(one, family, e, done)
+
+    def finish(self, desired: Desired, deadline: Deadline, done: Pass, full: bool) -> None:
         for one in desired.encryption:
             family = self._families.setdefault(one.family, _Family())
             try:
-                if one.enabled:
-                    self._keep(one, family, deadline, done, full)
-                    done.awaits[one.family] = () if family.following is None else family.following.told
-                    done.encryption[one.family] = tell_encryption(one, family.key, family.waiting)
-                else:
+                if not one.enabled:
                     self._leave(one, family, deadline, done)
+                elif family.rest is not None:
+                    self._end(family.rest, family, deadline, done)
             except KernelError as e:
-                family.settled = None
-                if one.enabled:
-                    done.encryption[one.family] = tell_encryption(one, b"", (), _explained(e))
-                done.failed.append(f"IPv{one.family}: {e}")
-                done.refused.append(f"IPv{one.family} encryption is not in force: {_explained(e)}")
-                if door.is_unsupported(e) or e.errno in (EADDRINUSE, EEXIST, EPERM):
-                    done.public_keys[one.family] = b""  # others would send what nobody here can read
+                self._fail(one, family, e, done)
         if desired.encryption or self._way:
             ways = [one for one in desired.encryption if one.enabled and not one.impossible]
             self._keep_way(ways, deadline, done, full)
+
+    def _fail(self, desired: DesiredEncryption, family: _Family, error: KernelError, done: Pass) -> None:
+        family.settled = family.rest = None
+        if desired.enabled:
+            done.encryption[desired.family] = tell_encryption(desired, b"", (), _explained(error))
+        done.failed.append(f"IPv{desired.family}: {error}")
+        done.refused.append(f"IPv{desired.family} encryption is not in force: {_explained(error)}")
+        if door.is_unsupported(error) or error.errno in (EADDRINUSE, EEXIST, EPERM):
+            done.public_keys[desired.family] = b""  # others would send what nobody here can read
 
     # -- a family that is enabled -------------------------------------------------------------------------------------
 
@@ -115,11 +146,9 @@ class Wireguard:
         if steps.change is not None:
             door.change_device(desired.name, steps.change, deadline)
             done.changed.append(f"changed {len(steps.change.peers)} peers of {desired.name}")
-        failed = _apply_routes(steps.routes, present, desired, desired.table, deadline, done)
-        failed = self._keep_hosts(desired, steps.host_routes, deadline, done) or failed
-        if steps.removals is not None and not failed:
-            door.change_device(desired.name, steps.removals, deadline)
-            done.changed.append(f"removed {len(steps.removals.peers)} peers of {desired.name}")
+        routes = order_routes(steps.routes, present, partial=desired.partial)
+        failed = tables.change_routes(routes.before, desired.table, deadline, done)
+        of_hosts, rules, host_failed = tables.begin_hosts(desired, steps.host_routes, deadline, done)
         if desired.threading and device.peers:
             door.set_threaded(desired.name)
         for node in steps.overdue:
@@ -131,9 +160,23 @@ class Wireguard:
             self._ensure_rule(desired, family, deadline, done)
         family.waiting = steps.waiting
         follows = family.following is not None and family.following.look(desired, device, self._now())
-        if steps.waiting or follows:
-            done.pending += len(steps.waiting) + follows
-        elif not failed:
+        awaits = bool(steps.waiting) or follows
+        done.pending += len(steps.waiting) + follows
+        family.rest = _Rest(desired, routes, of_hosts, rules, steps.removals, failed or host_failed, awaits)
+
+    def _end(self, rest: _Rest, family: _Family, deadline: Deadline, done: Pass) -> None:
+        desired, unrouted = rest.desired, done.unrouted
+        if unrouted is None:
+            return  # as little is known of the main table as before
+        routes = rest.routes.without(unrouted)
+        failed = (
+            tables.change_routes(routes.after, desired.table, deadline, done) or rest.failed or routes != rest.routes
+        )
+        failed = tables.end_hosts(desired, rest.host_routes, rest.host_rules, deadline, done) or failed
+        if rest.removals is not None and not failed:
+            door.change_device(desired.name, rest.removals, deadline)
+            done.changed.append(f"removed {len(rest.removals.peers)} peers of {desired.name}, or networks of theirs")
+        if not rest.awaits and not failed:
             family.settled = desired
 
     def _require_ours(self, desired: DesiredEncryption, family: _Family, deadline: Deadline) -> None:
@@ -196,27 +239,6 @@ class Wireguard:
                 done.changed.append(f"removed routing rule {rule}")
         family.rules = {wanted}
 
-    def _keep_hosts(
-        self, desired: DesiredEncryption, routes: frozenset[HostRoute], deadline: Deadline, done: Pass
-    ) -> bool:
-        """What pods of this node send to other nodes' own addresses: a table that only they ask. Whether it failed."""
-        table, family = desired.host_table, desired.family
-        if not table:
-            return False
-        there = [rule for rule in routing_rules.read_rules(family, deadline) if rule.table == table and rule.source]
-        wanted = (
-            {RoutingRule(family, desired.priority - 1, table, source=one) for one in desired.own} if routes else set()
-        )
-        present = host_routes.read_host_routes(deadline, table=table, families=(family,))
-        failed = _apply_routes(routes, present, desired, table, deadline, done)
-        for rule in sorted(wanted.difference(there), key=str):
-            routing_rules.ensure_rule(rule, deadline)
-            done.changed.append(f"added routing rule {rule}")
-        for rule in set(there) - wanted:
-            routing_rules.remove_rule(rule, deadline)
-            done.changed.append(f"removed routing rule {rule}")
-        return failed
-
     def _find_former(self, desired: DesiredEncryption, family: _Family, deadline: Deadline) -> None:
         """A device of an earlier run's under another name has the key that the Node tells, and its port."""
         if family.looked or not desired.told:
@@ -252,16 +274,16 @@ class Wireguard:
         routes = frozenset(route for route in present if route.device not in devices)
         whole = replace(desired, partial=False)
         if any(route.device in devices for route in present):
-            self._keep_hosts(whole, frozenset(), deadline, done)
-            _apply_routes(routes, present, whole, desired.table, deadline, done)
+            tables.remove_hosts(whole, deadline, done)
+            tables.keep_only(routes, present, desired.table, deadline, done)
         if not all(family.leaving.is_over(device, now) for device in devices.values()):
             done.pending += 1
             return
         for rule in routing_rules.read_rules(desired.family, deadline):
             if rule in family.rules or is_similar(rule, rule_of(desired)):
                 routing_rules.remove_rule(rule, deadline)
-        self._keep_hosts(whole, frozenset(), deadline, done)
-        _apply_routes(frozenset(), present, whole, desired.table, deadline, done)
+        tables.remove_hosts(whole, deadline, done)
+        tables.keep_only(frozenset(), present, desired.table, deadline, done)
         for name in devices:  # the last: as long as it is there, an agent that starts finishes this
             door.remove_device(name, deadline)
             done.changed.append(f"removed {name}")
@@ -321,30 +343,6 @@ def _read_keyed(name: str, deadline: Deadline) -> WireguardDevice | None:
         if e.errno != EEXIST:
             raise
         return None
-
-
-def _apply_routes(
-    wanted: Collection[HostRoute],
-    present: Collection[HostRoute],
-    desired: DesiredEncryption,
-    table: int,
-    deadline: Deadline,
-    done: Pass,
-) -> bool:
-    """Whether any failed."""
-    planned = plan_set(wanted, present)
-    replaced = {route.dst for route in planned.add}
-    # one with the same destination is replaced by adding the other
-    remove = () if desired.partial else tuple(route for route in planned.remove if route.dst not in replaced)
-    if not planned.add and not remove:
-        return False
-    # what is an exception from a larger network's route is there before it, and goes after it
-    add = sorted(planned.add, key=lambda route: route.kind != "throw")
-    remove = tuple(sorted(remove, key=lambda route: route.kind == "throw"))
-    failures = host_routes.apply_host_routes(add, remove, deadline, table=table)
-    done.failed += [str(error) for _, error in failures]
-    done.changed += described(f"route of table {table}", "changed", [*add, *remove])
-    return bool(failures)
 
 
 def _explained(error: KernelError) -> str:

@@ -62,6 +62,12 @@ def test_a_part_looks_again_at_what_the_monitor_reports() -> None:
     assert rules.asked == [True, False, True, False] and settings.asked == [True, False, False, False]
 
 
+def test_a_way_to_wireguard_is_before_the_plain_one_and_after_it() -> None:
+    names = [part.name for part in data_plane(SILENT, Files(), "/nowhere", "/nowhere", lambda: 0.0)]
+    at = names.index("routes")
+    assert names[at - 1 : at + 2] == ["encryption", "routes", "encryption after the routes"]
+
+
 def test_everything_that_the_monitor_reports_is_some_parts_concern() -> None:
     parts = data_plane(SILENT, Files(), "/nowhere", "/nowhere", lambda: 0.0)
     assert {kind: [part.name for part in parts if part.wants({kind})] for kind in (SETTINGS, NEIGHBOURS, RULES)} == {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from errno import EADDRINUSE, EPERM
 from ipaddress import ip_address, ip_network
@@ -14,14 +14,17 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel import host_routes, routing_rules, sysctl
 from cni_calico.kernel.filter import nft
+from cni_calico.kernel.netlink.routes import TABLE_MAIN
 from cni_calico.kernel.wireguard import device as door
 from cni_calico.log import SILENT
 from cni_calico.model.host import HostRoute, RoutingRule
-from cni_calico.model.wireguard import WireguardDevice, WireguardPeer, render_public_key
+from cni_calico.model.wireguard import WireguardChange, WireguardDevice, WireguardPeer, render_public_key
+from cni_calico.nodeagent.dataplane.apply import Applier
 from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
 from cni_calico.nodeagent.dataplane.parts import wireguard
-from cni_calico.nodeagent.dataplane.parts.encryption import Encryption
+from cni_calico.nodeagent.dataplane.parts.encryption import AfterRoutes, Encryption
+from cni_calico.nodeagent.dataplane.parts.routes import Routes
 from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.fakes.wireguard import FakeWireguard
 from tests.unit.nodeagent.dataplane.encryption.test_steps import NAME, NETWORK, key, peer
@@ -46,13 +49,16 @@ OTHERS = RoutingRule(4, 100, 7)
 class Host:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wireguard = FakeWireguard()
-        self.tables: dict[int, set[HostRoute]] = {1: set(), 2: set()}
+        self.tables: dict[int, set[HostRoute]] = {1: set(), 2: set(), TABLE_MAIN: set()}
+        self.writes: list[str] = []
+        self.written: Callable[[], None] = lambda: None  # called after each write
         self.rules = [OTHERS]
         self.scripts: list[str] = []
         self.now = 100.0
         self.failing: set[int] = set()  # tables whose routes cannot be set
-        for name in ("read_device", "ensure_link", "change_device", "remove_device"):
+        for name in ("read_device", "ensure_link", "remove_device"):
             monkeypatch.setattr(door, name, getattr(self.wireguard, name))
+        monkeypatch.setattr(door, "change_device", self._change_device)
         monkeypatch.setattr(host_routes, "read_host_routes", self._read)
         monkeypatch.setattr(host_routes, "apply_host_routes", self._apply)
         monkeypatch.setattr(
@@ -68,27 +74,42 @@ class Host:
         self.restart()
 
     def restart(self) -> None:
-        self.part = Encryption(SILENT, lambda: self.now)
+        encryption = Encryption(SILENT, lambda: self.now)
+        self.parts = Applier([encryption, Routes(lambda: self.now), AfterRoutes(encryption)])
 
     @property
     def routes(self) -> set[HostRoute]:
         return self.tables[1]
 
-    def _read(self, deadline: Deadline, *, table: int, families: Any) -> list[HostRoute]:
+    def _change_device(self, name: str, change: WireguardChange, deadline: Deadline) -> None:
+        self.wireguard.change_device(name, change, deadline)
+        for one in change.peers:
+            allowed = "" if one.allowed is None else f" {' '.join(sorted(map(str, one.allowed)))}"
+            self.writes.append(f"peer {one.public_key[0]}{' removed' if one.remove else allowed}")
+        self.written()
+
+    def _read(self, deadline: Deadline, *, table: int = TABLE_MAIN, families: Any = (4, 6)) -> list[HostRoute]:
         return [route for route in self.tables[table] if route.dst.version in families]
 
-    def _apply(self, add: Any, remove: Any, deadline: Deadline, *, table: int) -> list[Any]:
+    def _apply(self, add: Any, remove: Any, deadline: Deadline, *, table: int = TABLE_MAIN) -> list[Any]:
         if table in self.failing:
-            return [(route, KernelError("cannot add route")) for route in add]
-        routes = self.tables[table]
-        routes -= {route for route in routes if route.dst in {one.dst for one in add}} | set(remove)
-        routes |= set(add)
+            return [(route, KernelError("cannot change route")) for route in (*add, *remove)]
+        routes, name = self.tables[table], "main" if table == TABLE_MAIN else f"table {table}"
+        for one in add:
+            routes -= {route for route in routes if route.dst == one.dst}
+            routes.add(one)
+            self.writes.append(f"{name}: {one.dst} {one.device or one.kind}")
+            self.written()
+        for one in routes.intersection(remove):
+            routes.discard(one)
+            self.writes.append(f"{name}: {one.dst} removed")
+            self.written()
         return []
 
-    def apply(self, *wanted: DesiredEncryption, full: bool = False) -> Pass:
-        done = Pass()
-        self.part.apply(Desired(encryption=wanted), FELIX, Deadline.after(5), done, full)
-        return done
+    def apply(self, *wanted: DesiredEncryption, full: bool = False, routes: frozenset[HostRoute] = frozenset()) -> Pass:
+        self.writes.clear()
+        desired = Desired(encryption=wanted, routes=routes)
+        return self.parts.apply(desired, FELIX, Deadline.after(5), full=full)
 
     def settle(self) -> None:
         self.apply(WANTED)
@@ -142,7 +163,7 @@ def test_routes_to_other_nodes_that_failed_are_tried_again(wireguard_host: Host)
     wireguard_host.apply(wanted)
     wireguard_host.wireguard.shake(NAME, key(2), 50)
     for _ in range(2):
-        assert wireguard_host.apply(wanted).failed == ["cannot add route"]
+        assert wireguard_host.apply(wanted).failed == ["cannot change route"]
     wireguard_host.failing.clear()
     assert not wireguard_host.apply(wanted).failed and wireguard_host.tables[2]
 
@@ -324,4 +345,4 @@ def test_a_device_without_a_key_is_nobodys_leftover(wireguard_host: Host) -> Non
 
 
 def test_off_is_nothing(wireguard_host: Host) -> None:
-    assert wireguard_host.apply() == Pass() and wireguard_host.scripts == []
+    assert wireguard_host.apply() == Pass(unrouted=frozenset()) and wireguard_host.scripts == []
