@@ -107,8 +107,6 @@ def _change_node(pod: dict[str, Any]) -> None:
     node["livenessProbe"]["exec"]["command"] = [_PROGRAM, "-felix-live", "-bird-live"]
     node["readinessProbe"]["exec"]["command"] = [_PROGRAM, "-felix-ready", "-bird-ready"]
     node["env"] = [each for each in node["env"] if each["name"] not in _OURS_ALONE]
-    mtu = {"configMapKeyRef": {"name": "calico-config", "key": "veth_mtu"}}
-    node["env"].append({"name": "FELIX_WIREGUARDMTU", "valueFrom": mtu})
     node["env"].append({"name": "CALICO_IPV6POOL_VXLAN", "value": "Never"})
 
 

@@ -313,7 +313,7 @@ def test_pools_of_both_families_and_the_nodes_address() -> None:
     ]
     network = {"ipPools": pools, "mtu": 1400, "nodeAddressAutodetectionV4": {"cidrs": ["10.0.0.0/8", "192.168.0.0/16"]}}
     found = template({"installation": {"calicoNetwork": network}, "node": {"env": [{"name": "FELIX_X", "value": "1"}]}})
-    _, variables = agent(found)
+    container, variables = agent(found)
     wanted = {
         "CALICO_IPV4POOL_CIDR": "10.48.0.0/16",
         "CALICO_IPV4POOL_BLOCK_SIZE": "27",
@@ -329,6 +329,8 @@ def test_pools_of_both_families_and_the_nodes_address() -> None:
     }
     assert {name: variables.get(name) for name in wanted} == wanted
     assert found["ConfigMap", "calico-config"]["data"]["veth_mtu"] == "1400"
+    told = {each["name"] for each in container["env"] if "veth_mtu" in str(each)}
+    assert told == {"FELIX_IPINIPMTU", "FELIX_VXLANMTU", "FELIX_WIREGUARDMTU"}
 
 
 @pytest.mark.parametrize(

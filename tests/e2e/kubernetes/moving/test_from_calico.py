@@ -142,7 +142,7 @@ def test_what_only_upstream_enforces_is_named(taken_over: Cluster, reader: Run) 
         {**base, "kind": "GlobalNetworkPolicy", "metadata": {"name": "default.wide"}, "spec": policy},
         {**base, "kind": "NetworkPolicy", "metadata": {"name": "default.near", "namespace": "default"}, "spec": policy},
         {**base, "kind": "FelixConfiguration", "metadata": {"name": "default"},
-         "spec": {"wireguardHostEncryptionEnabled": True, "bpfEnabled": False}},
+         "spec": {"wireguardHostEncryptionEnabled": True, "bpfEnabled": False, "wireguardListeningPort": 51999}},
     ]  # fmt: skip
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     taken_over.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
@@ -150,3 +150,6 @@ def test_what_only_upstream_enforces_is_named(taken_over: Cluster, reader: Run) 
     said = reader(before)
     assert "wide" in said and "near" in said and '"wireguardHostEncryptionEnabled": true' in said
     assert "bpfEnabled" not in said
+    [encrypted] = blocks(PAGE, "Where WireGuard is enabled")
+    said = reader(encrypted)
+    assert '"wireguardListeningPort": 51999' in said and "bpfEnabled" not in said
