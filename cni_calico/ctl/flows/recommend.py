@@ -88,7 +88,7 @@ class _Checked:
         arguments: Namespace,
     ) -> None:
         change = propose(now, [one.enforced for one in policies], arguments)
-        replay = Replay(change.records, change.before, change.after)
+        replay = Replay(change.records, change.before, change.after, change.hosts)
         for flow in flows:
             replay.add(flow)
         self.kept, self.uncertain = replay.same, dict(replay.uncertain)

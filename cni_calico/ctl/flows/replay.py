@@ -42,7 +42,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     else:
         with open_session(arguments, environ) as session:
             change = read_proposed(session, arguments)
-    found = Replay(change.records, change.before, change.after)
+    found = Replay(change.records, change.before, change.after, change.hosts)
     uncertain = list(change.uncertain)
     lost = 0
     for document in read_flows(arguments, environ):

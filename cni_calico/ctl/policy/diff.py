@@ -98,6 +98,8 @@ def _note(found: PolicyDiff, row: ChangedRow, source: NamedEnds, destination: Na
 def _describe_seen(found: PolicyDiff, row: ChangedRow) -> str:
     if found.seen is None:
         return ""
+    if row.reach is not None:
+        return "flows are not counted for it"  # but judged, by ``policy replay``
     one = found.seen.seen(row)
     if one is None:
         return "not seen"
@@ -212,7 +214,7 @@ def _row(found: PolicyDiff, row: ChangedRow, names: EndNames) -> dict[str, Any]:
 
 
 def _seen_document(found: PolicyDiff, row: ChangedRow) -> dict[str, Any]:
-    if found.seen is None:
+    if found.seen is None or row.reach is not None:
         return {}
     one = found.seen.seen(row)
     return {"seen": {"connections": 0} if one is None else {"connections": one.connections, "last": one.last}}

@@ -35,11 +35,14 @@ class Uncertain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedEnd:
-    """``key``: the workload; None: an address outside. ``token``: equal for equal ones."""
+    """``key``: the workload; None: an address outside. ``token``: equal for equal ones. ``is_gone``: it stands for
+    another pod of its owner.
+    """
 
     key: ResourceKey | None
     address: Packed
     token: int | Packed
+    is_gone: bool = False
 
 
 @dataclass(slots=True)
@@ -94,13 +97,14 @@ class FlowEnds:
         return known
 
     def _named_end(self, end: Mapping[str, Any], packed: Packed) -> ReplayedEnd:
-        key = self._named.get((end["namespace"], end["name"])) or self._sibling(end["namespace"], end["name"])
+        there = self._named.get((end["namespace"], end["name"]))
+        key = there or self._sibling(end["namespace"], end["name"])
         if key is None:
             raise Uncertain(_GONE)
         address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
         if address is None:
             raise Uncertain(_GONE)
-        return ReplayedEnd(key, address, len(self._ends))
+        return ReplayedEnd(key, address, len(self._ends), there is None)
 
     def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
         """Another pod of the same owner, if all of them are alike."""

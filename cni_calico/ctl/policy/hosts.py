@@ -18,7 +18,7 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_resource
 from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.model.resources import Address, Node, Resource
+from cni_calico.model.resources import Address, IPPool, Node, Resource
 from cni_calico.nodeagent.context.configurations import select_scoped, spec_of
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of
@@ -208,7 +208,7 @@ def judge(
             continue
         is_early = gate.direction == "ingress" and gate.reach in ("raw", "beforeNat")
         packet = inner if before_nat is None or not is_early else before_nat
-        if gate.reach != "forward" and _is_open(gate, views[gate.node].felix, packet):
+        if gate.reach != "forward" and is_open(gate.reach, gate.direction, views[gate.node].felix, packet):
             if gate.reach == "own":
                 found.append(HostVerdict(gate, None))
             continue
@@ -223,14 +223,14 @@ def judge(
     return found
 
 
-def _is_open(gate: HostGate, felix: FelixSettings, packet: Packet) -> bool:
+def is_open(reach: PolicyReach, direction: Direction, felix: FelixSettings, packet: Packet) -> bool:
     """Whether a failsafe port lets the packet through; before connection tracking, answers from one too."""
     sides: tuple[tuple[Direction, tuple[FailsafePort, ...]], ...] = (
         ("ingress", felix.failsafe_inbound),
         ("egress", felix.failsafe_outbound),
     )
-    (own, ports), (other, answered) = sides if gate.direction == "ingress" else sides[::-1]
-    return is_failsafe(ports, own, packet) or (gate.reach == "raw" and is_failsafe(answered, other, packet.answer()))
+    (own, ports), (other, answered) = sides if direction == "ingress" else sides[::-1]
+    return is_failsafe(ports, own, packet) or (reach == "raw" and is_failsafe(answered, other, packet.answer()))
 
 
 def _is_idle(gate: HostGate, interface: str) -> bool:
@@ -277,8 +277,17 @@ def read_tunnel(
     pools = read_pools(session, corrupt)
     for name, why in corrupt:
         warn(f"{name}: {why}")
+    return tunnel_within(pools, address) or ""
+
+
+def tunnel_within(pools: Iterable[IPPool], address: Address) -> str | None:
+    """The interface through which packets from other nodes come to an address of these pools; "": the nodes' own
+    network; None: it depends on the nodes (CrossSubnet).
+    """
     for pool in pools:
         if address in pool.cidr:
             by, mode = encapsulation_of(pool)
+            if mode == "CrossSubnet":
+                return None
             return {"vxlan": VXLAN[address.version], "ipip": IPIP}.get(by, "") if mode == "Always" else ""
     return ""

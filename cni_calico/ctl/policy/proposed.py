@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, SUFFIXES, read_files
+from cni_calico.ctl.policy.at_hosts.facts import KnownHosts, read_host_facts
 from cni_calico.ctl.policy.records import PolicyRecords, load, read_policy_file
 from cni_calico.ctl.session import Session
 from cni_calico.errors import CorruptRecord, InvalidConfig
@@ -23,7 +24,7 @@ from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK
 from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
 from cni_calico.policy.decode import decode_record
 from cni_calico.policy.graph import Graph
-from cni_calico.policy.kubernetes import read_namespace, read_service_account
+from cni_calico.policy.kubernetes import DEFAULT_ALLOW, read_namespace, read_service_account
 from cni_calico.policy.nodes import SLICE, GraphRecord
 from cni_calico.policy.records import DEFAULT_TIER, POLICY_KINDS
 from cni_calico.policy.wanted import Wanted
@@ -45,7 +46,7 @@ MakesRecords = Callable[[Mapping[ResourceKey, GraphRecord]], Mapping[ResourceKey
 class ProposedChange:
     """``records``: everything, as of after the change. ``changed``: the keys that differ. ``uncertain``: what could not
     be read, in words. ``staged``: staged policies of the files, which enforce nothing. ``warnings``: what of the
-    policies is not as their author may think.
+    policies is not as their author may think. ``hosts``: what is known of hosts, if there are host endpoints.
     """
 
     records: PolicyRecords
@@ -55,6 +56,7 @@ class ProposedChange:
     uncertain: list[str] = field(default_factory=list)
     staged: tuple[ResourceKey, ...] = ()
     warnings: tuple[str, ...] = ()
+    hosts: KnownHosts | None = None
 
 
 def _nothing(records: Mapping[ResourceKey, GraphRecord]) -> Mapping[ResourceKey, GraphRecord]:
@@ -83,7 +85,8 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
             removed = [key for key in records.records if key.kind in POLICY_KINDS and key not in new]
     removed += [_named(name, records, arguments.namespace) for name in arguments.without]
     _require_tiers(new, records, removed)
-    change = _compared(records, new, removed, uncertain, tuple(staged))
+    facts = read_host_facts(session, records, uncertain)
+    change = replace(_compared(records, new, removed, uncertain, tuple(staged)), hosts=facts)
     for warning in change.warnings:
         arguments.warn(warning)
     return change
@@ -98,7 +101,7 @@ def propose(now: ProposedChange, documents: Iterable[dict[str, Any]], arguments:
         key, record = _record("what was made", document, arguments, _CHANGEABLE, _POLICY_WORDS)
         assert record is not None
         new[key] = record
-    return _compared(now.records, new, (), list(now.uncertain), ())
+    return replace(_compared(now.records, new, (), list(now.uncertain), ()), hosts=now.hosts)
 
 
 def _named(name: str, records: PolicyRecords, namespace: str) -> ResourceKey:
@@ -246,12 +249,13 @@ def _shown(document: Mapping[str, Any]) -> str:
 
 
 def _add_missing(there: FileRecords, endpoints: FileRecords, *states: FileRecords) -> None:
-    """What every cluster has: its tiers, and a namespace's and a service account's profile with their names as labels,
-    which allow everything and nothing.
+    """What every cluster has: its tiers, the profile that allows everything, and a namespace's and a service account's
+    profile with their names as labels, which allow everything and nothing.
     """
     for name, (order, action) in TIERS.items():
         spec = {"order": order, "defaultAction": action}
         there[ResourceKey("Tier", name)] = Resource("Tier", Metadata(name), spec, {})
+    there[ResourceKey("Profile", DEFAULT_ALLOW.metadata.name)] = DEFAULT_ALLOW
     for record in endpoints.values():
         if isinstance(record, WorkloadEndpoint):
             for profile in record.profiles:

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
+from cni_calico.ctl.policy.at_hosts.facts import KnownHosts, read_host_facts
+from cni_calico.ctl.policy.at_hosts.outcomes import PORTS
+from cni_calico.ctl.policy.at_hosts.replayed import JudgedFlow, ReplayedHosts, ToldOfFlow, parse_told_of
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
 from cni_calico.ctl.policy.end_names import EndNames
 from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
-from cni_calico.ctl.policy.host_changes import HostChanges
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
@@ -24,20 +26,11 @@ from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.cells import AskedEachTime, plane_of
 from cni_calico.policy.judge.workloads import WorkloadJudge
 from cni_calico.policy.ports import WITH_PORTS
-from cni_calico.policy.wanted import Direction, Packed, Wanted
+from cni_calico.policy.wanted import Direction, Wanted
 
 _REMEMBERED = 100_000  # verdicts
-_PORTS = "the source port decides, and sums have none"
-_HOST = "decided by a host endpoint"
-_HOSTS_CHANGE = "a host endpoint would decide otherwise, and flows do not say which they passed"
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedFlow:
-    """``denied``; ``by``: the decision that denies, else that of the destination, else that of the source."""
-
-    denied: bool
-    by: Decision | None
+_HOST = "decided by a host endpoint that is not known"
+_NOBODY = JudgedFlow(False, None)
 
 
 @dataclass(slots=True)
@@ -57,22 +50,24 @@ RowName = tuple[str, str, str, int, int]  # the ends, the traffic, and which ver
 class Replay:
     """``add`` each flow. ``changed``: what would be decided otherwise; ``drifted``: what is decided otherwise than was
     recorded, without any change; ``uncertain``: connections by reason; ``same``, ``others``: connections that nothing
-    changes for, and those that no policy decided about.
+    changes for, and those that no policy decided about. ``facts``: of host endpoints; None: only what the records say.
     """
 
-    def __init__(self, records: PolicyRecords, before: Wanted, after: Wanted) -> None:
+    def __init__(self, records: PolicyRecords, before: Wanted, after: Wanted, facts: KnownHosts | None = None) -> None:
         self.changed: dict[RowName, ReplayedRow] = {}
         self.drifted: dict[RowName, ReplayedRow] = {}
         self.uncertain: Counter[str] = Counter()
         self.same = self.others = 0
         self._names = EndNames(records)
         self._judges = WorkloadJudge(before), WorkloadJudge(after)
-        self._hosts = HostChanges(before, after, (self._judges[0].judge, self._judges[1].judge))
+        judges = self._judges[0].judge, self._judges[1].judge
+        known = facts or (read_host_facts(None, records, []) if before.hosts else None)
+        self._hosts = None if known is None else ReplayedHosts(known, records, before, after, judges)
         self._keys = before.endpoints.keys() & after.endpoints.keys()
         self._addresses = {key: before.endpoints[key].addresses for key in self._keys}
         self._ends = FlowEnds(records.endpoints, self._addresses, self._kind)
-        self._known: dict[tuple[int | Packed, ...], tuple[JudgedFlow, JudgedFlow]] = {}
-        self._verdicts: dict[tuple[bool, Decision | None], JudgedFlow] = {}
+        self._known: dict[tuple[object, ...], tuple[JudgedFlow, JudgedFlow]] = {}
+        self._verdicts: dict[JudgedFlow, JudgedFlow] = {}
         self._verdict_of: dict[int, tuple[Decision, JudgedFlow]] = {}  # by which object the decision is
 
     def add(self, flow: Mapping[str, Any]) -> None:
@@ -87,10 +82,11 @@ class Replay:
                 return
             try:
                 source, destination = (self._ends.find(end) for end in ends)
-                if source.key is None and destination.key is None:
+                if source.key is None and destination.key is None and self._hosts is None:
                     raise Uncertain(_HOST)
                 protocol, *point = parse_point(flow, len(source.address))
-                was, now = self._judge(source, destination, protocol, *point)
+                told = None if self._hosts is None else parse_told_of(flow)
+                was, now = self._judge(source, destination, (protocol, point[0], point[1]), told)
             except Uncertain as e:
                 self.uncertain[str(e)] += connections
                 return
@@ -132,11 +128,13 @@ class Replay:
         known = None if by is None else self._verdict_of.get(id(by))
         if known is not None:
             return known[1]
-        made = JudgedFlow(denied, by)
-        found = self._verdicts.setdefault((denied, by), made)
+        found = self._same(JudgedFlow(denied, by))
         if by is not None:
             self._verdict_of[id(by)] = by, found
         return found
+
+    def _same(self, made: JudgedFlow) -> JudgedFlow:
+        return self._verdicts.setdefault(made, made)
 
     def _shown(self, end: ReplayedEnd) -> str:
         return str(ip_address(end.address)) if end.key is None else self._names.group_of(end.key)
@@ -152,25 +150,27 @@ class Replay:
     # -- verdicts -----------------------------------------------------------------------------------------------------
 
     def _judge(
-        self, source: ReplayedEnd, destination: ReplayedEnd, protocol: int, first: int, second: int
+        self, source: ReplayedEnd, destination: ReplayedEnd, point: tuple[int, int, int], told: ToldOfFlow | None
     ) -> tuple[JudgedFlow, JudgedFlow]:
-        """Raises Uncertain."""
-        at = source.token, destination.token, protocol, first, second
+        """``point``: protocol, first and second number. Raises Uncertain."""
+        at = source.token, destination.token, point, told
         known = self._known.get(at)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            workloads = source.key is not None, destination.key is not None
-            if self._hosts.may_concern(source.address, destination.address, protocol, (first, second), workloads):
-                raise Uncertain(_HOSTS_CHANGE)
-            asked = source, destination, protocol, first, second
-            known = self._known[at] = self._by(0, *asked), self._by(1, *asked)
+            known = self._by(0, source, destination, *point), self._by(1, source, destination, *point)
+            if self._hosts is not None and told is not None:
+                was, now = self._hosts.judge(told, (source, destination), point, known)
+                known = self._same(was), self._same(now)
+            self._known[at] = known
         return known
 
     def _by(
         self, which: int, source: ReplayedEnd, destination: ReplayedEnd, protocol: int, first: int, second: int
     ) -> JudgedFlow:
         judge, by = self._judges[which], None
+        if source.key is None and destination.key is None:
+            return _NOBODY
         sides: tuple[tuple[Direction, ReplayedEnd], ...] = (("egress", source), ("ingress", destination))
         for direction, own in sides:
             if own.key is None:
@@ -179,13 +179,13 @@ class Replay:
             if second >= 0:
                 answers = [cell.find(first, second)]
             elif isinstance(cell, AskedEachTime):
-                raise Uncertain(_PORTS)
+                raise Uncertain(PORTS)
             else:
                 family = 4 if len(source.address) == 4 else 6
                 answers = [judged for _, judged in cell.across(first, plane_of(protocol, family))]
             decisions = [one.decision for one in answers if one.decision is not None]
             if len({one.verdict for one in decisions}) > 1:
-                raise Uncertain(_PORTS)
+                raise Uncertain(PORTS)
             by = decisions[0]
             if by.verdict == "Deny":
                 return self._verdict(by, denied=True)
@@ -194,4 +194,5 @@ class Replay:
 
 def describe_judged(judged: JudgedFlow) -> str:
     verdict = "DENIED" if judged.denied else "allowed"
-    return verdict if judged.by is None else f"{verdict} {describe_decider(judged.by)}"
+    found = verdict if judged.by is None else f"{verdict} {describe_decider(judged.by)}"
+    return f"{found}, at {judged.at}" if judged.at else found

@@ -14,15 +14,17 @@ from typing import Any
 
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.values import TABLE, render_value
-from cni_calico.ctl.policy.changed_rows import describe_decision
+from cni_calico.ctl.policy.at_hosts.expected import ExpectedHosts
+from cni_calico.ctl.policy.at_hosts.outcomes import HostAnswer
+from cni_calico.ctl.policy.changed_rows import describe_decider, describe_decision
 from cni_calico.ctl.policy.expectations import Expectation, ExpectedEnd, parse_expectations
+from cni_calico.ctl.policy.flow_ends import Uncertain
 from cni_calico.ctl.policy.proposed import ProposedChange, documents_of, read_proposed
 from cni_calico.ctl.policy.records import workload_name
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
-from cni_calico.policy.judge.cells import JudgedPacket
 from cni_calico.policy.judge.workloads import WorkloadJudge
 from cni_calico.policy.ports import ICMP, WITH_PORTS
 from cni_calico.policy.wanted import Direction, Packed
@@ -119,6 +121,10 @@ class ExpectationTester:
 
     def __init__(self, change: ProposedChange) -> None:
         self._judge = WorkloadJudge(change.after)
+        self._hosts: ExpectedHosts | None = None
+        if change.hosts is not None:
+            nodes = {key: record.node for key, record in change.records.endpoints.items()}
+            self._hosts = ExpectedHosts(change.hosts, change.after, self._judge.judge, nodes)
         self._ends = change.after.endpoints
         self._records = change.records.endpoints
         self._at = {one: key for key, its in change.after.endpoints.items() for one in its.addresses}
@@ -181,17 +187,34 @@ class ExpectationTester:
             ("egress", source[0].key),
             ("ingress", destination[0].key),
         )
-        if source[0].key is None and destination[0].key is None:
-            return "neither end is a workload: nothing here decides about it"
-        judged: list[tuple[Direction, JudgedPacket]] = []
+        judged: list[tuple[bool, str]] = []  # whether it is denied, and in words
         for direction, key in sides:
             if key is not None:
                 cell = self._judge.cell(key, direction, source[1], destination[1], protocol)
-                judged.append((direction, cell.find(*point)))
-        denying = [(at, one) for at, one in judged if one.decision is None or one.decision.verdict == "Deny"]
+                one = cell.find(*point)
+                is_denied = one.decision is None or one.decision.verdict == "Deny"
+                judged.append((is_denied, f"{direction} {describe_decision(one)}"))
+        if self._hosts is not None:
+            asked = (source[0].key, source[1]), (destination[0].key, destination[1])
+            try:
+                host = self._hosts.judge(*asked, protocol, point)
+            except Uncertain as e:
+                return str(e)
+            if host is not None and (host.by is not None or not judged):
+                judged.append((host.denied, _describe_host(host)))
+        if not judged:
+            return "neither end is a workload, or a host with host endpoints: nothing here decides about it"
+        denying = [one for one in judged if one[0]]
         if bool(denying) != expected.allowed:
             return ""
-        return "; ".join(f"{at} {describe_decision(one)}" for at, one in (denying[:1] or judged))
+        return "; ".join(text for _, text in (denying[:1] or judged))
+
+
+def _describe_host(host: HostAnswer) -> str:
+    verdict = "DENIED" if host.denied else "allowed"
+    if host.by is None:
+        return f"{verdict}: no host endpoint on its way decides about it"
+    return f"{verdict} {describe_decider(host.by)}, at {host.at}"
 
 
 # -- out --------------------------------------------------------------------------------------------------------------

@@ -115,6 +115,53 @@ def test_two_outside_addresses_have_failed(by_files):
     assert code == 1 and "neither end is a workload" in out
 
 
+HOST = {
+    "apiVersion": "projectcalico.org/v3",
+    "kind": "HostEndpoint",
+    "metadata": {"name": "n1-eth0", "labels": {"host": "yes"}},
+    "spec": {"node": "n1", "interfaceName": "eth0", "expectedIPs": ["198.51.100.1"]},
+}
+GUARD = {
+    "apiVersion": "projectcalico.org/v3",
+    "kind": "GlobalNetworkPolicy",
+    "metadata": {"name": "guard"},
+    "spec": {
+        "selector": "host == 'yes'",
+        "applyOnForward": True,
+        "types": ["Ingress"],
+        "ingress": [
+            {"action": "Allow", "protocol": "TCP", "destination": {"ports": [5432, 9100]}},
+        ],
+    },
+}
+AT_HOSTS = (
+    {"from": "192.0.2.1", "to": "198.51.100.1", "port": 9100, "expect": "allowed"},
+    {"from": "192.0.2.1", "to": "198.51.100.1", "port": 22, "expect": "allowed"},  # failsafe
+    {"from": "192.0.2.1", "to": "198.51.100.1", "port": 23, "expect": "denied"},
+    {"from": "192.0.2.1", "to": DB, "port": 5432, "expect": "allowed"},
+    {"from": "192.0.2.1", "to": DB, "port": 5433, "expect": "denied"},
+    {"from": WEB, "to": DB, "port": 5433, "expect": "allowed"},  # it does not leave the node
+)
+
+
+def test_what_host_endpoints_decide(by_files, tmp_path):
+    pods, hosts = endpoints_file(tmp_path), write(tmp_path / "hosts.yaml", HOST)
+    options = ["--endpoints", pods, "--endpoints", hosts]
+    assert by_files(expecting(*AT_HOSTS), [GUARD], *options) == (0, "6 of 6 expectations hold.\n", "")
+    turned = [{**one, "expect": "denied" if one["expect"] == "allowed" else "allowed"} for one in AT_HOSTS]
+    code, out, _ = by_files(expecting(*turned), [GUARD], *options)
+    assert code == 1 and out.endswith("0 of 6 expectations hold.\n")
+    assert "DENIED at the end of tier default, at HostEndpoint n1-eth0 (the host itself)" in out
+    assert "DENIED at the end of tier default, at HostEndpoint n1-eth0 (forwarded)" in out
+
+
+def test_an_interface_that_nobody_knows_has_failed(by_files, tmp_path):
+    other = {**HOST, "metadata": {"name": "n1-eth1"}, "spec": {"node": "n1", "interfaceName": "eth1"}}
+    pods, hosts = endpoints_file(tmp_path), write(tmp_path / "hosts.yaml", HOST, other)
+    code, out, _ = by_files(expecting(AT_HOSTS[4]), [GUARD], "--endpoints", pods, "--endpoints", hosts)
+    assert code == 1 and "it depends on the interface" in out
+
+
 def test_options_that_do_not_go_together(capsys, tmp_path):
     file = write(tmp_path / "expected.yaml", expecting(*HOLDING))
     for options, why in ((["--alone"], "has no policies"), (["--endpoints", file], "is for --alone")):

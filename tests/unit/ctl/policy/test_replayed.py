@@ -90,44 +90,115 @@ def test_what_cannot_be_judged_is_uncertain(replayed, line, why):
     assert (found["changes"], found["unchanged"]) == ([], 0)
 
 
-HOST = {
-    "apiVersion": "projectcalico.org/v3",
-    "kind": "HostEndpoint",
-    "metadata": {"name": "n1-eth0", "labels": {"host": "yes"}},
-    "spec": {"node": "n1", "interfaceName": "eth0"},
-}
+OUTSIDE, ITSELF = {"kind": "address", "ip": "192.0.2.1"}, {"ip": "198.51.100.1"}
+KNOWN = {"bytes": {"in": 60, "out": 60}, "ended": True}  # one connection, of which it is known where it was sent
+
+
+def host(interface="eth0", **spec):
+    return {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": "HostEndpoint",
+        "metadata": {"name": f"n1-{interface}", "labels": {"host": "yes", "at": interface}},
+        "spec": {"node": "n1", "interfaceName": interface, **spec},
+    }
+
+
+HERE = host(expectedIPs=["198.51.100.1"], profiles=["projectcalico-default-allow"])
+
+
+def edge(selector="host == 'yes'", **spec):
+    found = {"selector": selector, "types": ["Ingress"], **spec}
+    metadata = {"name": "edge"}
+    return {"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": metadata, "spec": found}
+
+
+def single(line):
+    line["source"]["port"] = 40000
+    return {**line, **KNOWN}
+
+
+ALLOW = {"action": "Allow"}
+BLOCKED = {"action": "Deny", "source": {"nets": ["192.0.2.0/24"]}}
+FORWARDED, EARLY, RAW = ({"applyOnForward": True, **more} for more in ({}, {"preDNAT": True}, {"doNotTrack": True}))
+INTO_POD, INTO_HOST = ({"sender": OUTSIDE}, {"sender": OUTSIDE, "to": ITSELF})
+OUT_OF_POD = flow("web-1", "x", port=80, to={"ip": "192.0.2.9"})
+OUT_OF_HOST = flow("x", "x", port=80, sender=ITSELF, to={"ip": "192.0.2.9"})
+THROUGH = flow("x", "x", port=80, sender=OUTSIDE, to={"ip": "203.0.113.9"})
 
 
 @pytest.mark.parametrize(
-    ("stage", "concerned"),
+    ("stage", "line", "found"),
     [
-        ({"applyOnForward": True, "ingress": [denied(5432), {"action": "Allow"}]}, True),
-        ({"applyOnForward": True, "ingress": [denied(81), {"action": "Allow"}]}, False),
-        (
-            {"applyOnForward": True, "preDNAT": True, "ingress": [denied(81)]},
-            True,
-        ),  # it may have been sent to that port
-        ({"applyOnForward": True, "doNotTrack": True, "ingress": [denied(5432)]}, True),
-        ({"ingress": [denied(5432)]}, False),  # what the host itself gets
+        ({**FORWARDED, "ingress": [denied(5432), ALLOW]}, flow("x", "db-0", **INTO_POD), "forwarded"),
+        ({**FORWARDED, "ingress": [denied(81), ALLOW]}, flow("x", "db-0", **INTO_POD), "unchanged"),
+        ({**FORWARDED, "ingress": [denied(5432)]}, flow("web-1", "db-0"), "unchanged"),  # it does not leave the node
+        ({**FORWARDED, "types": ["Egress"], "egress": [denied(80)]}, OUT_OF_POD, "forwarded"),
+        ({**EARLY, "ingress": [denied(81)]}, flow("x", "db-0", **INTO_POD), "not recorded where"),  # maybe to port 81
+        ({**EARLY, "ingress": [denied(81)]}, single(flow("x", "db-0", **INTO_POD)), "unchanged"),
+        ({**EARLY, "ingress": [denied(5432)]}, single(flow("x", "db-0", **INTO_POD)), "preDNAT"),
+        ({**EARLY, "ingress": [BLOCKED]}, flow("x", "db-0", **INTO_POD), "preDNAT"),  # wherever it was sent
+        ({**RAW, "ingress": [BLOCKED]}, flow("x", "db-0", **INTO_POD), "doNotTrack"),
+        ({**RAW, "ingress": [ALLOW]}, flow("x", "db-0", **INTO_POD), "nobody knows about its answers"),
+        ({"ingress": [denied(5432)]}, flow("x", "db-0", **INTO_POD), "unchanged"),  # only what the host itself gets
+        ({"ingress": [denied(9100)]}, flow("x", "x", port=9100, **INTO_HOST), "the host itself"),
+        ({"ingress": [denied(22)]}, flow("x", "x", port=22, **INTO_HOST), "unchanged"),  # a failsafe port
+        ({"ingress": [denied(22), ALLOW]}, flow("x", "x", port=80, **INTO_HOST), "unchanged"),
+        ({"types": ["Egress"], "egress": []}, OUT_OF_HOST, "the host itself"),
+        ({**FORWARDED, "ingress": []}, THROUGH, "forwarded"),  # only routed
     ],
 )
-def test_what_host_endpoints_may_decide_otherwise_is_uncertain(replayed, tmp_path, stage, concerned):
-    """Never unchanged; but what no stage would decide otherwise is."""
-    write(tmp_path / "host.yaml", HOST)
-    spec = {"selector": "host == 'yes'", "types": ["Ingress"], **stage}
-    added = {
-        "apiVersion": HOST["apiVersion"],
-        "kind": "GlobalNetworkPolicy",
-        "metadata": {"name": "edge"},
-        "spec": spec,
-    }
-    old, options = [POLICIES["database"]], ["--endpoints", str(tmp_path / "host.yaml"), "-o", "json"]
-    _, out, err = replayed(old, [*old, added], [flow("web-1", "db-0")], *options)
+def test_what_a_host_endpoint_decides(replayed, tmp_path, stage, line, found):
+    """It is judged where it was passed; what is not known of a flow is uncertain, never unchanged."""
+    write(tmp_path / "host.yaml", HERE)
+    open_shop = {"apiVersion": HERE["apiVersion"], "kind": "Profile", "metadata": {"name": "kns.shop"}}
+    open_shop["spec"] = {"ingress": [ALLOW], "egress": [ALLOW]}
+    options = ["--endpoints", str(tmp_path / "host.yaml"), "-o", "json"]
+    _, out, err = replayed([open_shop], [open_shop, edge(**stage)], [line], *options)
+    said = json.loads(out)
+    assert err == ""
+    if found == "unchanged":
+        assert (said["unchanged"], said["changes"], said["uncertain"]) == (1, [], {})
+    elif said["uncertain"]:
+        ((why, number),) = said["uncertain"].items()
+        assert found in why and (number, said["unchanged"], said["changes"]) == (1, 0, [])
+    else:
+        assert [one["after"].rpartition(", at ")[2] for one in said["changes"]] == [f"HostEndpoint n1-eth0 ({found})"]
+        assert said["unchanged"] == 0
+    assert json.loads(replayed([open_shop], [open_shop], [line], *options)[1])["unchanged"] == 1
+
+
+def test_what_was_denied_before_translation_may_go_anywhere(replayed, tmp_path):
+    write(tmp_path / "host.yaml", HERE)
+    line = flow("x", "x", port=443, verdict="denied", **INTO_HOST)
+    options = ["--endpoints", str(tmp_path / "host.yaml"), "-o", "json", "--any"]
+    _, out, _ = replayed([edge(**EARLY, ingress=[BLOCKED])], [edge(**EARLY, ingress=[ALLOW])], [line], *options)
+    assert "denied before translation" in str(json.loads(out)["uncertain"])
+
+
+@pytest.mark.parametrize(("verdict", "sure"), [("allowed", False), ("denied", True)])
+def test_host_endpoints_that_do_not_agree(replayed, tmp_path, verdict, sure):
+    """Which of two interfaces it took nobody says; but only one of them can have denied it."""
+    write(tmp_path / "host.yaml", *(host(name, profiles=["projectcalico-default-allow"]) for name in ("eth0", "eth1")))
+    options = ["--endpoints", str(tmp_path / "host.yaml"), "-o", "json", "--any"]
+    states = [[], [edge("at == 'eth1'", **FORWARDED, ingress=[BLOCKED, ALLOW])]]
+    line = flow("x", "db-0", verdict=verdict, **INTO_POD)
+    _, out, _ = replayed(*(states if verdict == "allowed" else states[::-1]), [line], *options)
     found = json.loads(out)
-    assert err == "" and found["changes"] == []
-    assert (found["unchanged"], len(found["uncertain"])) == ((0, 1) if concerned else (1, 0))
-    assert all("host endpoint" in why for why in found["uncertain"])
-    assert json.loads(replayed(old, old, [flow("web-1", "db-0")], *options)[1])["unchanged"] == 1
+    assert (len(found["changes"]), found["unchanged"]) == ((1, 0) if sure else (0, 0))
+    assert sure or "do not agree" in str(found["uncertain"])
+
+
+@pytest.mark.parametrize(("action", "sure"), [("Drop", False), ("Accept", True)])
+def test_a_workload_and_its_own_node(calicoctl, tmp_path, action, sure):
+    """What its policies let through there DefaultEndpointToHostAction decides about."""
+    felix = {"apiVersion": HERE["apiVersion"], "kind": "FelixConfiguration", "metadata": {"name": "default"}}
+    felix["spec"] = {"defaultEndpointToHostAction": action}
+    closed = policy("closed", "app == 'web'", [], types=("Egress",))
+    calicoctl.write(stored([closed, HERE, felix]))
+    lines = write_flows(tmp_path / "flows.jsonl", flow("web-1", "x", verdict="denied", to=ITSELF))
+    options = ("--without", "networkpolicy/shop/closed", "--any", "--flows", lines, "-o", "json")
+    found = json.loads(calicoctl("policy", "replay", *options).out)
+    assert (len(found["changes"]), found["unchanged"], len(found["uncertain"])) == ((1, 0, 0) if sure else (0, 0, 1))
 
 
 def test_a_source_port_that_decides_is_uncertain(replayed):
