@@ -13,7 +13,7 @@ from dataclasses import replace
 from cni_calico.policy.wanted import ANY_SIDE, WantedPolicy, WantedRule, WantedSide
 
 DEFAULT = 163840
-WAITS_FOR_MEMORY = "waits for memory"
+WAITS_FOR_MEMORY, OVER_BUDGET, NO_ROOM = "waits for memory", "above the budget of rules", "no room for its rules"
 SETTING = "FELIX_POLICYRULEBUDGET"
 
 
@@ -54,7 +54,7 @@ def describe_size(count: int, budget: int) -> str:
     )
 
 
-def denied(policy: WantedPolicy, why: str = "above the budget of rules") -> WantedPolicy:
+def denied(policy: WantedPolicy, why: str = OVER_BUDGET) -> WantedPolicy:
     """Denies what the policy governs; it needs no sets. ``why``: for the rule's comment."""
     rules = (WantedRule("Deny", annotations=(("denied", why),)),)
     return replace(

@@ -30,12 +30,19 @@ class OtherNeeds:
 @dataclass(frozen=True, slots=True)
 class OverBudget:
     """``budget``: rules that a policy may need, None: any number. ``denied``: what those in force may need that deny
-    because of it; ``spared``: those that count all the same, up to this size.
+    because of it; ``spared``: those that count all the same, up to this size. ``total``: rules that all namespaces'
+    policies together may need; ``without_room``: those that deny because of it.
     """
 
     budget: int | None = None
     denied: Mapping[PolicyId, int] = field(default_factory=dict)
     spared: Mapping[PolicyId, int] = field(default_factory=dict)
+    total: int = 0
+    without_room: Mapping[PolicyId, int] = field(default_factory=dict)
+
+    @property
+    def all_denied(self) -> Mapping[PolicyId, int]:
+        return {**self.denied, **self.without_room}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """PURE: takes records, in any order, and returns the changes of what is wanted in the kernel.
 
-Rule: the result depends only on the present records, never on the order in which they came. Two exceptions: if a
-record is invalid, its last valid version stays in force, and ``problems`` says so; and while there is no memory for the
-members of what a namespace's policy selects, its rules before stay in force, or it denies (shortage.py).
+Rule: the result depends only on the present records, never on the order in which they came. Three exceptions: if a
+record is invalid, its last valid version stays in force, and ``problems`` says so; while there is no memory for the
+members of what a namespace's policy selects, its rules before stay in force, or it denies (shortage.py); and what
+denies for lack of room in the packet filter (room.py) comes back only when it is put again.
 
     Tier, policies, Profile ------> ActivePolicies --classes, what is in force--> policies, profiles
                                         ^                                              |
@@ -20,10 +21,11 @@ from typing import TypeVar
 from cni_calico.model.documents.fields import Wrong
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.policy.budget import WAITS_FOR_MEMORY, count_rules, denied
+from cni_calico.policy.budget import WAITS_FOR_MEMORY, denied
 from cni_calico.policy.endpoints import Dispute, PresentInterface
 from cni_calico.policy.flushed import Flushed, GraphFacts, OtherNeeds, OverBudget
 from cni_calico.policy.hosts import HostRecord
+from cni_calico.policy.judged_sizes import JudgedSizes
 from cni_calico.policy.mesh import MESH_SOURCE
 from cni_calico.policy.nodes import SLICE, WORKLOADS, GraphNodes, GraphRecord
 from cni_calico.policy.order import describe_missing_tier
@@ -72,10 +74,9 @@ class Graph:
         self._marks_mesh = False
         self._wanted_endpoints: dict[ResourceKey, WantedEndpoint] = {}
         self._wanted_hosts: dict[ResourceKey, WantedHost] = {}
-        self.budget: int | None = None  # rules of the packet filter that a policy may need; None: any number
-        self.over_budget: dict[PolicyId, int] = {}  # what they may need, of those in force; they deny
+        self._sizes = JudgedSizes(self._active)
+        self.over_budget, self.spared, self.room = self._sizes.over_budget, self._sizes.spared, self._sizes.room
         self._shortage = Shortage(self._sets)
-        self.spared: dict[PolicyId, int] = {}  # policies above the budget that count all the same, up to this size
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,9 @@ class Graph:
             self.selectors,
             dict(self._problems),
             {key: version for key, version in versions if version is not None},
-            OverBudget(self.budget, dict(self.over_budget), dict(self.spared)),
+            OverBudget(
+                self.budget, dict(self.over_budget), dict(self.spared), self.room.total or 0, dict(self.room.without)
+            ),
             self.disputes(),
             self.governing,
             missing,
@@ -144,8 +147,7 @@ class Graph:
         in_force = self._active.in_force
         policies: dict[PolicyId, WantedPolicy | None] = {}
         changed: list[tuple[PolicyId, WantedPolicy | None, Mapping[str, SetSource]]] = []
-        for name in self._nodes.changed_rules | in_force.changed:
-            self.over_budget.pop(name, None)
+        for name in self._sizes.judge(self._nodes.changed_rules | in_force.changed):
             changed.append((name, *(self._rules(name) if name in in_force.counts else (None, {}))))
         changed.sort(key=lambda one: len(one[2]))  # those with few sets come first
         for name, wanted, sources in changed:
@@ -179,11 +181,13 @@ class Graph:
         return WantedChanges(sets.made, sets.changed, sets.removed, policies, classes, endpoints, host_classes, hosts)
 
     def reconsider(self, now: float) -> ResourceKey | None:
-        """Of what waits for memory, what there may be memory for now, and is to be put again; what only waited for a
-        network set is judged anew at the next flush. ``now``: seconds of any clock.
+        """Of what waits for memory, or for room in the packet filter, what there may be some for now, and is to be put
+        again; what only waited for a network set is judged anew at the next flush. ``now``: seconds of any clock.
         """
         due, names = self._shortage.reconsider(now)
         self._nodes.changed_rules.update(names)
+        if due is None and (fits := self.room.reconsider(now, self.spared)) is not None:
+            return ResourceKey(fits.kind, fits.name, fits.namespace)
         return due
 
     def _all_warnings(self) -> dict[PolicyId, tuple[str, ...]]:
@@ -207,12 +211,8 @@ class Graph:
         policy = self._active.policies.get(name)
         if policy is None:
             return None, {}
-        if self.budget is not None:
-            count = count_rules(policy.wanted)
-            if count > max(self.budget, self.spared.get(name, 0)):
-                self.over_budget[name] = count
-                return denied(policy.wanted), {}
-        return policy.wanted, policy.sources
+        why = self._sizes.why_denied(name)
+        return (denied(policy.wanted, why), {}) if why else (policy.wanted, policy.sources)
 
     def bound_members(self, admits: AdmitsMembers) -> None:
         """``admits``: whether there is memory for so many members of sets more than at the last flush."""
@@ -230,10 +230,10 @@ class Graph:
         """The sets that it is a member of, or would be."""
         return self._sets.count_matches(key, item)
 
-    def set_budget(self, budget: int) -> None:
-        """Judge all policies by it."""
-        if budget != self.budget:
-            self.budget = budget
+    def set_budget(self, budget: int, total: int | None = None) -> None:
+        """Judge all policies by it. ``total``: as for FilterRoom."""
+        if (budget, total) != (self.budget, self.room.total):
+            self._sizes.budget, self.room.total = budget, total
             self._nodes.changed_rules |= self._active.policies.keys()
 
     def spare(self, policies: Mapping[PolicyId, int]) -> None:
@@ -260,11 +260,11 @@ class Graph:
         """Make the sets that a policy names before it is put, a part at each step; they stay until ``let_go``. Returns
         whether the policy will be in force as it is.
         """
-        if self.budget is not None and count_rules(policy.wanted) > max(self.budget, self.spared.get(policy.id, 0)):
-            return False
         if not policy.hint and not self._active.applies(policy):
             return False
         self.let_go(policy.id)
+        if not self._sizes.admit(policy):
+            return False
         held, before = self._ahead.setdefault(policy.id, []), self._sets.made
         for source in policy.sources.values():
             self._sets.need(source)
@@ -283,6 +283,7 @@ class Graph:
         """The policy has been put and flushed, or will not be."""
         for set_id in self._ahead.pop(policy, ()):
             self._sets.release(set_id)
+        self._sizes.let_go(policy)
 
     def mark_mesh(self, *, wanted: bool) -> None:
         """Whether there is the set of the mesh's pods."""
@@ -294,6 +295,11 @@ class Graph:
                 self._sets.release(MESH_SOURCE.id)
 
     # -- about it -----------------------------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> int | None:
+        """Rules of the packet filter that a policy may need; None: any number."""
+        return self._sizes.budget
 
     @property
     def problems(self) -> Mapping[ResourceKey, str]:

@@ -50,7 +50,7 @@ wireguardInterfaceNameV6 wireguardKeepAlive wireguardListeningPort wireguardList
 wireguardMTU wireguardMTUV6 wireguardRoutingRulePriority wireguardThreadingEnabled
 workloadSourceSpoofing xdpEnabled xdpRefreshInterval
 """
-_OURS = "policyMemoryLimitMiB policyRuleBudget standingRules"
+_OURS = "policyMemoryLimitMiB policyRuleBudget policyRuleTotal standingRules"
 KNOWN = frozenset((_NAMES + _OURS).split())
 _DURATION_ENDS = ("Interval", "Delay", "TTL", "KeepAlive", "netlinkTimeout")
 DURATIONS = frozenset(name for name in KNOWN if name.endswith(_DURATION_ENDS))

@@ -57,7 +57,7 @@ from cni_calico.nodeagent.context.kinds import (
 from cni_calico.nodeagent.context.legacy import ACCESS
 from cni_calico.nodeagent.context.policy_sync import SYNC_PREFIX
 from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, RETENTION, SERVER
-from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET
+from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET, RULE_TOTAL
 from cni_calico.nodeagent.context.unused import render_loss, unused_of
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
@@ -188,6 +188,7 @@ class FelixSettings(EncryptionSettings):
     internal_driver: bool = setting("UseInternalDataplaneDriver", *INTERNAL_DRIVER)
     dataplane_driver: str = setting("DataplaneDriver", *DRIVER)
     policy_rule_budget: int = setting("PolicyRuleBudget", *RULE_BUDGET)
+    policy_rule_total: int = setting("PolicyRuleTotal", *RULE_TOTAL)
     policy_memory_mib: int = setting("PolicyMemoryLimitMiB", *MEMORY_LIMIT)
     takeover_without_policies: bool = setting(
         "TakeoverWithoutPolicies",

@@ -72,7 +72,7 @@ class Rounds:
         files, log, state_dir = context.files, context.log, context.settings.state_dir
         figures = figures or PolicyFigures()
         graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
-        graph.set_budget(felix.policy_rule_budget)
+        graph.set_budget(felix.policy_rule_budget, felix.policy_rule_total)
         graph.require_present(needed=context.is_kubernetes_datastore)
         numbers = NumbersFile(state_dir, log, kernel.why_no_recording)
         self._rules = PlaneRules(dataplane, numbers, context.settings.run_dir)
@@ -106,7 +106,7 @@ class Rounds:
 
     def configure(self, felix: FelixSettings) -> None:
         self._felix = felix
-        self.intake.set_budget(felix.policy_rule_budget)
+        self.intake.set_budget(felix.policy_rule_budget, felix.policy_rule_total)
         self.intake.mark_mesh(wanted=felix.istio_ambient == "Enabled")
         self._goal.configure(self._rules.settings(felix, self.intake.service_networks))
 
@@ -262,13 +262,14 @@ class Rounds:
     def _look(self) -> bool:
         """Learn what an earlier run left; returns whether its policies need other listings."""
         stand_ins = self._stand_ins()
-        more_rules = sum(self.intake.facts.over.denied.values())
+        more_rules = sum(self.intake.facts.over.all_denied.values())
         if stand_ins and not (self._felix.policy_memory_mib or read_limited_groups()):
             more_rules += _KEPT_RULES
-        found = self._enforcer.look(Deadline.after(APPLY_S), more_rules, stand_ins, self.intake.chains_over_budget())
+        chains = self.intake.chains_over_budget(stand_ins)
+        found = self._enforcer.look(Deadline.after(APPLY_S), more_rules, stand_ins, chains)
         self._rules.numbers.go_past(lambda: numbers_in(self._enforcer.held.values()))
         self._departures.begin(() if self._context.is_kubernetes_datastore else self._files.read_all())
-        return self.intake.spare(found) and self.calculate()
+        return self.intake.spare(found, stand_ins) and self.calculate()
 
     def _stand_ins(self) -> set[PolicyId]:
         return {name for name, policy in self._goal.policies.items() if is_waiting(policy)}

@@ -114,11 +114,14 @@ class StagedRules:
         records: Iterable[tuple[ResourceKey, GraphRecord]],
         budget: int | None = None,
         spared: Mapping[PolicyId, int] = NO_SPARED,
+        total: int | None = None,
     ) -> None:
-        """Everything that the engine's graph has. ``budget``: of rules that a policy may need, if it is not spared."""
+        """Everything that the engine's graph has. ``budget``: of rules that a policy may need, if it is not spared;
+        ``total``: all namespaces' together.
+        """
         graph = Graph(lambda endpoint: endpoint.node == self._node, lambda host: host.node == self._node)
         if budget is not None:
-            graph.set_budget(budget)
+            graph.set_budget(budget, total)
             graph.spare(spared)
         graph.bound_members(lambda members: members <= _MOST_MEMBERS)
         inlet = _Inlet(graph, records)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.nodeagent.policing.feed import starting
 from cni_calico.nodeagent.policing.feed.spared import FILE
 from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.status.policy_metrics import collect_policing
 from tests.deadlines import until
 from tests.netns.policing.lab import Lab
-from tests.netns.policing.tenants import two_pods
+from tests.netns.policing.tenants import two_pods, unrelated
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 NAME = "GlobalNetworkPolicy large"
@@ -95,3 +96,66 @@ def test_one_that_was_in_force_stays_over_restarts_and_a_reboot(pods: Lab, mode:
     pods.until_passes("a", "b", 80, True)
     pods.remove("GlobalNetworkPolicy", "large")
     until(lambda: not file.exists(), "the exception goes with the policy")
+
+
+# -- of all namespaces together ----------------------------------------------------------------------------------------
+
+ROOM = 2000
+
+
+def put_in(made: Lab, namespace: str, others: int) -> None:
+    """Lets everything into the namespace's pods, with as many rules more."""
+    listed = [{"action": "Allow", "source": {"nets": [f"10.1.{i >> 8}.{i & 255}/32"]}} for i in range(others)]
+    rules = [{"action": "Allow", "source": {"nets": ["10.65.0.0/16"]}}, *listed]
+    made.put("NetworkPolicy", "large", {"selector": "all()", "types": ["Ingress"], "ingress": rules}, namespace)
+
+
+@pytest.mark.parametrize("mode", ["Auto", "Disabled"])
+def test_without_room_beside_others_it_denies_until_there_is_some(tmp_path: Path, mode: str) -> None:
+    """Who has room keeps it from one that needs as much, but not from one that needs much less."""
+    with two_pods(tmp_path) as made:
+        made.always = {"FELIX_NFTABLESMODE": mode, "FELIX_POLICYRULETOTAL": str(ROOM)}
+        for i, name in enumerate("cd"):
+            made.add(name, f"10.65.0.{3 + i}", namespace_name=name)
+        put_in(made, "c", 1500)
+        made.start()
+        made.until_in_force(endpoints=4)
+        made.until_passes("a", "c", 80, True)
+        put_in(made, "d", 1490)
+        until(lambda: made.standing()["counts"]["over_budget"] == 1, "there is no room for d's")
+        assert made.passes("a", "c", 80) and not made.passes("a", "d", 80) and made.passes("a", "b", 80)
+        [problem] = [text for text in made.standing()["problems"] if "NetworkPolicy d/large" in text]
+        assert f"1491 rules and sets of the packet filter, and a node has room for {ROOM}" in problem
+        assert problem in made.log()
+        unrelated(made, deny=True)
+        made.until_passes("a", "b", 80, False)
+        put_in(made, "d", 1010)
+        made.until_passes("a", "d", 80, True)
+        made.until_passes("a", "c", 80, False)
+        made.remove("NetworkPolicy", "large", "d")
+        made.until_passes("a", "c", 80, True)
+        until(lambda: made.standing()["counts"]["over_budget"] == 0, "nothing goes without")
+
+
+@pytest.mark.parametrize("first_bytes", [starting.START_BYTES, 1 << 20])
+def test_what_was_in_force_stays_when_there_is_less_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_bytes: int
+) -> None:
+    """Also what is so large that it has its turn only after the first round."""
+    monkeypatch.setattr(starting, "START_BYTES", first_bytes)
+    with two_pods(tmp_path) as made:
+        made.always = {"FELIX_IPV6SUPPORT": "false"}
+        for i, name in enumerate("cd"):
+            made.add(name, f"10.65.0.{3 + i}", namespace_name=name)
+            put_in(made, name, 1500)
+        made.start()
+        made.until_in_force(endpoints=4)
+        for name in "cd":
+            made.until_passes("a", name, 80, True)
+        made.stop()
+        made.start(FELIX_POLICYRULETOTAL=str(ROOM))
+        made.until_in_force(endpoints=4)
+        until(lambda: any("of the 2000 rules" in text for text in made.standing()["warnings"]), "one is spared")
+        until(lambda: not made.standing()["problems"], "both have had their turn")
+        assert made.passes("a", "c", 80) and made.passes("a", "d", 80)
+        assert made.standing()["counts"]["over_budget"] == 0

@@ -148,6 +148,7 @@ def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
         "FELIX_POLICYENFORCEMENT",
         "FELIX_POLICYMEMORYLIMITMIB",
         "FELIX_POLICYRULEBUDGET",
+        "FELIX_POLICYRULETOTAL",
         "FELIX_STANDINGRULES",
         "FELIX_TAKEOVERWITHIPVS",
         "FELIX_TAKEOVERWITHOUTPOLICIES",

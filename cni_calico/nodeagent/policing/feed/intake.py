@@ -7,7 +7,7 @@ hears exactly what the graph gets, in the same order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
 from cni_calico.model.resources import Resource
@@ -15,7 +15,7 @@ from cni_calico.netfilter.tables import TableId
 from cni_calico.nodeagent.policing.feed.ahead import MOST_REMOVED, MadeAhead
 from cni_calico.nodeagent.policing.feed.changes import FedRecord, PutAside, Refusal, Undecoded, Unread
 from cni_calico.nodeagent.policing.feed.parameters import parse_service_networks
-from cni_calico.nodeagent.policing.feed.spared import Spared, chains_over_budget
+from cni_calico.nodeagent.policing.feed.spared import Spared, chains_of, chains_over_budget
 from cni_calico.nodeagent.policing.gate import NAMESPACE_PROFILE
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.status.policing import Durations
@@ -26,7 +26,7 @@ from cni_calico.policy.graph import Graph
 from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.records import POLICY_KINDS, Labelled
 from cni_calico.policy.sets import AdmitsMembers
-from cni_calico.policy.wanted import Wanted, WantedChanges
+from cni_calico.policy.wanted import PolicyId, Wanted, WantedChanges
 
 _COUNTED_KINDS = ("Tier", "Profile", "HostEndpoint")
 RecordListener = Callable[[ResourceKey, GraphRecord | None], None]
@@ -66,9 +66,9 @@ class Intake:
         """Why last valid versions may be lost."""
         return self._last_valid.troubles
 
-    def set_budget(self, budget: int) -> None:
-        """Of rules that a policy may need."""
-        self._graph.set_budget(budget)
+    def set_budget(self, budget: int, total: int) -> None:
+        """Of rules that a policy may need, and that all namespaces' policies may need together."""
+        self._graph.set_budget(budget, total)
 
     def mark_mesh(self, *, wanted: bool) -> None:
         """Whether rules look up which pods are in Istio's mesh."""
@@ -166,15 +166,15 @@ class Intake:
         versions = self.facts.last_valid
         self._last_valid.keep(versions, versions.get)
 
-    def chains_over_budget(self) -> frozenset[str]:
-        """Of the policies that deny because of the budget, those that they would have."""
-        return chains_over_budget(self._graph)
+    def chains_over_budget(self, stand_ins: Collection[PolicyId]) -> frozenset[str]:
+        """Of the policies that deny because of a budget, or may do so in their turn, those that they would have."""
+        return chains_over_budget(self._graph) | chains_of(stand_ins)
 
-    def spare(self, found: Mapping[TableId, Mapping[str, int]]) -> bool:
+    def spare(self, found: Mapping[TableId, Mapping[str, int]], stand_ins: Collection[PolicyId]) -> bool:
         """Spare what was in force before. ``found``: how many rules those chains had before any change, in each table.
         Returns whether to flush again.
         """
-        return self._spared.begin(self._graph, found)
+        return self._spared.begin(self._graph, found, stand_ins)
 
     def keep_spared(self) -> None:
         """A reboot finds what is spared."""

@@ -1,4 +1,4 @@
-"""Policies above the budget that an agent without a budget had put into force: they stay in force, and are reported.
+"""Policies above a budget that an agent without that budget had put into force: they stay in force, and are reported.
 
 Rule: the first evidence is in the kernel: where the policy's own chain has at least as many rules as its record, when
 the tables are read first, it is in force. A policy that denies because of the budget has a chain of one rule. From then
@@ -8,7 +8,7 @@ on a file says which policies are spared, and at what size, because a reboot emp
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -29,16 +29,19 @@ class Spared:
         self._directory, self._path = state_dir, f"{state_dir}/{FILE}"
         self._written: dict[PolicyId, int] | None = None  # what the file has; None: not known
 
-    def begin(self, graph: Graph, there: Mapping[TableId, Mapping[str, int]]) -> bool:
-        """``there``: how many rules the chains over budget had when the tables were read first. Returns whether the
-        graph has to be calculated anew.
+    def begin(
+        self, graph: Graph, there: Mapping[TableId, Mapping[str, int]], stand_ins: Collection[PolicyId] = ()
+    ) -> bool:
+        """``there``: how many rules the chains over budget had when the tables were read first, and those of
+        ``stand_ins``, which are judged in their turn. Returns whether the graph has to be calculated anew.
         """
         self._written = self._read()
         before = self._written or {}
-        counts = graph.over_budget
+        counts = {**graph.over_budget, **graph.room.without}
         found = {name: count for name, count in counts.items() if count <= before.get(name, 0)}
         found |= {name: count for name, count in counts.items() if name not in found and _is_there(graph, name, there)}
         graph.spare(found)
+        graph.room.stood.update(name for name in stand_ins if _has_rules(name, there))
         return bool(found)
 
     def keep(self, graph: Graph) -> None:
@@ -71,7 +74,16 @@ class Spared:
 
 def chains_over_budget(graph: Graph) -> frozenset[str]:
     """Those that the policies which deny because of the budget would have."""
-    return frozenset(policy_chain(name, ingress) for name in graph.over_budget for ingress in (True, False))
+    return chains_of((*graph.over_budget, *graph.room.without))
+
+
+def chains_of(names: Iterable[PolicyId]) -> frozenset[str]:
+    return frozenset(policy_chain(name, ingress) for name in names for ingress in (True, False))
+
+
+def _has_rules(name: PolicyId, there: Mapping[TableId, Mapping[str, int]]) -> bool:
+    """More than one: that may be a deny."""
+    return any(counts.get(chain, 0) > 1 for counts in there.values() for chain in chains_of((name,)))
 
 
 def _is_there(graph: Graph, name: PolicyId, there: Mapping[TableId, Mapping[str, int]]) -> bool:

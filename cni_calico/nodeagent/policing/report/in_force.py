@@ -46,7 +46,11 @@ class RecordsListener(Protocol):
     def needs(self) -> OtherNeeds: ...
 
     def begin(
-        self, records: Iterable[tuple[ResourceKey, GraphRecord]], budget: int | None, spared: Mapping[PolicyId, int]
+        self,
+        records: Iterable[tuple[ResourceKey, GraphRecord]],
+        budget: int | None,
+        spared: Mapping[PolicyId, int],
+        total: int | None,
     ) -> None: ...
 
     def put(self, key: ResourceKey, record: GraphRecord | None) -> None: ...
@@ -76,7 +80,7 @@ class RulesInForce:
     def offer(self, graph: Graph) -> None:
         """All records, to who wants them."""
         if self.records is not None and self.records.wants_all:
-            self.records.begin(graph.records(), graph.budget, graph.spared)
+            self.records.begin(graph.records(), graph.budget, graph.spared, graph.room.total)
 
     def needs(self, own: OtherNeeds) -> OtherNeeds:
         """What has to be known besides, for the engine and for who hears of records."""

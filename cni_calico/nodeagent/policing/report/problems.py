@@ -9,6 +9,7 @@ from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.policy.budget import describe_size
 from cni_calico.policy.flushed import GraphFacts, OverBudget
 from cni_calico.policy.records import HTTP_WARNING
+from cni_calico.policy.room import describe_no_room
 
 _UNCHECKED = "the rules that have them allow by addresses and ports alone"
 _NOT_CHECKED = f"nobody checks its http matches on this node, because policySyncPathPrefix is not set: {_UNCHECKED}"
@@ -26,6 +27,8 @@ def describe_problems(facts: GraphFacts, goal: Goal) -> tuple[str, ...]:
         found.append(f"{named(key)}: {why}; {fate}")
     for policy, count in facts.over.denied.items():
         found.append(f"{policy} denies what it governs: {describe_size(count, facts.over.budget or 0)}")
+    for policy, count in facts.over.without_room.items():
+        found.append(f"{policy} denies what it governs: {describe_no_room(count, facts.over.total)}")
     found += map(str, facts.disputes)
     found += [f"{policy}: {why}" for policy, why in goal.problems.items()]
     return tuple(sorted(found))
@@ -46,7 +49,7 @@ def count_goal(goal: Goal, facts: GraphFacts, records: int) -> dict[str, int]:
     return {
         "records": records,
         "policies": facts.governing,
-        "over_budget": len(facts.over.denied),
+        "over_budget": len(facts.over.all_denied),
         "disputed": len(facts.disputes),
         "profiles": len(goal.policies) - facts.governing,
         "endpoints": len(goal.endpoints.all),
@@ -59,8 +62,14 @@ def count_goal(goal: Goal, facts: GraphFacts, records: int) -> dict[str, int]:
 def describe_spared(over: OverBudget) -> tuple[str, ...]:
     """The policies above the budget that are in force because they were before the agent started."""
     return tuple(
-        f"{policy} is above the budget of {over.budget} rules, and in force because it was when the agent started; "
+        f"{policy} is above {_budget_of(count, over)}, and in force because it was when the agent started; "
         f"it may not need more than {count}"
         for policy, count in sorted(over.spared.items(), key=str)
-        if policy not in over.denied
+        if policy not in over.all_denied
     )
+
+
+def _budget_of(count: int, over: OverBudget) -> str:
+    if over.budget is not None and count <= over.budget:
+        return f"its part of the {over.total} rules that there is room for"
+    return f"the budget of {over.budget} rules"
