@@ -2,7 +2,7 @@
 """Policy: how long a policy of one namespace takes while another namespace writes as much as it may.
 
     tenants.py [--case tenants|budget|selectors|terms|members|policies|labels]
-               [--tenants 50] [--rules 16000] [--repeat 40] [--memory-mib MIB]
+               [--tenants 50] [--rules 16000] [--repeat 40] [--memory-mib MIB] [--rule-total RULES]
 
 tenants: policies of one network for each rule; budget: policies that need as many rules of the packet filter as a
 policy may, 16 for each of theirs; selectors: whose rules have a selector each; terms: selectors of 10,000 terms;
@@ -10,7 +10,7 @@ members: a network set of 100,000 networks; policies: 10,000 policies of one nam
 change 100 times a second. Prints the time from put to in force (a UDP probe sees it), --repeat times alone and beside
 the others until everything is in force, at least ten times --repeat (members arrive long before): median, 90th
 percentile and worst, in ms; and how long everything took. --memory-mib is the agent's FELIX_POLICYMEMORYLIMITMIB:
-what does not fit waits. Needs root.
+what does not fit waits; --rule-total is FELIX_POLICYRULETOTAL. Needs root.
 """
 
 from __future__ import annotations
@@ -91,12 +91,14 @@ def main() -> None:
     for name, default in (("tenants", 50), ("rules", 16000), ("repeat", 40)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--memory-mib", type=int)
+    parser.add_argument("--rule-total", type=int)
     parser.add_argument("--case", choices=CASES, default="tenants")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/run") as root, two_pods(Path(root)) as made:
         made.limit_s = 1200
         made.write([endpoint(number) for number in range(asked.tenants)])
-        limit = {} if asked.memory_mib is None else {"FELIX_POLICYMEMORYLIMITMIB": str(asked.memory_mib)}
+        asked_limits = {"FELIX_POLICYMEMORYLIMITMIB": asked.memory_mib, "FELIX_POLICYRULETOTAL": asked.rule_total}
+        limit = {name: str(value) for name, value in asked_limits.items() if value is not None}
         made.start(FELIX_IPV6SUPPORT="false", **limit)
         made.until_in_force(endpoints=2 + asked.tenants)
         show("alone", [changed_ms(made, deny=number % 2 == 0) for number in range(asked.repeat)])

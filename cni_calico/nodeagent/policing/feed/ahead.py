@@ -18,11 +18,14 @@ from dataclasses import replace
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.policing.feed.changes import FedRecord
 from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.parts import SEARCHED
+from cni_calico.nodeagent.policing.tables.touched import FILTER
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.records import Labelled, PolicyRecord
 from cni_calico.policy.sets import NETWORK_SETS
 
 MOST_REMOVED = 100  # sets that a round removes
+FEWEST_SETS = 10  # that a round makes, however many there are
 PORTION = 4000  # members of sets that come and go in one round
 MOST_PORTIONS = 1000  # of one change: each looks at the whole set
 
@@ -39,7 +42,7 @@ class MadeAhead:
             yield from self._exchange_members(key, record)
         if not isinstance(record, PolicyRecord) or not self._goal.chains.is_large(record.wanted):
             return
-        making = self._graph.make_ahead(record)
+        making, steps = self._graph.make_ahead(record), 0
         while True:
             try:
                 next(making)
@@ -47,10 +50,17 @@ class MadeAhead:
                 if not e.value:
                     return
                 break
-            yield False
+            steps += 1  # a set at most
+            is_enough = steps >= self._most_sets()
+            yield is_enough
+            steps = 0 if is_enough else steps
         yield True  # the sets are in the goal then, and their members in the kernel with or before the rules
         for _ in self._goal.chains.stage(record.wanted):
             yield True  # to write a part takes twice as long as a slice
+
+    def _most_sets(self) -> int:
+        """How many sets a round may make: for each the kernel searches all that there are."""
+        return max(FEWEST_SETS, SEARCHED // max(1, len(self._goal.tables.of[FILTER[4]].sets)))
 
     def _exchange_members(self, key: ResourceKey, wanted: Labelled) -> Iterator[bool]:
         """Members come and go in portions: what is not changed yet counts as before."""

@@ -16,9 +16,11 @@ from cni_calico.netfilter.tables import NftChain, NftTable
 from cni_calico.nodeagent.policing.tables.matches import ListSet
 
 LARGE_RULES = 500  # of a chain that is made in parts
-PART_RULES = (
-    200  # a part is written at once: up to 0.1 s where the table has thousands of sets, which it searches by name
-)
+PART_RULES = 200  # a part is written at once
+# sets that the kernel passes by in one transaction, some 50 ns each: to find one it searches all of the table
+SEARCHED = 1_000_000
+_FEWEST = 50  # look-ups of a part, however many sets there are
+_LOOKUPS = 8  # of a rule, at most: four tests of each side
 _BETWEEN = "//"  # no other name of ours contains it
 _DIGEST_BYTES = 10
 
@@ -66,16 +68,22 @@ def _part_name(chain: str, rules: Iterable[NftRule]) -> str:
     return f"{chain}{_BETWEEN}{found.hexdigest()}"
 
 
-def split(name: str, rendered: Iterable[RenderedRules]) -> Iterator[ChainPart]:
-    """The parts of a long chain; the last one is yielded even if it is short. One of its rules is not divided."""
+def split(name: str, rendered: Iterable[RenderedRules], sets: int = 0) -> Iterator[ChainPart]:
+    """The parts of a long chain; the last one is yielded even if it is short. One of its rules is not divided.
+    ``sets``: how many its rules look up.
+    """
     rules: list[NftRule] = []
     lists: dict[str, ListSet] = {}
+    most, lookups = max(_FEWEST, SEARCHED // max(1, sets)), 0
+    counted = most < PART_RULES * _LOOKUPS
     for one in rendered:
         rules += one.rules
         lists.update(one.lists)
-        if len(rules) >= PART_RULES:
+        if counted:
+            lookups += sum(len(rule.lookups()) for rule in one.rules)
+        if len(rules) >= PART_RULES or lookups >= most:
             yield _part(name, rules, lists)
-            rules, lists = [], {}
+            rules, lists, lookups = [], {}, 0
     if rules:
         yield _part(name, rules, lists)
 

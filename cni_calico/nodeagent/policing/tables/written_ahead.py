@@ -165,7 +165,8 @@ class PolicyChains:
         """Raises CannotRender."""
         family, ingress, drops = form
         rendered = render_rules(policy, ingress, family, self._settings(), _may_have_networks, drops=drops)
-        return parts.split(_name(policy.id, form), rendered)
+        sets = {name for rule in policy.rules() for name in rule.set_ids()}
+        return parts.split(_name(policy.id, form), rendered, len(sets))
 
     def _join(self, policy: WantedPolicy, form: PolicyForm, found: list[ChainPart]) -> PartedChain:
         mark = HasMark(self._settings().pass_mark)
