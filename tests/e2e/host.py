@@ -261,11 +261,13 @@ class Node:
         """Everything that must be gone once every container is; empty when nothing leaked."""
         stored = self.dump()
         endpoints = select(stored, ResourceList("WorkloadEndpoint")).values()
+        links = sorted(name for name in self.host.link_names() if name.startswith("cali"))
+        routes = [route for version in (4, 6) for route in self.host.routes(version)] if links else []  # go with those
         return {
             name: value
             for name, value in {
-                "links": [link["ifname"] for link in self.host.ip("link", "show") if link["ifname"].startswith("cali")],
-                "routes": [r for v in (4, 6) for r in self.host.routes(v) if str(r.get("dev", "")).startswith("cali")],
+                "links": links,
+                "routes": [route for route in routes if str(route.get("dev", "")).startswith("cali")],
                 "addresses": taken_in(stored),
                 "handles": select(stored, HandleList()),
                 "endpoints": [endpoint["metadata"]["name"] for endpoint in endpoints],
