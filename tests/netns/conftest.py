@@ -25,15 +25,17 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def agent_node(tmp_path: Path) -> Iterator[Node]:
-    """A node of the agent's, with a card, on a datastore of its own; nothing was started."""
+def agent_node(tmp_path: Path, bundle: Path) -> Iterator[Node]:
+    """A node of the agent's, with a card, on a datastore of its own; nothing was started. Its programs are the frozen
+    ones, which start in half the time.
+    """
     from tests.netns.agents import Store
     from tests.netns.nodes import Node
     from tests.netns.startups import add_card
 
     with namespace("node") as ns:
         add_card(ns, "eth0", "10.0.0.1/24")
-        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"))
+        made = Node(ns, "n1", tmp_path / "n1", Store(tmp_path / "store.db"), bin_dir=bundle)
         made.root.mkdir()
         try:
             yield made

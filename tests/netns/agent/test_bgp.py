@@ -70,16 +70,17 @@ def router_config() -> str:
 
 
 @contextmanager
-def bgp_cluster(directory: Path) -> Iterator[Cluster]:
+def bgp_cluster(directory: Path, bundle: Path) -> Iterator[Cluster]:
     with make_lab(directory) as lab:
-        made = start_cluster(lab, directory, (*POOLS, *router_peers()), CALICO_NETWORKING_BACKEND="bird")
+        records, environ = (*POOLS, *router_peers()), {"CALICO_NETWORKING_BACKEND": "bird"}
+        made = start_cluster(lab, directory, records, bin_dir=bundle, **environ)
         lab.bird("tor", made.router).apply_text(router_config())
         yield made
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with bgp_cluster(tmp_path_factory.mktemp("bgp")) as made:
+def shared(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Cluster]:
+    with bgp_cluster(tmp_path_factory.mktemp("bgp"), bundle) as made:
         yield made
 
 
@@ -496,8 +497,8 @@ def kept_for(node: Node) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_removed_takes_its_routes_along(tmp_path: Path) -> None:
-    with bgp_cluster(tmp_path) as cluster:
+def test_a_node_that_is_removed_takes_its_routes_along(tmp_path: Path, bundle: Path) -> None:
+    with bgp_cluster(tmp_path, bundle) as cluster:
         cluster.until_all_reach_all(60)
         third = cluster.nodes.pop("n3")
         gone = own_blocks(third, 4) | own_blocks(third, 6)
@@ -515,11 +516,11 @@ def test_a_node_that_is_removed_takes_its_routes_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_whose_backend_changes(tmp_path: Path) -> None:
+def test_a_node_whose_backend_changes(tmp_path: Path, bundle: Path) -> None:
     """bird, vxlan, none: BIRD runs for the first only, and what it had put into the kernel goes with it."""
     with make_lab(tmp_path) as lab:
         environ = {"CALICO_NETWORKING_BACKEND": "bird"}
-        cluster = Cluster(lab, tmp_path, ipv6=True, environ=environ, bin_dir=None, tries=1)
+        cluster = Cluster(lab, tmp_path, ipv6=True, environ=environ, bin_dir=bundle, tries=1)
         cluster.store.put(*POOLS)
         node = cluster.start("n1", "0", 1).until_ready()
         pod = cluster.add_pod("n1", "a")

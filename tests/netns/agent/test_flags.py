@@ -188,7 +188,7 @@ def test_a_bare_felix_in_the_run_scripts_words(node_that_started: Node) -> None:
 
 @pytest.mark.etcd
 @pytest.mark.parametrize("how", ["endpoints", "address", "certificates"])
-def test_a_bare_felix_on_etcd_in_the_run_scripts_words(tmp_path: Path, how: str) -> None:
+def test_a_bare_felix_on_etcd_in_the_run_scripts_words(tmp_path: Path, bundle: Path, how: str) -> None:
     """The datastore's place and certificates are in FELIX_ forms, too; it works on the records of that very etcd."""
     authority = make_authority(tmp_path / "pki")
     server, server_key = authority.issue("server", "etcd", "serverAuth", "IP:127.0.0.1")
@@ -217,7 +217,7 @@ def test_a_bare_felix_on_etcd_in_the_run_scripts_words(tmp_path: Path, how: str)
     ):
         add_card(ns, "eth0", "10.0.0.1/24")
         store = EtcdStore(etcd.client_url, forks, **{name.lower(): text for name, text in today.items()})
-        node = Node(ns, "n1", tmp_path / "n1", store, more=today)
+        node = Node(ns, "n1", tmp_path / "n1", store, more=today, bin_dir=bundle)
         node.root.mkdir()
         node.calico_node("-startup")
         empty = dict.fromkeys(["NODENAME", "CALICO_NODENAME_FILE", "DATASTORE_TYPE", "ETCD_ENDPOINTS"], "")

@@ -23,14 +23,14 @@ pytestmark = [pytest.mark.netns, pytest.mark.etcd]
 
 
 @pytest.fixture
-def reporting_node(tmp_path: Path) -> Iterator[Node]:
+def reporting_node(tmp_path: Path, bundle: Path) -> Iterator[Node]:
     """After start-up, which stores ``reportingInterval: 0s``."""
     with ExitStack() as stack:
         ns = stack.enter_context(namespace("status"))
         add_card(ns, "eth0", "10.0.0.1/24")
         etcd = stack.enter_context(etcd_in(ns, tmp_path))
         forks = stack.enter_context(forks_in(ns))
-        made = Node(ns, "n1", tmp_path / "n1", EtcdStore(etcd.client_url, forks))
+        made = Node(ns, "n1", tmp_path / "n1", EtcdStore(etcd.client_url, forks), bin_dir=bundle)
         made.root.mkdir()
         made.calico_node("-startup")
         stack.callback(made.end)

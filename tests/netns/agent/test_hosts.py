@@ -22,12 +22,13 @@ pytestmark = [pytest.mark.netns, pytest.mark.etcd, pytest.mark.takes(60)]
 
 
 @pytest.fixture(scope="module")
-def three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def three_hosts(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Cluster]:
     """n1 and n2 are in one subnet and need no tunnel, n3 is behind a router."""
     directory = tmp_path_factory.mktemp("hosts")
     with make_lab(directory) as lab:
         pools = (pool("10.65.0.0/16", vxlan="CrossSubnet"),)
-        yield start_cluster(lab, directory, pools, ipv6=False, CALICO_NETWORKING_BACKEND="vxlan", IP6="none")
+        environ = {"CALICO_NETWORKING_BACKEND": "vxlan", "IP6": "none"}
+        yield start_cluster(lab, directory, pools, ipv6=False, bin_dir=bundle, **environ)
 
 
 def check(node: Node, *more: str) -> tuple[int, dict[str, tuple[str, str]], str]:

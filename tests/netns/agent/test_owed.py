@@ -53,13 +53,13 @@ class Lab:
 
 
 @pytest.fixture
-def owed_lab(tmp_path: Path) -> Iterator[Lab]:
+def owed_lab(tmp_path: Path, bundle: Path) -> Iterator[Lab]:
     with ExitStack() as stack:
         ns = stack.enter_context(namespace("owed"))
         add_card(ns, "eth0", "10.0.0.1/24")
         etcd = stack.enter_context(etcd_in(ns, tmp_path))
         forks = stack.enter_context(forks_in(ns))
-        node = Node(ns, "n1", tmp_path / "n1", EtcdStore(etcd.client_url, forks))
+        node = Node(ns, "n1", tmp_path / "n1", EtcdStore(etcd.client_url, forks), bin_dir=bundle)
         node.root.mkdir()
         node.calico_node("-startup")
         stack.callback(node.end)
