@@ -15,12 +15,12 @@ import ast
 import dis
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import TypeGuard
 
 SHARED = "_expanded"  # the name under which a module finds cni_calico.expanded
-KNOWN_OPTIONS = {"frozen", "slots", "order"}
+KNOWN_OPTIONS = {"frozen", "slots", "order", "eq", "weakref_slot"}
 KNOWN_FIELD_OPTIONS = {"default", "default_factory", "repr", "compare"}
 # methods that a dataclass makes, calls or takes into account
 SPECIAL = {f"__{name}__" for name in ("init", "post_init", "repr", "eq", "hash", "lt", "le", "gt", "ge", "setattr")}
@@ -86,13 +86,18 @@ def _dataclass_options(node: ast.ClassDef) -> dict[str, bool] | None:
 
 
 def _is_plain(node: ast.ClassDef, options: dict[str, bool]) -> bool:
-    """One decorator, slots, no base class, and no method that a dataclass would treat in a special way."""
+    """One decorator, slots or no assignments, no base class but Generic[...], and no method that a dataclass would
+    treat in a special way.
+    """
     special = SPECIAL & {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+    bases = [base for base in node.bases if not _is_subscript_of(base, {"Generic"})]
+    slots, frozen = options.get("slots", False), options.get("frozen", False)
     return (
         len(node.decorator_list) == 1
-        and options.get("slots", False)
+        and (slots or frozen)
+        and not (frozen and options.get("weakref_slot", False))
         and options.keys() <= KNOWN_OPTIONS
-        and not (node.bases or node.keywords or special)
+        and not (bases or node.keywords or special)
     )
 
 
@@ -100,7 +105,7 @@ def _columns(node: ast.ClassDef) -> list[Column] | None:
     """The fields in order; None if one is of a kind not known here."""
     found = []
     for item in node.body:
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and not _is_of_class(item):
             column = _column(item.target.id, item)
             if column is None:
                 return None
@@ -108,9 +113,14 @@ def _columns(node: ast.ClassDef) -> list[Column] | None:
     return found
 
 
+def _is_of_class(item: ast.AnnAssign) -> bool:
+    """Whether it is an attribute of the class, and no field."""
+    return ast.unparse(item.annotation).startswith("ClassVar")
+
+
 def _column(name: str, item: ast.AnnAssign) -> Column | None:
     annotation, value = ast.unparse(item.annotation), item.value
-    if "ClassVar" in annotation or "InitVar" in annotation or "KW_ONLY" in annotation:
+    if "InitVar" in annotation or "KW_ONLY" in annotation:
         return None
     if value is None:
         return Column(name)
@@ -140,8 +150,7 @@ def _constant(node: ast.expr) -> bool:
 
 
 def _write_out(node: ast.ClassDef, options: dict[str, bool], columns: list[Column]) -> None:
-    frozen = options.get("frozen", False)
-    text = "".join(f"{line}\n" for line in _class_lines(node.name, frozen, options.get("order", False), columns))
+    text = "".join(f"{line}\n" for line in _class_lines(options, columns))
     written = ast.parse(text).body
     for statement in written:
         for part in ast.walk(statement):
@@ -150,29 +159,39 @@ def _write_out(node: ast.ClassDef, options: dict[str, bool], columns: list[Colum
     # defaults may use names that the class defines above its fields
     last = max((i for i, item in enumerate(node.body) if isinstance(item, ast.AnnAssign)), default=-1)
     rest = node.body[last + 1 :]
-    head = [item for item in node.body[: last + 1] if not isinstance(item, ast.AnnAssign)]
+    head = [item for item in node.body[: last + 1] if not isinstance(item, ast.AnnAssign) or _is_of_class(item)]
     node.body = [*head, *written, *rest]
 
 
-def _class_lines(name: str, frozen: bool, order: bool, columns: list[Column]) -> Iterator[str]:
+def _class_lines(options: dict[str, bool], columns: list[Column]) -> Iterator[str]:
     names = tuple(c.name for c in columns)
-    yield f"__slots__ = __match_args__ = {names!r}"
+    frozen, slots = options.get("frozen", False), options.get("slots", False)
+    yield f"__match_args__ = {names!r}"
+    if slots:
+        yield f"__slots__ = {(*names, '__weakref__') if options.get('weakref_slot', False) else names!r}"
+    else:  # a default stays in the class
+        yield from (f"{c.name} = {c.default}" for c in columns if c.default)
+        columns = [replace(c, default=c.default and c.name) for c in columns]
     yield f"__dataclass_fields__ = {SHARED}.Fields()"
     yield from _init_lines(frozen, columns)
     shown = ", ".join(f"{c.name}={{self.{c.name}!r}}" for c in columns if c.shown)
     yield f"def __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"
+    if options.get("eq", True):
+        yield from _comparing_lines(frozen, options.get("order", False), columns)
+    if frozen:
+        yield f"__setattr__ = {SHARED}.refuse_assignment"
+        yield f"__delattr__ = {SHARED}.refuse_deletion"
+    if frozen and slots:
+        yield f"__getstate__ = {SHARED}.get_state"
+        yield f"__setstate__ = {SHARED}.set_state"
+
+
+def _comparing_lines(frozen: bool, order: bool, columns: list[Column]) -> Iterator[str]:
     mine, other = (_tuple(who, columns) for who in ("self", "other"))
     for method, sign in {"__eq__": "==", **(COMPARISONS if order else {})}.items():
         yield f"def {method}(self, other):"
         yield f"    return {mine} {sign} {other} if other.__class__ is self.__class__ else NotImplemented"
-    if not frozen:
-        yield "__hash__ = None"
-        return
-    yield f"def __hash__(self): return hash({mine})"
-    yield f"__setattr__ = {SHARED}.refuse_assignment"
-    yield f"__delattr__ = {SHARED}.refuse_deletion"
-    yield f"__getstate__ = {SHARED}.get_state"
-    yield f"__setstate__ = {SHARED}.set_state"
+    yield f"def __hash__(self): return hash({mine})" if frozen else "__hash__ = None"
 
 
 def _init_lines(frozen: bool, columns: list[Column]) -> Iterator[str]:
@@ -195,6 +214,24 @@ def _init_lines(frozen: bool, columns: list[Column]) -> Iterator[str]:
 
 def _tuple(who: str, columns: list[Column]) -> str:
     return "(" + "".join(f"{who}.{c.name}, " for c in columns if c.compared) + ")"
+
+
+# -- texts for readers ------------------------------------------------------------------------------------------------
+
+
+def drop_docstrings(tree: ast.Module) -> ast.Module:
+    """Without docstrings, a twelfth of what a process would read and keep. A class that is still a dataclass keeps its
+    own: without one ``dataclasses`` would write one, from its signature, at every start.
+    """
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            if isinstance(node, ast.ClassDef) and _dataclass_options(node) is not None:
+                continue
+            first = node.body.pop(0)
+            if not node.body and not isinstance(node, ast.Module):
+                node.body = [ast.copy_location(ast.Pass(), first)]
+    return tree
 
 
 # -- imports ----------------------------------------------------------------------------------------------------------

@@ -205,6 +205,7 @@ def test_tests_do_not_sleep() -> None:
 PURE_LIBRARIES = {
     *(
         "__future__",
+        "_blake2",
         "_sha1",
         "array",
         "base64",
@@ -472,6 +473,7 @@ LAZY = {
     "nodeagent.bgp.bird.probes": PROBE,
     "nodeagent.commands": COMMAND,
     "nodeagent.context.open": BACKEND,
+    "nodeagent.dataplane.bandwidth": HEAVY,
     "nodeagent.dataplane.desired": HEAVY,
     "nodeagent.dataplane.parts.encryption": HEAVY,
     "nodeagent.dataplane.parts.guard": HEAVY,
@@ -870,6 +872,8 @@ REFLECTION = {
     "datastore.kubernetes.login": "PyYAML's errors may have no place",
     "datastore.local.file": "SQLite's errors may have no code",
     "flows.database": "the same",
+    "daemon.settings_table": "it makes what dataclasses would",
+    "flows.deciders": "a line has the fields of a record by name; asdict would import dataclasses at every start",
     "docker.state": "an entry's file has its fields, one by one: asdict copies each value",
     "expanded": "it is what dataclasses and named tuples are made of",
     "install.main": "sys.frozen, of the frozen executable",

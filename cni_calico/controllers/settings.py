@@ -29,6 +29,7 @@ from cni_calico.daemon.settings_table import (
     parse_each,
     setting,
     settings_of,
+    settings_table,
 )
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import API_GROUP, NATIVE_GROUP, parse_api_group
@@ -72,7 +73,7 @@ def _parse_group(text: str) -> str:
         raise ValueError(f"expected {API_GROUP} or {NATIVE_GROUP}") from e
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class ControllersSettings:
     """The variables; None: the variable is not set."""
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 from cni_calico.model.timestamps import rfc3339
 
@@ -23,7 +22,11 @@ class Fresh:
         return rfc3339(self.clock())
 
     def uid(self) -> str:
-        return str(UUID(bytes=self.random(16), version=4))
+        """A random UUID (RFC 9562, version 4)."""
+        data = bytearray(self.random(16))
+        data[6], data[8] = data[6] & 0x0F | 0x40, data[8] & 0x3F | 0x80
+        text = data.hex()
+        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
     def guid(self) -> str:
         """A cluster's GUID: 32 hex digits."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
 
 from cni_calico.backoff import Backoff
 from cni_calico.daemon.said import Said
@@ -20,24 +19,25 @@ RETRY_S = 5.0
 LAST_RETRY_S = 60.0
 
 
-@dataclass(slots=True)
 class Keeper:
     """Calls ``do`` at the start, every ``interval_s`` and when woken.
 
     While it fails, ``troubles`` has an entry with the keeper's name and the reason.
     """
 
-    name: str
-    do: Callable[[], None]
-    interval_s: float
-    log: Log
-    troubles: MutableMapping[str, str]
-    _wake: threading.Event = field(default_factory=threading.Event)
-    _said: Said = field(init=False)
-    _retry: Backoff = field(default_factory=lambda: Backoff(RETRY_S, LAST_RETRY_S))
-
-    def __post_init__(self) -> None:
-        self._said = Said(self.log)
+    def __init__(
+        self,
+        name: str,
+        do: Callable[[], None],
+        interval_s: float,
+        log: Log,
+        troubles: MutableMapping[str, str],
+    ) -> None:
+        self.name, self.do, self.interval_s = name, do, interval_s
+        self.log, self.troubles = log, troubles
+        self._wake = threading.Event()
+        self._said = Said(log)
+        self._retry = Backoff(RETRY_S, LAST_RETRY_S)
 
     def wake(self) -> None:
         self._wake.set()

@@ -1,21 +1,24 @@
 """PURE: settings that come as texts (environment variables, parameters), declared once, parsed and described.
 
-Rule: a setting is a field of a frozen dataclass that carries its name, parser, schema and meaning; the parser raises
-ValueError saying what it expected. The code that reads settings and the code that documents them use the same fields.
+Rule: a setting is a field of a table (``settings_table``), which carries its name, parser, schema and meaning; the
+parser raises ValueError saying what it expected. The code that reads settings and the code that documents them use the
+same fields. A table is made without ``dataclasses``, which compile seven functions of it at every start of an agent.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_network
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, dataclass_transform
 
+from cni_calico.expanded import Fields, refuse_assignment, refuse_deletion
 from cni_calico.model.documents.fields import as_number_of
 from cni_calico.model.resources import Network
 
 SettingValue = TypeVar("SettingValue")
+DeclaredTable = TypeVar("DeclaredTable")
 
 TRUE = frozenset(("true", "1", "yes", "y", "t"))
 FALSE = frozenset(("false", "0", "no", "n", "f"))
@@ -44,26 +47,85 @@ class Setting:
     shown_default: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A setting as a table's class declares it, in the place of its value."""
+
+    name: str
+    kind: Kind
+    default: Any
+    meaning: str
+    section: str
+    shown_default: str | None
+
+
 def setting(
     name: str, kind: Kind, default: SettingValue, meaning: str, *, section: str = "", shown_default: str | None = None
 ) -> SettingValue:
-    """A dataclass field for the setting ``name``."""
-    metadata = {"name": name, "kind": kind, "meaning": meaning, "section": section, "shown_default": shown_default}
-    return field(default=default, metadata=metadata)
+    """A field of a table: the setting ``name``."""
+    return cast(SettingValue, _Declared(name, kind, default, meaning, section, shown_default))
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def settings_table(cls: type[DeclaredTable]) -> type[DeclaredTable]:
+    """The class with its settings as fields, as ``@dataclass(frozen=True, slots=True, kw_only=True)`` would make it,
+    ``dataclasses.replace`` included. It may inherit from another table.
+    """
+    own = {name: value for name, value in vars(cls).items() if isinstance(value, _Declared)}
+    all_of_it = {**getattr(cls, "__settings__", {}), **own}
+    body = {name: value for name, value in vars(cls).items() if name not in own}
+    for left in ("__dict__", "__weakref__"):
+        body.pop(left, None)
+    body |= {"__slots__": tuple(own), "__match_args__": tuple(all_of_it), "__settings__": all_of_it}
+    body |= {"__dataclass_fields__": Fields(), "__setattr__": refuse_assignment, "__delattr__": refuse_deletion}
+    body |= {"__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": _hash, "__reduce__": _reduce}
+    return cast(type[DeclaredTable], type(cls.__name__, cls.__bases__, body))
+
+
+def _init(self: Any, **given: Any) -> None:
+    assign = object.__setattr__
+    for name, declared in self.__settings__.items():
+        assign(self, name, given.pop(name, declared.default))
+    if given:
+        raise TypeError(f"{type(self).__name__} has no setting {next(iter(given))}")
+
+
+def _values(table: Any) -> tuple[Any, ...]:
+    return tuple(getattr(table, name) for name in table.__match_args__)
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _eq(self: Any, other: object) -> bool:
+    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    """For copies and pickles."""
+    return _made_again, (type(self), dict(zip(self.__match_args__, _values(self), strict=True)))
+
+
+def _made_again(cls: type[Any], values: dict[str, Any]) -> object:
+    return cls(**values)
 
 
 def settings_of(cls: type[Any]) -> Iterator[Setting]:
-    """The settings declared in a dataclass, in order."""
+    """The settings declared in a table, in order."""
     section = ""
-    for item in fields(cls):
-        if "name" not in item.metadata:
-            continue
-        section = item.metadata["section"] or section
-        yield _setting(item, section)
+    for attribute, declared in cls.__settings__.items():
+        section = declared.section or section
+        yield _setting(attribute, declared, section)
 
 
 def parse_each(cls: type[Any], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings of a dataclass in the environment: (value by attribute, problem by variable). An empty variable
+    """The settings of a table in the environment: (value by attribute, problem by variable). An empty variable
     counts as not set.
     """
     values: dict[str, Any] = {}
@@ -79,16 +141,16 @@ def parse_each(cls: type[Any], environ: Mapping[str, str]) -> tuple[dict[str, An
     return values, wrong
 
 
-def _setting(item: Field[Any], section: str) -> Setting:
-    shown = item.metadata["shown_default"]
+def _setting(attribute: str, declared: _Declared, section: str) -> Setting:
+    shown = declared.shown_default
     return Setting(
-        attribute=item.name,
-        name=item.metadata["name"],
-        kind=item.metadata["kind"],
-        meaning=item.metadata["meaning"],
+        attribute=attribute,
+        name=declared.name,
+        kind=declared.kind,
+        meaning=declared.meaning,
         section=section,
-        default=item.default,
-        shown_default=_show(item.default) if shown is None else shown,
+        default=declared.default,
+        shown_default=_show(declared.default) if shown is None else shown,
     )
 
 

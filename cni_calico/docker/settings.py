@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cni_calico.cni.netconf import require_node_name
-from cni_calico.daemon.settings_table import Kind, choice, number, parse_each, parse_flag, parse_seconds, setting
+from cni_calico.daemon.settings_table import (
+    Kind,
+    choice,
+    number,
+    parse_each,
+    parse_flag,
+    parse_seconds,
+    setting,
+    settings_table,
+)
 from cni_calico.directories import nodename_file
 from cni_calico.errors import InvalidConfig
 from cni_calico.kernel.files import Files
@@ -18,7 +26,7 @@ _TEXT = Kind(str, "text")
 _FLAG = Kind(parse_flag, "true or false")
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class DockerSettings:
     """See docs/docker.md."""
 

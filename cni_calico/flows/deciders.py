@@ -7,7 +7,7 @@ understands, and a number that has none is said to be unknown, never guessed.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 FIRST = 256  # numbers below are reasons that do not depend on any record
@@ -68,12 +68,13 @@ class Decider:
         return f"{direction}: {what}{self.path} rule {self.index}"
 
 
-_TYPES = {field.name: {"ingress": bool, "index": int}.get(field.name, str) for field in fields(Decider)}
+_TYPES: dict[str, type] = {name: {"ingress": bool, "index": int}.get(name, str) for name in Decider.__match_args__}
 
 
 def render_line(number: int, decider: Decider) -> str:
     """With its end of line."""
-    return json.dumps({"number": number, **asdict(decider)}, separators=(",", ":")) + "\n"
+    fields = {name: getattr(decider, name) for name in _TYPES}
+    return json.dumps({"number": number, **fields}, separators=(",", ":")) + "\n"
 
 
 def parse_line(line: str) -> tuple[int, Decider] | None:

@@ -116,6 +116,9 @@ def _serve(chosen: set[str]) -> int:
     """The long-running parts. Each import comes when what it is for begins: the datastore's answer is waited for while
     Felix is imported, and policy does not wait for what the others need.
     """
+    from cni_calico.kernel.memory import collect_as_usual, expect_growth
+
+    expect_growth()  # until policies are in force (policing/engine.py): what is imported stays
     from cni_calico.daemon.stopping import Stopping
     from cni_calico.nodeagent.context.open import open_context
 
@@ -127,6 +130,8 @@ def _serve(chosen: set[str]) -> int:
     felix.start()
     from cni_calico.nodeagent.parts import Parts
 
+    if "felix" not in chosen:
+        collect_as_usual()
     return Parts(felix).run()
 
 

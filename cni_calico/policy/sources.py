@@ -6,8 +6,8 @@ different policies share a set. The text at the start of an id is for people; th
 
 from __future__ import annotations
 
-import hashlib
 import re
+from _blake2 import blake2b  # hashlib would load libcrypto
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -38,7 +38,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 def digest(*parts: str) -> str:
     joined = "\0".join(parts).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _id(beginning: str, shown: str, *identity: str) -> str:

@@ -8,7 +8,6 @@ value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.daemon.settings_table import (
@@ -21,6 +20,7 @@ from cni_calico.daemon.settings_table import (
     number,
     setting,
     settings_of,
+    settings_table,
 )
 from cni_calico.errors import InvalidConfig
 from cni_calico.relay.tokens import AUDIENCE, Accepted
@@ -56,7 +56,7 @@ _LEVEL = choice(
 _COUNT = number(1, 1_000_000)
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class RelaySettings:
     """The variables without TYPHA_. Names are not case-sensitive, as upstream's."""
 

@@ -8,11 +8,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from cni_calico.daemon.settings_table import FALSE, FLAG, MTU, NAMES, PORT, Kind, number, parse_seconds, setting
+from cni_calico.daemon.settings_table import (
+    FALSE,
+    FLAG,
+    MTU,
+    NAMES,
+    PORT,
+    Kind,
+    number,
+    parse_seconds,
+    setting,
+    settings_table,
+)
 from cni_calico.model.wireguard import DEFAULT_NAMES
 from cni_calico.nodeagent.context.serving import ServingSettings
 
@@ -96,7 +106,7 @@ STRICT_VARIABLE = "CALICO_WIREGUARD_STRICT"  # another name of WireguardStrict
 ANNOTATIONS = {"cni-calico.io/wireguard-strict": "wireguardStrict", "cni-calico.io/wireguard-exempt": "wireguardExempt"}
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class EncryptionSettings(ServingSettings):
     """What pods of different nodes send one another: encrypted, or not."""
 

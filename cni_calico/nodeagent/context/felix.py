@@ -28,6 +28,7 @@ from cni_calico.daemon.settings_table import (
     number,
     setting,
     settings_of,
+    settings_table,
 )
 from cni_calico.directories import RUN_DIR
 from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
@@ -62,7 +63,7 @@ from cni_calico.nodeagent.context.unused import render_loss, unused_of
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class FelixSettings(EncryptionSettings):
     """The parameters this agent uses."""
 

@@ -6,13 +6,12 @@ Rule: as felix.py, whose table begins with these.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from cni_calico.daemon.settings_table import FLAG, PORT, SECONDS, TEXT, setting
+from cni_calico.daemon.settings_table import FLAG, PORT, SECONDS, TEXT, setting, settings_table
 from cni_calico.nodeagent.context.kinds import CLIENT_AUTH, EXPRESSION, LOG_FILE, RELAY, SEVERITIES
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class ServingSettings:
     """What the agent tells, and whom it follows."""
 

@@ -9,7 +9,7 @@ up before continues without the variable. FELIX_ variables have their own table 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cni_calico.daemon.settings_table import (
     AS_NUMBER,
@@ -25,6 +25,7 @@ from cni_calico.daemon.settings_table import (
     parse_each,
     pool_cidr,
     setting,
+    settings_table,
 )
 from cni_calico.directories import BIRD_CONFIG_DIR, LOG_DIR, NODENAME_FILE, RUN_DIR, SHUTDOWN_FILE, STATE_DIR
 from cni_calico.errors import InvalidConfig
@@ -73,7 +74,7 @@ _LEVEL = choice(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@settings_table
 class NodeSettings:
     """The environment of calico-node, parsed."""
 

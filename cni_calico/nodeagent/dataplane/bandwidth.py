@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha512
 
 from cni_calico.model.host import HostInterface, TokenBucket
 from cni_calico.model.qos import BOUNDS
@@ -50,6 +49,8 @@ NO_LIMITS = DesiredBandwidth()
 
 def device_name(interface: str) -> str:
     """The interface through which goes what comes in from the workload's."""
+    from hashlib import sha512  # it loads libcrypto; few nodes limit bandwidth
+
     return DEVICE_PREFIX + sha512(interface.encode()).hexdigest()[:9]
 
 

@@ -8,8 +8,8 @@ stay in force until the restart.
 
 from __future__ import annotations
 
-import hashlib
 import json
+from _blake2 import blake2b  # hashlib would load libcrypto
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -67,7 +67,7 @@ def parse_versions(content: bytes) -> dict[ResourceKey, Any]:
 
 
 def _digest(records: list[Any]) -> str:
-    return hashlib.blake2b(json.dumps(records).encode(), digest_size=16).hexdigest()
+    return blake2b(json.dumps(records).encode(), digest_size=16).hexdigest()
 
 
 def _rank(key: ResourceKey) -> tuple[int, str, str, str]:

@@ -1,12 +1,16 @@
 """Every variable that is documented is used, every one that is used is documented, and every parameter likewise."""
 
 import ast
+import copy
+import dataclasses
+import pickle
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from cni_calico import expanded
 from cni_calico.daemon.settings_table import parse_networks, settings_of
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.settings import DATASTORE_VARIABLES, WITHOUT_EFFECT, NodeSettings, parse_settings
@@ -126,3 +130,22 @@ def test_networks():
     assert [str(n) for n in parse_networks("10.96.0.1/12, fd00::/112,")] == ["10.96.0.0/12", "fd00::/112"]
     with pytest.raises(ValueError, match="'ten'"):
         parse_networks("10.0.0.0/8,ten")
+
+
+def test_a_table_is_as_a_frozen_dataclass():
+    """The real one: it inherits, has a property, and what changes of it is compared and told."""
+    table, same = FelixSettings(ipv6_support=False), dataclasses.replace(FelixSettings(), ipv6_support=False)
+    assert (table, hash(table)) == (same, hash(same)) and table != FelixSettings() and table != object()
+    assert expanded.replace(table, health_enabled=True) == dataclasses.replace(table, health_enabled=True) != table
+    assert {field.name for field in dataclasses.fields(table)} == {
+        item.attribute for item in settings_of(FelixSettings)
+    }
+    assert repr(table).startswith("FelixSettings(") and "ipv6_support=False" in repr(table)
+    assert copy.deepcopy(table) == pickle.loads(pickle.dumps(table)) == table
+    for change in (lambda: setattr(table, "ipv6_support", True), lambda: delattr(table, "ipv6_support")):
+        with pytest.raises(AttributeError):
+            change()
+    with pytest.raises(AttributeError):
+        table.another = 1
+    with pytest.raises(TypeError, match="FelixSettings has no setting nothing"):
+        FelixSettings(nothing=1)

@@ -8,8 +8,8 @@ alone.
 
 from __future__ import annotations
 
-import hashlib
 import re
+from _blake2 import blake2b  # hashlib would load libcrypto
 from functools import lru_cache
 
 CHAINS = "cali-p-"
@@ -23,7 +23,7 @@ _SAFE = re.compile(r"[A-Za-z0-9.\-/]+")
 
 
 def digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _fitting(name: str, room: int) -> str:

@@ -7,8 +7,8 @@ comment or log prefix cannot end its quotes. A name's stem is for people; if the
 
 from __future__ import annotations
 
-import hashlib
 import re
+from _blake2 import blake2b  # hashlib would load libcrypto
 from functools import lru_cache
 
 from cni_calico.policy.wanted import PolicyId
@@ -29,7 +29,7 @@ _LOG_PREFIX_BYTES = 126  # the kernel's 128, less its end and one for safety
 
 def digest(*parts: object) -> str:
     joined = "\0".join(map(str, parts)).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def kind_of(policy: PolicyId) -> str:

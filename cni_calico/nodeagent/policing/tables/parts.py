@@ -7,7 +7,7 @@ part may pass a packet on to the next tier, the chain looks at the mark behind i
 
 from __future__ import annotations
 
-import hashlib
+from _blake2 import blake2b  # hashlib would load libcrypto
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -57,7 +57,7 @@ def whole_name(chain: str) -> str:
 
 def _part_name(chain: str, rules: Iterable[NftRule]) -> str:
     shown: dict[int, str] = {}  # many tests are the same objects in all rules
-    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    found = blake2b(digest_size=_DIGEST_BYTES)
     for rule in rules:
         for part in (*rule.tests, *rule.actions):
             text = shown.get(id(part))
