@@ -264,19 +264,23 @@ def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
     """None for an endpoint that does not count: without addresses or without an interface."""
     if not record.ip_networks or not record.interface_name:
         return None
-    own = {
-        name: value
-        for name, value in record.metadata.labels.items()
-        if name != SERVICE_ACCOUNT and not name.startswith(_INHERITED)
-    }
-    own[NAMESPACE] = record.metadata.namespace
-    for name, value in ((ORCHESTRATOR, record.orchestrator), (SERVICE_ACCOUNT, record.service_account)):
-        if value:
-            own[name] = value
+    metadata = record.metadata
+    own = own_labels(metadata.labels, metadata.namespace, record.orchestrator, record.service_account)
     addresses, nets = packed(record.ip_networks)
     found = (named_port(port.name, port.protocol, port.port) for port in record.ports)
     ports = tuple(port for port in found if port is not None)
     return Labelled(frozenset(own.items()), record.profiles, addresses, nets, ports)
+
+
+def own_labels(labels: Mapping[str, str], namespace: str, orchestrator: str, account: str) -> dict[str, str]:
+    """Of a workload's endpoint: without those that only profiles give, and what the endpoint says itself counts."""
+    own = {name: value for name, value in labels.items() if name != SERVICE_ACCOUNT and not name.startswith(_INHERITED)}
+    own[NAMESPACE] = namespace
+    if orchestrator:
+        own[ORCHESTRATOR] = orchestrator
+    if account:
+        own[SERVICE_ACCOUNT] = account
+    return own
 
 
 def named_port(name: str, protocol: str, port: int) -> NamedPort | None:

@@ -75,6 +75,8 @@ _PEER_FIELDS = frozenset(
 _HTTP_FIELDS = frozenset(("methods", "paths"))
 _EVERYWHERE = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
+_BOTH, _OF_ONE_FAMILY = (4, 6), frozenset(ICMP.values())
+
 _NO_TEXTS = PeerTexts()
 _SELECTOR_FIELDS = frozenset(("selector", "notSelector", "namespaceSelector", "serviceAccounts"))
 _NOTHING: JSON = {}
@@ -119,9 +121,12 @@ def _parsing_rule(
             sides.append(ANY_SIDE)
             continue
         where, is_destination = f"{at}.{field}", field == "destination"
-        sides.append((yield from _parsing_side(peer, where, namespace, protocol, is_destination, sources, lists)))
-    icmp = _parse_icmp(raw, "icmp", at, protocol)
-    not_icmp = _parse_icmp(raw, "notICMP", at, protocol)
+        common = _common_side(peer, where, namespace, protocol, sources, lists)
+        if common is None:
+            common = yield from _parsing_side(peer, where, namespace, protocol, is_destination, sources, lists)
+        sides.append(common)
+    icmp = _parse_icmp(raw, "icmp", at, protocol) if "icmp" in raw else None
+    not_icmp = _parse_icmp(raw, "notICMP", at, protocol) if "notICMP" in raw else None
     annotations: Mapping[str, str] = {}
     if metadata := _field(raw, "metadata", at):
         annotations = parse_text_map(metadata.get("annotations") or {}, f"{at}.metadata.annotations")
@@ -160,6 +165,8 @@ def _families(raw: JSON, at: str, protocol: int | None, sides: Iterable[WantedSi
     version = raw.get("ipVersion")
     if version is not None and (version not in (4, 6) or isinstance(version, bool)):
         raise Wrong(f"{at}.ipVersion", "4 or 6", version)
+    if version is None and protocol not in _OF_ONE_FAMILY and not any(side.nets or side.not_nets for side in sides):
+        return _BOTH
     found = []
     for family in (4, 6):
         if version not in (None, family) or protocol == ICMP[10 - family]:
@@ -257,8 +264,6 @@ def _parsing_side(
     sources: SetSources,
     lists: PortLists,
 ) -> Steps[WantedSide]:
-    if (common := _common_side(raw, at, namespace, protocol, sources, lists)) is not None:
-        return common
     _refuse_unknown(raw, _PEER_FIELDS, at)
     selected, excluded = yield from _parsing_selectors(raw, at, namespace)
     ranges, names = lists.parse(raw.get("ports"), f"{at}.ports", protocol)

@@ -206,6 +206,8 @@ def decode_fields(raw: JSON, table: Table, at: str) -> tuple[dict[str, Any], Unk
         field = by_name.get(name)
         if field is None:
             left[name] = item
+        elif type(item) is str and field.parse is parse_text:  # most are: no text that names the place
+            values[field.attr] = item
         elif item is not None:
             values[field.attr] = field.parse(item, f"{at}.{name}" if at else name)
     return values, Unknown(left, raw)

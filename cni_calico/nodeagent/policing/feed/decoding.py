@@ -22,6 +22,7 @@ from cni_calico.nodeagent.policing.feed.weights import LARGE, weigh_document, we
 from cni_calico.nodeagent.view.claims import is_claimed
 from cni_calico.policy.confirmed import PodClaim, pod_claim
 from cni_calico.policy.decode import decoding_record, reduce_record, reducing
+from cni_calico.policy.plain_workloads import plain_workload
 from cni_calico.policy.records import POLICY_KINDS, Labelled, labelled_workload
 from cni_calico.policy.sets import NETWORK_SET
 from cni_calico.policy.steps import Steps, finish
@@ -71,6 +72,10 @@ class RecordDecoder:
             if self._keeps_text(item.value.size) and not again:
                 return Fed(PutAside(item, weigh_text(item.value.size)))
             item = replace(item, value=item.value.read())
+        if isinstance(key, ResourceKey) and key.kind == "WorkloadEndpoint":
+            pod = pod_of(item)
+            plain = plain_workload(key, item.value, self._node) if pod is None or not is_claimed(pod) else None
+            return finish(self.decoding(item)) if plain is None else Fed(self._with_shared_labels(plain))
         spec = item.value.get("spec") if isinstance(key, ResourceKey) and _may_wait(key) else None
         if not isinstance(key, ResourceKey) or not isinstance(spec, dict):
             return finish(self.decoding(item))
@@ -103,8 +108,9 @@ class RecordDecoder:
 
     def _reduced(self, endpoint: WorkloadEndpoint) -> Labelled | None:
         labelled = labelled_workload(endpoint)
-        if labelled is None:
-            return None
+        return None if labelled is None else self._with_shared_labels(labelled)
+
+    def _with_shared_labels(self, labelled: Labelled) -> Labelled:
         with self._guard:
             labels = self._shared.setdefault(labelled.labels, labelled.labels)
         if labels is labelled.labels:
