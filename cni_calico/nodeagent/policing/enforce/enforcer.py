@@ -23,7 +23,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.filter.interface import PacketFilter
 from cni_calico.log import Log
-from cni_calico.netfilter.difference import Phases, Touched, plan_tables, remade
+from cni_calico.netfilter.difference import Phases, Touched
 from cni_calico.netfilter.tables import (
     DropTable,
     FilterObject,
@@ -35,6 +35,7 @@ from cni_calico.netfilter.tables import (
 )
 from cni_calico.nodeagent.policing.enforce.audit import Audit
 from cni_calico.nodeagent.policing.enforce.chain_names import count_rules_in, has_other_names, read_chain_names
+from cni_calico.nodeagent.policing.enforce.comparing import plan_goal
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
 from cni_calico.nodeagent.policing.enforce.recognition import as_large, as_recognised
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -49,14 +50,14 @@ from cni_calico.policy.wanted import PolicyId
 PartOfTable = Callable[[NftTable, FilterSettings], NftTable]
 FaultSuspects = Counter[FilterObject | OptionalFeature]
 
+_NEVER = -1  # no generation of a packet filter
 _READ_AT_ONCE = 20_000  # rules: some three seconds
 _RULE_S = 0.0005  # to write one takes a fifth of that
 
 
 class Enforcer:
     """For one thread, whose network namespace ``kernel`` works in. ``held``: what the kernel's tables hold, as far as
-    known. ``looked``: ``look`` has succeeded; ``was_policed``: policies were in force when it did, or have been since,
-    and have not been removed on purpose.
+    known. ``was_policed``: policies were in force when ``look`` succeeded, or have been since; not removed on purpose.
     """
 
     def __init__(
@@ -71,7 +72,8 @@ class Enforcer:
         self.goal = goal
         self.figures = figures or PolicyFigures()
         self.held: dict[TableId, NftTable] = {}
-        self.looked = self.was_policed = False
+        self.was_policed = False
+        self._looked_at: int | None = None  # the packet filter's generation when ``look`` began
         self._changed_by = ""  # who was seen to change our tables since they were last repaired
         self._kernel = kernel
         self._log = log
@@ -81,6 +83,11 @@ class Enforcer:
         self._doubted = True  # whether it has to be read again
         self._select: PartOfTable | None = None  # None: all of the goal
         self.audit = Audit(kernel.reader, lambda: self.held)
+
+    @property
+    def looked(self) -> bool:
+        """Whether ``look`` has succeeded."""
+        return self._looked_at is not None
 
     @property
     def is_there(self) -> bool:
@@ -157,11 +164,12 @@ class Enforcer:
         """Read for the first time what an earlier run left. As ``read``. ``stand_ins``: as for ``keep``. Returns how
         many rules each of ``chains`` has that is there.
         """
+        looked_at = _NEVER if self._kernel.reader is None else self._kernel.generation(deadline)
         self.read(deadline, more_rules)
         found = {table: count_rules_in(self._kernel, there, chains, deadline) for table, there in self.held.items()}
         self.goal.tables.kept.begin(self.goal.tables.of, self.held, stand_ins, self.goal.settings.pass_mark)
         self.goal.assume_passing(self.goal.tables.kept.marking)
-        self.looked, self.was_policed = True, self.is_there
+        self._looked_at, self.was_policed = looked_at, self.is_there
         return found
 
     def rewriting_s(self) -> float:
@@ -273,34 +281,30 @@ class Enforcer:
             )
 
     def _plan(self, deadline: Deadline) -> Phases:
-        touched, others = self.goal.tables.take_touched(), Phases()
-        changes: list[tuple[NftTable, NftTable | None, Touched | None]] = []
+        touched = self.goal.tables.take_touched()
         for table, released in self.goal.tables.kept.take_released().items():
             touched.setdefault(table, Touched()).join(released)
         everything = self._doubted
         if everything:
+            self.figures.compared += 1
+            if self._is_as_found(deadline):
+                self._doubted = False
+                return Phases()
             before = self.held if self._read else None
             self.read(deadline)
-            self.figures.compared += 1
             if before is not None and before != self.held and as_recognised(before, self.held) != self.held:
                 self.figures.found_changed += 1
-        for table in TABLES:
-            goal = self._wanted(table)
-            if table == ARP and goal is not None and OptionalFeature.ARP_ANSWERS in self.goal.lacking:
-                continue
-            if goal is None:
-                if table in self.held or table in self._unread:
-                    others.removals.append(DropTable(table))
-            elif table in self._unread:
-                others.new += remade(goal, table)
-            elif everything or table not in self.held:
-                changes.append((goal, self.held.get(table), None))
-            elif table in touched:
-                changes.append((goal, self.held[table], touched[table]))
-        phases = plan_tables(changes)
-        phases.new += others.new
-        phases.removals += others.removals
-        return self.goal.refused.without(phases)
+        return self._compare(None if everything else touched)
+
+    def _is_as_found(self, deadline: Deadline) -> bool:
+        """Whether ``look`` has just read the goal, and nobody has changed anything since: it is not read twice then."""
+        looked_at, self._looked_at = self._looked_at, None if self._looked_at is None else _NEVER
+        if looked_at in (None, _NEVER) or self._unread:
+            return False
+        return self._kernel.generation(deadline) == looked_at and not self._compare(None)
+
+    def _compare(self, touched: Mapping[TableId, Touched] | None) -> Phases:
+        return plan_goal(self.goal, self._wanted, self.held, self._unread, touched)
 
     def _apply(self, operations: Sequence[Operation], deadline: Deadline) -> None:
         self._before()

@@ -13,7 +13,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.log import Log
 from cni_calico.netfilter.rules import ConnectionLimit, RateLimit, SourceIsElsewhere
-from cni_calico.netfilter.tables import AddChain, AddRules, FlushChain, NftTable, Operation, TableId
+from cni_calico.netfilter.tables import AddChain, AddRules, AddTable, FlushChain, NftTable, Operation, TableId
 from cni_calico.nodeagent.policing.enforce import enforcer as module
 from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
 from cni_calico.nodeagent.policing.tables.goal import Goal
@@ -63,6 +63,44 @@ def test_nothing_changes_nothing(enforcer_kernel: FakePacketFilter, enforcer: En
     again = Enforcer(enforcer_kernel, Goal(FilterSettings()), Log("none"))
     assert enforce(again, Wanted(), wanted) == 0  # a restart
     assert len(enforcer_kernel.transactions) == count
+
+
+class CountingFilter(FakePacketFilter):
+    """Counts how often a table is read."""
+
+    readings = 0
+
+    def read_table(self, table: TableId, deadline: Deadline, likes: Sequence[NftTable] = ()) -> NftTable | None:
+        self.readings += 1
+        return super().read_table(table, deadline, likes)
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "another program's transaction", "our rules are gone"])
+def test_a_start_with_nothing_changed_reads_once(meanwhile: str) -> None:
+    """Unless somebody has changed the packet filter since it was read."""
+    kernel, wanted = CountingFilter(), world_with(NP0)
+    enforce(Enforcer(kernel, Goal(FilterSettings()), Log("none")), Wanted(), wanted)
+    again = Enforcer(kernel, Goal(FilterSettings()), Log("none"))
+    again.goal.update(difference(Wanted(), wanted))
+    assert not again.looked
+    kernel.readings = 0
+    again.look(soon(), 0)
+    assert again.looked and again.was_policed
+    tables, changes = kernel.readings, len(kernel.transactions)
+    if meanwhile == "our rules are gone":
+        kernel.flush_ruleset()
+    elif meanwhile != "nothing":
+        kernel.apply([AddTable(TableId("inet", "others"))], soon())
+        changes += 1
+    again.compare_all(whole=True)  # as the first round does
+    again.bring_about(soon())
+    assert kernel.readings == tables * (1 if meanwhile == "nothing" else 2)
+    assert (len(kernel.transactions) == changes) is (meanwhile != "our rules are gone")
+    ours = {table: held for table, held in kernel.tables.items() if table.name != "others"}
+    assert ours == again.goal.tables.of == again.held
+    again.compare_all(whole=True)
+    assert again.bring_about(soon()) == 0
+    assert kernel.readings >= 2 * tables, "a comparison that is due reads"
 
 
 def test_a_lost_answer(enforcer_kernel: FakePacketFilter, enforcer: Enforcer) -> None:
