@@ -320,7 +320,7 @@ def _loaded(tree: ast.Module) -> set[str]:
 
 
 def _replace_imports(tree: ast.Module) -> None:
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used = _loaded(ast.fix_missing_locations(tree))
     body: list[ast.stmt] = []
     for node in tree.body:
         module = node.module if isinstance(node, ast.ImportFrom) else None

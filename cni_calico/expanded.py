@@ -1,5 +1,5 @@
-"""The parts of dataclasses and typing that the code written by build/expand.py needs; in the frozen executables every
-record uses them.
+"""PURE: the parts of dataclasses and typing that the code written by build/expand.py needs; in the frozen executables
+every record uses them.
 
 Rule: nothing is imported before it is needed; a record behaves like the dataclass or named tuple that it is in the
 sources.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from cni_calico.daemon.fresh import Fresh
@@ -39,19 +39,22 @@ def _decode(item: Versioned) -> Resource:
     return decode_resource(item.key, item.value)
 
 
-@dataclass(slots=True)
+_FRESH = Fresh()
+
+
 class Reporter:
     """``clock`` is monotonic, ``stamp`` returns the time of day in RFC 3339."""
 
-    context: Context
-    node: str
-    clock: Callable[[], float] = time.monotonic
-    stamp: Callable[[], str] = Fresh().timestamp
-    _due: dict[Key, float] = field(default_factory=dict)
-    _said: Said = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._said = Said(self.context.log)
+    def __init__(
+        self,
+        context: Context,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+        stamp: Callable[[], str] = _FRESH.timestamp,
+    ) -> None:
+        self.context, self.node, self.clock, self.stamp = context, node, clock, stamp
+        self._due: dict[Key, float] = {}
+        self._said = Said(context.log)
 
     def run(self, stopping: threading.Event) -> None:
         cache = Cache(self.context.store, Kept(ResourceList("CalicoNodeStatus"), _decode, keep_documents=False))

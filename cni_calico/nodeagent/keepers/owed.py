@@ -6,8 +6,6 @@ not be ours. The plugin's locks are taken, so that only one process carries out 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
@@ -45,16 +43,13 @@ def _own_services(context: Context, log: Log) -> Services:
     return services
 
 
-@dataclass(slots=True)
 class Owed:
     """``look`` carries out some of the recorded releases; the next call continues after them."""
 
-    context: Context
-    _log: _Once = field(init=False)
-    _last: str = ""
-
-    def __post_init__(self) -> None:
-        self._log = _Once(self.context.log)
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._log = _Once(context.log)
+        self._last = ""
 
     def look(self) -> None:
         """Raises TryAgain while a release has to wait."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cni_calico.daemon.keeper import Keeper
 from cni_calico.daemon.said import Said
@@ -36,20 +36,15 @@ _BESIDE = ("", "-wal")  # SQLite may write what is new into a second file
 _SHOWN = 5
 
 
-@dataclass(slots=True)
 class ContainerNames:
     """``look`` compares, if a store has changed since the last one, or there are endpoints that were not compared."""
 
-    context: Context
-    node: str
-    now: Callable[[], float] = time.monotonic
-    _next_list: float = 0.0
-    _compared: frozenset[tuple[str, str]] = frozenset()
-    _seen: tuple[tuple[int, int, int], ...] | None = None
-    _said: Said = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._said = Said(self.context.log)
+    def __init__(self, context: Context, node: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.context, self.node, self.now = context, node, now
+        self._next_list = 0.0
+        self._compared: frozenset[tuple[str, str]] = frozenset()
+        self._seen: tuple[tuple[int, int, int], ...] | None = None
+        self._said = Said(context.log)
 
     def look(self) -> None:
         """Raises TryAgain while a store cannot be read, DatastoreError."""

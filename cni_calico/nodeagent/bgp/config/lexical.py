@@ -7,8 +7,9 @@ what cannot be written is replaced (in names, which are for people) or has been 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import sha256
 from ipaddress import IPv4Network, IPv6Network
+
+from cni_calico.model.digests import sha256
 
 SYMBOL_MAX = 64
 _SYMBOL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")

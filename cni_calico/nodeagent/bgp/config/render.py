@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from ipaddress import IPv4Address
 
+from cni_calico.model.digests import sha256
 from cni_calico.model.resources import Network
 from cni_calico.model.wireguard import DEFAULT_NAMES, published_key
 from cni_calico.nodeagent.bgp.config.aggregation import desired_statics, render_aggregation, render_statics
