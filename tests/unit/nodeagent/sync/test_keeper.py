@@ -114,6 +114,8 @@ def test_a_failure_is_told_and_ends_once_it_works(kept: Kept, tmp_path: Path) ->
 
 
 def test_an_agent_without_it_imports_nothing_of_it() -> None:
-    program = "import sys; import cni_calico.nodeagent.parts; print([n for n in sys.modules if 'nodeagent.sync.' in n])"
+    """Neither of policy sync, nor of another data plane's driver."""
+    of_it = "'nodeagent.sync.' in n or 'nodeagent.driver' in n"
+    program = f"import sys; import cni_calico.nodeagent.parts; print([n for n in sys.modules if {of_it}])"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "['cni_calico.nodeagent.sync.switch']"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -337,3 +337,27 @@ def test_in_sync_waits_for_the_clusters_accounts() -> None:
     accounts.put("kns.shop", None)
     read(reader, subscription.due())
     assert reader.namespaces == {}
+
+
+def test_a_change_is_a_message_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def encode(name: str, change: SetChange) -> Iterator[bytes]:
+        made.append(name)
+        return messages_module.encode_set_change(name, change)
+
+    monkeypatch.setattr(known_module, "encode_set_change", encode)
+    name = PolicyId("GlobalNetworkPolicy", "a")
+    its = WantedClass("c", (WantedTier("t", (name,), "Deny"),), (), ())
+    policy = WantedPolicy(name, "t", (WantedRule("Allow", source=WantedSide(sets=("s-a",))),), None)
+    keys = [ResourceKey("WorkloadEndpoint", f"p{i}", "shop") for i in range(250)]
+    of = {"orchestrator": "k8s", "endpoint": "eth0"}
+    endpoints = {key: WantedEndpoint(key, key.name, "c", (), workload=f"shop/{key.name}", **of) for key in keys}
+    policies, accounts = KnownPolicies(), ClusterAccounts()
+    policies.become(Wanted({"s-a": Members()}, {name: policy}, {"c": its}, endpoints))
+    readers = [Subscription(("k8s", f"shop/{key.name}", "eth0"), policies, accounts) for key in keys]
+    assert all(reader.due() for reader in readers)
+    change = SetChange(Members(frozenset((b"\n\0\0\1",))))
+    policies.receive(WantedChanges(sets_changed={"s-a": change}))
+    assert {tuple(reader.due()) for reader in readers} == {tuple(messages_module.encode_set_change("s-a", change))}
+    assert made == ["s-a"]
