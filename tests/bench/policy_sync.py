@@ -1,7 +1,8 @@
-"""What policy sync costs the agent: `python -m tests.bench.policy_sync [WORKLOADS]`.
+"""What policy sync costs the agent: `python -m tests.bench.policy_sync [WORKLOADS | joins]`.
 
 Each workload has a reader of its own that needs the set of which one member changes; processor time is the server's
-process's, with everything until all readers have the change.
+process's, with everything until all readers have the change. "joins": one workload opens ten thousand connections as
+fast as it can, while another one joins.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import median
 
 from cni_calico.policy.wanted import SetChange, WantedChanges
 from tests.deadlines import until
-from tests.unit.nodeagent.sync.test_serving import ENDPOINT, KEY, Served, clients
+from tests.unit.nodeagent.sync.test_serving import ENDPOINT, KEY, Client, Served, clients
 
 ROUNDS = 20
 READERS = """
@@ -32,6 +33,19 @@ while True:
     for call in calls:
         next(call)
     print("read", flush=True)
+"""
+
+JOINS = """
+import socket, sys
+for _ in range(10_000):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(0.05)
+    try:
+        one.connect(sys.argv[1])
+        one.send(b"PRI * HTTP/2.0")
+    except OSError:
+        pass
+    one.close()
 """
 
 
@@ -64,12 +78,27 @@ def measure(count: int, served: Served) -> str:
     return f"{count} readers: {cost}; {sockets:.0f} kB for a socket, {readers_kb:.0f} more for its reader"
 
 
+def measure_joins(served: Served) -> str:
+    hostile, other = served.add("hostile", pod="hostile"), served.add()
+    for path in (hostile, other):
+        until(path.is_socket)
+    used, begun = time.process_time(), time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", JOINS, hostile]):
+        Client(other).join().until_in_sync()
+        joined = time.monotonic() - begun
+    cost = 1000 * (time.process_time() - used)
+    return (
+        f"10,000 connections: {cost:.0f} ms of processor time, with another workload's reader; it took {joined:.2f} s"
+    )
+
+
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 250
+    joins = sys.argv[1:] == ["joins"]
+    count = int(sys.argv[1]) if len(sys.argv) > 1 and not joins else 250
     with tempfile.TemporaryDirectory() as directory:
         served = Served(Path(directory), 30.0)
         try:
-            print(measure(count, served))
+            print(measure_joins(served) if joins else measure(count, served))
         finally:
             served.stop()
 
