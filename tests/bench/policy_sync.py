@@ -87,9 +87,8 @@ def measure_joins(served: Served) -> str:
         Client(other).join().until_in_sync()
         joined = time.monotonic() - begun
     cost = 1000 * (time.process_time() - used)
-    return (
-        f"10,000 connections: {cost:.0f} ms of processor time, with another workload's reader; it took {joined:.2f} s"
-    )
+    its = f"another workload's reader, who had all after {joined:.2f} s"
+    return f"10,000 connections: {cost:.0f} ms of processor time, with {its}"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""PURE: the order in which a driver is told what changes.
+"""The order in which a driver is told what changes.
 
 Rule: a message names only what has come before it and has not been removed. Sets come first, then policies, profiles
 and endpoints; what is not needed any more goes in reverse.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cni_calico.errors import CalicoError, RulesRefused
@@ -48,6 +48,14 @@ class Woken(Protocol):
     def wake(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _EngineStart:
+    """What an engine is started with: parameters of the environment, and who starts a driver."""
+
+    early: FelixSettings | None
+    drive: Callable[[AskedOfEngine, Incoming, PolicyEngine], DrivenPlane] | None
+
+
 class PolicyEngine:
     """Enforces policy for the workloads of the network namespace of the thread that calls ``run``.
 
@@ -72,7 +80,7 @@ class PolicyEngine:
         self._outcome = _Outcome(context)
         self._node = node
         self._on_change = on_change
-        self._early, self._drive_by = early, drive
+        self._start = _EngineStart(early, drive)
         limit_mib = early.policy_memory_mib if early is not None else 0
         self._reading = RecordReading(lambda: begin_reading(context, node, self.wake, limit_mib))
         self._asked: AskedOfEngine | None = None
@@ -139,8 +147,8 @@ class PolicyEngine:
 
     def _wait_for_parameters(self, stopping: threading.Event) -> FoundEarly:
         found = FoundEarly()
-        if self._early is not None and self._early.internal_driver:
-            early = EarlyGuard(self._early, self._context.log, self.tell)
+        if self._start.early is not None and self._start.early.internal_driver:
+            early = EarlyGuard(self._start.early, self._context.log, self.tell)
             early.wait(self._configured, stopping)
             found = early.found
         while not stopping.is_set() and not self._configured.wait(0.1):
@@ -150,8 +158,8 @@ class PolicyEngine:
     def _enforce(self, found: FoundEarly, stopping: threading.Event) -> None:
         while not stopping.is_set():
             self._moved = time.monotonic()
-            if self._asked is not None and not self._asked.felix.internal_driver and self._drive_by is not None:
-                self._drive(self._drive_by, self._asked, stopping)
+            if self._asked is not None and not self._asked.felix.internal_driver and self._start.drive is not None:
+                self._drive(self._start.drive, self._asked, stopping)
                 found = FoundEarly()
                 continue
             try:
@@ -173,7 +181,7 @@ class PolicyEngine:
         """Returns when the parameters ask for another packet filter, too. Raises CalicoError."""
         asked = self._asked
         assert asked is not None
-        same = self._early is not None and filtering_of(self._early) == asked.filtering
+        same = self._start.early is not None and filtering_of(self._start.early) == asked.filtering
         with (
             opened(found.plane if same and found.plane is not None else look(asked.felix), asked.felix) as filtering,
             Nfnetlink() as conntrack,
@@ -242,7 +250,7 @@ class PolicyEngine:
         self._on_change()
 
     def _tell_decision(self) -> None:
-        felix = self._asked.felix if self._asked is not None else self._early
+        felix = self._asked.felix if self._asked is not None else self._start.early
         self._outcome.tell(self.standing, felix.endpoint_status_prefix if felix is not None else "")
 
 
