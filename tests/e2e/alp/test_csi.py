@@ -60,7 +60,7 @@ class Csi:
 
 
 @pytest.fixture
-def listening(tmp_path: Path) -> Iterator[Served]:
+def sync_server(tmp_path: Path) -> Iterator[Served]:
     found = Served(tmp_path, 30.0)
     try:
         yield found
@@ -69,15 +69,15 @@ def listening(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def csi(tmp_path: Path, listening: Served) -> Iterator[Csi]:
-    found = Csi(tmp_path, listening.prefix)
+def csi(tmp_path: Path, sync_server: Served) -> Iterator[Csi]:
+    found = Csi(tmp_path, sync_server.prefix)
     try:
         yield found
     finally:
         found.end()
 
 
-def test_a_volume_of_upstreams_driver(csi: Csi, listening: Served, tmp_path: Path) -> None:
+def test_a_volume_of_upstreams_driver(csi: Csi, sync_server: Served, tmp_path: Path) -> None:
     """From the kubelet's call to the messages, and back; a second pod's volume is another pod's."""
     assert b"csi.tigera.io" in csi.call("Identity/GetPluginInfo")
     names = {"pod.name": "web", "pod.namespace": "shop", "pod.uid": "u-1", "serviceAccount.name": "default"}
@@ -93,8 +93,8 @@ def test_a_volume_of_upstreams_driver(csi: Csi, listening: Served, tmp_path: Pat
     assert stranger.report(b"", timeout=60)  # it is served, and told nothing: there is no such endpoint
     csi.call("Node/NodeUnpublishVolume", f1="csi-web", f2=str(targets["web"]))
     assert client.end().name == "UNAVAILABLE"
-    until(lambda: not list((listening.prefix / "creds").glob("csi-web*")), "its file is gone")
-    assert not (listening.prefix / "mount/csi-web").exists()
+    until(lambda: not list((sync_server.prefix / "creds").glob("csi-web*")), "its file is gone")
+    assert not (sync_server.prefix / "mount/csi-web").exists()
     assert sockets["other"].is_socket()
     csi.call("Node/NodeUnpublishVolume", f1="csi-other", f2=str(targets["other"]))
     for one in (client, stranger):
