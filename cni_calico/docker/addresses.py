@@ -1,12 +1,11 @@
 """The IPAM driver: addresses of Calico's pools for Docker.
 
-Rule: each address has a handle of its own, whose file is written before it is assigned. What Docker releases is
+Rule: each address has a handle of its own, which is in a file before it is assigned. What Docker releases is
 released, or owed until it can be; an address that a dead endpoint of this node holds may be asked for again.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,8 +29,16 @@ from cni_calico.docker.documents import (
 from cni_calico.docker.former import addresses_of, find_former, owe_address, owe_endpoint
 from cni_calico.docker.links import is_attached
 from cni_calico.docker.pools import read_pools
-from cni_calico.docker.removal import handle_of, now_or_later, owe, release_held, take_down
-from cni_calico.docker.state import HeldAddress
+from cni_calico.docker.removal import (
+    handle_of,
+    now_or_later,
+    owe,
+    release_held,
+    release_owed,
+    soon,
+    take_down,
+)
+from cni_calico.docker.state import DockerEndpoint, HeldAddress
 from cni_calico.errors import CalicoError, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import AssignRequest
 from cni_calico.model.documents.codec import decode_reservation
@@ -88,10 +95,11 @@ class AddressDriver:
         require_ready(host.datastore, deadline)
         if asked.address is not None:
             self._take_over(str(asked.address), deadline)
-        held = HeldAddress(os.urandom(16).hex(), host.boot, asked.pool_id, made_s=host.now(), container=asked.container)
-        host.state.addresses.put(held, durable=True)
+        id = host.state.handles.take(host.boot)
+        held = HeldAddress(id, host.boot, asked.pool_id, made_s=host.now(), container=asked.container)
+        host.state.addresses.put(held)  # after a power failure the ID is enough
         try:
-            address = self._assign_last(asked, held, deadline) or self._assign(asked, held, deadline)
+            address = self._assign_last(asked, held, deadline) or self._assign_any(asked, held, deadline)
             host.state.addresses.put(replace(held, address=str(address)))  # the handle is enough after a crash
         except CalicoError:
             self._give_back(held)
@@ -117,10 +125,7 @@ class AddressDriver:
         endpoint = host.state.endpoint_with(held.address)
         if endpoint is not None:
             host.state.endpoints.change(endpoint.id, owed=True)
-        if endpoint is not None:
-            now_or_later(host, f"endpoint {endpoint.id[:12]}", lambda deadline: take_down(host, endpoint.id, deadline))
-        else:
-            now_or_later(host, held.address, lambda deadline: release_held(host, held.id, deadline))
+        soon(host, held.address, lambda deadline: release_owed(host, held.id, deadline))
         return {}
 
     def _release_former(self, held: HeldAddress, deadline: Deadline) -> None:
@@ -142,10 +147,25 @@ class AddressDriver:
         address = ip_address(last)
         if not any(pool.usable and address in pool.cidr for pool in read_pools(self._host, deadline)):
             return None
+        before = self._host.state.holding(last)
         try:
+            if before is not None and before.owed:  # Docker has its answer, and asks again, before it is released
+                release_owed(self._host, before.id, deadline)
             return self._assign(replace(asked, address=address), held, deadline)
         except (IPAMError, InvalidConfig):
             return None
+
+    def _assign_any(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> Address:
+        """Where none is free, also one whose release Docker has been told of already. Raises CalicoError."""
+        try:
+            return self._assign(asked, held, deadline)
+        except IPAMError:
+            owed = [each.id for each in self._host.state.addresses.all() if each.owed]
+            if not owed:
+                raise
+        for id in owed:
+            release_owed(self._host, id, deadline)
+        return self._assign(asked, held, deadline)
 
     def _assign(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> Address:
         """Raises CalicoError."""
@@ -184,23 +204,24 @@ class AddressDriver:
                     )
 
     def _take_over(self, address: str, deadline: Deadline) -> None:
-        """Take down a dead endpoint that has this address. Raises InvalidConfig if a living one has it."""
+        """Take down a dead endpoint that has this address; of a living one the allocator says that it is in use. Raises
+        CalicoError.
+        """
         host = self._host
-        held = host.state.holding(address)
-        if held is None:
+        held, endpoint = host.state.holding(address), host.state.endpoint_with(address)
+        if held is None or (endpoint is None and not held.owed):
             return
-        endpoint = host.state.endpoint_with(address)
-        if endpoint is None and held.owed:
-            release_held(host, held.id, deadline)
-        if endpoint is None:
-            return
-        if not endpoint.owed and host.now() - endpoint.made_s < MOVED_S:
-            return  # the allocator says that the address is in use
-        with Host() as kernel:
-            is_alive = not endpoint.owed and is_attached(kernel, endpoint.id, deadline)
-        if not is_alive:
+        if endpoint is not None:
+            if not endpoint.owed and self._may_live(endpoint, deadline):
+                return
             owe(host, endpoint)
-            take_down(host, endpoint.id, deadline)
+        release_owed(host, held.id, deadline)
+
+    def _may_live(self, endpoint: DockerEndpoint, deadline: Deadline) -> bool:
+        if self._host.now() - endpoint.made_s < MOVED_S:
+            return True
+        with Host() as kernel:
+            return is_attached(kernel, endpoint.id, deadline)
 
     def _give_back(self, held: HeldAddress) -> None:
         """What was perhaps assigned under a handle of which nobody knows."""

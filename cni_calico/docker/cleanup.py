@@ -21,7 +21,7 @@ from cni_calico.docker.identify import identify, learn_network, rename
 from cni_calico.docker.links import ensure_gateway, is_attached
 from cni_calico.docker.pools import overlaps, read_pools
 from cni_calico.docker.removal import owe, release_held, take_down
-from cni_calico.docker.state import JOINED, DockerEndpoint
+from cni_calico.docker.state import JOINED, DockerEndpoint, HeldAddress
 from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.plugin.network.host import Host
 
@@ -60,6 +60,7 @@ class DockerCleanup:
         for held in host.state.addresses.all():
             if held.boot != host.boot or not held.address:
                 host.state.addresses.change(held.id, owed=True)
+        self._owe_lost()
         waiting = {
             each.id: (each.mac, [ip_address(address) for address in each.addresses])
             for each in host.state.endpoints.all()
@@ -72,6 +73,13 @@ class DockerCleanup:
         except CalicoError as e:  # rather no ports than no driver
             host.log.error(f"ports of containers are not published: {e}")
         self._pay(Deadline.after(FIRST_S))
+
+    def _owe_lost(self) -> None:
+        """Addresses whose files a crash of the machine may have taken with it. Raises KernelError."""
+        host = self._host
+        for id in host.state.handles.of_another_boot(host.boot):
+            if host.state.addresses.get(id) is None:
+                host.state.addresses.put(HeldAddress(id, host.boot, made_s=host.now(), owed=True))
 
     def run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():

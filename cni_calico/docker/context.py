@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cni_calico.deadline import Deadline
+from cni_calico.docker.afterwards import Afterwards
 from cni_calico.docker.containers import DOCKER_ROOT
 from cni_calico.docker.engine import DockerEngine
 from cni_calico.docker.gate import PolicyGate
@@ -21,8 +22,8 @@ from cni_calico.plugin.call.services import CallDatastore, Services
 @dataclass(slots=True)
 class DockerHost:
     """``boot``: of this host. ``now``: Unix time. ``docker_root``: where Docker's own files are.
-    ``turns``: of calls that run at once. ``later_until``: until then what is to be removed is left to the clean-up,
-    because the datastore does not answer.
+    ``turns``: of calls that run at once. ``afterwards``: what a call does once it has answered.
+    ``later_until``: until then what is to be removed is left to the clean-up, because the datastore does not answer.
     """
 
     settings: DockerSettings
@@ -38,6 +39,7 @@ class DockerHost:
     now: Callable[[], float]
     locks: EntryLocks = field(default_factory=EntryLocks)
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(CALLS))
+    afterwards: Afterwards = field(default_factory=Afterwards)
     docker_root: str = DOCKER_ROOT
     later_until: float = 0.0  # monotonic
     wake: Callable[[], None] = lambda: None  # the clean-up

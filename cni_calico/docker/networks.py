@@ -1,7 +1,8 @@
 """The network driver: networks, and containers that join and leave them.
 
 Rule: a container that starts is closed before its interface is up, and its start waits for its policy; one that
-ends is taken down or owed, and Docker is always answered that it is. Each endpoint's calls take turns.
+ends is taken down or owed, and Docker is always answered that it is: of its record as soon as that is owed. Each
+endpoint's calls take turns.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from cni_calico.docker.former import owe_endpoint
 from cni_calico.docker.identify import find_owner, identify, record_endpoint
 from cni_calico.docker.links import add_next_hop, ensure_gateway, ensure_routes, make_link
 from cni_calico.docker.ports import render_forward
-from cni_calico.docker.records import remove_record, write_ports
-from cni_calico.docker.removal import leave, now_or_later
+from cni_calico.docker.records import write_ports
+from cni_calico.docker.removal import leave, now_or_later, soon, take_down
 from cni_calico.docker.state import JOINED, DockerEndpoint, DockerNetwork
 from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig
 from cni_calico.kernel.mtu import mtu_of_default_route
@@ -98,19 +99,15 @@ class NetworkDriver:
 
     def delete_endpoint(self, fields: RequestFields) -> Mapping[str, Any]:
         host, id = self._host, fields.id("EndpointID")
-        if host.state.endpoints.get(id) is not None:
+        found = host.state.endpoints.get(id)
+        if found is not None:
             host.state.endpoints.change(id, owed=True)
         else:  # upstream's plugin has made it, or our file of it is lost
             owe_endpoint(host, id)
-        now_or_later(host, f"endpoint {id[:12]}", lambda deadline: self._delete(id, deadline))
+        is_known = found is not None and not found.former  # else its addresses are judged by its record
+        act = soon if is_known else now_or_later
+        act(host, f"endpoint {id[:12]}", lambda deadline: take_down(host, id, deadline))
         return {}
-
-    def _delete(self, id: str, deadline: Deadline) -> None:
-        host = self._host
-        with host.locks.hold(id, deadline):
-            leave(host, id, deadline)
-            remove_record(host, id, deadline)
-            host.state.endpoints.remove(id)
 
     def join(self, fields: RequestFields) -> Mapping[str, Any]:
         """The interface is closed until its policy is in force. Raises CalicoError, with everything undone."""

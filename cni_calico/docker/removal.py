@@ -1,7 +1,8 @@
-"""Takes an endpoint down: closed interface, link with its routes, record, addresses, file; in this order.
+"""Takes an endpoint down: closed interface, link with its routes, record, file, addresses; in this order.
 
-Rule: every step tolerates absence, and the endpoint's file goes last: what cannot be done now is done later, from the
-file. Its addresses are released only when its record is gone, so that no policy meets another container's address.
+Rule: every step tolerates absence, and a file goes when its subject is gone: what cannot be done now is done later,
+from the file. Addresses, which have files of their own, are released only when nothing of the endpoint is left, so that
+no policy, and no file, meets another container's address.
 """
 
 from __future__ import annotations
@@ -42,18 +43,30 @@ def owe(host: DockerHost, endpoint: DockerEndpoint) -> None:
 
 
 def take_down(host: DockerHost, endpoint: str, deadline: Deadline) -> None:
-    """Remove an endpoint, and its addresses if they are owed. Raises CalicoError; then it is still owed."""
+    """Remove an endpoint, and its addresses if they are owed. Raises CalicoError; then what is left is still owed."""
     with host.locks.hold(endpoint, deadline):
         found = host.state.endpoints.get(endpoint)
         if found is None:
             return
         leave(host, endpoint, deadline)
         remove_record(host, endpoint, deadline)
-        for address in found.addresses:
-            held = host.state.holding(address)
-            if held is not None and held.owed:
-                release_held(host, held.id, deadline)
         host.state.endpoints.remove(endpoint)
+    for address in found.addresses:
+        held = host.state.holding(address)
+        if held is not None and held.owed:
+            release_held(host, held.id, deadline)
+
+
+def release_owed(host: DockerHost, id: str, deadline: Deadline) -> None:
+    """Release one address, after what is left of the endpoint that has it, which may be on its way out. Raises
+    CalicoError; then it is still owed.
+    """
+    held = host.state.addresses.get(id)
+    endpoint = host.state.endpoint_with(held.address) if held is not None else None
+    if endpoint is not None and endpoint.owed:
+        take_down(host, endpoint.id, deadline)
+    if host.state.addresses.get(id) is not None:
+        release_held(host, id, deadline)
 
 
 def release_held(host: DockerHost, id: str, deadline: Deadline) -> None:
@@ -69,6 +82,11 @@ def release_held(host: DockerHost, id: str, deadline: Deadline) -> None:
 def handle_of(id: str) -> str:
     """PURE: the handle of one address."""
     return f"{LIBNETWORK}.{id}"
+
+
+def soon(host: DockerHost, what: str, act: Callable[[Deadline], None]) -> None:
+    """``now_or_later``, once Docker has its answer."""
+    host.afterwards.do(lambda: now_or_later(host, what, act))
 
 
 def now_or_later(host: DockerHost, what: str, act: Callable[[Deadline], None]) -> None:

@@ -144,7 +144,11 @@ class DockerProcess:
             NETWORK_SOCKET: network_calls(NetworkDriver(self.host)),
             IPAM_SOCKET: ipam_calls(addresses),
         }
-        servers = [DriverServer(listeners[name], calls[name], BARE, self.host.turns, self.log) for name in listeners]
+        host = self.host
+        servers = [
+            DriverServer(listeners[name], calls[name], BARE, host.turns, host.afterwards, self.log)
+            for name in listeners
+        ]
         for name, work in (
             *((f"calls-{at}", server.run) for at, server in enumerate(servers)),
             ("clean-up", self._cleanup.run),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.docker.afterwards import Act, Afterwards
 from cni_calico.docker.documents import MalformedRequest, RequestFields, parse_request
 from cni_calico.errors import CalicoError, InvalidConfig, KernelError
 from cni_calico.log import Log
@@ -40,9 +41,11 @@ class DriverServer:
         calls: Mapping[str, DockerCall],
         bare: frozenset[str],
         turns: threading.Semaphore,
+        afterwards: Afterwards,
         log: Log,
     ) -> None:
         self._listener, self._calls, self._bare, self._turns, self._log = listener, calls, bare, turns, log
+        self._afterwards = afterwards
 
     def run(self, stopping: threading.Event) -> None:
         self._listener.settimeout(0.5)
@@ -64,7 +67,7 @@ class DriverServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            with connection, contextlib.suppress(OSError):
+            with self._afterwards.call() as rest, connection, contextlib.suppress(OSError):
                 began = time.monotonic()
                 status, document = self._answer(connection)
                 self._log.debug(f"answered with {status} after {(time.monotonic() - began) * 1000:.0f} ms")
@@ -75,8 +78,16 @@ class DriverServer:
                 )
                 connection.settimeout(READ_S)
                 connection.sendall(head.encode() + body)
+            for act in rest:
+                self._finish(act)
         finally:
             self._turns.release()
+
+    def _finish(self, act: Act) -> None:
+        try:
+            act()
+        except Exception as e:
+            self._log.error(f"what was put off failed: {e}\n" + "".join(traceback.format_exception(e)))
 
     def _answer(self, connection: socket.socket) -> tuple[int, Mapping[str, Any]]:
         path = "a call"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
 from cni_calico.deadline import Deadline
+from cni_calico.docker.handles import HandleIds
 from cni_calico.errors import DeadlineExceeded, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -257,21 +258,26 @@ class _HeldLock:
 
 
 class DockerState:
-    """The three shelves, as files below the state directory."""
+    """The three shelves and the IDs of the next handles, as files below the state directory."""
 
     def __init__(self, files: Files, state_dir: str, log: Log) -> None:
         base = f"{state_dir}/{DIRECTORY}"
         self.networks: Shelf[DockerNetwork] = Shelf(files, f"{base}/networks", DockerNetwork, log)
         self.addresses: Shelf[HeldAddress] = Shelf(files, f"{base}/addresses", HeldAddress, log)
         self.endpoints: Shelf[DockerEndpoint] = Shelf(files, f"{base}/endpoints", DockerEndpoint, log)
+        self.handles = HandleIds(files, f"{base}/handles.json", log)
 
     def read(self, *, only_look: bool = False) -> None:
         """Raises KernelError."""
         for shelf in (self.networks, self.addresses, self.endpoints):
             shelf.read(only_look=only_look)
+        if not only_look:
+            self.handles.read()
 
     def holding(self, address: str) -> HeldAddress | None:
-        return self.addresses.find(lambda held: held.address == address)
+        """Whoever has the address now comes before one that is still being released."""
+        found = [held for held in self.addresses.all() if held.address == address]
+        return min(found, key=lambda held: held.owed, default=None)
 
     def endpoint_with(self, address: str) -> DockerEndpoint | None:
         return self.endpoints.find(lambda endpoint: address in endpoint.addresses)

@@ -18,24 +18,11 @@ import tempfile
 from pathlib import Path
 
 from tests.netns.docker.calls import Recording
-from tests.netns.docker.machine import IMAGE, Machine, bare_machine
+from tests.netns.docker.machine import IMAGE, bare_machine
 from tests.netns.docker.test_etcd import ETCD, set_up, start_etcd
 
 END = ("RevokeExternalConnectivity", "Leave", "DeleteEndpoint", "ReleaseAddress")
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
-
-
-def driver_pid(box: Machine) -> int:
-    """As this host sees it."""
-    for process in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-            environ = Path(f"/proc/{process}/environ").read_bytes()
-        except OSError:
-            continue
-        if words[: len(box.driver)] == [word.encode() for word in box.driver] and str(box.root).encode() in environ:
-            return int(process)
-    raise AssertionError("the driver does not run")
 
 
 def processor_ms(pid: int) -> float:
@@ -61,7 +48,7 @@ def main(release: str = "20.10", runs: str = "50", executable: str = "") -> None
         box.start_docker()
         box.import_image()
         box.network("web")
-        pid = driver_pid(box)
+        pid = box.pid_of("driver")
         for _ in range(3):
             box.docker("run", "--rm", "--init=false", "--network", "web", IMAGE, "true")
         idle = resident_mib(pid)

@@ -133,11 +133,15 @@ class Machine:
 
     def end(self, name: str, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """End one of them; its exit status. nsenter has the program as its child."""
-        program = self._programs.pop(name)
+        pid = self.pid_of(name)
+        os.kill(pid, with_signal)
+        return self._programs.pop(name).wait()
+
+    def pid_of(self, name: str) -> int:
+        """As this host sees it."""
+        program = self._programs[name]
         children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-        for child in children or [str(program.pid)]:
-            os.kill(int(child), with_signal)
-        return program.wait()
+        return int(next(iter(children), program.pid))
 
     def is_running(self, name: str) -> bool:
         program = self._programs.get(name)

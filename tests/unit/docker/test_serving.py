@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.docker.documents import MalformedRequest
-from cni_calico.docker.serving import TooLarge, open_listener, read_request
+from cni_calico.docker.afterwards import Afterwards
+from cni_calico.docker.documents import MalformedRequest, RequestFields
+from cni_calico.docker.serving import DriverServer, TooLarge, open_listener, read_request
 from cni_calico.errors import InvalidConfig
+from cni_calico.log import SILENT
 from tests.deadlines import SOON
 
 
@@ -68,3 +72,39 @@ def test_a_socket_is_root_s_alone_and_one_driver_s(tmp_path: Path) -> None:
         assert (tmp_path / "plugins" / "calico.sock").stat().st_mode & 0o777 == 0o600
         with pytest.raises(InvalidConfig, match="another driver does"):
             open_listener(directory, "calico")
+
+
+def test_what_is_put_off_is_done_when_the_answer_is_out(tmp_path: Path) -> None:
+    """Each in the order in which it was put off, whatever becomes of the others; Docker waits for none of it."""
+    answered, done, afterwards, stopping = threading.Event(), list[str](), Afterwards(), threading.Event()
+    turns = threading.Semaphore(1)
+
+    def fail() -> None:
+        raise ValueError("of ours")
+
+    def call(_: RequestFields) -> dict[str, Any]:
+        afterwards.do(lambda: done.append(f"answered: {answered.wait(60)}"))
+        afterwards.do(fail)
+        afterwards.do(lambda: done.append("last"))
+        assert not done
+        return {"Value": {}}
+
+    listener = open_listener(str(tmp_path), "calico")
+    server = DriverServer(listener, {"/X.Y": call}, frozenset(["/X.Y"]), turns, afterwards, SILENT)
+    thread = threading.Thread(target=server.run, args=(stopping,))
+    thread.start()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"{tmp_path}/calico.sock")
+        client.sendall(b"POST /X.Y HTTP/1.1\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+    assert answer.endswith(b'{"Value": {}}')
+    assert not turns.acquire(blocking=False), "the call has its turn still"
+    answered.set()
+    assert turns.acquire(timeout=60)
+    turns.release()
+    assert done == ["answered: True", "last"]
+    stopping.set()
+    thread.join()
+    listener.close()
+    afterwards.do(lambda: done.append("at once"))
+    assert done[-1] == "at once", "outside of a call"
