@@ -19,6 +19,7 @@ from cni_calico.docker.documents import (
     ANY_POOL,
     EVERYWHERE,
     IPAM_CAPABILITIES,
+    NOWHERE_V6,
     AddressRequest,
     RequestFields,
     parse_address,
@@ -60,6 +61,7 @@ class AddressDriver:
         self._host = host
         self._turn = threading.Lock()
         # by pool and container: one that starts again gets its last address, if nobody has got it meanwhile
+        self._said_everywhere = False  # of IPv6, for the network that is being made
         there = [held for held in host.state.addresses.all() if held.container and held.address]
         self._last = {(held.pool, held.container): held.address for held in there}
 
@@ -67,13 +69,17 @@ class AddressDriver:
         return IPAM_CAPABILITIES
 
     def get_default_address_spaces(self, _: RequestFields) -> Mapping[str, Any]:
+        self._said_everywhere = False
         return ADDRESS_SPACES
 
     def request_pool(self, fields: RequestFields) -> Mapping[str, Any]:
         """Raises InvalidConfig for a subnet that is no pool, and what the datastore raises."""
         asked = parse_pool(fields)
+        is_again, self._said_everywhere = self._said_everywhere, asked.subnet is None and asked.family == 6
         if asked.subnet is None:
-            return render_pool(ANY_POOL[asked.family], EVERYWHERE[asked.family], asked.family)
+            # dockerd 20.10 asks again, without an end, while what it gets has the address of a nameserver of the host
+            said = NOWHERE_V6 if is_again and asked.family == 6 else EVERYWHERE[asked.family]
+            return render_pool(ANY_POOL[asked.family], said, asked.family)
         found = [pool for pool in read_pools(self._host, call_deadline()) if pool.cidr == asked.subnet]
         if not found:
             raise InvalidConfig(

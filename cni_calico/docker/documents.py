@@ -24,6 +24,7 @@ SPACE = "CalicoGlobalAddressSpace"  # of both kinds: dockerd asks for ever where
 SPACES = (SPACE, "CalicoLocalAddressSpace")  # that of networks made by upstream's plugin, too
 ANY_POOL = {4: "CalicoPoolIPv4", 6: "CalicoPoolIPv6"}
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
+NOWHERE_V6 = "100::/64"  # RFC 6666: no host has an address of it
 GATEWAYS = {4: f"{GATEWAY_V4}/32", 6: f"{HOST_LINK_LOCAL}/128"}
 PEER_PREFIX = "temp"
 HOPS = 254  # networks of one container

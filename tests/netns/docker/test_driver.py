@@ -141,8 +141,12 @@ def test_a_container_of_two_networks_is_reached_in_both(box: Machine, full: bool
     box.lab.put("IPPool", "pool6", {"cidr": "fd00:65::/112", "blockSize": 122, "nodeSelector": "all()"})
     deny(box, "jailed", "Egress")
     start_agent(box)
+    # a pool of every address overlaps those of the host's nameservers: dockerd might ask for another one without an end
+    (box.root / "resolv.conf").write_text("nameserver 2001:db8::53\nnameserver 192.0.2.53\n")
+    box.in_machine("mount", "--bind", f"{box.root}/resolv.conf", "/etc/resolv.conf")
     for name in ("one", "two"):
         box.network(name, "--ipv6")
+    box.in_machine("umount", "/etc/resolv.conf")
     box.run("server", "one", command=LISTEN)
     box.docker("network", "connect", "two", "server")
     both = box.inspect("server")["NetworkSettings"]["Networks"]
