@@ -117,6 +117,33 @@ def test_a_container_gets_an_address_a_record_and_a_name_and_leaves_nothing(box:
     assert not waiting(box), "no agent has ever run: nothing waits"
 
 
+def links(box: Machine, name: str) -> dict[str, int]:
+    """The MTU of each interface in a container, and of the host's ends."""
+    pid = str(box.inspect(name)["State"]["Pid"])
+    inside = json.loads(box.in_machine("nsenter", "-t", pid, "-n", "ip", "-j", "link", "show").stdout)
+    return {link["ifname"]: link["mtu"] for link in [*inside, *box.lab.host.ip("link", "show")]}
+
+
+def test_options_and_the_settings_of_upstream_s_plugin(box: Machine) -> None:
+    box.end("driver")
+    names = {"IFPREFIX": "cali", "LABEL_ENDPOINTS": "false", "CREATE_PROFILES": "false", "VETH_MTU": "1380"}
+    box.start_driver(**{f"CALICO_LIBNETWORK_{name}": value for name, value in names.items()})
+    box.network("web")
+    box.network("small", "-o", "mtu=1400")
+    box.run("one", "web", "--label", "app=shop")
+    option = "name=small,driver-opt=org.projectcalico.label.tier=front"
+    box.docker("run", "-d", "--init=false", "--name", "two", "--network", option, "box", "sleep", "1000")
+    found = box.records()
+    for name, mtu in (("one", 1380), ("two", 1400)):
+        shown = links(box, name)
+        assert shown["cali0"] == shown[found[name]["spec"]["interfaceName"]] == mtu, shown
+    assert "org.projectcalico.label.app" not in found["one"]["metadata"]["labels"]
+    assert found["two"]["metadata"]["labels"]["org.projectcalico.label.tier"] == "front", "one that is asked for"
+    assert not box.lab.documents("Profile")
+    box.end("driver")
+    box.start_driver()
+
+
 def test_a_container_starts_when_its_policy_is_in_force(box: Machine) -> None:
     deny(box, "server", "Ingress")
     start_agent(box)

@@ -18,8 +18,10 @@ from cni_calico.errors import DatastoreUnavailable
 from cni_calico.model.keys import HandleList, ResourceKey, ResourceList
 from tests.conftest import LAB_CACHE
 from tests.deadlines import until
-from tests.netns.docker.machine import NAMESPACE, Machine, docker_machine
+from tests.netns.docker.conftest import NEWER
+from tests.netns.docker.machine import NAMESPACE, OLDEST, Machine, docker_machine
 from tests.netns.docker.test_driver import LISTEN, answers
+from tests.netns.docker.test_restarts import WAYS, die_at_every_step
 
 pytestmark = [pytest.mark.netns, pytest.mark.docker, pytest.mark.etcd]
 
@@ -59,9 +61,10 @@ def start_etcd(machine: Machine) -> None:
 
 
 @pytest.fixture
-def docker_on_etcd(tmp_path: Path) -> Iterator[Machine]:
+def docker_on_etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
     """Docker and the driver run before etcd does."""
-    with docker_machine(tmp_path, CALICO_DOCKER_POLICY_WAIT="1s", **ETCD) as machine:
+    release = str(getattr(request, "param", OLDEST))
+    with docker_machine(tmp_path, release, CALICO_DOCKER_POLICY_WAIT="1s", **ETCD) as machine:
         start_etcd(machine)
         machine.lab.host.call(set_up)
         yield machine
@@ -88,3 +91,17 @@ def test_an_outage_of_etcd(docker_on_etcd: Machine) -> None:
     until(lambda: len(box.files("addresses")) == len(box.files("endpoints")) == 2, "nothing is owed any more")
     box.docker("rm", "-f", "stays", "client")
     until(lambda: box.lab.host.call(counts) == (0, 0), "nothing is left, or owed, since etcd has just come back")
+
+
+@pytest.mark.slow
+@pytest.mark.takes(300)
+@pytest.mark.parametrize("docker_on_etcd", [OLDEST, *NEWER], indirect=True)
+@pytest.mark.parametrize("what", WAYS)
+def test_the_driver_dies_at_every_step(docker_on_etcd: Machine, what: str) -> None:
+    box = docker_on_etcd
+
+    def is_clean() -> bool:
+        files = box.files("endpoints") + box.files("addresses")
+        return not (files or box.veths()) and box.lab.host.call(counts) == (0, 0)
+
+    die_at_every_step(box, what, is_clean)

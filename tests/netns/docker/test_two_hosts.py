@@ -1,4 +1,6 @@
-"""Docker on two hosts with one etcd and VXLAN between them: policies select containers wherever they are."""
+"""Docker on two hosts with one etcd and VXLAN between them, by docs/docker.md: policies select containers wherever they
+are.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,21 @@ import pytest
 
 from tests.deadlines import until
 from tests.netns.bird.cluster import make_lab
-from tests.netns.docker.machine import BareHost, Machine, running
-from tests.netns.docker.test_driver import LISTEN, answers
+from tests.netns.docker.machine import IMAGE, BareHost, Machine, running
+from tests.netns.docker.test_page import commands
 from tests.netns.node_cluster import Cluster
 from tests.netns.nodes import Node
+from tests.pages import blocks
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.docker, pytest.mark.etcd, pytest.mark.slow]
 
-POLICY = """
-apiVersion: projectcalico.org/v3
-kind: NetworkPolicy
-metadata: {name: db, namespace: libnetwork}
-spec:
-  selector: cni-calico.io/container == 'db'
-  types: [Ingress]
-  ingress:
-  - action: Allow
-    source: {selector: cni-calico.io/container == 'web'}
-"""
+ADDRESS = "10.65.0.7"  # the page's, of db
+
+
+def page(heading: str) -> list[tuple[str, str]]:
+    """The commands below a heading, and what comes out."""
+    return [each for block in blocks("docker.md", heading) for each in commands(block)]
 
 
 def docker_on(node: Node, root: Path) -> Machine:
@@ -54,18 +52,27 @@ def docker_hosts(tmp_path: Path) -> Iterator[tuple[Node, Machine, Machine]]:
         yield nodes[0], first, other
 
 
-def test_policies(docker_hosts: tuple[Node, Machine, Machine]) -> None:
+def test_the_page(docker_hosts: tuple[Node, Machine, Machine]) -> None:
+    """calico-node, which ``calicoctl node init`` starts there, runs already."""
     node, first, other = docker_hosts
     for machine in (first, other):
-        machine.network("shop")
-    address = first.run("db", "shop", command=LISTEN)
-    for name in ("web", "stranger"):
-        other.run(name, "shop")
-    until(lambda: answers(other, "stranger", address), "through the tunnel, without a policy")
-    (node.root / "policy.yaml").write_text(POLICY)
+        machine.docker("tag", IMAGE, "alpine")
+        (create,) = (command for command, _ in page("Several hosts") if command.startswith("docker network create"))
+        machine.in_machine("sh", "-c", create)
+    (start,) = (command for command, _ in page("One host") if "--name db" in command)
+    first.in_machine("sh", "-c", start)
+    rows = [(command, comment) for command, comment in page("Several hosts") if ADDRESS in command]
+    assert [comment.partition(":")[0] for _, comment in rows] == ["nothing", "hello"]
+
+    def heard(command: str) -> str:
+        there = command.replace(ADDRESS, first.address("db", "shop"))
+        return other.in_machine("sh", "-c", there, check=False).stdout
+
+    until(lambda: all(heard(command) == "hello\n" for command, _ in rows), "through the tunnel, without a policy")
+    (policy,) = (command for command, _ in page("One host") if command.startswith("calicoctl apply"))
+    (node.root / "policy.yaml").write_text(policy.partition("<<'END'\n")[2].removesuffix("END"))
     node.calicoctl("apply", "-f", f"{node.root}/policy.yaml")
-    until(lambda: not answers(other, "stranger", address), "denied")
-    assert answers(other, "web", address), "allowed"
-    for machine, names in ((first, ("db",)), (other, ("web", "stranger"))):
-        machine.docker("rm", "-f", *names)
-    assert "db" not in node.calicoctl("get", "wep", "-n", "libnetwork").stdout
+    until(lambda: heard(rows[0][0]) == "", "denied")
+    assert heard(rows[1][0]) == "hello\n", "allowed"
+    first.docker("rm", "-f", "db")
+    until(lambda: "db" not in node.calicoctl("get", "wep", "-n", "libnetwork").stdout, "its record is gone")
