@@ -14,6 +14,7 @@ from cni_calico.ipam.batch import Assigned, Assignment, plan_batch
 from cni_calico.ipam.block import holder_of, new_block
 from cni_calico.ipam.candidates import block_of, count_blocks, is_borrowable
 from cni_calico.ipam.claims import secure_block
+from cni_calico.ipam.fitting import require_fitting
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import is_usable, pool_of
 from cni_calico.ipam.search import Scope
@@ -46,6 +47,8 @@ def assign_address(
     while True:
         block = ledger.block(cidr)
         if block is None:
+            occupied = ledger.view.occupied(address.version, ledger.deadline)
+            require_fitting(pool, occupied, f"assign {address}")
             if not _is_at_limit(ledger, scope, cidr):
                 secure_block(ledger, scope.node, cidr, now_ns)
                 continue

@@ -179,6 +179,13 @@ def _selects(pool: IPPool, node: NodeFacts, namespace_labels: Mapping[str, str] 
     return namespace_labels is not None and _matches(pool, "namespaceSelector", selector, namespace_labels)
 
 
+def require_selectors(pool: IPPool, node: NodeFacts) -> None:
+    """Raises NoPool for a pool of which a selector cannot be read."""
+    for name, selector in (("nodeSelector", pool.node_selector), ("namespaceSelector", pool.namespace_selector)):
+        if selector.strip():
+            _matches(pool, name, selector, node.labels)
+
+
 def _matches(pool: IPPool, name: str, selector: str, labels: Mapping[str, str]) -> bool:
     try:
         return parse_selector(selector).matches(labels)

@@ -1,11 +1,11 @@
 """Finds the blocks of one family that a request may take addresses from, best first, and only as many as are needed.
 
 Rule: first the node's own blocks; then a free one is claimed; then an abandoned empty one of another node is reclaimed;
-then, unless affinity is strict, single addresses are borrowed from other nodes' blocks. A pool in which the node's
-blocks have another size than the pool's (kubectl gets a blockSize past an API server later) gives what is left in
-blocks that are there, and no new ones, which would overlap them. The search ends with an error that says why there is
-no more. To find a free block it checks a few places in the node's order and, if all of those are taken, the affinities
-of all nodes; other nodes' blocks are read only if the pools have no free block left.
+then, unless affinity is strict, single addresses are borrowed from other nodes' blocks. A pool in which any node's
+blocks have another size than the pool's (kubectl gets a blockSize past an API server later, or makes the pool anew with
+another one) gives what is left in the node's own blocks, and no new ones, which would overlap others: so the affinities
+of all nodes are read before a block is claimed. The search ends with an error that says why there is no more. Other
+nodes' blocks are read only where they stand in the node's order, and if the pools have no free block left.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from cni_calico.ipam.batch import Step
 from cni_calico.ipam.block import count_free, reserved_ordinals
 from cni_calico.ipam.candidates import chunked, count_blocks, is_borrowable, is_reclaimable, sort_blocks, walk_pool
 from cni_calico.ipam.claims import release_block, secure_block
+from cni_calico.ipam.fitting import describe_unlike, unlike_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.keys import AffinityKey, BlockKey
 from cni_calico.model.resources import Block, IPAMConfig, IPPool, Network, is_within
 
 MAX_BLOCKS_DEFAULT = 20
-PROBES = 64  # places checked before the affinities of all nodes are read
+PROBES = 64  # places whose blocks are read, whatever the affinities of all nodes say
 _OWN_CHUNK = 8
 _CHUNK = 64
 
@@ -108,7 +109,12 @@ class BlockSearch:
                     self._owned.discard(cidr)
 
     def _fitting(self) -> Iterator[IPPool]:
-        return (pool for pool in self._scope.pools if pool.metadata.name not in self._unlike)
+        for pool in self._scope.pools:
+            name = pool.metadata.name
+            if name not in self._unlike and (other := unlike_block(pool, self._all_occupied())) is not None:
+                self._unlike[name] = other
+            if name not in self._unlike:
+                yield pool
 
     # -- free blocks --------------------------------------------------------------------------------------------------
 
@@ -194,10 +200,7 @@ class BlockSearch:
     def _exhausted(self) -> PoolExhausted:
         error = PoolExhausted(f"No IPs available in pools: [{' '.join(str(pool.cidr) for pool in self._scope.pools)}]")
         for name, block in self._unlike.items():
-            error.details = (
-                f"IPPool {name} gets no new blocks, because its blockSize is not that of its block {block}: give it "
-                "the former one again, or make another pool"
-            )
+            error.details = describe_unlike(name, block)
         return error
 
     def _reread(self, cidr: Network) -> Block | None:

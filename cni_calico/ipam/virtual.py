@@ -18,6 +18,7 @@ from cni_calico.ipam.batch import Assignment, plan_batch
 from cni_calico.ipam.block import count_free, holder_of, reserved_ordinals
 from cni_calico.ipam.candidates import block_of, chunked, count_blocks, walk_pool
 from cni_calico.ipam.claims import VIRTUAL, release_block, secure_block
+from cni_calico.ipam.fitting import require_fitting, unlike_block
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.pools import LOAD_BALANCER, NodeFacts, is_usable, pool_of, reserved_networks, select_pools
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey
@@ -131,6 +132,8 @@ class VirtualAddresses:
         assignment = Assignment(handle_id, {**attributes, "timestamp": allocation_time(now_ns)}, addresses=(address,))
         while True:
             block = ledger.block(cidr)
+            if block is None:
+                require_fitting(pool, self._occupied(address.version, deadline), f"assign {address}")
             if block is None or block.affinity == AFFINITY:
                 if not secure_block(ledger, OWNER, cidr, now_ns, kind=VIRTUAL):
                     continue
@@ -149,6 +152,10 @@ class VirtualAddresses:
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
+    def _occupied(self, family: int, deadline: Deadline) -> frozenset[Network]:
+        """The blocks of all nodes, and those for load balancers."""
+        return self._allocator.view.occupied(family, deadline).union(self._own_blocks(family, deadline))
+
     def _own_blocks(self, family: int, deadline: Deadline) -> list[Network]:
         listing = self._allocator.store.list(AffinityList(OWNER, family, VIRTUAL), deadline)
         return [item.key.cidr for item in listing.items if isinstance(item.key, AffinityKey)]
@@ -166,7 +173,8 @@ class VirtualAddresses:
                 block = ledger.block(cidr)
                 if block is not None and count_free(block, reserved_ordinals(cidr, reserved)):
                     return cidr
-        for pool in pools:
+        occupied = self._occupied(family, ledger.deadline)
+        for pool in (pool for pool in pools if unlike_block(pool, occupied) is None):
             for chunk in chunked(islice(walk_pool(pool, OWNER), _LOOKED_AT), _CHUNK, _CHUNK):
                 for cidr, found in zip(chunk, ledger.view.blocks(chunk, ledger.deadline), strict=True):
                     if len(reserved_ordinals(cidr, reserved)) == cidr.num_addresses:

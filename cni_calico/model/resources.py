@@ -49,6 +49,9 @@ class Resource:
     extra: Extra = field(default_factory=dict)
 
 
+BLOCK_SIZES = {4: (20, 32, 26), 6: (116, 128, 122)}  # lowest, highest, default prefix length of blocks
+
+
 @dataclass(frozen=True, slots=True)
 class IPPool:
     """Defaults on read: blockSize 26/122, nodeSelector all(), uses Workload + Tunnel, assignmentMode Automatic."""
@@ -75,8 +78,9 @@ class IPPool:
 
     @property
     def has_blocks(self) -> bool:
-        """Whether a block of its size fits into it."""
-        return self.block_size >= self.cidr.prefixlen
+        """Whether a block of its size fits into it, and may be that large: all of a block is in memory."""
+        low, high, _ = BLOCK_SIZES[self.cidr.version]
+        return low <= self.block_size <= high and self.block_size >= self.cidr.prefixlen
 
 
 @dataclass(frozen=True, slots=True)

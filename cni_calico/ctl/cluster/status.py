@@ -23,6 +23,7 @@ from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.errors import DatastoreError
 from cni_calico.ipam.consistency import Records, check_records, tunnel_addresses
 from cni_calico.ipam.overlaps import describe_overlaps, overlapping_pools
+from cni_calico.ipam.unusable import describe_unusable
 
 NEARLY_FULL = 0.9
 WAIT_S = 2.0  # between two looks
@@ -168,6 +169,7 @@ def _describe_pools(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]
         of_usage = {name: pool[name] for name in ("name", "cidr", "total", "used", "free")}
         found.append(of_usage | {"share": share, "overlaps": list(overlaps.get(pool["name"], ()))})
     wrong.extend(describe_overlaps(view.records.pools).values())
+    wrong.extend(describe_unusable(view.records.pools, view.records.blocks).values())
     if not any(pool.usable for pool in view.records.pools):
         wrong.append("there is no IP pool that can be used")
     return found

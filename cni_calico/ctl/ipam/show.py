@@ -16,6 +16,7 @@ from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
 from cni_calico.errors import CorruptRecord, InvalidConfig
+from cni_calico.ipam.unusable import describe_unusable
 from cni_calico.model.documents import codec
 from cni_calico.model.documents.fields import Unknown, source_of
 from cni_calico.model.identity import container_name
@@ -52,7 +53,10 @@ def show(session: Session, arguments: Namespace) -> str:
         table = _render_borrowed(borrowed, arguments.look)
         nothing = "" if borrowed else "No address is borrowed."
     else:
-        found = _read_usage(session, corrupt)
+        pools, blocks = read_pools(session, corrupt), list(read_blocks(session, corrupt).values())
+        found = measure_usage(pools, blocks)
+        for sentence in describe_unusable(pools, (block.cidr for block in blocks)).values():
+            arguments.warn(sentence)
         table = _render_usage(found, with_blocks=arguments.show_blocks, look=arguments.look)
         nothing = "" if found["pools"] else "There is no IP pool; make one with 'calicoctl apply'."
     for why in [*(why for _, why in corrupt), *filter(None, [nothing])]:
@@ -80,11 +84,8 @@ def _read_container(session: Session, holder: Mapping[str, Any], address: Addres
 
 def render_usage(session: Session) -> str:
     """How full pools and blocks are. Raises DatastoreError."""
-    return _render_usage(_read_usage(session, []), with_blocks=True)
-
-
-def _read_usage(session: Session, corrupt: list[tuple[str, str]]) -> dict[str, Any]:
-    return measure_usage(read_pools(session, corrupt), list(read_blocks(session, corrupt).values()))
+    usage = measure_usage(read_pools(session, []), list(read_blocks(session, []).values()))
+    return _render_usage(usage, with_blocks=True)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

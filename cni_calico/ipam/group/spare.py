@@ -17,6 +17,7 @@ from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import DEFAULT_CONFIG
 from cni_calico.ipam.candidates import count_blocks, walk_pool
 from cni_calico.ipam.claims import secure_block
+from cni_calico.ipam.fitting import unlike_block
 from cni_calico.ipam.search import MAX_BLOCKS_DEFAULT
 from cni_calico.model.resources import IPPool, Network, is_within
 
@@ -77,8 +78,7 @@ def claim_spare(allocator: Allocator, node: str, family: int, pools: Sequence[IP
     for pool in pools:
         occupied = view.occupied(family, deadline)
         inside = [cidr for cidr in occupied if is_within(cidr, pool.cidr)]
-        unlike = any(cidr.prefixlen != pool.block_size for cidr in inside)  # a new block would lie over one of those
-        if unlike or count_blocks(pool) - len(inside) <= KEEP_FREE:
+        if unlike_block(pool, occupied) is not None or count_blocks(pool) - len(inside) <= KEEP_FREE:
             continue
         for looked_at, cidr in enumerate(walk_pool(pool, node)):
             if looked_at >= _LOOK_AT + len(inside):

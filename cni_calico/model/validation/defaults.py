@@ -12,8 +12,8 @@ from typing import Any
 
 from cni_calico.model.documents.fields import JSON, as_number_of
 from cni_calico.model.documents.tiers import TIERS
+from cni_calico.model.resources import BLOCK_SIZES
 from cni_calico.model.validation.felix_fields import DURATIONS
-from cni_calico.model.validation.ipam import BLOCK_SIZES
 
 TIER_LABEL = "projectcalico.org/tier"
 _ENDPOINT_LABELS = "projectcalico.org/"

@@ -10,13 +10,12 @@ from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import Any
 
 from cni_calico.model import names
-from cni_calico.model.resources import IPPool, Network
+from cni_calico.model.resources import BLOCK_SIZES, IPPool, Network
 from cni_calico.model.validation.report import Report, Spec
 
 MODES = ("Never", "Always", "CrossSubnet")
 USES = ("Workload", "Tunnel", "LoadBalancer")
 ASSIGNMENT = ("Automatic", "Manual")
-BLOCK_SIZES = {4: (20, 32, 26), 6: (116, 128, 122)}  # lowest, highest, default prefix length
 LINK_LOCAL: dict[int, Network] = {4: IPv4Network("169.254.0.0/16"), 6: IPv6Network("fe80::/10")}
 
 

@@ -1,6 +1,7 @@
 """The allocator over a store with and without transactions."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -644,8 +645,28 @@ def test_a_pool_whose_blocks_have_another_size_gives_no_new_ones_until_it_fits_a
     assert block.cidr.prefixlen == 30 and len(first) == 1
     with pytest.raises(PoolExhausted) as caught:
         world.allocator().assign(request("net.more"), soon())
-    assert f"IPPool a gets no new blocks, because its blockSize is not that of its block {block.cidr}" in str(
+    assert f"IPPool a gets no new blocks, because its blockSize is not that of block {block.cidr} in it" in str(
         caught.value.details
     )
     world.pool("a", "10.77.0.0/28", 30)
     assert world.allocator().assign(request("net.more"), soon())
+
+
+@pytest.mark.parametrize("size", [28, 31])
+def test_another_nodes_blocks_of_another_size_are_in_the_way_too(world, size):
+    """As a pool that was deleted and made again with another blockSize, while pods had their addresses."""
+    world.pool("a", "10.77.0.0/27", 30)
+    world.node("n1")
+    world.node("n2")
+    world.config()
+    [held] = world.allocator().assign(request("net.first"), soon())
+    world.pool("a", "10.77.0.0/27", size)
+    world.pool("b", "10.78.0.0/28", 30)
+    [given] = world.allocator().assign(replace(request("net.other"), node="n2"), soon())
+    assert given.address in ip_network("10.78.0.0/28")
+    blocks = [key.cidr for key in world.records() if isinstance(key, BlockKey)]
+    assert not any(one.overlaps(other) for one, other in combinations(blocks, 2)), blocks
+    with pytest.raises(IPAMError, match="IPPool a gets no new blocks, because its blockSize"):
+        world.allocator().assign_address(held.address + 8, "net.asked", {}, "n2", soon())
+    world.pool("a", "10.77.0.0/27", 30)
+    assert world.allocator().assign_address(held.address + 8, "net.asked", {}, "n2", soon())

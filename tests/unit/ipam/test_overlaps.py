@@ -34,7 +34,7 @@ POOLS = st.lists(st.tuples(CIDRS, st.sampled_from([26, 28]), st.sampled_from([OL
 
 @given(POOLS)
 def test_every_pair_of_pools_in_use_and_no_other(chosen):
-    pools = [pool(f"p{i}", *each) for i, each in enumerate(chosen)]
+    pools = [pool(f"p{i}", cidr, size + 96 * (":" in cidr), created) for i, (cidr, size, created) in enumerate(chosen)]
     naive = {
         mine.metadata.name: tuple(
             sorted(

@@ -117,7 +117,7 @@ def test_a_block_claimed_since_the_affinities_were_read_is_found(world):
     world.config(strict_affinity=True)
     world.pool("p", str(TINY), 30)
     slow = Operation(world.store, lambda store: world.allocator(store).assign(request("net.a"), soon()))
-    for _ in range(5):  # facts, pools, reservations, affinities
+    for _ in range(6):  # facts, pools, reservations, affinities, those of all nodes
         slow.step()
     assert slow.waiting == "get_many"
     world.allocator().assign(request("net.b"), soon())

@@ -1,5 +1,5 @@
-"""Others at the same records: Kubernetes' Python client writes and reads every kind, kubectl writes what calicoctl
-would refuse, and Kubernetes' own controllers take away what has lost its owner.
+"""Others at the same records: Kubernetes' Python client and kubectl write and read every kind, kubectl writes what
+calicoctl would refuse, and Kubernetes' own controllers take away what has lost its owner.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,23 @@ from kubernetes.config import load_kube_config
 
 from cni_calico.ctl.main import run as run_calicoctl
 from cni_calico.datastore.interface import Write
-from cni_calico.errors import DatastoreUnavailable
+from cni_calico.errors import DatastoreUnavailable, PoolExhausted
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.model.access import CRD_ROOT, NATIVE_GROUP
-from cni_calico.model.keys import CLUSTER_KINDS, NAMESPACED_KINDS, PLURALS, Key, ResourceKey, ResourceList
+from cni_calico.model.keys import (
+    CLUSTER_KINDS,
+    NAMESPACED_KINDS,
+    PLURALS,
+    AffinityKey,
+    BlockKey,
+    BlockList,
+    HandleKey,
+    IPAMConfigKey,
+    Key,
+    ResourceKey,
+    ResourceList,
+)
 from cni_calico.model.kubernetes import custom, native
 from tests.deadlines import soon, until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
@@ -29,6 +42,7 @@ from tests.fixtures.kubernetes import NAMESPACE
 
 pytestmark = pytest.mark.kubernetes
 
+POOL = ip_network("10.80.0.0/16")
 # kinds that have no object of their own there, or whose objects are Kubernetes'
 DERIVED = {"Node", "Profile", "WorkloadEndpoint"}
 SPECS: dict[str, dict[str, Any]] = {
@@ -97,16 +111,61 @@ def test_kubernetes_python_client_and_we_read_what_the_other_wrote(each_group: t
     store.close()
 
 
-def test_what_kubectl_gets_past_the_api_server_spoils_nothing_else(native_one: Cluster) -> None:
+BLOCK = ip_network("10.65.0.0/26")
+# what is stored of addresses, as it is in etcd
+OF_ADDRESSES: dict[Key, dict[str, Any]] = {
+    AffinityKey("n1", BLOCK): {"state": "confirmed", "deleted": False},
+    HandleKey("net.c1"): {"block": {str(BLOCK): 1}, "deleted": False},
+    BlockKey(BLOCK): {
+        **{"cidr": str(BLOCK), "affinity": "host:n1", "attributes": [], "sequenceNumber": 1, "deleted": False},
+        **{"allocations": [None] * 64, "unallocated": list(range(64))},
+    },
+    IPAMConfigKey(): {"strict_affinity": True, "auto_allocate_blocks": True, "maxBlocksPerHost": 3},
+}
+
+
+def test_kubectl_and_we_read_what_the_other_wrote(each_group: tuple[Cluster, str]) -> None:
+    """Also records of addresses, which only programs write: somebody puts them back from a backup."""
+    cluster, root = each_group
+    form = native if root == NATIVE_ROOT else custom
+    resources = {
+        key: {"metadata": {"name": key.name, "labels": {"by": "kubectl"}}, "spec": SPECS.get(key.kind, {})}
+        for key in every_kind()
+    }
+    documents: dict[Key, dict[str, Any]] = {**resources, **OF_ADDRESSES}
+    objects = [form.object_of(key, document) for key, document in documents.items()]
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    store = cluster.store()
+    for key, document in documents.items():
+        found = store.get(key, soon())
+        assert found is not None, key
+        if key in OF_ADDRESSES:
+            assert {**found.value, **document} == found.value, key
+        else:
+            assert found.value["metadata"]["labels"]["by"] == "kubectl"
+        store.commit([Write.update(found, found.value)], soon())
+    store.close()
+    group = root.removeprefix("/apis/").partition("/")[0]
+    places = {key: form.place_of(key) for key in documents}
+    plurals = ",".join(sorted({f"{place.plural}.{group}" for place in places.values()}))
+    read = json.loads(cluster.kubectl("get", plurals, "-A", "-o", "json"))["items"]
+    assert dict(map(form.read_object, read)).keys() == documents.keys()
+
+
+def test_what_kubectl_gets_past_the_api_server_spoils_nothing_else(
+    native_one: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Selectors and networks that are none, a protocol that does not exist, a tier that does not, a name that is
-    derived elsewhere, pools that overlap and pools that nobody can use.
+    derived elsewhere, pools that overlap and pools that nobody can use; what calicoctl says of them.
     """
     policy = {"selector": "not a selector((", "ingress": [{"action": "Allow"}]}
-    nets = {"ingress": [{"action": "Allow", "source": {"nets": ["999.1.1.1/99"]}, "protocol": "FOO"}]}
+    nets = {"ingress": [{"action": "Allow", "source": {"nets": ["999.1.1.1/99"]}}]}
+    protocol = {"ingress": [{"action": "Allow", "protocol": "FOO"}]}
     strange: list[tuple[ResourceKey, dict[str, Any]]] = [
         (ResourceKey("GlobalNetworkPolicy", "selector"), policy),
         (ResourceKey("GlobalNetworkPolicy", "nets"), nets),
-        (ResourceKey("GlobalNetworkPolicy", "tierless"), {"tier": "nowhere"}),
+        (ResourceKey("GlobalNetworkPolicy", "protocol"), protocol),
+        (ResourceKey("GlobalNetworkPolicy", "tierless"), {"tier": "nowhere", "types": ["Ingress"]}),
         (ResourceKey("NetworkPolicy", "knp.default.foo", NAMESPACE), {}),
         (ResourceKey("IPPool", "a-host-bits"), {"cidr": "10.77.1.3/24"}),
         (ResourceKey("IPPool", "a-selector"), {"cidr": "10.78.0.0/24", "nodeSelector": "((("}),
@@ -127,6 +186,37 @@ def test_what_kubectl_gets_past_the_api_server_spoils_nothing_else(native_one: C
         native_one.kubectl("delete", "ippools.projectcalico.org", "a-host-bits")
         [given] = Allocator(store).assign(AssignRequest("n1", "net.c2", {}, num4=1), soon())
         assert given.address.compressed.startswith("10.80.")
+        # our definitions refuse blocks of any size; upstream's take them (tests/unit/ipam/test_unusable.py)
+        large = native.object_of(ResourceKey("IPPool", "large"), {"spec": {"cidr": "11.0.0.0/8", "blockSize": 8}})
+        said = native_one.kubectl("apply", "-f", "-", stdin=json.dumps(large), check=False)
+        assert "blockSize must be from 20 to 32" in said
+        # nor may a pool be given a blockSize later: somebody makes it anew, over blocks of the size that it had
+        changed = native.object_of(good[0], {"spec": {**good[1], "blockSize": 27}})
+        said = native_one.kubectl("apply", "-f", "-", stdin=json.dumps(changed), check=False)
+        assert "blockSize cannot be changed" in said
+        native_one.kubectl("delete", "ippools.projectcalico.org", "z-over", "good")
+        native_one.kubectl("apply", "-f", "-", stdin=json.dumps(changed))
+        native_one.create_node("n2")
+        [given] = Allocator(store).assign(AssignRequest("n1", "net.c3", {}, num4=1), soon())
+        with pytest.raises(PoolExhausted) as caught:
+            Allocator(store).assign(AssignRequest("n2", "net.c4", {}, num4=1), soon())
+        assert "IPPool good gets no new blocks" in str(caught.value.details)
+        [block] = [item.key for item in store.list(BlockList(), soon()).items if item.key.cidr.overlaps(POOL)]
+        assert block.cidr.prefixlen == 26 and given.address in block.cidr
+        environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": native_one.kubeconfig()}
+        capsys.readouterr()
+        assert run_calicoctl(["ipam", "show"], environ) == 0
+        said = capsys.readouterr().err
+        for words in (
+            "IPPool a-selector: its nodeSelector is wrong",
+            "IPPool a-small gives no addresses: 10.79.0.0/28 is smaller than one of its blocks",
+            f"IPPool good gets no new blocks, because its blockSize is not that of block {block.cidr} in it",
+        ):
+            assert words in said
+        assert run_calicoctl(["policy", "show", "--all"], environ) == 0
+        said = capsys.readouterr().err
+        for name in ("selector", "nets", "protocol"):
+            assert f"GlobalNetworkPolicy {name} is not in force" in said
     finally:
         store.close()
 
