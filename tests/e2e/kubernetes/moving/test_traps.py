@@ -23,11 +23,14 @@ from cni_calico.datastore.kubernetes import group as groups
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.errors import DatastoreUnsupported
+from cni_calico.install.steps import find_api_group
+from cni_calico.kernel.files import Files
 from cni_calico.model.access import API_GROUP, CRD_ROOT, NATIVE_GROUP
 from cni_calico.model.keys import CLUSTER, EverythingList, Key, ResourceKey, etcd_path
 from tests.deadlines import soon, until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
 from tests.e2e.kubernetes.definitions import defined
+from tests.e2e.kubernetes.manifests.test_installed_group import TEMPLATE, in_a_pod
 from tests.e2e.kubernetes.node import KubeNode
 from tests.netns.namespaces import Namespace
 
@@ -277,6 +280,36 @@ def test_the_group_that_is_seen_after_a_migration_of_upstreams(
     with closing(emptied.store()) as new:
         found = new.get(CLUSTER, soon())
         assert found is not None and found.uid == uids[1] and new.get(ResourceKey("Tier", "sec"), soon())
+
+
+def test_the_older_definitions_are_applied_to_a_cluster_of_the_newer_group(
+    emptied: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever is told the group goes on. Installer, import and everybody else are refused and told what to remove; none
+    of upstream's programs would see that there are records.
+    """
+    document = resource("ClusterInformation", "default", {"datastoreReady": False})
+    emptied.request("POST", f"{NATIVE_ROOT}/clusterinformations", document)
+    path = write_export(tmp_path, some_records())
+    before = emptied.request("GET", f"{NATIVE_ROOT}/clusterinformations")["items"]
+    with defined(emptied, "crd.projectcalico.org", "v1", "ClusterInformation"), closing(emptied.store()) as unpinned:
+        monkeypatch.setattr(groups, "_decided", {})  # as in a process of its own
+        with pytest.raises(DatastoreUnsupported, match="cannot tell which records are in use") as caught:
+            unpinned.get(CLUSTER, soon())
+        assert "remove the definitions of crd.projectcalico.org" in caught.value.details
+        with pytest.raises(DatastoreUnsupported, match="cannot tell which records are in use"):
+            find_api_group(in_a_pod(emptied, tmp_path / "pod", "admin-token"), TEMPLATE, Files(), soon())
+        for words in (("import", "-f", path), ("unlock",)):
+            assert calicoctl(emptied, *words) == 1
+            said = capsys.readouterr().err
+            assert "remove the definitions of crd.projectcalico.org" in said, words
+        assert emptied.request("GET", f"{NATIVE_ROOT}/clusterinformations")["items"] == before
+        assert not emptied.request("GET", f"{CRD_ROOT}/clusterinformations")["items"]
+        assert calicoctl(emptied, "import", "-f", path, group=NATIVE_GROUP) == 0
+        assert calicoctl(emptied, "unlock", group=NATIVE_GROUP) == 0
+        with closing(KubernetesStore(emptied.access(api_group=NATIVE_GROUP))) as pinned:
+            assert read_why_refused(pinned, soon()) == "" and pinned.get(ResourceKey("Tier", "sec"), soon())
+    monkeypatch.setattr(groups, "_decided", {})
 
 
 def test_a_network_whose_name_makes_no_name_of_an_object(native_node: KubeNode, pod_ns: Namespace) -> None:
