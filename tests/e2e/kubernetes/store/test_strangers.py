@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
@@ -35,6 +36,7 @@ from cni_calico.model.keys import (
     ResourceList,
 )
 from cni_calico.model.kubernetes import custom, native
+from tests.conftest import ROOT
 from tests.deadlines import soon, until
 from tests.e2e.kubernetes.cluster import NATIVE_ROOT, Cluster, native_cluster
 from tests.e2e.kubernetes.programs import kubernetes_controllers
@@ -150,6 +152,17 @@ def test_kubectl_and_we_read_what_the_other_wrote(each_group: tuple[Cluster, str
     plurals = ",".join(sorted({f"{place.plural}.{group}" for place in places.values()}))
     read = json.loads(cluster.kubectl("get", plurals, "-A", "-o", "json"))["items"]
     assert dict(map(form.read_object, read)).keys() == documents.keys()
+
+
+def test_the_pages_first_command_says_which_api_the_cluster_speaks(each_group: tuple[Cluster, str]) -> None:
+    cluster, root = each_group
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    title, _, rest = page.partition("\n## ")
+    assert title.count("\n") < 3 and rest.startswith("Which API does your cluster speak?\n\n```sh\n")
+    [command] = rest.partition("```sh\n")[2].partition("```")[0].splitlines()
+    environ = {"PATH": f"{Path(cluster.kubectl_path).parent}:/usr/bin:/bin", "KUBECONFIG": cluster.kubeconfig()}
+    done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [root.removeprefix("/apis/")]
 
 
 def test_what_kubectl_gets_past_the_api_server_spoils_nothing_else(
