@@ -1,7 +1,8 @@
 """What projectcalico.org/v3 costs beside crd.projectcalico.org/v1, on two real API servers, in turns.
 
-``python -m tests.bench.api_groups [RUNS]``: processor time of ``calicoctl get ippools -o yaml``, and requests and time
-of what an ADD and a DEL do to addresses. Nothing says which group it is: asking is part of it.
+``python -m tests.bench.api_groups [RUNS]``: processor time of ``calicoctl get ippools -o yaml``, how often these
+processes asked which groups there are, and requests and time of what an ADD and a DEL do to addresses. Nothing says
+which group it is: asking is part of it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ def cpu_ms(cluster: Cluster) -> float:
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
+def questions(cluster: Cluster, since: int) -> int:
+    """How often the list of API groups was asked for."""
+    return sum(event["requestURI"].partition("?")[0] == "/apis" for event in cluster.audited(since))
+
+
 def pair_ms(allocator: Allocator, number: int) -> float:
     began = time.perf_counter()
     allocator.assign(AssignRequest("n1", f"net.c{number}", {}, num4=1), Deadline.after(60))
@@ -52,16 +58,19 @@ def main(runs: int) -> None:
             allocators[name] = Allocator(store)
         cpu: dict[str, list[float]] = {name: [] for name in clusters}
         pairs: dict[str, list[float]] = {name: [] for name in clusters}
+        since = {name: len(cluster.audited()) for name, (cluster, _) in clusters.items()}
         for number in range(runs):
             for name, (cluster, _) in clusters.items():
                 cpu[name].append(cpu_ms(cluster))
                 pairs[name] += [pair_ms(allocators[name], number * 10 + i) for i in range(10)]
-        for name in clusters:
+        for name, (cluster, _) in clusters.items():
+            asked = questions(cluster, since[name])
             trips = allocators[name].store.round_trips
             before = (trips.reads, trips.writes)
             pair_ms(allocators[name], runs * 10)
             requests = f"{trips.reads - before[0]} reads, {trips.writes - before[1]} writes"
             cpu_text = f"{statistics.median(cpu[name]):.0f} ms of a processor (least {min(cpu[name]):.0f})"
+            cpu_text += f", {asked} questions in {runs} processes"
             print(
                 f"{name}: calicoctl get {cpu_text}; "
                 f"assign and release {statistics.median(pairs[name]):.1f} ms (least {min(pairs[name]):.1f}), {requests}"
