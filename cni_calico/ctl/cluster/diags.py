@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from cni_calico.ctl.ipam import check as ipam_check
 from cni_calico.ctl.ipam import show as ipam_show
-from cni_calico.ctl.ipam.lost import api_of, is_kubernetes
+from cni_calico.ctl.ipam.lost import api_of, group_of, is_kubernetes
 from cni_calico.ctl.node.diags import host_items
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.archive import ArchiveMember, write_archive
@@ -87,6 +87,7 @@ def _items(session: Session, arguments: Namespace) -> Iterator[ArchiveMember]:
     yield "ipam/usage", _try(ipam_show.render_usage, session)
     yield "ipam/check", _try(ipam_check.text_of, session)
     if is_kubernetes(session):
+        yield "api-group", _try(_describe_group, session)
         yield from _kubernetes(session, arguments)
     yield "left-out", "".join(f"{why}\n" for _, why in session.take_damaged())
 
@@ -113,6 +114,13 @@ def _try(do: Callable[..., str], *arguments: object) -> str:
 def _stored(session: Session, listing: ListKey) -> str:
     found = session.store.list(listing, session.deadline)
     return render_yaml({etcd_path(item.key): item.value for item in found.items})
+
+
+def _describe_group(session: Session) -> str:
+    choice = group_of(session)
+    said = f"{choice.choose(session.deadline).name}, {choice.why}\n"
+    other = choice.read_unlocked_other(session.deadline)
+    return said + (f"the records in {other} are unlocked too\n" if other else "")
 
 
 # -- Kubernetes -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ AGENTS = "/api/v1/pods?labelSelector=k8s-app%3Dcalico-node"
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """What was read. ``unready``: by the name of each Kubernetes node, why it is not ready; None without Kubernetes.
-    ``group``: the API group of the records there; ``other``: the other one, if its records are unlocked too.
+    ``group``: the API group of the records there, and ``why`` it is this one; ``other``: the other one, if its records
+    are unlocked too.
     """
 
     spec: Mapping[str, Any]
@@ -42,6 +43,7 @@ class ClusterView:
     unready: Mapping[str, str] | None
     group: str = ""
     other: str = ""
+    why: str = ""
 
 
 def show(session: Session, arguments: Namespace) -> str:
@@ -71,16 +73,21 @@ def _render(view: ClusterView, arguments: Namespace) -> tuple[str, list[str]]:
 
 def read_view(session: Session) -> ClusterView:
     spec, _ = read_cluster(session)
-    unready, group, other = None, "", ""
+    unready, group, other, why = None, "", "", ""
     if is_kubernetes(session):
         api = api_of(session)
         nodes = api.send(ApiRequest("GET", "/api/v1/nodes", "list nodes"), session.deadline).document
         pods = api.send(ApiRequest("GET", AGENTS, "list calico-node's pods"), session.deadline).document
         unready = find_unready(nodes.get("items") or (), pods.get("items") or ())
         choice = group_of(session)
-        group, other = choice.choose(session.deadline).name, choice.read_unlocked_other(session.deadline)
+        group, other, why = (
+            choice.choose(session.deadline).name,
+            choice.read_unlocked_other(session.deadline),
+            choice.why,
+        )
     items = read_items(session)
-    return ClusterView(spec, read_records(session, items), len(find_lost(session, items).found), unready, group, other)
+    lost = len(find_lost(session, items).found)
+    return ClusterView(spec, read_records(session, items), lost, unready, group, other, why)
 
 
 # -- computed from what was read --------------------------------------------------------------------------------------
@@ -123,7 +130,7 @@ def describe_view(view: ClusterView) -> tuple[dict[str, Any], list[str]]:
     document = {
         "version": view.spec.get("calicoVersion") or "unknown",
         "type": view.spec.get("clusterType") or "unknown",
-        **({"apiGroup": view.group} if view.group else {}),
+        **({"apiGroup": view.group, "apiGroupReason": view.why} if view.group else {}),
         "nodes": nodes,
         "pools": pools,
         "addressProblems": problems,
@@ -176,7 +183,7 @@ def _describe_pools(view: ClusterView, wrong: list[str]) -> list[dict[str, Any]]
 
 
 def render_view(document: Mapping[str, Any], look: PlainLook) -> str:
-    group = f"   API: {document['apiGroup']}" if "apiGroup" in document else ""
+    group = f"   API: {document['apiGroup']}, {document['apiGroupReason']}" if "apiGroup" in document else ""
     lines = [f"Version: {document['version']}   Type: {document['type']}{group}", ""]
     nodes = [
         (n["name"], ",".join(n["addresses"]) or "-", ",".join(n["tunnels"]) or "-", str(n["blocks"]), _ready(n))

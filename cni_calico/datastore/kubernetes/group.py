@@ -47,6 +47,11 @@ class GroupChoice:
         return self._group
 
     @property
+    def why(self) -> str:
+        """Why it is this group, in words."""
+        return "named by the configuration" if self.named else "found in the cluster"
+
+    @property
     def is_native(self) -> bool:
         """Whether records are known to be resources of NATIVE_GROUP."""
         return self.known is not None and self.known.name == NATIVE_GROUP

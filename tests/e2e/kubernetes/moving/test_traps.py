@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -310,6 +311,35 @@ def test_the_older_definitions_are_applied_to_a_cluster_of_the_newer_group(
         with closing(KubernetesStore(emptied.access(api_group=NATIVE_GROUP))) as pinned:
             assert read_why_refused(pinned, soon()) == "" and pinned.get(ResourceKey("Tier", "sec"), soon())
     monkeypatch.setattr(groups, "_decided", {})
+
+
+def test_status_and_diagnostics_say_which_group_it_is_and_warn_of_the_other(
+    emptied: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group is named, and the records of the other one are unlocked: it starts, and never are both unlocked."""
+    document = resource("ClusterInformation", "default", {"datastoreReady": False})
+    emptied.request("POST", f"{NATIVE_ROOT}/clusterinformations", document)
+    environ = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": emptied.kubeconfig()}
+    run(["cluster", "status"], environ)
+    assert f"API: {NATIVE_GROUP}, found in the cluster" in capsys.readouterr().out
+    environ["CALICO_API_GROUP"] = NATIVE_GROUP
+    archive = tmp_path / "diags.tar.gz"
+    with defined(emptied, "crd.projectcalico.org", "v1", "ClusterInformation") as older:
+        theirs = {**document, "apiVersion": API_GROUP, "spec": {"datastoreReady": True}}
+        emptied.request("POST", older, theirs)
+        assert run(["cluster", "status"], environ) == 1
+        shown = capsys.readouterr()
+        assert f"API: {NATIVE_GROUP}, named by the configuration" in shown.out
+        assert f"the records in {API_GROUP} are unlocked too" in shown.out + shown.err
+        assert calicoctl(emptied, "unlock", group=NATIVE_GROUP) == 1
+        assert run(["cluster", "diags", "-o", str(archive)], environ) == 0
+    with tarfile.open(archive) as tar:
+        [said] = [tar.extractfile(member) for member in tar if member.name.endswith("/api-group")]
+        assert said is not None
+        assert said.read().decode().splitlines() == [
+            f"{NATIVE_GROUP}, named by the configuration",
+            f"the records in {API_GROUP} are unlocked too",
+        ]
 
 
 def test_a_network_whose_name_makes_no_name_of_an_object(native_node: KubeNode, pod_ns: Namespace) -> None:
