@@ -20,7 +20,7 @@ from cni_calico.errors import CalicoError
 from cni_calico.kernel import memory
 from cni_calico.kernel.host_routes import read_host_routes
 from cni_calico.kernel.interfaces import read_interfaces
-from cni_calico.kernel.monitor import Monitor
+from cni_calico.kernel.monitor import RULES, Monitor
 from cni_calico.kernel.tunnels import read_tunnels
 from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import describe_config
@@ -42,9 +42,10 @@ from cni_calico.nodeagent.dataplane.floating import TABLE as FLOATING
 from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
+from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
-from cni_calico.nodeagent.dataplane.passes import Pass
+from cni_calico.nodeagent.dataplane.passes import Part, Pass
 from cni_calico.nodeagent.dataplane.policy_count import render_unread, start_counting
 from cni_calico.nodeagent.dataplane.routes import decide_writer, makes_routes
 from cni_calico.nodeagent.dataplane.switching import Switching
@@ -170,9 +171,13 @@ class DataplaneLoop:
         applier = Applier(parts)
         start_counting(self._context, self._count_policies, stopping)
         try:
+            self._restore_guard(parts)
             while not stopping.is_set():
                 happened = self._monitor.wait(self._schedule.patience_s(time.monotonic(), status.HEARTBEAT_S))
-                applier.notice(self._monitor.take_changed())
+                changed = self._monitor.take_changed()
+                applier.notice(changed)
+                if not self._schedule.has_begun and RULES in changed:
+                    self._restore_guard(parts)
                 if self.tunnels is None and sources.begun:
                     self._look_for_tunnels(sources.snapshot())
                 if not stopping.is_set() and sources.settle() and (happened or self._schedule.is_due(time.monotonic())):
@@ -184,6 +189,17 @@ class DataplaneLoop:
                 self._tell(sources)
         finally:
             sources.stop()
+
+    def _restore_guard(self, parts: Sequence[Part]) -> None:
+        """Records may not be readable for long, and the guard of encryption must not wait for them."""
+        for guard in parts:
+            if isinstance(guard, EncryptionGuard):
+                try:
+                    done = guard.restore(Deadline.after(PASS_S))
+                except (CalicoError, OSError) as e:
+                    done = f"cannot set the guard of encryption before records are read: {e}"
+                if done:
+                    self._log.warning(done)
 
     def _look_for_tunnels(self, snapshot: Snapshot) -> None:
         """Before the first pass, which also waits for IPAM's records: they say nothing of tunnels."""

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.directories import ENCRYPTION_GUARD
 from tests.contract.etcd_process import Member
 from tests.deadlines import until
 from tests.e2e.forks import forks_in
 from tests.netns.agents import EtcdStore
 from tests.netns.bird.cluster import Lab
-from tests.netns.encrypted import EncryptedPair, encrypted_pair
-from tests.netns.steps import told_steps
+from tests.netns.encrypted import EncryptedPair, Stream, encrypted_pair
+from tests.netns.namespaces import Namespace
+from tests.netns.steps import Steps, told_steps
 from tests.unit.nodeagent.fabric import pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.etcd, pytest.mark.timeout(1200)]
@@ -71,3 +73,40 @@ def test_the_datastore_is_away(tmp_path: Path, record_property: pytest.RecordPro
         stream.arrive(20)
         assert stream.readable() == 0
         steps.ended("until sessions are renewed", stream)
+        _started_without(pair, etcd, stream, steps)
+
+
+def _started_without(pair: EncryptedPair, etcd: Member, stream: Stream, steps: Steps) -> None:
+    """An agent that starts while nothing can be read, on a host whose table has gone, as after a reboot: the guard is
+    as it was last, and no pod starts. A pool that came meanwhile is guarded as soon as it is read.
+    """
+    node = pair.nodes["n1"]
+    node.stop()
+    etcd.start(f"etcd={etcd.peer_url}")
+    etcd.wait_serving()
+    pair.store.put(pool("10.66.0.0/16", "Always"))
+    etcd.stop()
+    node.ns.run("nft", "delete", "table", "inet", "calico-encryption")
+    Path(f"{node.root}/run/{ENCRYPTION_GUARD}").unlink()
+    node.run()
+    until(lambda: "10.65." in _guard(node.ns), "the last guard stands", pause_s=0.1)
+    assert "10.66." not in _guard(node.ns)
+    node.ns.do("rule", "del", "priority", "99")  # which is not made again before there are records
+    with pytest.raises(RuntimeError, match="encryption between nodes is mandatory"):
+        pair.add_pod("n1", "early")
+    sent = stream.sent[0]
+    until(lambda: stream.sent[0] > sent + 50, "more packets are sent")
+    assert stream.readable() == 0 and not pair.rules("n1")
+    steps.ended("an agent starts without etcd, without its table and rule", stream)
+    etcd.start(f"etcd={etcd.peer_url}")
+    etcd.wait_serving()
+    until(lambda: "10.66." in _guard(node.ns), "the pool of meanwhile is guarded", 120, pause_s=0.2)
+    node.until_applied()
+    stream.arrive(20)
+    assert stream.readable() == 0
+    steps.ended("and etcd is back", stream)
+
+
+def _guard(ns: Namespace) -> str:
+    """Its addresses; empty while it is not there."""
+    return ns.run("nft", "list", "table", "inet", "calico-encryption", check=False).stdout

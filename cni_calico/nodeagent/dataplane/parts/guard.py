@@ -2,7 +2,8 @@
 
 Rule: it is made before anything else is changed, stays when the agent ends, and goes only when the setting was read as
 off. The plugin starts no pod while the file that requires the table is there and the one that says it stands, which a
-reboot takes away with the table, is not.
+reboot takes away with the table, is not. The first file has the table as it was last: as long as no record can be read,
+that one is made where there is none, and pods wait all the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from cni_calico.kernel.filter import nft
 from cni_calico.kernel.monitor import RULES
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.encryption.families import GUARDS
 from cni_calico.nodeagent.dataplane.encryption.guard import DesiredGuard
 from cni_calico.nodeagent.dataplane.passes import Pass
+
+FAMILY, TABLE = "inet", GUARDS[0]
 
 
 class EncryptionGuard:
@@ -47,16 +51,40 @@ class EncryptionGuard:
         elif self._may_be_there and desired.guard_is_off:
             self._remove(deadline, done)
 
+    def restore(self, deadline: Deadline) -> str:
+        """Before the first pass: the table as an earlier run had it last, if it is required and not there; returns what
+        was done. Raises KernelError, OSError.
+        """
+        if not self._files.exists(self._required) or nft.has_table(FAMILY, TABLE, deadline):
+            return ""
+        kept = self._kept()
+        if kept is None:
+            return ""
+        from cni_calico.nodeagent.dataplane.encryption.guard import render_guard
+
+        nft.apply_script(render_guard(kept), deadline)
+        return "set the guard of encryption as it was last: no record has been read yet"
+
+    def _kept(self) -> DesiredGuard | None:
+        from cni_calico.nodeagent.dataplane.encryption.kept_guard import parse_kept
+
+        try:
+            return parse_kept(self._files.read_bytes(self._required))
+        except OSError:
+            return None
+
     def _keep(self, wanted: DesiredGuard, deadline: Deadline, done: Pass, full: bool) -> None:
-        from cni_calico.nodeagent.dataplane.encryption.guard import FAMILY, TABLE, render_guard
+        from cni_calico.nodeagent.dataplane.encryption.guard import render_guard
 
         self._may_be_there = True
+        if wanted.partial and self._guard is None:
+            self._guard = self._kept()
         wanted = wanted.with_former(self._guard)
         script = render_guard(wanted)
         same = script == self._applied
         if same and (not full or nft.read_table(FAMILY, TABLE, deadline) == self._seen):
             return
-        unwritten = self._require()
+        unwritten = self._require(wanted)
         if wanted.partial and self._guard is None and nft.has_table(FAMILY, TABLE, deadline):
             return  # an earlier run's knows more than can be read now
         if not nft.usable(deadline):
@@ -70,13 +98,17 @@ class EncryptionGuard:
         if unwritten is not None:
             raise unwritten
 
-    def _require(self) -> OSError | None:
+    def _require(self, wanted: DesiredGuard) -> OSError | None:
         """Why it could not be written that the guard is required; the guard must not wait for that."""
-        if self._files.exists(self._required):
+        from cni_calico.nodeagent.dataplane.encryption.kept_guard import render_kept
+
+        kept = render_kept(wanted)
+        # what was kept and cannot be read any more may have been more
+        if self._files.holds(self._required, kept) or (wanted.partial and self._files.exists(self._required)):
             return None
         try:
             self._files.make_directory(self._required.rpartition("/")[0])
-            self._files.write_atomic(self._required, b"", 0o644)
+            self._files.write_atomic(self._required, kept, 0o644)
         except OSError as e:
             return e
         return None

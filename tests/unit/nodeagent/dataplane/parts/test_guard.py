@@ -157,6 +157,39 @@ def test_an_earlier_runs_table_is_not_replaced_by_one_that_knows_less(guarded_ho
     assert "0.0.0.1-0.0.0.9" in guarded_host.table
 
 
+def test_the_last_one_stands_before_records_are_read(guarded_host: Host) -> None:
+    """After a reboot, or a firewall's flush; pods wait all the same."""
+    guarded_host.apply(ON)
+    last = guarded_host.table
+    guarded_host.restart()
+    assert guarded_host.part.restore(Deadline.after(5)) == "" and guarded_host.applied == 1  # it is there
+    guarded_host.table = None
+    guarded_host.standing.unlink()
+    assert "no record has been read yet" in guarded_host.part.restore(Deadline.after(5))
+    assert guarded_host.table == last and guarded_host.files() == (True, False)
+    guarded_host.apply(UNKNOWN)
+    assert guarded_host.table == last
+    more = Desired(guard=DesiredGuard((), ("cali",), (((20, 29),), ()), partial=True))
+    guarded_host.apply(more)
+    assert "0.0.0.1-0.0.0.9, 0.0.0.20-0.0.0.29" in guarded_host.table  # not all is known, so the last one counts, too
+    kept = guarded_host.required.read_bytes()
+    guarded_host.apply(Desired(guard=DesiredGuard((), ("cali",), (((20, 29),), ()))))
+    assert "0.0.0.1" not in guarded_host.table and guarded_host.required.read_bytes() != kept
+
+
+@pytest.mark.parametrize(
+    "text", [None, b"", b"{", b"{}", b'{"devices": [], "prefixes": [], "guarded": [[[5, 1]], []]}']
+)
+def test_a_file_that_has_no_guard_restores_none(guarded_host: Host, text: bytes | None) -> None:
+    """None: no file; empty: of an earlier version."""
+    if text is not None:
+        guarded_host.required.parent.mkdir()
+        guarded_host.required.write_bytes(text)
+    assert guarded_host.part.restore(Deadline.after(5)) == "" and guarded_host.applied == 0
+    guarded_host.apply(ON)
+    assert guarded_host.files() == (True, True)
+
+
 def test_off_without_anything_left_does_nothing(guarded_host: Host) -> None:
     guarded_host.apply(OFF)
     assert guarded_host.applied == 0
