@@ -38,15 +38,20 @@ _MARK_BIT = 5  # the sixth of the mask, as upstream
 
 @dataclass(frozen=True, slots=True)
 class DesiredPeer:
-    """A node that packets can be encrypted for. ``networks`` are what is sent to it; what it may send from besides are
-    its own addresses, ``hosts``.
+    """A node that packets can be encrypted for. ``networks`` are what is sent to it. ``host``: what it may send from
+    besides is its own address, that of ``endpoint``. There may be a thousand, so nothing is in it that can be made of
+    the rest.
     """
 
     node: str
     key: bytes
     endpoint: WireguardEndpoint
     networks: frozenset[Network] = frozenset()
-    hosts: frozenset[Network] = frozenset()
+    host: bool = False
+
+    @property
+    def hosts(self) -> frozenset[Network]:
+        return frozenset((ip_network(self.endpoint.address),)) if self.host else frozenset()
 
     @property
     def allowed(self) -> frozenset[Network]:
@@ -140,7 +145,7 @@ def desired_encryption(
     networks: dict[str, set[Network]] = {name: set() for name in snapshot.nodes}
     for network, name in claims.items():
         networks.setdefault(name, set()).add(network)
-    hosts = _host_addresses(snapshot, family)
+    hosts = _with_own_address(snapshot, family)
     keys = Counter(published_key(node, family) for node in snapshot.nodes.values())
     peers, plain = [], {}
     plain_networks: set[Network] = set()
@@ -152,11 +157,8 @@ def desired_encryption(
             if not felix.wireguard_strict or name in felix.wireguard_exempt:
                 plain_networks |= networks[name]
             continue
-        peers.append(
-            DesiredPeer(
-                name, found[0], found[1], frozenset(networks[name]), hosts.get(name, frozenset()) - claims.keys()
-            )
-        )
+        host = name in hosts and ip_network(found[1].address) not in claims
+        peers.append(DesiredPeer(name, found[0], found[1], frozenset(networks[name]), host))
     return replace(
         basis,
         mtu=mtu,
@@ -247,8 +249,8 @@ def _tunnel_addresses(snapshot: Snapshot, family: int) -> Iterator[tuple[str, Ad
         yield from ((name, address, what) for address, what in found if address is not None)
 
 
-def _host_addresses(snapshot: Snapshot, family: int) -> dict[str, frozenset[Network]]:
-    """Each node's own address, unless two have the same, or it may be a pod's."""
+def _with_own_address(snapshot: Snapshot, family: int) -> set[str]:
+    """The nodes whose address is nobody else's, neither another node's nor, perhaps, a pod's."""
     ends = {name: end for name, node in snapshot.nodes.items() if (end := endpoint_of(node, family)) is not None}
     count = Counter(end.address for end in ends.values())
     networks = [block.cidr for block in snapshot.blocks] + [pool.cidr for pool in snapshot.pools]
@@ -259,7 +261,7 @@ def _host_addresses(snapshot: Snapshot, family: int) -> dict[str, frozenset[Netw
         around = ((n, ip_network((address, n), strict=False).network_address) for n in lengths)
         return count[address] == 1 and not any(each in pods for each in around)
 
-    return {name: frozenset((ip_network(end.address),)) for name, end in ends.items() if is_hosts(end.address)}
+    return {name for name, end in ends.items() if is_hosts(end.address)}
 
 
 def _own_address(own: Node, snapshot: Snapshot, family: int, claims: Mapping[Network, str]) -> Address | None:

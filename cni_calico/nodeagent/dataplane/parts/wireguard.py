@@ -99,7 +99,8 @@ class Wireguard:
                 if not one.enabled:
                     self._leave(one, family, deadline, done)
                 elif family.rest is not None:
-                    self._end(family.rest, family, deadline, done)
+                    rest, family.rest = family.rest, None
+                    self._end(rest, family, deadline, done)
             except KernelError as e:
                 self._fail(one, family, e, done)
         if desired.encryption or self._way:
@@ -130,6 +131,7 @@ class Wireguard:
         self._drop_former(desired, family, deadline, done)
         if family.settled == desired and not full:
             done.public_keys[desired.family] = family.key
+            family.settled = desired  # equal, and the loop has this one; with a thousand peers it is a megabyte
             return
         family.settled = None
         self._require_ours(desired, family, deadline)

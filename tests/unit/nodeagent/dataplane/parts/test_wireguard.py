@@ -144,7 +144,7 @@ def test_nothing_is_written_when_nothing_has_changed(wireguard_host: Host) -> No
 def test_pods_reach_other_nodes_through_the_tunnel(wireguard_host: Host) -> None:
     """By a table that only this node's networks ask; both go with encryption."""
     node = ip_network("10.0.0.2/32")
-    wanted = replace(WANTED, host_table=2, peers=(replace(peer(), hosts=frozenset((node,))),))
+    wanted = replace(WANTED, host_table=2, peers=(replace(peer(), host=True),))
     wireguard_host.apply(wanted)
     assert not wireguard_host.tables[2] and len(wireguard_host.rules) == 2  # not before the handshake
     wireguard_host.wireguard.shake(NAME, key(2), 50)
@@ -158,7 +158,7 @@ def test_pods_reach_other_nodes_through_the_tunnel(wireguard_host: Host) -> None
 
 
 def test_routes_to_other_nodes_that_failed_are_tried_again(wireguard_host: Host) -> None:
-    wanted = replace(WANTED, host_table=2, peers=(replace(peer(), hosts=frozenset((ip_network("10.0.0.2/32"),))),))
+    wanted = replace(WANTED, host_table=2, peers=(replace(peer(), host=True),))
     wireguard_host.failing.add(2)
     wireguard_host.apply(wanted)
     wireguard_host.wireguard.shake(NAME, key(2), 50)
