@@ -168,15 +168,24 @@ class StagedFlows:
         return {"verdict": would, "changes": was != would, "decided": decided, "policies": policies}
 
     def pending(self, record: FlowRecord, ingress: bool) -> tuple[Decider, list[dict[str, Any]]] | None:
-        """What would decide about one side of it, and the steps before; None if that is not known."""
+        """What would decide about one side of it, and the steps before; None if that is not known. That is the
+        workload's, or a host endpoint's that would deny it in the same direction.
+        """
         if not self.ready:
             return None
         asked = self._would.workload(record.source, record.destination, record.protocol, ingress=ingress)
         if asked is None or asked.cell.asks_seconds:
             return None
-        judged = asked.cell.find(*point_of(record.key))
+        would = JudgedByTiers(asked.cell.find(*point_of(record.key)), asked.tiers)
+        if self._hosts is not None and (ingress or not is_denied(would.judged)):
+            try:
+                sides = self._of_hosts(self._hosts, record)
+            except NotJudged:
+                return None
+            would = next((one.would for one in sides if one.ingress == ingress and is_denied(one.would.judged)), would)
+        judged = would.judged
         assert judged.decision is not None  # a workload's is always decided
-        decider, _ = self._decider(judged.decision, asked.tiers, ingress=ingress)
+        decider, _ = self._decider(judged.decision, would.tiers, ingress=ingress)
         return decider, [self._describe_pass(step) for step in judged.passed]
 
     def _sides(self, record: FlowRecord, names: dict[bool, EndName | None]) -> list[SideJudged] | None:

@@ -61,11 +61,14 @@ BothAnswers = tuple[HostAnswer | None, HostAnswer | None]  # before and after; N
 
 @dataclass(frozen=True, slots=True)
 class HostOutcome:
-    """Before and after. ``why``: what is not known on which it depends."""
+    """Before and after. ``why``: what is not known on which it depends. ``guessed``: as if the connection had not been
+    sent to a failsafe port and translated.
+    """
 
     before: HostAnswer
     after: HostAnswer
     why: str = ""
+    guessed: bool = False
 
 
 class StageOutcomes:
@@ -85,7 +88,8 @@ class StageOutcomes:
         each = [self._of_chain(asked, chain) for chain in chains.values()]
         for ends in product(*(found for found, _ in each)):
             why = "; ".join(dict.fromkeys(why for _, why in each if why))
-            yield HostOutcome(_together(was for was, _ in ends), _together(now for _, now in ends), why)
+            before, after = (_together(one[which] for one in ends) for which in (0, 1))
+            yield HostOutcome(before, after, why, asked.sent is None and any(one.reach in _EARLY for one in way))
 
     def _of_chain(self, asked: AskedFlow, stages: list[PassedStage]) -> tuple[list[BothAnswers], str]:
         """Of one direction at one node: the first stage that decides is the last."""
@@ -119,9 +123,9 @@ class StageOutcomes:
             return _either(_any_answer(stage), same=same), _TRANSLATED.format(_STAGES[stage.reach])
         elif is_early:
             is_guessed = True  # whatever the destination is, but for failsafe ports: nothing is translated from those
-        packet = _packet(asked, destination, first)
+        packet = _packet(asked, destination, 0 if is_guessed else first)
         felix = self._facts.views[stage.node].felix
-        if stage.reach != "forward" and not is_guessed and is_open(stage.reach, stage.direction, felix, packet):
+        if stage.reach != "forward" and is_open(stage.reach, stage.direction, felix, packet):
             return nothing, ""
         found: list[list[HostAnswer | None]] = []
         why = ""

@@ -22,6 +22,7 @@ from cni_calico.policy.wanted import Packed, Wanted
 
 _HOST = "decided by a host endpoint, and it is not known on which node"
 _WAYS = "flows do not say which interfaces they passed, and host endpoints of the node do not agree"
+_UNKNOWN = "it is not recorded where the connection was sent"
 _UNTRACKED = "a doNotTrack policy would let it through, or not any more, and nobody knows about its answers"
 _TRANSLATION = "it was denied before translation, and nobody knows where it would have gone"
 _GONE = "a pod that is gone, on a node that is not known and may have host endpoints"
@@ -92,11 +93,13 @@ class ReplayedHosts:
         found = list(self._outcomes(told, asked, source, destination, workloads))
         if not found:
             raise Uncertain(_HOST)
-        found = [one for one in found if one[0].denied == told.denied] or found[:1]
-        why = next((one[2] for one in found if one[2]), "")
-        if found[0][0].denied == told.denied and (len({one[1].denied for one in found}) > 1):
-            raise Uncertain(why or _WAYS)
-        was, now, _ = next((one for one in found if one[0].by is not None or one[1].by is not None), found[0])
+        fitting = [one for one in found if one[0].denied == told.denied]
+        if not fitting and any(guessed for *_, guessed in found):
+            raise Uncertain(_UNKNOWN)
+        if len({one[1].denied for one in fitting}) > 1:
+            raise Uncertain(next((one[2] for one in fitting if one[2]), _WAYS))
+        listed = fitting or found[:1]
+        was, now, *_ = next((one for one in listed if one[0].by is not None or one[1].by is not None), listed[0])
         return was, now
 
     def _place(self, told: ToldOfFlow, end: ReplayedEnd, side: int) -> PlacedEnd:
@@ -119,8 +122,10 @@ class ReplayedHosts:
         source: PlacedEnd,
         destination: PlacedEnd,
         workloads: tuple[JudgedFlow, JudgedFlow],
-    ) -> Iterator[tuple[JudgedFlow, JudgedFlow, str]]:
-        """What may have become of it, and would, and what is not known on which that depends. Raises Uncertain."""
+    ) -> Iterator[tuple[JudgedFlow, JudgedFlow, str, bool]]:
+        """What may have become of it, and would, what is not known on which that depends, and whether it is guessed.
+        Raises Uncertain.
+        """
         nodes = {source.node, destination.node} - {""}
         decides_at_ends = source.is_workload or destination.is_workload
         if nodes or decides_at_ends:
@@ -141,11 +146,11 @@ class ReplayedHosts:
         workloads: tuple[JudgedFlow, JudgedFlow],
         source: PlacedEnd,
         destination: PlacedEnd,
-    ) -> tuple[JudgedFlow, JudgedFlow, str]:
+    ) -> tuple[JudgedFlow, JudgedFlow, str, bool]:
         """Raises Uncertain."""
         was, now = (_both(one, host) for one, host in zip(workloads, (outcome.before, outcome.after), strict=True))
         if was.denied != told.denied:
-            return was, now, outcome.why
+            return was, now, outcome.why, outcome.guessed
         if outcome.before.untracked != outcome.after.untracked:
             # what is not tracked is not translated either
             is_elsewhere = told.sent is None or told.sent[0] != destination.address
@@ -159,7 +164,7 @@ class ReplayedHosts:
                 view = self._facts.views.get(source.node)
                 if view is None or view.felix.endpoint_to_host == "DROP":
                     raise Uncertain(_OWN_NODE)
-        return was, now, outcome.why
+        return was, now, outcome.why, outcome.guessed
 
 
 def _both(workload: JudgedFlow, host: HostAnswer) -> JudgedFlow:

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from cni_calico.ctl.policy.hosts import TrafficEnd, gates, judge
 from cni_calico.ctl.policy.interfaces import NodeHosts
 from cni_calico.errors import KernelError
+from cni_calico.flows.deciders import Decider
 from cni_calico.flows.host_parameters import HostParameters, parse_parameters, render_parameters
-from cni_calico.flows.judging.encoding import render_whole
+from cni_calico.flows.judging.allowance import Allowance
+from cni_calico.flows.judging.encoding import StagedName, render_staged, render_whole
 from cni_calico.flows.judging.host_sides import HostSides, JudgedConnection, NotJudged
 from cni_calico.flows.judging.known import KnownRules
+from cni_calico.flows.judging.staged import StagedFlows
+from cni_calico.flows.records import COUNTED, FlowRecord
 from cni_calico.kernel.ways import Way
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.context.felix import FelixSettings
@@ -23,7 +27,17 @@ from cni_calico.policy.explain import Decision, Packet
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.hosts import HostRecord
 from cni_calico.policy.records import Labelled
-from cni_calico.policy.wanted import Wanted, WantedEndpoint, WantedHost, WantedHostClass
+from cni_calico.policy.wanted import (
+    PolicyId,
+    Wanted,
+    WantedEndpoint,
+    WantedHost,
+    WantedHostClass,
+    WantedPolicy,
+    WantedRule,
+    WantedTier,
+)
+from tests.unit.flows.judging.test_agreement import ALLOW_80
 from tests.unit.flows.judging.test_staged import read
 from tests.unit.policy.judge.test_bounds import wanted_with
 from tests.unit.policy.judge.test_oracle import HOST, POD, packets, plain, worlds
@@ -137,3 +151,30 @@ def test_what_is_not_known_is_not_judged() -> None:
 def test_parameters_are_the_agents() -> None:
     some = replace(PORTS, excluded=("kube-ipvs0", "/^x/"))
     assert parse_parameters(render_parameters(some)) == some
+
+
+EDGE = PolicyId("GlobalNetworkPolicy", "edge")
+
+
+@pytest.mark.parametrize("reach", ["forward", "before_nat"])
+def test_pending_hits_are_those_of_a_host_endpoint_that_would_deny(reach: str) -> None:
+    """For whoever exports: what would decide about the destination's side; nothing where that is not known."""
+    packet = Packet(ip_address("10.9.0.1"), ip_address("10.0.0.1"), 6, 4000, 80)
+    now, ways = placed(wanted_with(ALLOW_80), packet, ("elsewhere", "workload"))
+    denies = WantedPolicy(EDGE, "default", (WantedRule("Deny"),), None)
+    stage = {"forward": "forward_ingress", "before_nat": "before_nat"}[reach]
+    tiers = (WantedTier("default", (EDGE,), "Pass"),)
+    host_classes = {"h": WantedHostClass("h", **{stage: tiers})}
+    hosts = {HOST: WantedHost(HOST, "eth0", "h")}
+    would = replace(now, policies={**now.policies, EDGE: denies}, host_classes=host_classes, hosts=hosts)
+    flows = StagedFlows(known(now), Allowance(lambda: 100.0, lambda: 0.0), hosts=HostSides(ways, lambda: PORTS))
+    for data in render_staged(render_whole(would), [StagedName(EDGE, "StagedGlobalNetworkPolicy", "edge")]):
+        flows.receive(read(data), 0.0)
+    ends = packet.source.packed, packet.destination.packed
+    record = FlowRecord(0, 0, *ends, ends[1], 4000, 80, 80, 6, COUNTED, 0, 300, 0, 0, 0, *([0] * 4), 0, 1)
+    expected = Decider("StagedGlobalNetworkPolicy", "", "edge", "default", True, 0, "Deny")
+    assert flows.pending(record, True) == (expected, [])
+    is_known = reach == "forward"
+    assert (flows.pending(record._replace(flags=0), True) is not None) == is_known  # where it was sent is not known yet
+    ways.fails = True
+    assert flows.pending(record, True) is None
