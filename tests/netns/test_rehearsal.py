@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.cluster.rehearse import render_answer
+from cni_calico.model.keys import ResourceKey
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.policing.lab import DENY_B, Lab, lab
@@ -116,6 +117,52 @@ def test_in_the_place_of_upstream(tmp_path: Path) -> None:
         assert denied["from"].endswith("(10.65.0.2)") and denied["to"].endswith("(10.65.0.1)")
         assert denied["why"] == "ingress: rule 1 of GlobalNetworkPolicy closed"
         assert shortened(render_answer(document)) == documented()
+
+
+UPSTREAMS_BIRD = """router id 192.0.2.10;
+protocol device { }
+protocol bgp Mesh_192_0_2_9 {
+  local as 64512;
+  neighbor 192.0.2.9 as 64512;
+  ipv4 { };
+}
+"""
+
+
+def test_pools_peers_and_routes_beside_upstream(tmp_path: Path) -> None:
+    """Its BIRD has a session that the records have not, and its agent left a route of a pod that is gone."""
+    environ = environ_of(tmp_path, CALICO_NETWORKING_BACKEND="bird", NO_DEFAULT_POOLS="", IP="192.0.2.10/24")
+    environ |= {"CALICO_IPV4POOL_CIDR": "10.65.0.0/16", "CALICO_IPV4POOL_IPIP": "Never"}
+    specs: dict[tuple[str, str], dict[str, Any]] = {
+        ("Node", "n2"): {"bgp": {"ipv4Address": "192.0.2.2/24"}},
+        ("BGPPeer", "rack"): {"peerIP": "192.0.2.254", "asNumber": 64513},
+    }
+    with lab(tmp_path) as node:
+        prepare(node)
+        for (kind, name), spec in specs.items():
+            document = {"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name}, "spec": spec}
+            node.put_document(ResourceKey(kind, name), document)
+        node.host.do("route", "add", "10.65.7.7", "dev", "calia", "proto", "80")
+        (tmp_path / "bird.cfg").write_text(UPSTREAMS_BIRD)
+        socket = tmp_path / "bird.ctl"
+        command = ["nsenter", f"--net={node.host.path}", "bird", "-f", "-c", str(tmp_path / "bird.cfg")]
+        with subprocess.Popen([*command, "-s", str(socket)]) as bird:
+            try:
+                until(socket.exists, "BIRD runs", 30)
+                found, document = watched(node, environ)
+            finally:
+                bird.terminate()
+        assert (found.status, found.writes, document["trouble"]) == (0, [], [])
+        kinds = by_kind(document)
+        assert [one for one in kinds["BIRD"] if "session" in one] == [
+            "end the session with 192.0.2.9 (AS 64512)",
+            "begin a session with 192.0.2.2 (AS 64512)",
+            "begin a session with 192.0.2.254 (AS 64513)",
+        ]
+        assert "create IPPool default-ipv4-ippool" in kinds["records"]
+        assert any(one.startswith("remove route 10.65.7.7/32") for one in kinds["routes"])
+        answer = render_answer(document)
+        assert all(one in answer for kind in ("records", "BIRD", "routes") for one in kinds[kind])
 
 
 @pytest.mark.slow

@@ -47,18 +47,30 @@ def sessions(texts: Iterable[str]) -> set[tuple[str, str]]:
 
 
 def running_configurations(proc: Path = _PROC) -> list[str]:
-    """What BIRDs that run here were started with, also in containers. What cannot be read is not there."""
-    found = []
+    """What BIRDs were started with that run in this network namespace, also in containers. What cannot be read is not
+    there.
+    """
+    found, here = [], _network_of(proc / "self")
     for process in sorted(proc.glob("[0-9]*")):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
             if os.path.basename(os.fsdecode(words[0])) not in _NAMES or b"-c" not in words:
                 continue
+            if here and _network_of(process) != here:
+                continue  # of another host's network, such as a pod's
             path = os.fsdecode(words[words.index(b"-c") + 1])
             found.append((process / "root" / path.lstrip("/")).read_text("utf-8", "replace"))
         except (OSError, IndexError):
             continue
     return found
+
+
+def _network_of(process: Path) -> str:
+    """The network namespace; "" if it cannot be read."""
+    try:
+        return os.readlink(process / "ns" / "net")
+    except OSError:
+        return ""
 
 
 def _read(files: Files, path: str) -> str | None:

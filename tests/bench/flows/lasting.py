@@ -1,10 +1,11 @@
 """A node whose recorder runs for minutes under a steady load, in a process of its own, as the agent starts it.
 
-    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND]]
+    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND [STAGED]]]
 
 Each connection is let through on both sides here and ends ten seconds later; a tenth as many packets are denied. At the
 end: processor time and memory of the recorder, what it lost, and whether its records and the counters of the rules say
-the same; the disk that it takes. Ten minutes at 2,000 connections a second: ``600 2000``; an hour: ``3600 2000``.
+the same; the disk that it takes. With STAGED, a number, so many staged policies are judged too; each would deny
+one port. Ten minutes at 2,000 connections a second: ``600 2000``; an hour: ``3600 2000``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import render_line
 from cni_calico.flows.query import FlowQuery
 from cni_calico.flows.serving import SOCKET
+from cni_calico.log import Log
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.recording.rules import RulesTeller
+from cni_calico.nodeagent.recording.staged import StagedRules
+from cni_calico.policy.graph import Graph
+from cni_calico.policy.staged import StagedPolicy
 from cni_calico.regular import make_directories
 from tests.bench.flows.packets import ALLOWED_PORT, DENIED_PORT, SIDES, documents
 from tests.deadlines import until
 from tests.netns.wire import Wire, entered, frame, open_wire
-from tests.unit.policy.cluster import graph_of
+from tests.unit.policy.cluster import NODE, graph_of
 
 _LIVES_S, _TICK_S, _PORTS = 10, 0.02, 60_000
 
@@ -66,10 +73,12 @@ def peak_mib(pid: int) -> float:
 
 
 @contextmanager
-def recorder(wire: Wire, root: str, wanted: Any, numbers: RuleNumbers) -> Iterator[subprocess.Popen[bytes]]:
+def recorder(
+    wire: Wire, root: str, wanted: Any, numbers: RuleNumbers, staged: StagedRules | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     make_directories(f"{root}/state/flows", 0o700)
     Path(f"{root}/state/flows/numbers").write_text("".join(render_line(*one) for one in numbers.take_new()))
-    teller = RulesTeller(lambda: None)
+    teller = RulesTeller(lambda: None, staged=staged)
     environ = {**os.environ, "CALICO_RUN_DIR": f"{root}/run", "CALICO_STATE_DIR": f"{root}/state"}
     with entered(wire.host), teller.attach() as theirs:
         child = subprocess.Popen([*own_command(), "-flow-recorder"], stdin=theirs, env=environ)
@@ -100,7 +109,24 @@ def send(wire: Wire, seconds: int, rate: int) -> tuple[int, int]:
     return sent, denied
 
 
-def main(seconds: int, rate: int) -> None:
+def staged_rules(graph: Graph, count: int) -> StagedRules | None:
+    if not count:
+        return None
+    rules = StagedRules(NODE, Log("error", stderr=False))
+    for number in range(count):
+        port = ALLOWED_PORT if number == 0 else 1 + number
+        deny = {"action": "Deny", "protocol": "UDP", "destination": {"ports": [port]}}
+        spec = {"order": number, "selector": "all()", "types": ["Ingress"], "ingress": [deny]}
+        metadata = Metadata(f"staged{number}")
+        key = ResourceKey("StagedGlobalNetworkPolicy", metadata.name)
+        replaced = ResourceKey("GlobalNetworkPolicy", metadata.name)
+        rules.stage(key, StagedPolicy(key, replaced, Resource("GlobalNetworkPolicy", metadata, spec)))
+    rules.go_on(anew=True)
+    rules.begin(graph.records(), graph.budget)
+    return rules
+
+
+def main(seconds: int, rate: int, staged: int = 0) -> None:
     numbers = RuleNumbers()
     with (
         tempfile.TemporaryDirectory() as root,
@@ -112,7 +138,7 @@ def main(seconds: int, rate: int) -> None:
         wire.apply(graph.wanted())
         wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
         wire.host.set_sysctl("netfilter/nf_conntrack_udp_timeout", str(_LIVES_S))
-        with recorder(wire, root, graph.wanted(), numbers) as child:
+        with recorder(wire, root, graph.wanted(), numbers, staged_rules(graph, staged)) as child:
 
             def status() -> dict[str, Any]:
                 (found,) = ask(f"{root}/run/{SOCKET}", FlowQuery(status=True), Deadline.after(30))
@@ -131,6 +157,10 @@ def main(seconds: int, rate: int) -> None:
             found = status()
             print(f"{sent} connections, {denied} denied packets in {seconds} s; recorded {found['allowed']}", end="")
             print(f" and {found['denied']}; rules counted {told['allowed']} on both sides, {told['denied']} denied")
+            if staged:
+                counts = found["staged"].get("StagedGlobalNetworkPolicy staged0")
+                print(f"{found['staged_policies']} staged, of which one would: {counts}", end="")
+                print(f"; not judged {found['staged_uncounted']}")
             print(f"lost {found['lost']}; not as the rules say {found['disagreed']}, not judged {found['unjudged']}")
             share, each = (program + kernel) / seconds * 100, (program + kernel) / max(1, sent) * 1e6
             print(f"recorder: {share:.2f} % of a processor, {kernel / seconds * 100:.2f} % in the kernel", end="")
@@ -144,4 +174,4 @@ def main(seconds: int, rate: int) -> None:
 
 if __name__ == "__main__":
     given = [int(text) for text in sys.argv[1:]]
-    main(given[0] if given else 60, given[1] if len(given) > 1 else 1000)
+    main(given[0] if given else 60, given[1] if len(given) > 1 else 1000, given[2] if len(given) > 2 else 0)

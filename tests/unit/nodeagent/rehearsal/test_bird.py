@@ -56,3 +56,14 @@ def test_in_the_place_of_upstream_s_in_a_container(tmp_path: Path) -> None:
         f"write BIRD's configuration in {tmp_path}/none",
         "end the session with 10.0.0.3 (AS 64512)",
     ]
+
+
+def test_a_bird_of_another_network_is_nobody_s_here(tmp_path: Path) -> None:
+    for name, network in (("self", "net:[1]"), ("77", "net:[1]"), ("78", "net:[2]")):
+        (tmp_path / name / "ns").mkdir(parents=True)
+        (tmp_path / name / "ns" / "net").symlink_to(network)
+        config = tmp_path / name / "root" / "bird.cfg"
+        config.parent.mkdir()
+        config.write_text(f"# {name}")
+        (tmp_path / name / "cmdline").write_bytes(b"bird\0-c\0/bird.cfg\0")
+    assert running_configurations(tmp_path) == ["# 77"]
