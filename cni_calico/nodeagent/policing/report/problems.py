@@ -49,7 +49,7 @@ def count_goal(goal: Goal, facts: GraphFacts, records: int) -> dict[str, int]:
     return {
         "records": records,
         "policies": facts.governing,
-        "over_budget": len(facts.over.all_denied),
+        "over_budget": len(facts.over.denied) + len(facts.over.without_room),
         "disputed": len(facts.disputes),
         "profiles": len(goal.policies) - facts.governing,
         "endpoints": len(goal.endpoints.all),
