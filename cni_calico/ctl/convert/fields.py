@@ -72,9 +72,7 @@ FIELDS = (
         "`installation.calicoNetwork.ipPools`: the first of each family, for the tunnels and for a new cluster. All "
         "are stored as IPPools already, with their other fields",
     ),
-    _used(
-        f"{_NET}.mtu", "`installation.calicoNetwork.mtu`: of pods, and of IPIP's, VXLAN's and WireGuard's interfaces"
-    ),
+    _used(f"{_NET}.mtu", "`installation.calicoNetwork.mtu`: of pods, IPIP's, VXLAN's and WireGuard's interfaces"),
     _used(f"{_NET}.nodeAddressAutodetectionV4", "`installation.calicoNetwork.nodeAddressAutodetectionV4`"),
     _used(f"{_NET}.nodeAddressAutodetectionV6", "`IP6_AUTODETECTION_METHOD` in `node.env`"),
     _used(f"{_NET}.hostPorts", "`installation.calicoNetwork.hostPorts`"),

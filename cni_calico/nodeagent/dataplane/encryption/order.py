@@ -46,7 +46,7 @@ def order_routes(wanted: Collection[HostRoute], present: Collection[HostRoute], 
     removed = () if partial else tuple(route for route in planned.remove if route.dst not in added)
     if not planned.add and not removed:
         return OrderedRoutes()
-    now, then = Table(present), Table(wanted)
+    now, then = RoutesAround(present), RoutesAround(wanted)
 
     def opens(route: HostRoute) -> bool:
         """What is forbidden or led to WireGuard now goes to the main table with it."""
@@ -69,7 +69,7 @@ def _lets_go(route: HostRoute) -> bool:
     return route.kind == "throw"
 
 
-class Table:
+class RoutesAround:
     """Routes by their destinations, for the one that packets to a network take."""
 
     def __init__(self, routes: Iterable[HostRoute]) -> None:

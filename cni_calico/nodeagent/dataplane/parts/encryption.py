@@ -15,7 +15,7 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.passes import Pass
 
 
-class _Work(Protocol):
+class _EncryptionWork(Protocol):
     """parts/wireguard.py"""
 
     def wants(self, changed: Collection[str]) -> bool: ...
@@ -32,7 +32,7 @@ class Encryption:
 
     def __init__(self, log: Log, now: Callable[[], float]) -> None:
         self._log, self._now = log, now
-        self.work: _Work | None = None
+        self.work: _EncryptionWork | None = None
 
     def wants(self, changed: Collection[str]) -> bool:
         return self.work is not None and self.work.wants(changed)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import ip_network
+from typing import Any
 
 import pytest
 
 from cni_calico.kernel.netlink.routes import TABLE_MAIN
 from cni_calico.model.host import HostRoute
+from cni_calico.model.resources import Network
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
 from tests.unit.nodeagent.dataplane.encryption.test_steps import NAME, NETWORK, OWN, key, peer
 from tests.unit.nodeagent.dataplane.parts.test_wireguard import WANTED, Host
@@ -28,10 +30,22 @@ def here(*networks: object) -> frozenset[HostRoute]:
     return frozenset((blackhole, *(HostRoute(ip_network(str(one)), "cali1", protocol=80) for one in networks)))
 
 
-def nodes(second: Iterable[object] = (), third: Iterable[object] = (), own: Iterable[object] = ()) -> DesiredEncryption:
+def nodes(
+    second: Iterable[Network] = (), third: Iterable[Network] = (), own: Iterable[Network] = ()
+) -> DesiredEncryption:
     """Three nodes with their blocks, and these addresses of others' blocks."""
     peers = peer(2, NETWORK, *second), peer(3, THIRD, *third, node="n3")
-    return replace(WANTED, peers=peers, own=frozenset((OWN, *own)))  # type: ignore[arg-type]
+    return replace(WANTED, peers=peers, own=frozenset((OWN, *own)))
+
+
+def is_inside(address: Any, network: Any) -> bool:
+    return bool(address.subnet_of(network))
+
+
+def allowed(host: Host, number: int) -> frozenset[Network]:
+    """What a peer may send from."""
+    found = host.wireguard.devices[NAME].peer(key(number))
+    return frozenset() if found is None else found.allowed
 
 
 class Watched:
@@ -48,7 +62,7 @@ class Watched:
 
     def way(self, address: object) -> str:
         for table in (1, TABLE_MAIN):
-            around = [one for one in self.host.tables[table] if ip_network(str(address)).subnet_of(one.dst)]  # type: ignore[arg-type]
+            around = [one for one in self.host.tables[table] if is_inside(address, one.dst)]
             route = max(around, key=lambda one: one.dst.prefixlen, default=None)
             if route is not None and route.kind != "throw":
                 return "here" if route.device.startswith("cali") else route.device or route.kind
@@ -58,11 +72,8 @@ class Watched:
         self.ways |= {(str(one), self.way(one)) for one in (LENT, TAKEN, NETWORK, THIRD)}
         for one in (LENT, TAKEN, NETWORK, THIRD):
             if self.way(one) == NAME:
-                assert any(
-                    ip_network(str(one)).subnet_of(network)  # type: ignore[arg-type]
-                    for each in self.host.wireguard.devices[NAME].peers
-                    for network in each.allowed
-                )
+                peers = self.host.wireguard.devices[NAME].peers
+                assert any(is_inside(one, network) for each in peers for network in each.allowed)
 
     def writes(self, wanted: DesiredEncryption, routes: frozenset[HostRoute]) -> list[str]:
         done = self.host.apply(wanted, routes=routes)
@@ -74,77 +85,77 @@ class Watched:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+def watched_node(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(Host(monkeypatch))
 
 
-def test_an_address_that_another_node_borrows(watched: Watched) -> None:
+def test_an_address_that_another_node_borrows(watched_node: Watched) -> None:
     """WireGuard's peer and route, then the plain route; the other way round when it is given back."""
     with_it = here() | plain(NETWORK, THIRD, LENT)
-    assert watched.writes(nodes(second=[LENT]), with_it) == [
+    assert watched_node.writes(nodes(second=[LENT]), with_it) == [
         f"peer 2 {LENT} {NETWORK}",
         f"table 1: {LENT} {NAME}",
         f"main: {LENT} vxlan.calico",
     ]
-    assert watched.writes(nodes(), here() | plain(NETWORK, THIRD)) == [
+    assert watched_node.writes(nodes(), here() | plain(NETWORK, THIRD)) == [
         f"main: {LENT} removed",
         f"table 1: {LENT} removed",
         f"peer 2 {NETWORK}",
     ]
 
 
-def test_one_that_goes_to_another_node(watched: Watched) -> None:
+def test_one_that_goes_to_another_node(watched_node: Watched) -> None:
     """Two peers and nothing else, in an order in which one of them always has it."""
     with_it = here() | plain(NETWORK, THIRD, LENT)
-    watched.writes(nodes(second=[LENT]), with_it)
-    assert watched.writes(nodes(third=[LENT]), with_it) == [f"peer 3 {LENT} {THIRD}", f"peer 2 {NETWORK}"]
+    watched_node.writes(nodes(second=[LENT]), with_it)
+    assert watched_node.writes(nodes(third=[LENT]), with_it) == [f"peer 3 {LENT} {THIRD}", f"peer 2 {NETWORK}"]
 
 
-def test_one_that_this_node_borrows(watched: Watched) -> None:
+def test_one_that_this_node_borrows(watched_node: Watched) -> None:
     """Its pod has the route of the main table before that is asked, and until it is not asked any more."""
     with_it = here(TAKEN) | plain(NETWORK, THIRD)
-    assert watched.writes(nodes(own=[TAKEN]), with_it) == [f"main: {TAKEN} cali1", f"table 1: {TAKEN} throw"]
-    watched.host.tables[TABLE_MAIN] -= here(TAKEN) - here()  # with the pod
-    watched.ways.clear()
-    assert watched.writes(nodes(), here() | plain(NETWORK, THIRD)) == [f"table 1: {TAKEN} removed"]
+    assert watched_node.writes(nodes(own=[TAKEN]), with_it) == [f"main: {TAKEN} cali1", f"table 1: {TAKEN} throw"]
+    watched_node.host.tables[TABLE_MAIN] -= here(TAKEN) - here()  # with the pod
+    watched_node.ways.clear()
+    assert watched_node.writes(nodes(), here() | plain(NETWORK, THIRD)) == [f"table 1: {TAKEN} removed"]
 
 
-def test_one_that_comes_back(watched: Watched) -> None:
+def test_one_that_comes_back(watched_node: Watched) -> None:
     """What another node had borrowed, a pod of this one has now."""
-    watched.writes(nodes(second=[LENT]), here() | plain(NETWORK, THIRD, LENT))
-    assert watched.writes(nodes(), here(LENT) | plain(NETWORK, THIRD)) == [
+    watched_node.writes(nodes(second=[LENT]), here() | plain(NETWORK, THIRD, LENT))
+    assert watched_node.writes(nodes(), here(LENT) | plain(NETWORK, THIRD)) == [
         f"main: {LENT} cali1",
         f"table 1: {LENT} removed",
         f"peer 2 {NETWORK}",
     ]
 
 
-def test_a_node_and_its_block(watched: Watched) -> None:
+def test_a_node_and_its_block(watched_node: Watched) -> None:
     """The third goes, then its block is the second's."""
     gone = replace(nodes(), peers=nodes().peers[:1])
-    assert watched.writes(gone, here() | plain(NETWORK)) == [
+    assert watched_node.writes(gone, here() | plain(NETWORK)) == [
         f"main: {THIRD} removed",
         f"table 1: {THIRD} removed",
         "peer 3 removed",
     ]
     taken = replace(gone, peers=(peer(2, NETWORK, THIRD),))
-    assert watched.writes(taken, here() | plain(NETWORK, THIRD)) == [
+    assert watched_node.writes(taken, here() | plain(NETWORK, THIRD)) == [
         f"peer 2 {NETWORK} {THIRD}",
         f"table 1: {THIRD} {NAME}",
         f"main: {THIRD} vxlan.calico",
     ]
 
 
-def test_a_plain_route_that_stays_keeps_what_is_before_it(watched: Watched) -> None:
+def test_a_plain_route_that_stays_keeps_what_is_before_it(watched_node: Watched) -> None:
     """A main table that cannot be changed; it is tried again."""
-    watched.writes(nodes(second=[LENT]), here() | plain(NETWORK, THIRD, LENT))
-    watched.host.failing.add(TABLE_MAIN)
+    watched_node.writes(nodes(second=[LENT]), here() | plain(NETWORK, THIRD, LENT))
+    watched_node.host.failing.add(TABLE_MAIN)
     less = here() | plain(NETWORK, THIRD)
     for _ in range(2):
-        done = watched.host.apply(nodes(), routes=less)
-        assert done.failed and watched.way(LENT) == NAME
-        assert watched.host.wireguard.devices[NAME].peer(key(2)).allowed == {NETWORK, LENT}  # type: ignore[union-attr]
-    watched.host.failing.clear()
-    watched.host.apply(nodes(), routes=less)
-    assert watched.way(LENT) == "blackhole"
-    assert watched.host.wireguard.devices[NAME].peer(key(2)).allowed == {NETWORK}  # type: ignore[union-attr]
+        done = watched_node.host.apply(nodes(), routes=less)
+        assert done.failed and watched_node.way(LENT) == NAME
+        assert allowed(watched_node.host, 2) == {NETWORK, LENT}
+    watched_node.host.failing.clear()
+    watched_node.host.apply(nodes(), routes=less)
+    assert watched_node.way(LENT) == "blackhole"
+    assert allowed(watched_node.host, 2) == {NETWORK}
