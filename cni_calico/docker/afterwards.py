@@ -10,30 +10,35 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Act = Callable[[], None]
+PutOff = Callable[[], None]
+
+
+class _OwnCall(threading.local):
+    """Of each thread: what its call puts off; None outside of one."""
+
+    def __init__(self) -> None:
+        self.acts: list[PutOff] | None = None
 
 
 class Afterwards:
     """Safe with threads: each has its own."""
 
     def __init__(self) -> None:
-        self._calls = threading.local()
+        self._own = _OwnCall()
 
-    def do(self, act: Act) -> None:
-        acts: list[Act] | None = getattr(self._calls, "acts", None)
-        if acts is None:
+    def do(self, act: PutOff) -> None:
+        if self._own.acts is None:
             act()
         else:
-            acts.append(act)
+            self._own.acts.append(act)
 
     @contextmanager
-    def call(self) -> Iterator[list[Act]]:
+    def call(self) -> Iterator[list[PutOff]]:
         """Within it nothing that is put off is done; the caller does it from the list that it gets, once it has
         answered.
         """
-        acts: list[Act] = []
-        self._calls.acts = acts
+        acts = self._own.acts = []
         try:
             yield acts
         finally:
-            self._calls.acts = None
+            self._own.acts = None

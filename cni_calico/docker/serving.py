@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.docker.afterwards import Act, Afterwards
+from cni_calico.docker.afterwards import Afterwards, PutOff
 from cni_calico.docker.documents import MalformedRequest, RequestFields, parse_request
 from cni_calico.errors import CalicoError, InvalidConfig, KernelError
 from cni_calico.log import Log
@@ -83,7 +83,7 @@ class DriverServer:
         finally:
             self._turns.release()
 
-    def _finish(self, act: Act) -> None:
+    def _finish(self, act: PutOff) -> None:
         try:
             act()
         except Exception as e:
