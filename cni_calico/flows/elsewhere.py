@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cni_calico.flows.export.wanted import EndPath, ExportedEnd
 from cni_calico.flows.names import EndName, FollowedFile
+from cni_calico.flows.network_sets import NetworkSets
 
 ELSEWHERE = "flow-ends-elsewhere"
 
@@ -51,10 +52,13 @@ def parse_end(line: bytes) -> tuple[str, EndElsewhere | None]:
 
 
 class EndsElsewhere:
-    """``look`` often; ``get`` by address, ``find`` what is exported of it, by namespace and name."""
+    """``look`` often; ``get`` by address, ``find`` what is exported of it, by namespace and name. ``network_sets``: in
+    which addresses are that are nobody's.
+    """
 
     def __init__(self, run_dir: str) -> None:
         self._file = FollowedFile(f"{run_dir}/{ELSEWHERE}")
+        self.network_sets = NetworkSets(run_dir)
         self._ends: dict[str, EndElsewhere] = {}
         self._at: dict[bytes, dict[str, None]] = {}  # who says that it is theirs, the last one last
         self._exported: dict[EndPath, ExportedEnd] = {}
@@ -64,6 +68,7 @@ class EndsElsewhere:
         return len(self._ends)
 
     def look(self) -> None:
+        self.network_sets.look()
         if self._file.changed():
             data, is_another = self._file.read_on()
             if is_another:

@@ -20,7 +20,7 @@ MOST_NETWORKS = 10_000  # of one set
 _MOST_ALL = 50_000
 _REMEMBERED = 10_000
 PackedNetwork = tuple[bytes, int]
-Path = tuple[str, str]  # namespace, "" for a global one's, and name
+SetPath = tuple[str, str]  # namespace, "" for a global one's, and name
 
 
 class NetworkSetName(NamedTuple):
@@ -40,7 +40,7 @@ class NetworkSetLine(NamedTuple):
     networks: tuple[PackedNetwork, ...]
 
 
-def render_set(path: Path, found: NetworkSetLine | None) -> bytes:
+def render_set(path: SetPath, found: NetworkSetLine | None) -> bytes:
     """A line; None: it is gone."""
     if found is None:
         return json.dumps(path).encode() + b"\n"
@@ -48,7 +48,7 @@ def render_set(path: Path, found: NetworkSetLine | None) -> bytes:
     return json.dumps([*path, dict(sorted(found.labels.items())), networks], separators=(",", ":")).encode() + b"\n"
 
 
-def parse_set(line: bytes) -> tuple[Path, NetworkSetLine | None]:
+def parse_set(line: bytes) -> tuple[SetPath, NetworkSetLine | None]:
     """Raises ValueError."""
     try:
         namespace, name, *rest = json.loads(line)
@@ -69,8 +69,8 @@ class NetworkSets:
         self._forget()
 
     def _forget(self) -> None:
-        self._sets: dict[Path, tuple[NetworkSetName, tuple[PackedNetwork, ...]]] = {}
-        self._at: dict[tuple[int, int], dict[int, dict[Path, None]]] = {}  # by bits of a family, and of a prefix
+        self._sets: dict[SetPath, tuple[NetworkSetName, tuple[PackedNetwork, ...]]] = {}
+        self._at: dict[tuple[int, int], dict[int, dict[SetPath, None]]] = {}  # by bits of a family, and of a prefix
         self._networks = 0
         self._found: dict[tuple[bytes, str], NetworkSetName | None] = {}
 
@@ -98,7 +98,7 @@ class NetworkSets:
 
     def _look_up(self, address: bytes, namespace: str) -> NetworkSetName | None:
         bits, number = 8 * len(address), int.from_bytes(address, "big")
-        best: tuple[int, int, Path] | None = None
+        best: tuple[int, int, SetPath] | None = None
         for (family, length), there in self._at.items():
             if family == bits:
                 for path in there.get(number >> (bits - length), ()):
@@ -118,13 +118,13 @@ class NetworkSets:
             if found is not None and self._networks + len(found.networks) <= _MOST_ALL:
                 self._put(path, found)
 
-    def _put(self, path: Path, found: NetworkSetLine) -> None:
+    def _put(self, path: SetPath, found: NetworkSetLine) -> None:
         self._sets[path] = NetworkSetName(*path, found.labels), found.networks
         self._networks += len(found.networks)
         for address, length in found.networks:
             self._prefixes(address, length).setdefault(_prefix(address, length), {})[path] = None
 
-    def _remove(self, path: Path) -> None:
+    def _remove(self, path: SetPath) -> None:
         _, networks = self._sets.pop(path, (None, ()))
         self._networks -= len(networks)
         for address, length in networks:
@@ -136,7 +136,7 @@ class NetworkSets:
             if not there:
                 del self._at[8 * len(address), length]
 
-    def _prefixes(self, address: bytes, length: int) -> dict[int, dict[Path, None]]:
+    def _prefixes(self, address: bytes, length: int) -> dict[int, dict[SetPath, None]]:
         return self._at.setdefault((8 * len(address), length), {})
 
 

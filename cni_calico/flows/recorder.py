@@ -36,7 +36,6 @@ from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
 from cni_calico.flows.names import Deciders, EndName, Names
-from cni_calico.flows.network_sets import NetworkSets
 from cni_calico.flows.query import STAGED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
@@ -84,8 +83,6 @@ class Recorder:
         directory = f"{state_dir}/{DIRECTORY}"
         self._elsewhere = EndsElsewhere(run_dir)
         self._elsewhere.look()
-        self._sets = NetworkSets(run_dir)
-        self._sets.look()
         self._deciders = Deciders(directory)
         self._names = Names(directory, run_dir, now, self._elsewhere.get)
         self.losses = Losses(directory)
@@ -129,7 +126,6 @@ class Recorder:
         self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
         self._names.look()
         self._elsewhere.look()
-        self._sets.look()
         self._judged.receive()
         new: dict[int, None] = {}
         self._came = 0
@@ -196,7 +192,7 @@ class Recorder:
 
         judged, names = self._judged, self._names
         find = self._deciders.get, names.get, judged.passed_by, names.is_here, self._elsewhere.find
-        rest = judged.staged.pending, self._sets.find, self._log, self._now, self._clock
+        rest = judged.staged.pending, self._elsewhere.network_sets.find, self._log, self._now, self._clock
         self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, *rest)
         self._records.also = self._exporter.note
 
@@ -229,7 +225,7 @@ class Recorder:
             given=given,
             labels_of=self._labels_of,
             computed_by=self._computed,
-            set_of=self._sets.find if self._sets else None,
+            set_of=sets.find if (sets := self._elsewhere.network_sets) else None,
         )
         if steps or staged:
             describer = replace(describer, staged_by=self._judged.staged.describe)

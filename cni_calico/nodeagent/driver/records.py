@@ -44,7 +44,7 @@ class DriverRecords:
         self.configure(felix)
 
     def configure(self, felix: FelixSettings) -> None:
-        self.intake.set_budget(felix.policy_rule_budget)
+        self.intake.set_budget(felix.policy_rule_budget, felix.policy_rule_total)
         self._memory.configure(felix.policy_memory_mib)
 
     def step(self, *, told: bool) -> tuple[bool, Taken[FedRecord]]:

@@ -49,8 +49,12 @@ def main_of(owners: Owners) -> frozenset[HostRoute]:
     return frozenset(route(network, owner) for network, owner in owners.items() if owner)
 
 
+def is_inside(address: Any, network: Any) -> bool:
+    return bool(address.subnet_of(network))
+
+
 def longest(routes: Iterable[HostRoute], address: IPv4Network) -> HostRoute | None:
-    around = (route for route in routes if address.subnet_of(route.dst))  # type: ignore[arg-type]
+    around = (route for route in routes if is_inside(address, route.dst))
     return max(around, key=lambda route: route.dst.prefixlen, default=None)
 
 
@@ -103,7 +107,7 @@ class Node:
                 (network.prefixlen, one.public_key[0])
                 for one in self.host.kernel.devices[NAME].peers
                 for network in one.allowed
-                if address.subnet_of(network)  # type: ignore[arg-type]
+                if is_inside(address, network)
             ]
             return f"to {PEERS[max(allowed)[1]]}" if allowed else "no peer takes it"
         route = longest(self.main, address)
