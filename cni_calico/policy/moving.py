@@ -1,7 +1,9 @@
 """PURE: large network sets that go, or get other labels, on their way in portions.
 
 Rule: a member counts by the labels before until its portion comes, and by those after from then on: no selector that
-has matched all the time ever misses it. What has not moved yet is held under a key of its own, which no record has.
+has matched all the time ever misses it. What goes stays until all that comes is there, because a network may come for
+its addresses; unless it is changed so often that this never happens. What has not moved yet is held under a key of its
+own, which no record has.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from cni_calico.policy.wanted import PackedNet
 
 AT_ONCE = 4000  # members of sets that come and go in a step
 _STEPS = 1000  # at most, however many sets a member is in
+_MOST_LEFT = 4  # versions of which something is left, until the oldest goes whatever comes
 
 NetMember = bytes | PackedNet
 
@@ -93,8 +96,10 @@ class MovingItems:
         wanted = members_of(move.wanted)
         if move.wanted is not None:
             has = members_of(held[key])
-            came = list(islice((one for one in wanted if one not in has), most))
-            gone = set(islice((one for one in has if one not in wanted), most))
+            missing = [one for one in wanted if one not in has]
+            came = missing[:most]
+            goes = len(missing) <= most or len(has) > 2 * len(wanted)
+            gone = set(islice((one for one in has if one not in wanted), most if goes else 0))
             after = {**dict.fromkeys(one for one in has if one not in gone), **dict.fromkeys(came)}
             is_there = after.keys() == wanted.keys()
             self._items.put(key, move.wanted if is_there else with_members(move.wanted, after))
@@ -102,7 +107,7 @@ class MovingItems:
                 self._drop(left, came)
         else:
             is_there = True
-        for left in move.left[:1]:
+        for left in move.left[:1] if is_there or len(move.left) > _MOST_LEFT else ():
             self._drop(
                 left, list(islice((one for one in members_of(held[left]) if is_there or one not in wanted), most))
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.model.keys import ResourceKey
@@ -76,6 +76,19 @@ def small_portions() -> Iterator[None]:
 
 @settings(max_examples=60, deadline=None)
 @given(CHANGES)
+@example(  # a network with other labels comes for its address
+    [
+        (KEYS[1], item_of({}, [bytes((10, 0, 0, 3))]), 1),
+        (KEYS[1], item_of({"x": "1"}, [(bytes((10, 0, 0, 0)), 16), bytes((10, 0, 0, 1))]), 1),
+    ]
+)
+@example(  # one with the same labels does, while others are still to come
+    [
+        (KEYS[1], item_of({}, [bytes((10, 0, 0, i)) for i in (3, 5, 7)]), 1),
+        (KEYS[1], item_of({"x": "1"}, [bytes((10, 0, 0, i)) for i in (3, 5, 7)]), 1),
+        (KEYS[1], item_of({"x": "1"}, [bytes((10, 0, 0, 1)), bytes((10, 0, 0, 9)), (bytes((10, 0, 0, 0)), 16)]), 1),
+    ]
+)
 def test_the_end_is_the_same_and_what_counts_all_the_time_is_never_missing(changes) -> None:
     told, stored = Told(), dict[ResourceKey, Labelled | None]()
     told.flush(None)
