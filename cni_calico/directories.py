@@ -32,6 +32,7 @@ BOOT_TABLE = "boot-table"  # in RUN_DIR: there while workloads are closed since 
 POLICY_DECISION = "policy-decision"  # in RUN_DIR: what the policy engine has decided, as long as it lives
 ENCRYPTION_REQUIRED = "encryption-required"  # in STATE_DIR: there while nothing may go between nodes in plain text
 ENCRYPTION_GUARD = "encryption-guard"  # in RUN_DIR: there once the kernel sees to that
+FORWARD_BELL = "look-at-forward.sock"  # in RUN_DIR: where calico-docker says that Docker may have changed FORWARD
 OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 

@@ -15,7 +15,9 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from cni_calico.backoff import Backoff
+from cni_calico.daemon.doorbell import ring_bell
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FORWARD_BELL
 from cni_calico.docker.context import DockerHost, call_deadline, start_deadline
 from cni_calico.docker.documents import (
     HOPS,
@@ -54,6 +56,11 @@ class NetworkDriver:
     def __init__(self, host: DockerHost) -> None:
         self._host = host
         self._waits: dict[str, Deadline] = {}  # what the start of a container waits for, and how long
+
+    def activate(self, _: RequestFields) -> Mapping[str, Any]:
+        """Docker has begun, and so it may just have let its FORWARD chain drop what it does not know."""
+        ring_bell(f"{self._host.services.run_dir}/{FORWARD_BELL}")
+        return {"Implements": ["NetworkDriver"]}
 
     def get_capabilities(self, _: RequestFields) -> Mapping[str, Any]:
         return NETWORK_CAPABILITIES

@@ -62,7 +62,7 @@ def network_calls(driver: NetworkDriver) -> dict[str, DockerCall]:
         "FreeNetwork": nothing,
     }
     calls = {f"/NetworkDriver.{name}": call for name, call in named.items()}
-    return {ACTIVATE: lambda _: {"Implements": ["NetworkDriver"]}, **calls}
+    return {ACTIVATE: driver.activate, **calls}
 
 
 def ipam_calls(driver: AddressDriver) -> dict[str, DockerCall]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from errno import EAGAIN, ENOBUFS
 from select import POLLIN, poll
 
@@ -41,10 +42,17 @@ class Monitor:
     """Notifications of the namespace that the opening thread was in. Any thread may call ``wake``.
 
     ``table`` and ``others``: nftables' tables whose changes matter too, and those of iptables' FORWARD, if the kernel
-    has nftables. ``devices``: the interfaces whose neighbours are maintained.
+    has nftables. ``devices``: the interfaces whose neighbours are maintained. ``bell``: where programs say that FORWARD
+    may have changed, since the kernel tells nobody of legacy iptables' changes.
     """
 
-    def __init__(self, table: str = "", devices: Iterable[str] = (), others: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        table: str = "",
+        devices: Iterable[str] = (),
+        others: Iterable[str] = (),
+        bell: socket.socket | None = None,
+    ) -> None:
         self._names = tuple(wire.text(_IFNAME, name) for name in devices)
         self._tables = tuple(wire.text(_TABLE, name) for name in (table, *others))
         try:
@@ -55,7 +63,7 @@ class Monitor:
             self._rules = listen(NETLINK_NETFILTER, NFTABLES_GROUP) if table else None
         except OSError:
             self._rules = None  # the full resync covers it
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake, self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), bell
         self._changed: set[str] = set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -63,12 +71,18 @@ class Monitor:
         poller = poll()
         poller.register(self._socket.fileno(), POLLIN)
         poller.register(self._wake, POLLIN)
-        if self._rules is not None:
-            poller.register(self._rules.fileno(), POLLIN)
+        for source in (self._rules, self._bell):
+            if source is not None:
+                poller.register(source.fileno(), POLLIN)
         woken = False
         for fd, _ in poller.poll(max(0.0, timeout_s) * 1000):
             if fd == self._wake:
                 os.eventfd_read(self._wake)
+                woken = True
+            elif self._bell is not None and fd == self._bell.fileno():
+                with suppress(BlockingIOError):
+                    while self._bell.recv(1):
+                        self._changed.add(FORWARD)
                 woken = True
         return self.drain() or woken
 
@@ -123,9 +137,9 @@ class Monitor:
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        self._socket.close()
-        if self._rules is not None:
-            self._rules.close()
+        for source in (self._socket, self._rules, self._bell):
+            if source is not None:
+                source.close()
         os.close(self._wake)
 
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cni_calico.daemon.doorbell import hang_bell
 from cni_calico.daemon.said import Said
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FORWARD_BELL
 from cni_calico.errors import CalicoError
 from cni_calico.kernel import memory
 from cni_calico.kernel.host_routes import read_host_routes
@@ -146,7 +148,8 @@ class DataplaneLoop:
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``. Raises KernelError if the kernel's notifications cannot be received."""
         settings = self._context.settings
-        self._monitor = Monitor(TABLE, DEVICES, (*GUARDS, FLOATING))
+        bell = hang_bell(f"{settings.run_dir}/{FORWARD_BELL}")
+        self._monitor = Monitor(TABLE, DEVICES, (*GUARDS, FLOATING), bell)
         sources = Sources(
             self._context.followed,
             self.node,

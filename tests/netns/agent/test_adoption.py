@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from pyroute2 import IPSet
 
+from cni_calico.daemon.doorbell import ring_bell
+from cni_calico.directories import FORWARD_BELL
 from cni_calico.kernel.filter.ipsets import read_ipsets
 from cni_calico.nodeagent.dataplane.encapsulation import derived_mac
 from tests.deadlines import SOON, until
@@ -49,6 +51,11 @@ def test_upstreams_leftovers(host_n1: Namespace, tmp_path: Path) -> None:
         assert host_n1.call(read_ipsets, SOON) == []
 
         assert [e.get("metric") for e in host_n1.ip("route", "show", "dev", "calia")] == [1024]  # is as ours
+
+        # of legacy iptables the kernel tells nobody: calico-docker does
+        host_n1.run("iptables-legacy", "-P", "FORWARD", "DROP")
+        assert ring_bell(str(tmp_path / "n1" / "run" / FORWARD_BELL))
+        until(lambda: "-i cali+" in host_n1.run("iptables-legacy-save").stdout, "the agent looks at once")
 
 
 UPSTREAMS_NETWORK = """

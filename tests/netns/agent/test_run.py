@@ -286,10 +286,13 @@ def test_wrong_use(agent_node: Node) -> None:
 
 
 def test_one_host_by_itself(agent_node: Node) -> None:
-    """With the environment file as it is installed: a pod reaches the outside, masqueraded."""
+    """With the environment file as it is installed: a pod reaches the outside, masqueraded. Docker's drivers run, too,
+    where they are asked for as upstream's were.
+    """
     lines = (ROOT / "install" / "systemd" / "calico-node.env").read_text().splitlines()
     given = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    agent_node.more = {"IP": "", "CALICO_IPV4POOL_CIDR": "", "CALICO_IPV4POOL_VXLAN": "", **given}
+    docker = {"CALICO_LIBNETWORK_ENABLED": "true", "CALICO_DOCKER_PLUGIN_DIR": str(agent_node.root / "plugins")}
+    agent_node.more = {"IP": "", "CALICO_IPV4POOL_CIDR": "", "CALICO_IPV4POOL_VXLAN": "", **given, **docker}
     agent_node.run().until_ready()
     with namespace("outside") as outside, namespace("pod") as pod_ns:
         agent_node.ns.do("link", "add", "eth1", "type", "veth", "peer", "name", "eth0", "netns", outside.name)
@@ -307,3 +310,10 @@ def test_one_host_by_itself(agent_node: Node) -> None:
         until(reaches, "the outside", 20)
         agent_node.cni("DEL", pod)
     assert agent_node.status()["failed"] == [] and agent_node.status()["problems"] == []
+    for name, role in (("calico", "NetworkDriver"), ("calico-ipam", "IpamDriver")):
+        socket = agent_node.root / "plugins" / f"{name}.sock"
+        until(socket.exists, "the driver serves", 20)
+        answer = agent_node.ns.run(
+            "curl", "-s", "-X", "POST", "--unix-socket", str(socket), "http://docker/Plugin.Activate"
+        ).stdout
+        assert json.loads(answer) == {"Implements": [role]}

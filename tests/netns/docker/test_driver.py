@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from cni_calico.daemon.doorbell import hang_bell
+from cni_calico.directories import FORWARD_BELL
 from tests.deadlines import until
 from tests.netns.docker.machine import NAMESPACE, Machine
 from tests.netns.policing.lab import socket_in
@@ -81,7 +83,10 @@ def capture(box: Machine) -> Iterator[Capture]:
 def test_a_container_gets_an_address_a_record_and_a_name_and_leaves_nothing(box: Machine) -> None:
     """On one host, without anything of calico-node, and without a default route."""
     box.lab.host.run("ip", "route", "delete", "default", check=False)
+    bell = hang_bell(str(box.root / "run" / FORWARD_BELL))
+    assert bell is not None
     box.network("web")
+    assert bell.recv(1), "the agent is told that Docker has begun"
     labels = ("--label", "app=shop", "--label", "com.docker.compose.project=shop", "--hostname", "shop")
     address = box.run("server", "web", *labels, command=LISTEN)
     box.run("client", "web")

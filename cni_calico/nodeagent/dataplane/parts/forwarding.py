@@ -1,7 +1,7 @@
 """Accepts forwarding for workloads if another program's FORWARD chain drops it (hosts with Docker).
 
 Rule: reading the rules costs processes, so they are read when the interfaces' prefixes change, when the kernel reports
-that the chain of iptables-nft has changed, and at a full resync.
+that the chain of iptables-nft has changed, when calico-docker says that Docker was started, and at a full resync.
 """
 
 from __future__ import annotations
