@@ -130,7 +130,7 @@ def value_of(field: str) -> object:
 
 
 WHOLE_NAMES = """
-Port PortV6 MTU MTUV6 Burst Mark MB Services Service Size Priority Threshold Connmark Procs Budget MiB
+Port PortV6 MTU MTUV6 Burst Mark MB Services Service Size Priority Threshold Connmark Procs Budget MiB Total
 """
 WHOLE = tuple(WHOLE_NAMES.split())
 
