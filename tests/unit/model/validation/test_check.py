@@ -351,7 +351,7 @@ def test_unknown_fields_are_refused_unless_the_user_insists():
     assert require_valid(misspelt, old=misspelt) == []  # somebody's newer version stored it
     warnings = require_valid(misspelt, allow_unknown=True)
     assert [warning.at for warning in warnings] == ["FelixConfiguration.spec.helthPort"]
-    assert len(KNOWN) == 193
+    assert len(KNOWN) == 194
 
 
 def test_defaults_are_those_upstream_stores():
