@@ -37,11 +37,12 @@ done
 tests/setup/python.sh
 if [ "$(id -u)" = 0 ]; then
   tests/setup/tests.sh
+  tests/setup/browser.sh
   if [ -n "${all:-}" ]; then tests/setup/kernels.sh; else tests/setup/kernels.sh "${kernels[@]}"; fi
 fi
 if [ -n "${all:-}" ]; then
   if [ "$(id -u)" = 0 ]; then KERNELS_ARCH=arm64 tests/setup/kernels.sh 6.1; fi
-  for part in actionlint lab browser netavark registries; do "tests/setup/$part.sh"; done
+  for part in actionlint lab netavark registries; do "tests/setup/$part.sh"; done
   tests/setup/docker.sh 28 29
 fi
 # each of the processes below, and each program that a test starts, would compile the sources once more; pytest's copies

@@ -6,8 +6,8 @@ Rule: for names and digests of small texts that a resident process computes; sig
 from __future__ import annotations
 
 try:
-    from _sha2 import sha256
-except ImportError:  # before Python 3.12
     from _sha256 import sha256
+except ImportError:  # Python 3.12 and newer have no module of it alone; the executables have 3.11
+    from hashlib import sha256
 
 __all__ = ["sha256"]

@@ -22,7 +22,7 @@ from tests.lab.proxy import install_kube_proxy
 from tests.lab.test_pods import addresses, await_connected, ready_agents
 from tests.lab.workloads import Wanted, deployment
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.lab, pytest.mark.timeout(900)]
 
 KUBEADM_RANGE = "10.66.0.0/16"
 HOST_PORT = 8089
@@ -117,7 +117,6 @@ def reboot(lab: Lab, node: Node) -> None:
     lab.until_or_describe(lambda: ready_agents(lab) == 2, "calico-node ready again", 180)
 
 
-@pytest.mark.slow
 @pytest.mark.helm
 @pytest.mark.bundle
 @pytest.mark.takes(130)

@@ -25,7 +25,7 @@ from tests.releases import VERSION, make_releases, write_lists
 from join import join  # isort: skip
 from published import Published  # isort: skip
 
-pytestmark = [pytest.mark.netns, pytest.mark.lab]
+pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.lab]
 
 PACKAGES = "base-files=12.4+deb12u11\nlibc6=2.36-9+deb12u10\n"
 # in the place of those that take minutes; what they are told is in files beside the repository
@@ -136,7 +136,6 @@ def test_the_same_bytes(published_place: Place, tmp_path: Path) -> None:
     assert (tmp_path / "kept/release/SHA256SUMS").read_bytes() == (published_place.release / "SHA256SUMS").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_trial_is_made_as_one(published_place: Place) -> None:
     """One processor alone; a list that is not joined."""
     [directory] = make_releases(published_place.told / "trial", Published(), f"{VERSION}.dirty")[:1]
@@ -168,7 +167,6 @@ def test_the_first_difference_is_named(published_place: Place) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_what_was_only_joined_otherwise(published_place: Place) -> None:
     """Each processor's files are the same; the manifest beside them is not what join.py makes."""
     manifest = published_place.release / "calico.yaml"
@@ -212,7 +210,6 @@ def test_what_cannot_be_had_is_said_before_anything_is_built(published_place: Pl
     assert not (published_place.told / "release").exists()
 
 
-@pytest.mark.slow
 def test_a_build_that_fails_says_why(published_place: Place) -> None:
     script = published_place.repository / "build/release.sh"
     script.write_text("#!/bin/sh\necho cannot make it: no compiler >&2\nexit 1\n")

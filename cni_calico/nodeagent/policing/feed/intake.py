@@ -138,7 +138,7 @@ class Intake:
             self._graph.see(self._node, seen)
         flushed = self._graph.flush(MOST_REMOVED)
         self.facts = flushed.facts
-        if self.facts.warnings is not before.warnings:
+        if self.facts.warnings != before.warnings:
             self.warnings = self.facts.told_warnings()
         if self._taking_s is not None:
             calculation.observe(self._taking_s + self._now() - begun)

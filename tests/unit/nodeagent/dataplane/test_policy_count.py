@@ -2,12 +2,9 @@
 
 import threading
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from cni_calico.backoff import Backoff
-from cni_calico.daemon.keeper import Keeper
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.objects import count_objects
 from cni_calico.deadline import Deadline
@@ -42,7 +39,7 @@ def test_one_is_asked_for_and_the_rest_is_a_number(document, count):
 
 
 def test_a_count_that_fails_is_told_once_and_the_next_one_counts(monkeypatch):
-    monkeypatch.setattr(policy_count, "Keeper", partial(Keeper, _retry=Backoff(0.01, 0.01)))
+    monkeypatch.setattr("cni_calico.daemon.keeper.RETRY_S", 0.01)
     counted, stopping = [], threading.Event()
     three = {"metadata": {"remainingItemCount": 2}, "items": [{}]}
     with scripted(FORBIDDEN, FORBIDDEN, (200, three), always=(404, {})) as server:

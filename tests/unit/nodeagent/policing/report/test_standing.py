@@ -96,7 +96,7 @@ def test_what_only_those_need_to_know_whose_policies_are_in_force(reporting: Rep
 def test_a_warning_about_http_says_what_is_missing_here(reporting: Reporting) -> None:
     """For a policy as it is read; other warnings stay as they are."""
     http = {"action": "Allow", "protocol": "TCP", "http": {"methods": ["GET"]}}
-    resource = Resource("GlobalNetworkPolicy", Metadata("web"), {"ingress": [http]})
+    resource = Resource("GlobalNetworkPolicy", Metadata("web"), {"types": ["Ingress"], "ingress": [http]})
     warnings = (*parse_policy(ResourceKey("GlobalNetworkPolicy", "web"), resource).warnings, "another")
     expected = {"": "because policySyncPathPrefix is not set", "/run/nodeagent": "checked by programs in pods"}
     for prefix, said in expected.items():
