@@ -177,6 +177,10 @@ class Cluster:
             found = self.request("GET", path)["items"]
             for namespace in {obj["metadata"].get("namespace", "") for obj in found}:
                 self.request("DELETE", f"{root}/namespaces/{namespace}/{plural}" if namespace else path)
+            for obj in self.request("GET", path)["items"] if found else ():  # whoever would take the finalizer is gone
+                metadata = obj["metadata"]
+                at = f"{root}/namespaces/{metadata['namespace']}/{plural}" if "namespace" in metadata else path
+                self.request("PUT", f"{at}/{metadata['name']}", {**obj, "metadata": {**metadata, "finalizers": []}})
         for path in ("/api/v1/nodes", "/api/v1/pods"):
             for obj in self.request("GET", path)["items"]:
                 self.delete_pod(obj) if "namespace" in obj["metadata"] else self.request(
