@@ -107,10 +107,10 @@ def steps(box: Machine) -> int:
     return sum(line.endswith(":after") for line in trace.read_text().splitlines()) if trace.exists() else 0
 
 
-def begin_again(box: Machine, **environ: str) -> None:
+def begin_again(box: Machine, *, may_end: bool = False, **environ: str) -> None:
     if box.is_running("driver"):
         box.end("driver")
-    box.start_driver(**environ)
+    box.start_driver(may_end=may_end, **environ)
 
 
 def die_at_every_step(box: Machine, what: str, is_clean: Callable[[], bool]) -> None:
@@ -142,7 +142,8 @@ def die_at_every_step(box: Machine, what: str, is_clean: Callable[[], bool]) -> 
     while died:
         step += 1
         prepare()
-        begin_again(box, CALICO_FAULT=f"*:after:{step}:kill")
+        # a start has more steps where something is left
+        begin_again(box, may_end=True, CALICO_FAULT=f"*:after:{step}:kill")
         begun = box.begin(*commands[what])
         until(partial(is_over, begun), "it dies, or is done")
         died = not box.is_running("driver")
