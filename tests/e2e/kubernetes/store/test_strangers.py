@@ -154,13 +154,16 @@ def test_kubectl_and_we_read_what_the_other_wrote(each_group: tuple[Cluster, str
     assert dict(map(form.read_object, read)).keys() == documents.keys()
 
 
-def test_the_pages_first_command_says_which_api_the_cluster_speaks(each_group: tuple[Cluster, str]) -> None:
+def test_the_pages_first_command_says_which_api_the_cluster_speaks(
+    each_group: tuple[Cluster, str], tmp_path: Path
+) -> None:
     cluster, root = each_group
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     title, _, rest = page.partition("\n## ")
     assert title.count("\n") < 3 and rest.startswith("Which API does your cluster speak?\n\n```sh\n")
     [command] = rest.partition("```sh\n")[2].partition("```")[0].splitlines()
-    environ = {"PATH": f"{Path(cluster.kubectl_path).parent}:/usr/bin:/bin", "KUBECONFIG": cluster.kubeconfig()}
+    path = f"{Path(cluster.kubectl_path).parent}:/usr/bin:/bin"
+    environ = {"PATH": path, "KUBECONFIG": cluster.kubeconfig(), "HOME": str(tmp_path)}  # where kubectl has its cache
     done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == [root.removeprefix("/apis/")]
 
