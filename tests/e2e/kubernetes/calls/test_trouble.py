@@ -224,6 +224,26 @@ def test_an_add_names_the_type_that_is_missing(
     assert fronted_node.leftovers() == {}
 
 
+def test_an_add_never_guesses_which_api_the_cluster_speaks(
+    fronted_node: KubeNode, api_front: Front, pod_ns: Namespace
+) -> None:
+    """The older group is not there, and the question which one is fails: the runtime tries again."""
+
+    def rule(method: str, path: str) -> Any:
+        if path.split("?")[0] == "/apis":
+            return 503, {"message": "apiserver is shutting down"}
+        return (404, {"message": "the server could not find the requested resource"}) if GROUP_PATH in path else None
+
+    api_front.rule = rule
+    reply = add(fronted_node, pod_ns)
+    assert not reply.ok and reply.document["code"] == 101, reply.document
+    assert "API groups" in reply.document["msg"] and "shutting down" in reply.document["msg"], reply.document
+    assert pod_ns.link("eth0") is None
+    api_front.rule = passing
+    assert fronted_node.leftovers() == {}
+    assert add(fronted_node, pod_ns).ok and fronted_node.pod_call("DEL", "web-0", C1, pod_ns.path).ok
+
+
 REFUSALS = {
     "429": (429, TOO_MANY),
     "429-later": (429, TOO_MANY, LATER),
@@ -293,6 +313,7 @@ def fails_in_time(node: KubeNode, pod_ns: Namespace, what: str) -> None:
         assert "overloaded" in failed.document["details"] and "429" in failed.document["details"]
 
 
+GROUP_PATH = "/apis/crd.projectcalico.org/"
 # a DEL's time is 5 s, that of an ADD 60 s, of which these need far less; the machine of the tests may be busy
 IN_TIME_S = 15
 # what was being read or written, by its name
