@@ -207,7 +207,6 @@ PURE_LIBRARIES = {
         "__future__",
         "_blake2",
         "_sha1",
-        "_sha2",
         "_sha256",
         "array",
         "base64",

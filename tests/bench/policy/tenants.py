@@ -9,8 +9,8 @@ policy may, 16 for each of theirs; selectors: whose rules have a selector each; 
 members: a network set of 100,000 networks; policies: 10,000 policies of one namespace; labels: those of a workload
 change 100 times a second. Prints the time from put to in force (a UDP probe sees it), --repeat times alone and beside
 the others until everything is in force, at least ten times --repeat (members arrive long before): median, 90th
-percentile and worst, in ms, and how many took more than 200; and how long everything took. --memory-mib is the agent's FELIX_POLICYMEMORYLIMITMIB:
-what does not fit waits; --rule-total is FELIX_POLICYRULETOTAL. Needs root.
+percentile and worst, in ms, and how many took more than 200; and how long everything took. --memory-mib is the agent's
+FELIX_POLICYMEMORYLIMITMIB: what does not fit waits; --rule-total is FELIX_POLICYRULETOTAL. Needs root.
 """
 
 from __future__ import annotations
