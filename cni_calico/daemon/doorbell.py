@@ -16,14 +16,12 @@ def hang_bell(path: str) -> socket.socket | None:
     with suppress(OSError):
         os.unlink(path)
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    before = os.umask(0o177)
     try:
+        os.fchmod(bell.fileno(), 0o600)  # its file is made with it; other threads would get a umask, too
         bell.bind(path)
     except OSError:
         bell.close()
         return None
-    finally:
-        os.umask(before)
     return bell
 
 
