@@ -95,7 +95,8 @@ def test_pages_and_manifests_say_where(tmp_path: Path) -> None:
     for name in ("calico.yaml", "calico-typha.yaml", "chart/values.yaml"):
         assert list(yaml.safe_load_all((tree / "manifests" / name).read_text()))
     page = (tree / "docs/kubernetes.md").read_text()
-    assert f"{published.releases}/v1.2.3/cni-calico-1.2.3-linux-amd64.tar.xz" in page
+    assert "for file in cni-calico-1.2.3-linux-amd64.tar.xz SHA256SUMS SHA256SUMS.sig; do" in page
+    assert f"curl -fsSLO {published.releases}/v1.2.3/$file; done\nopenssl dgst -sha256 -verify" in page
 
 
 def test_a_page_has_both_or_neither() -> None:
