@@ -84,11 +84,12 @@ write_sources() {
   done
 }
 
-# require_snapshot SOURCES: each state in them is there
+# require_snapshot SOURCES: each state in them is there. One that does not answer is asked twice, not for two minutes
 require_snapshot() {
-  local address suite
+  local address suite patience=(-o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20)
+  echo "asking $snapshot for Debian of that day"
   while read -r address suite; do
-    /usr/lib/apt/apt-helper download-file "$address/dists/$suite/InRelease" "$work/InRelease" >"$work/log" 2>&1 ||
+    /usr/lib/apt/apt-helper "${patience[@]}" download-file "$address/dists/$suite/InRelease" "$work/InRelease" >"$work/log" 2>&1 ||
       die "cannot reach an archive of Debian's past states: $(grep -m 1 '^E: ' "$work/log"); --snapshot names another"
   done < <(sed -E 's/^deb \[[^]]*\] (\S+) (\S+) main$/\1 \2/' "$1")
 }

@@ -100,6 +100,14 @@ class Place:
         return self.rebuild("--snapshot", self.archive, *more, *infos)
 
 
+def commit_all(repository: Path) -> str:
+    """The commit's name."""
+    git = ["git", "-C", repository, "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for words in (["add", "--all"], ["commit", "--quiet", "--message=all"]):
+        subprocess.run([*git, *words], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
 @pytest.fixture
 def published_place(tmp_path: Path, archive: str) -> Place:
     repository, told = tmp_path / "repository", tmp_path / "told"
@@ -108,10 +116,8 @@ def published_place(tmp_path: Path, archive: str) -> Place:
         (repository / name).symlink_to(ROOT / name)
     (repository / "build/release/root.sh").write_text(_ROOT)
     (repository / "build/release.sh").write_text(_RELEASE)
-    git = ["git", "-C", repository, "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=all"]):
-        subprocess.run([*git, *words], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    subprocess.run(["git", "-C", repository, "init", "--quiet"], check=True)
+    commit = commit_all(repository)
     told.mkdir()
     (told / "packages").write_text(PACKAGES)
     made = make_releases(told / "made", Published())
@@ -159,7 +165,7 @@ def test_the_first_difference_is_named(published_place: Place) -> None:
         listed.write(f"{'0' * 64}  more\n")
     status, said = published_place.again()
     assert status == 1
-    assert [line for line in said.splitlines() if not line.startswith("making ")] == [
+    assert [line for line in said.splitlines() if not line.startswith(("making ", "asking "))] == [
         f"rebuild.sh: cni-calico-{VERSION}-images-amd64.tar differs: image 1 layer 1 > processor > line 1",
         f"rebuild.sh: cni-calico-{VERSION}-arm64.cdx.json: not made again",
         f"rebuild.sh: cni-calico-{VERSION}-images-arm64.tar differs: image 1 layer 1 > processor > line 1",
@@ -193,6 +199,8 @@ def test_what_cannot_be_had_is_said_before_anything_is_built(published_place: Pl
             ("--snapshot", "http://127.0.0.1:1/archive", info),
             "archive of Debian's past states: E: Failed to fetch http://127.0.0.1:1/",
         ),
+        ("", ("--snapshot", "http://snapshot.invalid/archive", info), "Could not resolve 'snapshot.invalid'"),
+        ("", ("--snapshot", f"{published_place.archive}/nothing", info), "404  File not found"),
         ("", (tmp_path / "none",), f"cannot read {tmp_path / 'none'}"),
         (lost, (changed,), "this clone does not have the commit 0000"),
         (text.replace("Debian: ", "Debian-: "), (changed,), "Debian is ''"),
@@ -210,12 +218,24 @@ def test_what_cannot_be_had_is_said_before_anything_is_built(published_place: Pl
     assert not (published_place.told / "release").exists()
 
 
+def test_an_archive_that_is_lost_half_way(published_place: Place) -> None:
+    """It has Debian's lists and none of the packages; the script that makes the root is the real one."""
+    repository = published_place.repository
+    (repository / "tests/setup").mkdir(parents=True)
+    for name in ("build/release/root.sh", "tests/setup/debian.sh"):
+        shutil.copy(ROOT / name, repository / name)
+    info = published_place.release / "BUILDINFO-amd64"
+    info.write_text(re.sub("(?m)^Commit: .*", f"Commit: {commit_all(repository)}", info.read_text()))
+    status, said = published_place.again(architectures=["amd64"])
+    assert status == 2 and "404" in said, said
+    assert said.endswith(f"rebuild.sh: cannot make the build root of {VERSION} for amd64\n")
+    assert not (published_place.told / "release").exists()
+
+
 def test_a_build_that_fails_says_why(published_place: Place) -> None:
     script = published_place.repository / "build/release.sh"
     script.write_text("#!/bin/sh\necho cannot make it: no compiler >&2\nexit 1\n")
-    git = ["git", "-C", published_place.repository, "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    subprocess.run([*git, "commit", "--quiet", "--all", "--message=x"], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    commit = commit_all(published_place.repository)
     info = published_place.release / "BUILDINFO-amd64"
     info.write_text(re.sub("(?m)^Commit: .*", f"Commit: {commit}", info.read_text()))
     status, said = published_place.again(architectures=["amd64"])
