@@ -26,6 +26,13 @@ def make_busybox(directory: Path) -> Path:
     return _make(directory, BUSYBOX, ["/bin/busybox", "sleep", "2147483647"])
 
 
+def make_web(directory: Path, name: str) -> Path:
+    """Serves a page at port 80, under the name of somebody else's image that does so."""
+    (directory / "start").write_text("#!/bin/sh\necho welcome >/www/index.html\nexec httpd -f -p 80 -h /www\n")
+    (directory / "start").chmod(0o755)
+    return _make(directory, name, ["/start"], directory / "start")
+
+
 def make_coredns(directory: Path) -> Path:
     return _make(directory, COREDNS, ["/coredns"], BIN / "coredns")
 
