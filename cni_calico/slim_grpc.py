@@ -8,7 +8,6 @@ imports find the real ones.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -37,14 +36,6 @@ def _without(names: tuple[str, ...]) -> Iterator[None]:
 def slim_messages() -> AbstractContextManager[None]:
     """Import generated messages inside this context."""
     return _without(_PURE_PYTHON if api_implementation.Type() == "upb" else ())
-
-
-def load_grpc_aio() -> Any:
-    """Returns the package ``grpc.aio``, with gRPC as a whole, for servers; gRPC may have been imported without it."""
-    load_grpc()
-    aio = importlib.import_module("grpc.aio")
-    sys.modules["grpc._cython.cygrpc"].__dict__["asyncio"] = importlib.import_module("asyncio")  # not the stand-in
-    return aio
 
 
 def load_grpc() -> Any:

@@ -773,8 +773,8 @@ class A:
 CALLED_BY_LIBRARIES = {
     "CommandParser._check_value": "argparse's ArgumentParser",
     **{
-        f"_End.{name}": "asyncio's Protocol"
-        for name in ("connection_made", "connection_lost", "pause_writing", "resume_writing")
+        f"WorkloadConnection.{name}": "asyncio's Protocol"
+        for name in ("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing")
     },
 }
 

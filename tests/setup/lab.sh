@@ -33,7 +33,7 @@ if [ "${1:-}" = --check ]; then
   tests/setup/kubernetes.sh --check "${KUBERNETES[@]}"
   for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)" --check; done
   tests/setup/nerdctl.sh --check
-  tests/setup/calico-csi.sh --check
+  tests/setup/calico.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
   exit
@@ -43,7 +43,7 @@ tests/setup/build-go-tools.sh
 tests/setup/kubernetes.sh "${KUBERNETES[@]}"
 for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)"; done
 tests/setup/nerdctl.sh
-tests/setup/calico-csi.sh
+tests/setup/calico.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
 flock 9

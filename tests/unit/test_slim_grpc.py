@@ -146,34 +146,3 @@ def test_the_release_is_fixed(name: str) -> None:
     installed = {"grpcio": grpc.__version__, "protobuf": google.protobuf.__version__}[name]
     assert wanted == f"{name}=={installed}"
     assert f"\n{wanted} \\\n" in (ROOT / "requirements.lock").read_text()
-
-
-SERVES = """
-import sys
-sys.path.insert(0, {root!r})
-from cni_calico.slim_grpc import load_grpc, load_grpc_aio
-grpc = load_grpc()
-assert "asyncio" not in sys.modules
-aio = load_grpc_aio()
-import asyncio
-async def main():
-    async def echo(request, context):
-        await context.write(request)
-        await asyncio.wait_for(asyncio.sleep(0), 20)
-    server = aio.server()
-    method = {{"echo": grpc.unary_stream_rpc_method_handler(echo)}}
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("t.T", method)])
-    server.add_insecure_port("unix:{path}")
-    await server.start()
-    async with aio.insecure_channel("unix:{path}") as channel:
-        print([one async for one in channel.unary_stream("/t.T/echo")(b"x", timeout=60)])
-    await server.stop(None)
-asyncio.run(main())
-"""
-
-
-def test_a_server_runs_where_grpc_was_imported_without_its_asyncio_half(tmp_path: Path) -> None:
-    """As in an agent on etcd."""
-    program = SERVES.format(root=str(ROOT), path=tmp_path / "s")
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.stdout == "[b'x']\n", run.stderr

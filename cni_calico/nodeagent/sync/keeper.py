@@ -25,7 +25,6 @@ class SyncKeeper:
     def __init__(
         self,
         store: Datastore,
-        run_dir: str,
         log: Log,
         start_thread: Callable[[Callable[[], None]], object],
         stopping: threading.Event,
@@ -35,7 +34,7 @@ class SyncKeeper:
         """``start_thread`` runs its argument in a thread of its own; ``tell`` is called with what is wrong, "" for
         nothing.
         """
-        self._store, self._run_dir, self._log = store, run_dir, log
+        self._store, self._log = store, log
         self._start_thread, self._stopping = start_thread, stopping
         self._tell_trouble, self._wake = tell, wake
         self._prefix = ""
@@ -56,7 +55,7 @@ class SyncKeeper:
         if self._profiles is not None:
             self._profiles.stop()
             self._profiles = None
-        server = SyncServer(prefix, self._run_dir, self._log, self._tell_trouble) if prefix else None
+        server = SyncServer(prefix, self._log, self._tell_trouble) if prefix else None
         with self._guard:
             self._server, self._knows_nothing = server, True
         if server is not None:

@@ -8,61 +8,47 @@ from the socket that it came in by.
 from __future__ import annotations
 
 import asyncio
-import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from cni_calico.daemon.said import Said
 from cni_calico.log import Log
-from cni_calico.nodeagent.sync.accounts import ClusterAccounts, TooFarBehind
-from cni_calico.nodeagent.sync.bridge import Bridge
+from cni_calico.nodeagent.sync.accounts import ClusterAccounts
+from cni_calico.nodeagent.sync.connections import WorkloadConnection
 from cni_calico.nodeagent.sync.credentials import CredentialFiles, MountedVolume
+from cni_calico.nodeagent.sync.http2 import INVALID_ARGUMENT, OK, UNIMPLEMENTED
 from cni_calico.nodeagent.sync.known import EndpointName, KnownPolicies
 from cni_calico.nodeagent.sync.messages import encode_receipt, parse_report, parse_request
 from cni_calico.nodeagent.sync.sockets import VolumeSocket
 from cni_calico.nodeagent.sync.subscription import Subscription
 from cni_calico.policy.wanted import Wanted, WantedChanges
-from cni_calico.regular import make_directories
-from cni_calico.slim_grpc import load_grpc, load_grpc_aio
 
 CUT_S = 30.0  # for a message of at most 4 MiB
 UNREAD_S = 10.0
 _LOOK_S = 0.1
-_CONNECTIONS, _STREAMS = 8, 4  # of a workload, of a connection
+_CONNECTIONS = 8  # of a workload
 _EVENTS, _WINDOW_S, _PENALTY_S = 50, 1.0, 5.0  # connections and calls of a workload; what it gets for more
-_SERVICE = "felix.PolicySync"
+_TOO_FAST = "it opens connections or makes calls faster than a reader does"
+_SYNC, _REPORT = "/felix.PolicySync/Sync", "/felix.PolicySync/Report"
 _SHOWN = 5
-_PEER = "unix-abstract:"
-
-
-class _JoinedReader:
-    """A reader; ``changed`` wakes it."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-        self.changed = asyncio.Event()
-        self.ended = False
-
-    def end(self) -> None:
-        self.ended = True
-        self.changed.set()
 
 
 class _Workload:
     """One volume's socket, with those who came in by it."""
 
-    def __init__(self, volume: MountedVolume, socket: VolumeSocket) -> None:
-        self.volume, self.socket = volume, socket
-        self.bridges: list[Bridge] = []
-        self.stream: _JoinedReader | None = None
+    def __init__(self, volume: MountedVolume, socket: VolumeSocket, server: SyncServer) -> None:
+        self.volume, self.socket, self.cut_s = volume, socket, server.cut_s
+        self.connections: list[WorkloadConnection] = []
+        self._server = server
         self._begun, self._events = 0.0, 0
 
-    def spend(self, now: float) -> bool:
+    def spend(self) -> bool:
         """Whether it may have one more connection or call."""
+        now = asyncio.get_running_loop().time()
         if now - self._begun >= _WINDOW_S:
             self._begun, self._events = now, 0
         self._events += 1
@@ -70,40 +56,72 @@ class _Workload:
 
     def make_room(self) -> bool:
         """Whether there may be another connection; one that nobody reads by goes for it."""
-        if len(self.bridges) >= _CONNECTIONS:
-            idle = next((bridge for bridge in self.bridges if not bridge.joined), None)
+        if len(self.connections) >= _CONNECTIONS:
+            idle = next((connection for connection in self.connections if not connection.has_reader()), None)
             if idle is None:
                 return False
             idle.cut()
         return True
 
+    def has_reader(self) -> bool:
+        return any(connection.has_reader() for connection in self.connections)
+
+    def go_on(self) -> None:
+        """Send what is due."""
+        for connection in tuple(self.connections):
+            connection.go_on()
+
     def cut(self) -> None:
-        for bridge in tuple(self.bridges):
-            bridge.cut()
+        for connection in tuple(self.connections):
+            connection.cut()
+
+    # -- what a connection says ---------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        if not self.spend():
+            self._server.punish(self, _TOO_FAST)
+
+    def called(self, connection: WorkloadConnection, stream: int, path: str, message: bytes) -> None:
+        parse = {_SYNC: parse_request, _REPORT: parse_report}.get(path)
+        if parse is None:
+            connection.answer(stream, UNIMPLEMENTED, "there is no such method")
+            return
+        try:
+            parse(message)
+        except ValueError as e:
+            connection.answer(stream, INVALID_ARGUMENT, str(e))
+            return
+        if path == _REPORT:
+            connection.answer(stream, OK, message=encode_receipt())
+            return
+        for other in tuple(self.connections):
+            other.leave()
+        connection.join(stream, self._server.subscribe(self.volume.endpoint))
+
+    def was_slow(self, connection: WorkloadConnection) -> None:
+        self._server.tell_slow(self.volume.endpoint)
+        connection.cut()
+
+    def closed(self, connection: WorkloadConnection) -> None:
+        self.connections.remove(connection)
 
 
 class SyncServer:
     """``run`` in a thread of its own; the others may be called from any."""
 
-    def __init__(
-        self, prefix: str, run_dir: str, log: Log, tell: Callable[[str], object], cut_s: float = CUT_S
-    ) -> None:
+    def __init__(self, prefix: str, log: Log, tell: Callable[[str], object], cut_s: float = CUT_S) -> None:
         """``tell`` is called with what is wrong, "" for nothing."""
-        self._prefix, self._run_dir, self._log, self._tell = prefix, run_dir, log, tell
-        self._cut_s = cut_s
+        self._prefix, self._log, self._tell, self.cut_s = prefix, log, tell, cut_s
         self._said = Said(log)
         self._known, self._accounts = KnownPolicies(), ClusterAccounts()
         self._workloads: dict[str, _Workload] = {}
-        self._peers: dict[str, tuple[_Workload, Bridge]] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._guard = threading.Lock()
         self._handed: deque[Callable[[], object]] = deque()
         self._broken: Exception | None = None
-        self._inner = ""
         self._unread: dict[EndpointName, float] = {}  # since when
-        self._aio, self._grpc = load_grpc_aio(), load_grpc()
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -143,9 +161,11 @@ class SyncServer:
         if not self._handed or self._loop is None:
             return
         self._take_in()
-        for workload in self._workloads.values():
-            if workload.stream is not None:
-                workload.stream.changed.set()
+        for workload in tuple(self._workloads.values()):
+            try:
+                workload.go_on()
+            except Exception as e:  # what is due to one cannot be made of what is known
+                self._broken, self._known.ready = e, False
 
     def _receive(self, changes: WantedChanges) -> None:
         if self._known.ready:
@@ -171,16 +191,12 @@ class SyncServer:
                 self._loop = None
 
     async def _serve(self, stopping: threading.Event) -> None:
-        directory = f"{self._run_dir}/policy-sync"
-        make_directories(directory, 0o700)
-        inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._inner = f"/proc/self/fd/{inside}/socket"  # a path of any length
-        server = self._make_server()
         files = CredentialFiles(self._prefix)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._fail)
         try:
-            await server.start()
             with self._guard:
-                self._loop = asyncio.get_running_loop()
+                self._loop = loop
             while not (self._stopped.is_set() or stopping.is_set()):
                 broken, self._broken = self._broken, None
                 if broken is not None:
@@ -190,27 +206,12 @@ class SyncServer:
         finally:
             for volume in tuple(self._workloads):
                 self._close(volume)
-            await server.stop(None)
-            with suppress(OSError):
-                os.unlink(self._inner)
-            os.close(inside)
             self._tell("")
 
-    def _make_server(self) -> Any:
-        options = (
-            ("grpc.max_concurrent_streams", _STREAMS),
-            ("grpc.max_receive_message_length", 64 << 10),
-            ("grpc.max_metadata_size", 8 << 10),
-            ("grpc.so_reuseport", 0),
-        )
-        server = self._aio.server(options=options)
-        handlers = {
-            "Sync": self._grpc.unary_stream_rpc_method_handler(self._sync),
-            "Report": self._grpc.unary_unary_rpc_method_handler(self._report),
-        }
-        server.add_generic_rpc_handlers([self._grpc.method_handlers_generic_handler(_SERVICE, handlers)])
-        server.add_insecure_port(f"unix:{self._inner}")
-        return server
+    def _fail(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Nobody knows what is half done: it begins again."""
+        broken = context.get("exception")
+        self._broken = broken if isinstance(broken, Exception) else RuntimeError(str(context.get("message")))
 
     def _follow(self, files: CredentialFiles) -> None:
         """Have a socket in each volume that there is, and in no other."""
@@ -231,7 +232,7 @@ class SyncServer:
 
     def _describe_unchecked(self) -> list[str]:
         """Those without a reader for a while: one that was here before us comes again."""
-        read = {workload.volume.endpoint for workload in self._workloads.values() if workload.stream is not None}
+        read = {workload.volume.endpoint for workload in self._workloads.values() if workload.has_reader()}
         asking = self._known.asking() - read if self._known.ready else frozenset()
         now = asyncio.get_running_loop().time()
         self._unread = {name: self._unread.get(name, now) for name in asking}
@@ -242,7 +243,7 @@ class SyncServer:
         return [f"nobody checks requests to {shown}: no program there follows policy sync"]
 
     def _open(self, volume: MountedVolume) -> None:
-        workload = _Workload(volume, VolumeSocket(self._prefix, volume.volume))
+        workload = _Workload(volume, VolumeSocket(self._prefix, volume.volume), self)
         self._workloads[volume.volume] = workload
         self._listen(workload)
 
@@ -264,35 +265,29 @@ class SyncServer:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as e:  # no descriptors: a level-triggered reader would spin
-            self._punish(workload, f"cannot accept a connection: {e.strerror}")
+            self.punish(workload, f"cannot accept a connection: {e.strerror}")
             return
-        if not workload.spend(asyncio.get_running_loop().time()):
+        if not workload.spend():
             accepted.close()
-            self._punish(workload, "it opens connections or makes calls faster than a reader does")
+            self.punish(workload, _TOO_FAST)
             return
         if not workload.make_room():
             accepted.close()
             return
-        bridge = Bridge(partial(self._closed, workload))
-        workload.bridges.append(bridge)
-        task = asyncio.get_running_loop().create_task(self._join(workload, bridge, accepted))
+        connection = WorkloadConnection(workload)
+        workload.connections.append(connection)
+        task = asyncio.get_running_loop().create_task(self._open_connection(connection, accepted))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _join(self, workload: _Workload, bridge: Bridge, accepted: Any) -> None:
+    async def _open_connection(self, connection: WorkloadConnection, accepted: socket.socket) -> None:
         try:
-            await bridge.open(self._inner)
-            self._peers[bridge.name] = workload, bridge
-            await bridge.join(accepted)
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=accepted)
         except OSError:
-            bridge.cut()
+            connection.cut()
             accepted.close()
 
-    def _closed(self, workload: _Workload, bridge: Bridge) -> None:
-        workload.bridges.remove(bridge)
-        self._peers.pop(bridge.name, None)
-
-    def _punish(self, workload: _Workload, why: str) -> None:
+    def punish(self, workload: _Workload, why: str) -> None:
         """Nobody comes in by its socket for a while."""
         if self._workloads.get(workload.volume.volume) is not workload:
             return
@@ -302,62 +297,8 @@ class SyncServer:
         workload.cut()
         loop.call_later(_PENALTY_S, self._listen, workload)
 
-    # -- calls --------------------------------------------------------------------------------------------------------
+    def subscribe(self, endpoint: EndpointName) -> Subscription:
+        return Subscription(endpoint, self._known, self._accounts)
 
-    async def _caller(
-        self, request: bytes, parse: Callable[[bytes], None], context: Any
-    ) -> tuple[_Workload, Bridge] | None:
-        """None, and the call is over, if that may make no more calls."""
-        found = self._peers.get(context.peer().removeprefix(_PEER))
-        if found is None:
-            await context.abort(self._grpc.StatusCode.UNAUTHENTICATED, "not a workload's connection")
-        elif not found[0].spend(asyncio.get_running_loop().time()):
-            self._punish(found[0], "it opens connections or makes calls faster than a reader does")
-            return None
-        try:
-            parse(request)
-        except ValueError as e:  # not by gRPC, which would log where it happened
-            await context.abort(self._grpc.StatusCode.INVALID_ARGUMENT, str(e))
-        return found
-
-    async def _report(self, request: Any, context: Any) -> Any:
-        await self._caller(request, parse_report, context)
-        return encode_receipt()
-
-    async def _sync(self, request: Any, context: Any) -> None:
-        caller = await self._caller(request, parse_request, context)
-        if caller is None:
-            return
-        workload, bridge = caller
-        stream = _JoinedReader(Subscription(workload.volume.endpoint, self._known, self._accounts))
-        if workload.stream is not None:
-            workload.stream.end()
-        workload.stream, bridge.joined = stream, True
-        try:
-            await self._write(stream, bridge, context)
-        except TooFarBehind:
-            await context.abort(self._grpc.StatusCode.UNAVAILABLE, "too far behind: join again")
-        finally:
-            if workload.stream is stream:
-                workload.stream = None
-            bridge.joined = False
-
-    async def _write(self, stream: _JoinedReader, bridge: Bridge, context: Any) -> None:
-        """Raises TooFarBehind."""
-        loop = asyncio.get_running_loop()
-        while not stream.ended:
-            stream.changed.clear()
-            for message in stream.subscription.due():
-                cutting = loop.call_later(self._cut_s, self._cut_slow, stream, bridge)
-                try:
-                    await context.write(message)
-                finally:
-                    cutting.cancel()
-            if stream.subscription.ended:
-                return
-            await stream.changed.wait()
-
-    def _cut_slow(self, stream: _JoinedReader, bridge: Bridge) -> None:
-        workload = stream.subscription.name[1]
-        self._log.warning(f"policy sync of {workload} is cut off: it has not read a message for {self._cut_s:g} s")
-        bridge.cut()
+    def tell_slow(self, endpoint: EndpointName) -> None:
+        self._log.warning(f"policy sync of {endpoint[1]} is cut off: it has not read a message for {self.cut_s:g} s")

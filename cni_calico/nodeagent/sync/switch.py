@@ -40,11 +40,11 @@ class PolicySync:
     def use(self, felix: FelixSettings) -> None:
         prefix = felix.policy_sync_prefix
         if self._keep is None and prefix:
-            from cni_calico.nodeagent.sync.keeper import SyncKeeper  # with a gRPC server
+            from cni_calico.nodeagent.sync.keeper import SyncKeeper
 
-            context, run_dir = self._context, self._context.settings.run_dir
+            context = self._context
             threads = self._start_thread, self._stopping
-            keeper = SyncKeeper(context.followed, run_dir, context.log, *threads, self._tell, self._wake)
+            keeper = SyncKeeper(context.followed, context.log, *threads, self._tell, self._wake)
             self._rules.listeners += (keeper,)
             self._keep = keeper.use
         if self._keep is not None:

@@ -60,15 +60,6 @@ class Csi:
 
 
 @pytest.fixture
-def sync_server(tmp_path: Path) -> Iterator[Served]:
-    found = Served(tmp_path, 30.0)
-    try:
-        yield found
-    finally:
-        found.stop()
-
-
-@pytest.fixture
 def csi(tmp_path: Path, sync_server: Served) -> Iterator[Csi]:
     found = Csi(tmp_path, sync_server.prefix)
     try:

@@ -16,7 +16,7 @@ from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
 from cni_calico.nodeagent.sync.keeper import SyncKeeper
-from cni_calico.policy.wanted import Wanted
+from cni_calico.policy.wanted import SetChange, Wanted, WantedChanges
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 from tests.fakes.notes import Notes
@@ -28,14 +28,12 @@ ROOT = Path(__file__).parents[4]
 class Kept:
     """The engine tells when it is woken, as it does after each round."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.store, self.stopping, self.threads = MemoryStore(), threading.Event(), list[threading.Thread]()
         self.wanted, self.troubles = wanted_with(clients(2)), list[str]()
         self.told = 0
-        run_dir, log = str(directory), Notes()
-        self.keeper = SyncKeeper(
-            self.store, run_dir, log, self.start, self.stopping, self.troubles.append, self.tell_everything
-        )
+        log = Notes()
+        self.keeper = SyncKeeper(self.store, log, self.start, self.stopping, self.troubles.append, self.tell_everything)
 
     def put(self, profile: str, spec: dict[str, Any]) -> None:
         record = Resource("Profile", Metadata(profile), spec)
@@ -61,8 +59,8 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    found = Kept(tmp_path / "run")
+def kept() -> Iterator[Kept]:
+    found = Kept()
     try:
         yield found
     finally:
@@ -77,7 +75,6 @@ def volume_in(prefix: Path) -> Path:
 
 
 def test_it_serves_while_there_is_a_prefix(kept: Kept, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
     spec = {"labelsToApply": {"pcns.team": "a"}}
     kept.put("kns.shop", spec)
     first, second = volume_in(tmp_path / "one"), volume_in(tmp_path / "two")
@@ -104,11 +101,11 @@ def test_it_serves_while_there_is_a_prefix(kept: Kept, tmp_path: Path) -> None:
 
 
 def test_a_failure_is_told_and_ends_once_it_works(kept: Kept, tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("in the way")
     path = volume_in(tmp_path / "one")
     kept.keeper.use(str(tmp_path / "one"))
+    until(path.is_socket, "it serves")
+    kept.keeper.tell([WantedChanges(sets_changed={"s-other": SetChange(clients(1))})], kept.whole)  # of what is unknown
     until(lambda: any("there is no policy sync" in text for text in kept.troubles), "it is told")
-    (tmp_path / "run").unlink()
     assert Client(path).join().until_in_sync()[-1] == "in_sync"
     assert kept.troubles[-1] == ""
 

@@ -64,7 +64,7 @@ class Served:
         (self.prefix / "creds").mkdir(parents=True)
         (self.prefix / "mount").mkdir()
         self.troubles: list[str] = []
-        self.server = SyncServer(str(self.prefix), str(directory), self.log, self.troubles.append, cut_s)
+        self.server = SyncServer(str(self.prefix), self.log, self.troubles.append, cut_s)
         self.failed: list[Exception] = []
         self.thread = threading.Thread(target=self._run)
         self.server.receive_profiles({"kns.shop": {"pcns.a": "b"}}, complete=True)
@@ -89,15 +89,6 @@ class Served:
         self.server.stop()
         self.thread.join(30)
         assert not self.thread.is_alive()
-
-
-@pytest.fixture
-def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
-    found = Served(tmp_path, getattr(request, "param", serving.CUT_S))
-    try:
-        yield found
-    finally:
-        found.stop()
 
 
 class Client:
