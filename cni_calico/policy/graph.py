@@ -199,10 +199,12 @@ class Graph:
 
     def _note_in_force(self, name: PolicyId, before: WantedPolicy | None, wanted: WantedPolicy | None) -> None:
         self._warnings.pop(name, None)
-        if name.kind != "Profile":
-            self.governing += (wanted is not None) - (before is not None)
-            if wanted is not None and (warnings := self._active.policies[name].warnings):
-                self._warnings[name] = warnings
+        is_profile = name.kind == "Profile"
+        self.governing += 0 if is_profile else (wanted is not None) - (before is not None)
+        if wanted is not None:
+            record = self._active.profiles[name.name] if is_profile else self._active.policies[name]
+            if record.warnings:
+                self._warnings[name] = record.warnings
 
     def _rules(self, name: PolicyId) -> tuple[WantedPolicy | None, Mapping[str, SetSource]]:
         if name.kind == "Profile":

@@ -92,11 +92,12 @@ class PolicyRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """A profile's rules, and the labels that it gives to its endpoints."""
+    """A profile's rules, and the labels that it gives to its endpoints. ``warnings``: as of a policy."""
 
     wanted: WantedPolicy
     labels: Mapping[str, str]
     sources: Mapping[str, SetSource] = field(compare=False)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,8 @@ def parse_profile(key: ResourceKey, resource: Resource) -> ProfileRecord:
     ingress = parse_rules(spec.get("ingress"), "spec.ingress", "", "ingress", sources)
     egress = parse_rules(spec.get("egress"), "spec.egress", "", "egress", sources)
     labels = parse_text_map(spec.get("labelsToApply") or {}, "spec.labelsToApply")
-    return ProfileRecord(WantedPolicy(PolicyId("Profile", key.name), "", ingress, egress), labels, sources)
+    wanted = WantedPolicy(PolicyId("Profile", key.name), "", ingress, egress)
+    return ProfileRecord(wanted, labels, sources, _http_warnings(wanted))
 
 
 # -- what has labels --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cni_calico.policy.flushed import OtherNeeds
+from cni_calico.policy.records import HTTP_WARNING
 from cni_calico.policy.wanted import PolicyId
 from tests.unit.policy.cluster import graph_of, put
 from tests.unit.policy.test_scenarios import ONE, policy, tier
@@ -61,6 +62,18 @@ def test_policies_without_types_are_named() -> None:
         f"GlobalNetworkPolicy none: {said} ingress and egress",
         f"GlobalNetworkPolicy one: {said} egress",
     )
+
+
+def test_profiles_that_look_at_http_are_named_while_an_endpoint_has_them() -> None:
+    graph = graph_of(ONE)
+    assert graph.flush().facts.told_warnings() == ()
+    asking = {"ingress": [{"action": "Allow", "http": {"methods": ["GET"]}}]}
+    put(graph, PROFILE, {"metadata": {}, "spec": asking})
+    put(graph, ("Profile", "", "nobodys"), {"metadata": {}, "spec": asking})
+    found = graph.flush().facts
+    assert found.told_warnings() == (f"Profile p1: {HTTP_WARNING}",) and found.governing == 0
+    put(graph, PROFILE, ONE[PROFILE])
+    assert graph.flush().facts.told_warnings() == ()
 
 
 def test_missing_profiles() -> None:
