@@ -131,8 +131,7 @@ class WorkloadConnection(asyncio.Protocol):
             return
         try:
             events = self._http.receive(data)
-        except BrokenProtocol as e:
-            self._http.say_broken(e)
+        except BrokenProtocol:
             self._send()
             self.cut()
             return
