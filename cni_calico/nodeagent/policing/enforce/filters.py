@@ -132,11 +132,16 @@ def marks_of(mask: int) -> tuple[int, ...]:
 
 
 def look(felix: FelixSettings) -> DataPlane:
-    """What this kernel has, in the namespace of the calling thread. Raises CalicoError if that is nothing."""
-    no_nftables = why_no_nf_tables([AddTable(_PROBE)], Deadline.after(_LOOK_S))
+    """What this kernel has, in the namespace of the calling thread. Raises CalicoError if that is nothing.
+
+    A kernel that can report packets has nf_tables, so one question is enough there. Each question is a transaction that
+    is given up, after which the kernel waits until no processor uses what it had prepared.
+    """
+    reports = _can_report()
+    no_nftables = "" if reports else why_no_nf_tables([AddTable(_PROBE)], Deadline.after(_LOOK_S))
     no_iptables = "" if felix.nftables_mode != "Disabled" and not no_nftables else _no_iptables(felix)
     plane = choose(felix.nftables_mode, no_nftables, no_iptables)
-    return replace(plane, report_group=REPORTS) if plane.name == NFTABLES and _can_report() else plane
+    return replace(plane, report_group=REPORTS) if plane.name == NFTABLES and reports else plane
 
 
 def _can_report() -> bool:
