@@ -13,7 +13,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from copy import copy
 
 from cni_calico.redaction import without_secrets
 from cni_calico.regular import make_directories, require_regular
@@ -122,6 +121,8 @@ class Log:
 
     def file_only(self) -> Log:
         """The same log without standard error."""
+        from copy import copy  # with weakref: programs that run for months never come here
+
         other = copy(self)
         other.stderr = False
         return other

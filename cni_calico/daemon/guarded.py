@@ -7,7 +7,6 @@ unnoticed.
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 
 from cni_calico.log import Log
@@ -20,6 +19,8 @@ def guarded_thread(name: str, work: Callable[[], object], log: Log, fail: Callab
         try:
             work()
         except Exception as e:
+            import traceback
+
             log.error(f"{name} failed: {e}\n" + "".join(traceback.format_exception(e)))
             fail()
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+ROOT, MEMBERSHIP = "/sys/fs/cgroup", "/proc/self/cgroup"
 _UNLIMITED = 1 << 60  # version 1 writes a number for no limit
 
 
@@ -21,7 +20,7 @@ class LimitedGroup:
     memory.stat of what is page cache.
     """
 
-    path: Path
+    path: str
     limit_bytes: int
     used: str
     cached: tuple[str, ...]
@@ -29,17 +28,17 @@ class LimitedGroup:
     def read_used_bytes(self) -> int:
         """0 if the kernel does not say."""
         try:
-            used = int((self.path / self.used).read_text())
+            used = int(_read(f"{self.path}/{self.used}"))
             cached = sum(_statistics(self.path).get(name, 0) for name in self.cached)
         except (OSError, ValueError):
             return 0
         return max(0, used - cached)
 
 
-def read_limited_groups(root: Path = ROOT, membership: Path = MEMBERSHIP) -> tuple[LimitedGroup, ...]:
+def read_limited_groups(root: str = ROOT, membership: str = MEMBERSHIP) -> tuple[LimitedGroup, ...]:
     """The groups of this process that have a limit, as far as they can be seen; in a container usually one."""
     try:
-        places = [line.split(":", 2) for line in membership.read_text(errors="surrogateescape").splitlines()]
+        places = [line.split(":", 2) for line in _read(membership).splitlines()]
     except OSError:
         return ()
     first = [place for _, controllers, place in places if "memory" in controllers.split(",")]
@@ -50,34 +49,40 @@ def read_limited_groups(root: Path = ROOT, membership: Path = MEMBERSHIP) -> tup
             "memory.usage_in_bytes",
             ("total_inactive_file", "total_active_file"),
         )
-        top, place = root / "memory", first[0]
+        top, place = f"{root}/memory", first[0]
     elif second:
         limit, used, cached = "memory.max", "memory.current", ("inactive_file", "active_file")
         top, place = root, second[0]
     else:
         return ()
-    found = ((path, _limit(path / limit)) for path in _groups(top, place))
+    found = ((path, _limit(f"{path}/{limit}")) for path in _groups(top, place))
     return tuple(LimitedGroup(path, value, used, cached) for path, value in found if value is not None)
 
 
-def _groups(top: Path, place: str) -> Iterator[Path]:
+def _groups(top: str, place: str) -> Iterator[str]:
     """The group itself and those above it. In a container the group is often mounted as the top."""
-    path = top / place.strip("/")
-    while path != top:
+    names = [name for name in place.split("/") if name not in ("", ".")]
+    while names:
+        path = "/".join((top, *names))
         if os.path.isdir(path):  # not one that may not be looked into, either
             yield path
-        path = path.parent
+        names.pop()
     yield top
 
 
-def _limit(file: Path) -> int | None:
+def _limit(file: str) -> int | None:
     try:
-        value = int(file.read_text())
+        value = int(_read(file))
     except (OSError, ValueError):  # also "max"
         return None
     return value if 0 < value < _UNLIMITED else None
 
 
-def _statistics(path: Path) -> dict[str, int]:
-    lines = (line.split() for line in (path / "memory.stat").read_text().splitlines())
+def _statistics(path: str) -> dict[str, int]:
+    lines = (line.split() for line in _read(f"{path}/memory.stat").splitlines())
     return {line[0]: int(line[1]) for line in lines if len(line) == 2}
+
+
+def _read(file: str) -> str:
+    with open(file, errors="surrogateescape") as stream:
+        return stream.read()

@@ -21,7 +21,6 @@ from cni_calico.log import LEVELS, Log
 from cni_calico.model.access import NATIVE_GROUP, DatastoreConfig
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
-from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.legacy import FELIX_CFG, expand_environment, require_supported
 from cni_calico.nodeagent.context.node_name import read_node_name
 from cni_calico.nodeagent.context.relay import choose_relay
@@ -95,6 +94,8 @@ def open_context(
     store = kubernetes_store(config, environ, context.store)
     if store is None:
         return Opened(context, node, wrong, environ)
+    from cni_calico.nodeagent.context.kubernetes import ApiNode
+
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
     return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong, environ)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from cni_calico.deadline import Deadline
-from cni_calico.directories import ENCRYPTION_GUARD, ENCRYPTION_REQUIRED
 from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
@@ -22,7 +21,7 @@ from cni_calico.nodeagent.dataplane.parts.checksums import TunnelChecksums
 from cni_calico.nodeagent.dataplane.parts.encryption import AfterRoutes, Encryption
 from cni_calico.nodeagent.dataplane.parts.floating import Floating
 from cni_calico.nodeagent.dataplane.parts.forwarding import Forwarding
-from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
+from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard, guard_in
 from cni_calico.nodeagent.dataplane.parts.masquerade import Masquerade
 from cni_calico.nodeagent.dataplane.parts.mtu_file import MtuFile
 from cni_calico.nodeagent.dataplane.parts.routes import Routes
@@ -41,17 +40,19 @@ def data_plane(
     now: Callable[[], float],
     upstream_goes: Callable[[], bool] = lambda: True,
     lost: Callable[[], Sequence[str]] = tuple,
+    *,
+    guard: EncryptionGuard | None = None,
 ) -> list[Part]:
     """The parts in the order in which they are applied: routes need devices, our own rules come after upstream's, and
     what is to be encrypted has its way before it has a plain one.
 
     ``upstream_goes``: whether what upstream's agent left may be removed now. Masquerading takes over a table of the
     name that upstream uses, so it waits too, but only while upstream's chains are in it. ``lost``: what upstream
-    enforces and we would not; while there is any, both wait.
+    enforces and we would not; while there is any, both wait. ``guard``: of encryption, None for a new one.
     """
     takeover, encryption = Takeover(log, lost), Encryption(log, now)
     return [
-        EncryptionGuard(files, f"{state_dir}/{ENCRYPTION_REQUIRED}", f"{run_dir}/{ENCRYPTION_GUARD}"),
+        guard_in(files, state_dir, run_dir) if guard is None else guard,
         KernelSettings(),
         Signatures(),
         TunnelDevices(),

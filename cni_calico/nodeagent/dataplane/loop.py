@@ -32,7 +32,6 @@ from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.configurations import Scoped
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
-from cni_calico.nodeagent.dataplane.apply import Applier, data_plane
 from cni_calico.nodeagent.dataplane.desired import (
     Desired,
     desired_state,
@@ -42,13 +41,12 @@ from cni_calico.nodeagent.dataplane.desired import (
 from cni_calico.nodeagent.dataplane.encryption.families import GUARDS, is_enabled
 from cni_calico.nodeagent.dataplane.floating import TABLE as FLOATING
 from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
+from cni_calico.nodeagent.dataplane.later import PartsLater
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
-from cni_calico.nodeagent.dataplane.parts.guard import EncryptionGuard
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
-from cni_calico.nodeagent.dataplane.passes import Part, Pass
-from cni_calico.nodeagent.dataplane.policy_count import render_unread, start_counting
+from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.routes import decide_writer, makes_routes
 from cni_calico.nodeagent.dataplane.switching import Switching
 from cni_calico.nodeagent.status import file as status
@@ -162,23 +160,17 @@ class DataplaneLoop:
             watch_after=self._context.decided,
             floating=self._has_floating,
         )
-        parts = data_plane(
-            self._log,
-            self._context.files,
-            settings.state_dir,
-            settings.run_dir,
-            time.monotonic,
-            lambda: self._engine.standing().upstream_goes,
-            lambda: self._engine.standing().lost,
-        )
-        applier = Applier(parts)
-        start_counting(self._context, self._count_policies, stopping)
+        parts = PartsLater(self._context, self._engine.standing)
+        if self._context.kubernetes is not None:
+            from cni_calico.nodeagent.dataplane.policy_count import start_counting
+
+            start_counting(self._context, self._count_policies, stopping)
         try:
             self._restore_guard(parts)
             while not stopping.is_set():
                 happened = self._monitor.wait(self._schedule.patience_s(time.monotonic(), status.HEARTBEAT_S))
                 changed = self._monitor.take_changed()
-                applier.notice(changed)
+                parts.notice(changed)
                 if not self._schedule.has_begun and RULES in changed:
                     self._restore_guard(parts)
                 if self.tunnels is None and sources.begun:
@@ -187,22 +179,17 @@ class DataplaneLoop:
                     if not self._schedule.has_begun and self._context.decided is not None:
                         self._context.decided.wait(FIRST_PASS_S)
                     begun = time.monotonic()
-                    self._pass(sources, applier)
+                    self._pass(sources, parts)
                     stopping.wait(pause_after(time.monotonic() - begun))
                 self._tell(sources)
         finally:
             sources.stop()
 
-    def _restore_guard(self, parts: Sequence[Part]) -> None:
+    def _restore_guard(self, parts: PartsLater) -> None:
         """Records may not be readable for long, and the guard of encryption must not wait for them."""
-        for guard in parts:
-            if isinstance(guard, EncryptionGuard):
-                try:
-                    done = guard.restore(Deadline.after(PASS_S))
-                except (CalicoError, OSError) as e:
-                    done = f"cannot set the guard of encryption before records are read: {e}"
-                if done:
-                    self._log.warning(done)
+        done = parts.restore_guard(Deadline.after(PASS_S))
+        if done:
+            self._log.warning(done)
 
     def _look_for_tunnels(self, snapshot: Snapshot) -> None:
         """Before the first pass, which also waits for IPAM's records: they say nothing of tunnels."""
@@ -230,7 +217,7 @@ class DataplaneLoop:
 
     # -- one pass -----------------------------------------------------------------------------------------------------
 
-    def _pass(self, sources: Sources, applier: Applier) -> None:
+    def _pass(self, sources: Sources, parts: PartsLater) -> None:
         begun = time.monotonic()
         full = self._schedule.is_full(begun)
         deadline = Deadline.after(PASS_S)
@@ -255,7 +242,7 @@ class DataplaneLoop:
                 self._desired = with_routes_in_doubt(self._desired, used, read_host_routes(deadline), felix)
             self._note_tunnels(snapshot, felix, self._desired, interfaces, deadline)
             self._desired, waiting = self._held.select(self._desired, up, self.ports, self._engine.standing(), begun)
-            done = applier.apply(self._desired, felix, deadline, full=full)
+            done = parts.apply(self._desired, felix, deadline, full=full)
             there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
             done.pending += waiting + ways.pending
@@ -339,7 +326,10 @@ class DataplaneLoop:
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
                 f"be reached by everybody ({standing.failing or standing.why_not})",
             )
-        policies += render_unread(self._policies[1])
+        if self._policies[1]:
+            from cni_calico.nodeagent.dataplane.policy_count import render_unread
+
+            policies += render_unread(self._policies[1])
         self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
         self.numbers.policies = count

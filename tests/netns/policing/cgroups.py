@@ -44,8 +44,8 @@ def set_limit(group: Path, limit_bytes: int) -> None:
 
 def used_bytes(group: Path, pid: int) -> int:
     """What the processes of the group use, as one of them sees it."""
-    groups = read_limited_groups(membership=Path(f"/proc/{pid}/cgroup"))
-    return next(one.read_used_bytes() for one in groups if one.path.name == group.name)
+    groups = read_limited_groups(membership=f"/proc/{pid}/cgroup")
+    return next(one.read_used_bytes() for one in groups if os.path.basename(one.path) == group.name)
 
 
 def was_killed(group: Path) -> bool:

@@ -28,7 +28,7 @@ def test_version_1(tmp_path: Path, place: str) -> None:
     write(top / "pods/one", memory__limit_in_bytes="1000\n", memory__usage_in_bytes="500\n", memory__stat=stat)
     membership = tmp_path / "membership"
     membership.write_text(f"9:name=systemd:/\n4:memory:{place}\n1:cpu,cpuacct:/\n0::/\n")
-    found = {one.limit_bytes: one.read_used_bytes() for one in read_limited_groups(tmp_path, membership)}
+    found = {one.limit_bytes: one.read_used_bytes() for one in read_limited_groups(str(tmp_path), str(membership))}
     assert found == ({1000: 450, 2000: 850} if place == "/pods/one" else {2000: 850})
 
 
@@ -38,9 +38,9 @@ def test_version_2(tmp_path: Path) -> None:
     write(tmp_path / "a", memory__max="max\n", memory__current="500\n", memory__stat=stat)
     membership = tmp_path / "membership"
     membership.write_text("0::/a/b\n")
-    (found,) = read_limited_groups(tmp_path, membership)
+    (found,) = read_limited_groups(str(tmp_path), str(membership))
     assert (found.limit_bytes, found.read_used_bytes()) == (1000, 450)
-    (found.path / "memory.current").unlink()
+    Path(found.path, "memory.current").unlink()
     assert found.read_used_bytes() == 0
 
 
@@ -49,4 +49,4 @@ def test_where_nothing_is_limited(tmp_path: Path, text: str | None) -> None:
     membership = tmp_path / "membership"
     if text is not None:
         membership.write_text(text)
-    assert read_limited_groups(tmp_path, membership) == ()
+    assert read_limited_groups(str(tmp_path), str(membership)) == ()

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import ENCRYPTION_GUARD, ENCRYPTION_REQUIRED
 from cni_calico.errors import KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.kernel.filter import nft
@@ -125,3 +126,8 @@ class EncryptionGuard:
             self._applied, self._guard = "", None
             done.changed.append("removed the guard of encryption: it is not mandatory any more")
         self._may_be_there = False
+
+
+def guard_in(files: Files, state_dir: str, run_dir: str) -> EncryptionGuard:
+    """The guard of a node whose agent has these directories."""
+    return EncryptionGuard(files, f"{state_dir}/{ENCRYPTION_REQUIRED}", f"{run_dir}/{ENCRYPTION_GUARD}")

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from cni_calico.backoff import Backoff
-from cni_calico.datastore.kubernetes.attempt import ApiRequest
-from cni_calico.datastore.kubernetes.layout import CORE_ROOT, quote
 from cni_calico.datastore.kubernetes.store import KubernetesStore
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreDenied
@@ -92,6 +90,9 @@ class DisputeEvents:
 
     def _write(self, told: PodNotice) -> None:
         """Raises DatastoreError, DeadlineExceeded."""
+        from cni_calico.datastore.kubernetes.attempt import ApiRequest
+        from cni_calico.datastore.kubernetes.layout import CORE_ROOT, quote
+
         namespace, name, text = told
         assert self._store is not None
         api, deadline, doing = self._store.api, Deadline.after(_CALL_S), f"tell pod {namespace}/{name}: {text}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from cni_calico.datastore.kubernetes.login import read_servers
 from cni_calico.kernel.interfaces import read_source_address
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
@@ -103,7 +102,11 @@ def read_lifelines(config: DatastoreConfig | None) -> tuple[Lifeline, ...]:
     if config is None:
         return ()
     stores = config.etcd_endpoints if config.type == "etcdv3" else ()
-    servers = read_servers(config.kubernetes)
+    servers: tuple[str, ...] = ()
+    if config.kubernetes.api_root or config.kubernetes.kubeconfig:
+        from cni_calico.datastore.kubernetes.login import read_servers
+
+        servers = read_servers(config.kubernetes)
     return (*parse_endpoints("the datastore", stores), *parse_endpoints("the API server", servers))
 
 

@@ -26,7 +26,7 @@ class Host:
         self._path = path
         self.use(used)
         (path / "memory.stat").write_text("")
-        group = LimitedGroup(path, limit_mib * MIB, "memory.current", ())
+        group = LimitedGroup(str(path), limit_mib * MIB, "memory.current", ())
         self.groups = (group,) if limit_mib else ()
         self.guard = MemoryGuard(MemoryLimits(0, lambda: self.now, lambda: self.groups), lambda: self.now)
 
