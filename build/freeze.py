@@ -27,6 +27,7 @@ from glibc import bundle_glibc
 from manifest import verify_bundle, write_manifests
 from native import NAMES as FRONTS
 from native import compile_front, compiler_version, write_header
+from pack import write_packs
 from plugin_needs import write_unneeded
 from pyinstaller import run_pyinstaller, source_date
 from share import write_share
@@ -101,6 +102,7 @@ def freeze(contents: str) -> Path:
     for pattern in ("*.service", "*.socket"):  # calicoctl node init installs them
         for unit in (ROOT / UNITS).glob(pattern):
             shutil.copy(unit, bundle / contents / UNITS)
+    write_packs(bundle / contents)
     write_unneeded(bundle / contents)
     return bundle
 

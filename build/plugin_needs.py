@@ -19,7 +19,8 @@ PROJECT = "cni_calico"
 FILE = "unneeded"  # build/install-bundle.sh reads it
 PLUGINS = ("calico.python", "calico-ipam.python")
 _BUILT_IN = frozenset((f"{PROJECT}.expanded",))  # imported by what build/expand.py writes
-_OTHERS = ("share", "install")  # manual page and completions of calicoctl; the units that it installs
+# manual page and completions of calicoctl; the units that it installs; what the agent starts from
+_OTHERS = ("share", "install", "packs")
 
 
 def write_unneeded(contents: Path) -> None:

@@ -891,6 +891,7 @@ REFLECTION = {
     "model.documents.fields": "a table names the attributes of a record",
     "nodeagent.driver.messages": "a message has one of several fields, by name",
     "nodeagent.keepers.tunnel_addresses": "a table names the attributes of a record",
+    "packed": "a module's code runs in its namespace",
     "policy.preserved": "values are written field by field",
     "server.run": "RuntimeError has no strerror",
     "slim_grpc": "an attribute of the package grpc",

@@ -1,7 +1,10 @@
 # calico-node: its services run for months, so the garbage collector of reference cycles stays on; an ordinary exit.
 import sys
 
+from cni_calico.packed import use_pack
 from cni_calico.shortage import shortage_of
+
+use_pack(sys._MEIPASS, "calico-node")
 
 try:
     from cni_calico.nodeagent.main import main

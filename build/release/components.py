@@ -28,7 +28,15 @@ HERE = Path(__file__).resolve().parent
 PROJECT = "cni_calico"
 MULTIARCH = sysconfig.get_config_var("MULTIARCH")  # Debian's name of the processor in directories: x86_64-linux-gnu
 PYTHON_PACKAGES = ("libpython3.11-minimal", "libpython3.11-stdlib")  # the standard library
-LISTS = ("manifest", "executables", "placeholders", "share", "install", "unneeded")  # written by the build itself
+LISTS = (
+    "manifest",
+    "executables",
+    "placeholders",
+    "share",
+    "install",
+    "packs",
+    "unneeded",
+)  # written by the build itself
 # (name, SPDX, whose package it is compiled into); texts in licences/, that of Apache-2.0 stands with gRPC
 EMBEDDED = (
     ("abseil-cpp", "Apache-2.0", "grpcio"),

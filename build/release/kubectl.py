@@ -62,7 +62,8 @@ def stage_plugin(tree: Path, target: Path) -> None:
     (linker,) = (contents / "glibc").glob("ld-*.so*")
     library = target / "lib"
     library.mkdir(parents=True)
-    unneeded = {contents / path for path in (*select_unneeded(contents, list_sources()), "share", "install", *ETCD)}
+    others = ("share", "install", "packs", *ETCD)
+    unneeded = {contents / path for path in (*select_unneeded(contents, list_sources()), *others)}
 
     def leave_out(directory: str, names: list[str]) -> list[str]:
         return [name for name in names if Path(directory, name) in unneeded]
