@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from cni_calico.daemon.guarded import guarded_thread
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.nodeagent.bgp.facts import ENDS, NOT_CONFIGURED, UNMET
-from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.open import Opened
 from cni_calico.nodeagent.dataplane.loop import DataplaneLoop
+from cni_calico.nodeagent.policing.enforce.filters import DataPlane, look
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed.incoming import Incoming
 from cni_calico.nodeagent.policing.feed.parameters import select_tunnels
@@ -40,8 +41,15 @@ Use = Callable[[Snapshot, FelixSettings], None]
 class Felix:
     """``chosen``: the flags of calico-node that name parts, without their dash; "felix" is one of them or not."""
 
-    def __init__(self, chosen: set[str], environ: Mapping[str, str], opened: Opened, stopping: Stopping) -> None:
-        """``opened``: from ``environ``."""
+    def __init__(
+        self,
+        chosen: set[str],
+        environ: Mapping[str, str],
+        opened: Opened,
+        stopping: Stopping,
+        look: Callable[[FelixSettings], DataPlane] = look,
+    ) -> None:
+        """``opened``: from ``environ``. ``look`` is asked first what this kernel can do."""
         self.chosen, self.given = chosen, environ
         self.stopping = stopping
         self.failed = False
@@ -54,9 +62,8 @@ class Felix:
         self._use_others: Use | None = None
         self._newest: tuple[Snapshot, FelixSettings] | None = None
         self._handing = threading.Lock()
-        early = parse_felix(opened.environ).settings
         self._driver: DriverLoop | None = None
-        self.policy = PolicyEngine(self.context, self.node, self._heard, early, self._drive)
+        self.policy = PolicyEngine(self.context, self.node, self._heard, opened.felix, self._drive, look)
         self.plane = DataplaneLoop(
             self.context,
             self.node,

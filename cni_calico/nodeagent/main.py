@@ -113,7 +113,7 @@ def _run(chosen: set[str]) -> int:
 
 
 def _serve(chosen: set[str]) -> int:
-    """The long-running parts. Each import comes when what it is for begins: the datastore's answer is waited for while
+    """The long-running parts. Each import comes when what it is for begins: the datastore and the kernel answer while
     Felix is imported, and policy does not wait for what the others need.
     """
     from cni_calico.kernel.memory import collect_as_usual, expect_growth
@@ -124,9 +124,12 @@ def _serve(chosen: set[str]) -> int:
 
     stopping = Stopping()
     opened = open_context(os.environ, "agent", stopping.wait, running=True)
+    from cni_calico.nodeagent.policing.enforce.ahead import look_ahead
+
+    look = look_ahead(opened.felix, policed="felix" in chosen)
     from cni_calico.nodeagent.felix import Felix
 
-    felix = Felix(chosen, os.environ, opened, stopping)
+    felix = Felix(chosen, os.environ, opened, stopping, look)
     felix.start()
     from cni_calico.nodeagent.parts import Parts
 

@@ -36,11 +36,12 @@ from cni_calico.nodeagent.context.settings import (
 @dataclass(frozen=True, slots=True)
 class Opened:
     """``wrong`` are the settings in ``environ`` that are not used because they are invalid; ``environ`` includes
-    felix.cfg.
+    felix.cfg. ``felix``: the parameters that it has.
     """
 
     context: Context
     node: str
+    felix: FelixSettings
     wrong: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,11 +94,11 @@ def open_context(
     node = read_node_name(settings, context.files)
     store = kubernetes_store(config, environ, context.store)
     if store is None:
-        return Opened(context, node, wrong, environ)
+        return Opened(context, node, felix, wrong, environ)
     from cni_calico.nodeagent.context.kubernetes import ApiNode
 
     kubernetes = ApiNode(store.api, settings.k8s_node_ref or node)
-    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, wrong, environ)
+    return Opened(replace(context, kubernetes=kubernetes, kubernetes_store=store), node, felix, wrong, environ)
 
 
 def open_relayed(context: Context, felix: FelixSettings) -> RelayedStore | None:

@@ -21,7 +21,7 @@ from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.policing.enforce.boot import BootTable
 from cni_calico.nodeagent.policing.enforce.early import EarlyGuard, FoundEarly
-from cni_calico.nodeagent.policing.enforce.filters import NoPacketFilter, OpenFilter, look, opened
+from cni_calico.nodeagent.policing.enforce.filters import DataPlane, NoPacketFilter, OpenFilter, look, opened
 from cni_calico.nodeagent.policing.feed.incoming import Incoming, RecordReading, begin_reading
 from cni_calico.nodeagent.policing.loop import AskedOfEngine, PolicyLoop, filtering_of
 from cni_calico.nodeagent.policing.report.decision import DecisionFile
@@ -50,9 +50,12 @@ class Woken(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _EngineStart:
-    """What an engine is started with: parameters of the environment, and who starts a driver."""
+    """What an engine is started with: parameters of the environment, who knows what the kernel can do, and who starts a
+    driver.
+    """
 
     early: FelixSettings | None
+    look: Callable[[FelixSettings], DataPlane]
     drive: Callable[[AskedOfEngine, Incoming, PolicyEngine], DrivenPlane] | None
 
 
@@ -70,9 +73,10 @@ class PolicyEngine:
         on_change: Callable[[], None] = lambda: None,
         early: FelixSettings | None = None,
         drive: Callable[[AskedOfEngine, Incoming, PolicyEngine], DrivenPlane] | None = None,
+        look_first: Callable[[FelixSettings], DataPlane] = look,
     ) -> None:
         """``early``: the parameters of the environment, which guard tunnels until the others are known. ``drive``
-        starts the driver that they may ask for.
+        starts the driver that they may ask for. ``look_first`` is asked first what this kernel can do.
         """
         self.standing = Standing()
         self.figures = PolicyFigures()
@@ -80,7 +84,7 @@ class PolicyEngine:
         self._outcome = _Outcome(context)
         self._node = node
         self._on_change = on_change
-        self._start = _EngineStart(early, drive)
+        self._start = _EngineStart(early, look_first, drive)
         limit_mib = early.policy_memory_mib if early is not None else 0
         self._reading = RecordReading(lambda: begin_reading(context, node, self.wake, limit_mib))
         self._asked: AskedOfEngine | None = None
@@ -148,7 +152,7 @@ class PolicyEngine:
     def _wait_for_parameters(self, stopping: threading.Event) -> FoundEarly:
         found = FoundEarly()
         if self._start.early is not None and self._start.early.internal_driver:
-            early = EarlyGuard(self._start.early, self._context.log, self.tell)
+            early = EarlyGuard(self._start.early, self._context.log, self.tell, self._start.look)
             early.wait(self._configured, stopping)
             found = early.found
         while not stopping.is_set() and not self._configured.wait(0.1):

@@ -58,10 +58,17 @@ class FoundEarly:
 class EarlyGuard:
     """For the engine's thread. ``felix``: the parameters as far as the environment has them."""
 
-    def __init__(self, felix: FelixSettings, log: Log, tell: Callable[[Standing], None]) -> None:
+    def __init__(
+        self,
+        felix: FelixSettings,
+        log: Log,
+        tell: Callable[[Standing], None],
+        look: Callable[[FelixSettings], DataPlane] = look,
+    ) -> None:
+        """``look``: finds out what this kernel has."""
         self._felix = felix
         self._log = log
-        self._tell = tell
+        self._tell, self._look_at_kernel = tell, look
         self._guard: StandingGuard | None = None
         self._goal: Goal | None = None
         self._plane: DataPlane | None = None
@@ -88,7 +95,7 @@ class EarlyGuard:
         try:
             tunnels = read_used_tunnels(self._felix, Deadline.after(_READ_S))
             if self._guard is None or self._goal is None:
-                plane = self._plane = look(self._felix)
+                plane = self._plane = self._look_at_kernel(self._felix)
                 filtering = stack.enter_context(opened(plane, self._felix))
                 self._goal = Goal(plane.settings(self._felix, ()))
                 self._guard = StandingGuard(Enforcer(filtering.kernel, self._goal, self._log), self._goal)
