@@ -24,6 +24,7 @@ PHASES = (
     ("nodeagent.felix", "Felix.__init__"),
     ("nodeagent.context.open", "open_context"),
     ("nodeagent.policing.enforce.filters", "look"),
+    ("nodeagent.policing.enforce.ahead", "LookAhead.look"),
     ("nodeagent.policing.enforce.early", "EarlyGuard._look"),
     ("nodeagent.policing.enforce.early", "EarlyGuard.wait"),
     ("nodeagent.policing.feed.records", "RecordFeed.__init__"),
@@ -68,6 +69,8 @@ def run_timed(tree: str, file: str) -> None:
     started = time.monotonic(), time.thread_time()
     tell("(interpreter)", begun, started[1] - time.thread_time())
     sys.path.insert(0, tree)
+    if Path(tree, "packs").is_dir():  # as the executable does
+        import_module("cni_calico.packed").use_pack(tree, "calico-node")
     main = import_module("cni_calico.nodeagent.main").main
     for first in ("felix", "parts"):  # what is imported before policies are read
         try:
