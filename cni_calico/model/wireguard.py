@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class WireguardPeer:
 
     public_key: bytes
     endpoint: WireguardEndpoint | None = None
-    allowed: frozenset[Network] = frozenset()
+    allowed: Set[Network] = frozenset()
     keepalive_s: int = 0
     handshake_s: int = 0
     sent: int = 0
@@ -110,7 +110,7 @@ class PeerChange:
     public_key: bytes
     remove: bool = False
     endpoint: WireguardEndpoint | None = None
-    allowed: frozenset[Network] | None = None
+    allowed: Set[Network] | None = None
     keepalive_s: int | None = None
     known_only: bool = False
 

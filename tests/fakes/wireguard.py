@@ -6,6 +6,7 @@ last peer that was given it; the device's own key is no peer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from errno import EEXIST, ENODEV, EOPNOTSUPP
 
@@ -33,9 +34,12 @@ class FakeWireguard:
         if name in self.foreign:
             raise KernelError(f"cannot use {name}: it is of kind dummy and not WireGuard's", errno=EEXIST)
 
-    def read_device(self, name: str, deadline: Deadline) -> WireguardDevice | None:
+    def read_device(
+        self, name: str, deadline: Deadline, share: Callable[[WireguardPeer], WireguardPeer] = lambda peer: peer
+    ) -> WireguardDevice | None:
         self._reach("read_device", name)
-        return self.devices.get(name)
+        device = self.devices.get(name)
+        return None if device is None else replace(device, peers=tuple(map(share, device.peers)))
 
     def ensure_link(self, name: str, mtu: int, addresses: tuple[Address, ...] | None, deadline: Deadline) -> list[str]:
         self._reach("ensure_link", name)

@@ -8,7 +8,7 @@ the next message. A device's private key, which a dump has, is never looked at. 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from struct import Struct
@@ -119,8 +119,10 @@ def _place(endpoint: WireguardEndpoint) -> bytes:
     return _V6_PLACE.pack(AF_INET6, port, endpoint.address.packed)
 
 
-def decode_device(payloads: Iterable[bytes]) -> WireguardDevice:
-    """All messages of a dump. Raises KernelError."""
+def decode_device(
+    payloads: Iterable[bytes], share: Callable[[WireguardPeer], WireguardPeer] = lambda peer: peer
+) -> WireguardDevice:
+    """All messages of a dump. ``share``: what becomes of each peer. Raises KernelError."""
     key, port, mark = b"", 0, 0
     peers: dict[bytes, WireguardPeer] = {}
     for payload in payloads:
@@ -131,7 +133,7 @@ def decode_device(payloads: Iterable[bytes]) -> WireguardDevice:
         for element in wire.list_elements(found.get(_PEERS, b"")):
             peer = _peer(element)
             before = peers.get(peer.public_key)
-            peers[peer.public_key] = peer if before is None else _with_more(before, peer)
+            peers[peer.public_key] = share(peer if before is None else _with_more(before, peer))
     if len(key) not in (0, KEY_BYTES):
         raise wire.malformed("a WireGuard device", f"a key of {len(key)} bytes")
     return WireguardDevice(key, port, mark, tuple(peers.values()))
@@ -139,7 +141,7 @@ def decode_device(payloads: Iterable[bytes]) -> WireguardDevice:
 
 def _with_more(before: WireguardPeer, more: WireguardPeer) -> WireguardPeer:
     """A continued peer repeats nothing but its key."""
-    return replace(before, allowed=before.allowed | more.allowed)
+    return replace(before, allowed=frozenset((*before.allowed, *more.allowed)))
 
 
 def _peer(payload: bytes) -> WireguardPeer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from errno import EEXIST, ENODEV, EOPNOTSUPP
 
 from cni_calico import faults
@@ -29,11 +29,18 @@ from cni_calico.kernel.netlink.links import (
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.wireguard import uapi
 from cni_calico.model.resources import Address
-from cni_calico.model.wireguard import DEVICE_KINDS, KEY_BYTES, PrivateKey, WireguardChange, WireguardDevice
+from cni_calico.model.wireguard import (
+    DEVICE_KINDS,
+    KEY_BYTES,
+    PrivateKey,
+    WireguardChange,
+    WireguardDevice,
+    WireguardPeer,
+)
 
 KIND, OUTSIDE_KIND = DEVICE_KINDS
 SOCKETS = "/var/run/wireguard"
-_TEXT_MAX = 64 << 20
+_TEXT_MAX, _AT_ONCE = 64 << 20, 65536
 
 
 def make_private_key() -> PrivateKey:
@@ -41,16 +48,31 @@ def make_private_key() -> PrivateKey:
     return PrivateKey(os.urandom(KEY_BYTES))
 
 
-def read_device(name: str, deadline: Deadline) -> WireguardDevice | None:
-    """None if there is no such interface. Raises KernelError: EEXIST for an interface that is not WireGuard's."""
+def _as_it_is(peer: WireguardPeer) -> WireguardPeer:
+    return peer
+
+
+def read_device(
+    name: str, deadline: Deadline, share: Callable[[WireguardPeer], WireguardPeer] = _as_it_is
+) -> WireguardDevice | None:
+    """None if there is no such interface. ``share``: what is kept of each peer, an equal one. Raises KernelError:
+    EEXIST for an interface that is not WireGuard's.
+    """
     link = _find(name, deadline)
     if link is None:
         return None
     if link.kind == OUTSIDE_KIND:
-        return _talk(name, uapi.GET, f"read {name}", deadline)
+        return _talk(name, uapi.GET, f"read {name}", deadline, share)
     with GenericNetlink() as kernel:
         family = kernel.family(messages.FAMILY, deadline)
-        return messages.decode_device(kernel.dump(messages.list_device(family, name), deadline))
+        return messages.decode_device(_taken(kernel.dump(messages.list_device(family, name), deadline)), share)
+
+
+def _taken(payloads: list[bytes]) -> Iterator[bytes]:
+    """Each is released when the next one is wanted."""
+    payloads.reverse()
+    while payloads:
+        yield payloads.pop()
 
 
 def is_wireguard(name: str, deadline: Deadline) -> bool:
@@ -149,23 +171,39 @@ def is_unsupported(error: KernelError) -> bool:
     return error.errno == EOPNOTSUPP
 
 
-def _talk(name: str, message: bytes, doing: str, deadline: Deadline) -> WireguardDevice:
+def _talk(
+    name: str,
+    message: bytes,
+    doing: str,
+    deadline: Deadline,
+    share: Callable[[WireguardPeer], WireguardPeer] = _as_it_is,
+) -> WireguardDevice:
     """What the program answers. Raises KernelError, DeadlineExceeded."""
     left_s = deadline.require(doing)
-    answer = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talking:
             talking.settimeout(left_s)
             talking.connect(f"{SOCKETS}/{name}.sock")
             talking.sendall(message)
-            while not answer.endswith(b"\n\n") and len(answer) < _TEXT_MAX:
-                part = talking.recv(65536)
-                if not part:
-                    break
-                answer += part
-                talking.settimeout(deadline.require(doing))
+            return uapi.parse_answer(_lines(talking, doing, deadline), doing, share)
     except TimeoutError as e:
         raise DeadlineExceeded(f"cannot {doing}: its program did not answer in time") from e
     except OSError as e:
         raise KernelError(f"cannot {doing}: its program does not answer: {e.strerror or e}", errno=e.errno or 0) from e
-    return uapi.parse_answer(answer.decode(errors="replace"), doing)
+
+
+def _lines(talking: socket.socket, doing: str, deadline: Deadline) -> Iterator[str]:
+    """Up to the empty one that ends an answer; a line is no longer than what may come at once."""
+    rest, length = b"", 0
+    while length < _TEXT_MAX:
+        part = talking.recv(_AT_ONCE)
+        length += len(part)
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if not line:
+                return
+            yield line.decode(errors="replace")
+        if not part or len(rest) > _AT_ONCE:
+            break
+        talking.settimeout(deadline.require(doing))
+    yield rest.decode(errors="replace")

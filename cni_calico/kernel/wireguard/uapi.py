@@ -7,7 +7,7 @@ Rule: text in, values out; whatever cannot be read raises KernelError. Source: w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -26,16 +26,17 @@ GET = b"get=1\n\n"
 
 
 def render_set(change: WireguardChange) -> bytes:
-    lines = ["set=1"]
+    text = bytearray(b"set=1\n")
     if change.private_key is not None:
-        lines.append(f"private_key={change.private_key.packed.hex()}")
+        text += f"private_key={change.private_key.packed.hex()}\n".encode()
     if change.port is not None:
-        lines.append(f"listen_port={change.port}")
+        text += f"listen_port={change.port}\n".encode()
     if change.mark is not None:
-        lines.append(f"fwmark={change.mark}")
+        text += f"fwmark={change.mark}\n".encode()
     for peer in change.peers:
-        lines += _peer_lines(peer)
-    return "\n".join((*lines, "\n")).encode()
+        for line in _peer_lines(peer):
+            text += f"{line}\n".encode()
+    return bytes(text + b"\n")
 
 
 def _peer_lines(peer: PeerChange) -> Iterator[str]:
@@ -55,12 +56,14 @@ def _peer_lines(peer: PeerChange) -> Iterator[str]:
         yield f"persistent_keepalive_interval={peer.keepalive_s}"
 
 
-def parse_answer(text: str, doing: str) -> WireguardDevice:
-    """Raises KernelError: also for what the program refused."""
+def parse_answer(
+    lines: Iterable[str], doing: str, share: Callable[[WireguardPeer], WireguardPeer] = lambda peer: peer
+) -> WireguardDevice:
+    """``share``: what becomes of each peer. Raises KernelError: also for what the program refused."""
     device, peers = WireguardDevice(), list[WireguardPeer]()
     errno = 1
     try:
-        for line in text.splitlines():
+        for line in lines:
             name, _, value = line.partition("=")
             if name == "private_key":
                 device = replace(device, public_key=public_key(_key(value)))
@@ -69,6 +72,7 @@ def parse_answer(text: str, doing: str) -> WireguardDevice:
             elif name == "fwmark":
                 device = replace(device, mark=int(value))
             elif name == "public_key":
+                _share_last(peers, share)
                 peers.append(WireguardPeer(_key(value)))
             elif name == "errno":
                 errno = int(value)
@@ -78,7 +82,13 @@ def parse_answer(text: str, doing: str) -> WireguardDevice:
         raise KernelError(f"cannot {doing}: it answers what is no description of a WireGuard device") from None
     if errno:
         raise KernelError(f"cannot {doing}: {os.strerror(abs(errno))}", errno=abs(errno))
+    _share_last(peers, share)
     return replace(device, peers=tuple(peers))
+
+
+def _share_last(peers: list[WireguardPeer], share: Callable[[WireguardPeer], WireguardPeer]) -> None:
+    if peers:
+        peers[-1] = share(peers[-1])
 
 
 def _key(text: str) -> bytes:
@@ -94,7 +104,7 @@ def _with(peer: WireguardPeer, name: str, value: str) -> WireguardPeer:
             address, _, port = value.rpartition(":")
             return replace(peer, endpoint=WireguardEndpoint(ip_address(address.strip("[]")), int(port)))
         case "allowed_ip":
-            return replace(peer, allowed=peer.allowed | {ip_network(value)})
+            return replace(peer, allowed=frozenset((*peer.allowed, ip_network(value))))
         case "persistent_keepalive_interval":
             return replace(peer, keepalive_s=int(value))
         case "last_handshake_time_sec":

@@ -30,9 +30,16 @@ class Changes(Generic[KernelItem]):
 
 
 def plan_set(desired: Iterable[KernelItem], actual: Iterable[KernelItem]) -> Changes[KernelItem]:
-    """For things that are either equal or different, and all ours."""
-    wanted, there = set(desired), set(actual)
-    return Changes(tuple(sorted(wanted - there, key=str)), tuple(sorted(there - wanted, key=str)))
+    """For things that are either equal or different, and all ours; none is desired twice. It keeps none that is desired
+    and there: they may be made one by one.
+    """
+    missing, rest = set[KernelItem](), set(actual)
+    for item in desired:
+        if item in rest:
+            rest.remove(item)
+        else:
+            missing.add(item)
+    return Changes(tuple(sorted(missing, key=str)), tuple(sorted(rest, key=str)))
 
 
 def is_ours(route: HostRoute, felix: FelixSettings) -> bool:

@@ -61,7 +61,7 @@ FIRST_PASS_S = 0.5  # so long it waits for the first decision about policies, wh
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
 # the pause as a multiple of the pass's duration: while dozens of pods come and go, they need the processors
 REST = 9
-GROWN_BYTES = 32 << 20
+GROWN_BYTES = 512 << 10  # giving back takes a millisecond, and a full pass comes every 90 s
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ PEERS = 1000
 
 
 def peer(number: int, key: int) -> DesiredPeer:
-    networks = frozenset(ip_network((0x0A410000 + (number * 5 + each) * 64, 26)) for each in range(5))
+    networks = tuple(ip_network((0x0A410000 + (number * 5 + each) * 64, 26)) for each in range(5))
     place = WireguardEndpoint(ip_address(0x0A000000 + number + 1), 51820)
     return DesiredPeer(f"n{number}", key.to_bytes(32, "big"), place, networks)
 

@@ -8,7 +8,7 @@ is plain, with the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 
@@ -38,24 +38,52 @@ _MARK_BIT = 5  # the sixth of the mask, as upstream
 
 @dataclass(frozen=True, slots=True)
 class DesiredPeer:
-    """A node that packets can be encrypted for. ``networks`` are what is sent to it. ``host``: what it may send from
-    besides is its own address, that of ``endpoint``. There may be a thousand, so nothing is in it that can be made of
-    the rest.
+    """A node that packets can be encrypted for. ``networks``, sorted, are what is sent to it. ``host``: what it may
+    send from besides is its own address, that of ``endpoint``. There may be a thousand, so nothing is in it that can be
+    made of the rest.
     """
 
     node: str
     key: bytes
     endpoint: WireguardEndpoint
-    networks: frozenset[Network] = frozenset()
+    networks: tuple[Network, ...] = ()
     host: bool = False
 
     @property
-    def hosts(self) -> frozenset[Network]:
-        return frozenset((ip_network(self.endpoint.address),)) if self.host else frozenset()
+    def hosts(self) -> tuple[Network, ...]:
+        return (ip_network(self.endpoint.address),) if self.host else ()
 
     @property
-    def allowed(self) -> frozenset[Network]:
-        return self.networks | self.hosts
+    def allowed(self) -> Set[Network]:
+        return AllowedNetworks(self)
+
+
+class AllowedNetworks(Set[Network]):
+    """What a peer may send from, as a set that is made whenever somebody looks: a thousand real ones are a megabyte."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: DesiredPeer) -> None:
+        self._peer = peer
+
+    @classmethod
+    def _from_iterable(cls, networks: Iterable[Network]) -> frozenset[Network]:  # type: ignore[override]
+        return frozenset(networks)
+
+    def __iter__(self) -> Iterator[Network]:
+        yield from self._peer.networks
+        yield from self._peer.hosts
+
+    def __len__(self) -> int:
+        return len(self._peer.networks) + self._peer.host
+
+    def __contains__(self, network: object) -> bool:
+        return network in self._peer.networks or network in self._peer.hosts
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, AllowedNetworks) and other._peer is self._peer) or super().__eq__(other)
+
+    __hash__ = Set._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +170,9 @@ def desired_encryption(
     holder = holder_of(end.address, interfaces)
     mtu = _mtu(settings.mtu, DEFAULT_MTU if holder is None else holder.mtu, family, settings.name, problems)
     claims = _claims(snapshot, family, problems)
-    networks: dict[str, set[Network]] = {name: set() for name in snapshot.nodes}
+    networks: dict[str, list[Network]] = {name: [] for name in snapshot.nodes}
     for network, name in claims.items():
-        networks.setdefault(name, set()).add(network)
+        networks.setdefault(name, []).append(network)
     hosts = _with_own_address(snapshot, family)
     keys = Counter(published_key(node, family) for node in snapshot.nodes.values())
     peers, plain = [], {}
@@ -155,10 +183,10 @@ def desired_encryption(
         if isinstance(found, str):
             plain[name] = found
             if not felix.wireguard_strict or name in felix.wireguard_exempt:
-                plain_networks |= networks[name]
+                plain_networks.update(networks[name])
             continue
         host = name in hosts and ip_network(found[1].address) not in claims
-        peers.append(DesiredPeer(name, found[0], found[1], frozenset(networks[name]), host))
+        peers.append(DesiredPeer(name, found[0], found[1], tuple(sorted(networks.pop(name), key=_order)), host))
     return replace(
         basis,
         mtu=mtu,
@@ -172,6 +200,11 @@ def desired_encryption(
         renew=rotation_of(own, family) and basis.told,
         problems=tuple(problems),
     )
+
+
+def _order(network: Network) -> tuple[int, int]:
+    """Of one family."""
+    return int(network.network_address), network.prefixlen
 
 
 def _mtu(wanted: int, below: int, family: int, name: str, problems: list[str]) -> int:

@@ -8,7 +8,7 @@ A network that has two owners meanwhile is the new one's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from cni_calico.model.host import HostRoute
@@ -91,8 +91,17 @@ class RoutesAround:
 
 
 def widened(
-    wanted: Mapping[bytes, frozenset[Network]], there: Mapping[bytes, frozenset[Network]]
+    wanted: Mapping[bytes, Set[Network]], there: Mapping[bytes, Set[Network]]
 ) -> dict[bytes, frozenset[Network]]:
-    """By key, the networks that a peer has while the routes are changed: with what it has and nobody is to have."""
+    """By key, the networks that a peer has while the routes are changed, where these are more than it is to have: what
+    it has and nobody is to have.
+    """
+    more = {
+        key: extra
+        for key, networks in wanted.items()
+        if (held := there.get(key)) is not None and held != networks and (extra := held - networks)
+    }
+    if not more:
+        return {}
     owned = {network for networks in wanted.values() for network in networks}
-    return {key: networks | (there.get(key, frozenset()) - owned) for key, networks in wanted.items()}
+    return {key: frozenset((*wanted[key], *rest)) for key, extra in more.items() if (rest := extra - owned)}

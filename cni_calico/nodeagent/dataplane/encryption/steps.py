@@ -11,8 +11,9 @@ the other to send.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cni_calico.model.host import PROTO_BOOT, HostRoute
 from cni_calico.model.resources import Network
@@ -40,17 +41,37 @@ class KnownPeer:
 @dataclass(frozen=True, slots=True)
 class EncryptionSteps:
     """In this order: ``change``; ``routes`` and ``host_routes`` (all that the two tables are to have), some before the
-    plain routes and some after them (order.py); ``removals``: peers, and networks of peers.
+    plain routes and some after them (order.py); ``removals``: peers, and networks of peers. Of the routes there may be
+    thousands, so they are made whenever somebody looks at them, as they are until the next plan.
 
     ``waiting``: nodes whose first handshake is awaited; ``overdue``: nodes whose route came without one.
     """
 
     change: WireguardChange | None = None
-    routes: frozenset[HostRoute] = frozenset()
-    host_routes: frozenset[HostRoute] = frozenset()
+    routes: Collection[HostRoute] = ()
+    host_routes: Collection[HostRoute] = ()
     removals: WireguardChange | None = None
     waiting: tuple[str, ...] = ()
     overdue: tuple[str, ...] = ()
+
+
+class _Made(Collection[HostRoute]):
+    """Routes, none of them twice."""
+
+    def __init__(self, make: Callable[[], Iterator[HostRoute]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[HostRoute]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    def __contains__(self, route: object) -> bool:
+        return any(route == one for one in self)
 
 
 @dataclass(slots=True)
@@ -66,7 +87,9 @@ class Stepping:
         if desired.address is None and not device.peers:
             desired = _without_peers(desired)
         actual = {peer.public_key: peer for peer in device.peers}
-        through = {route.dst for route in present if route.device == desired.name}
+        through: set[Network] = set()
+        if any(peer.node not in self.known for peer in desired.peers):
+            through = {route.dst for route in present if route.device == desired.name}
         wanted = {peer.key: peer.allowed for peer in desired.peers}
         wide = widened(wanted, {key: peer.allowed for key, peer in actual.items()})
         replaced: list[bytes] = []
@@ -89,23 +112,23 @@ class Stepping:
             if not known.settled:
                 waiting.append(peer.node)
             keepalive_s = _keepalive_of(desired, device, known, now)
-            change = _difference(peer, there, keepalive_s, wide[peer.key])
+            allowed = wanted[peer.key]
+            change = _difference(peer, there, keepalive_s, wide.get(peer.key, allowed))
             if change is not None:
-                changes.append((_loses(peer.allowed, there), change))
+                changes.append((_loses(allowed, there), change))
         for node in self.known.keys() - {peer.node for peer in desired.peers}:
             del self.known[node]
         gone = [PeerChange(key, remove=True) for key in replaced if key in actual and key not in wanted]
         late = actual.keys() - wanted.keys() - set(replaced)
         ordered = [change for _, change in sorted(changes, key=lambda one: one[0])] + gone
-        narrower = [key for key, networks in wanted.items() if networks != wide[key]]
         removals = [PeerChange(key, remove=True) for key in sorted(late)]
-        removals += [PeerChange(key, allowed=wanted[key], known_only=True) for key in narrower]
+        removals += [PeerChange(key, allowed=wanted[key], known_only=True) for key in wide]
         if desired.partial:
             removals.clear()
         return EncryptionSteps(
             change=WireguardChange(peers=tuple(ordered)) if ordered else None,
-            routes=frozenset(self._routes(desired)),
-            host_routes=frozenset(self._host_routes(desired)),
+            routes=_Made(partial(self._routes, desired)),
+            host_routes=_Made(partial(self._host_routes, desired)),
             removals=WireguardChange(peers=tuple(removals)) if removals else None,
             waiting=tuple(waiting),
             overdue=tuple(overdue),
@@ -114,11 +137,12 @@ class Stepping:
     def _known(self, peer: DesiredPeer, there: WireguardPeer | None, through: set[Network], now: float) -> KnownPeer:
         known = self.known.get(peer.node)
         if known is not None and known.key == peer.key:
+            known.key = peer.key  # equal, and the other one may go
             return known
         if known is not None:
             return KnownPeer(peer.key, now, replaces=True, routed=known.routed)
         # an earlier run's, or another agent's: what works goes on
-        routed = there is not None and bool(peer.networks & through)
+        routed = there is not None and not through.isdisjoint(peer.networks)
         return KnownPeer(peer.key, now, replaces=False, routed=routed)
 
     def _routes(self, desired: DesiredEncryption) -> Iterator[HostRoute]:
@@ -126,11 +150,16 @@ class Stepping:
         around: set[Network] = set()
         plain = set(desired.plain_networks | desired.own)
         for peer in desired.peers:
-            if self.known[peer.node].routed:
-                around |= peer.networks
-                yield from (HostRoute(one, desired.name, scope=scope, protocol=PROTO_BOOT) for one in peer.networks)
-            else:
-                plain |= peer.networks
+            if not self.known[peer.node].routed:
+                plain.update(peer.networks)
+        longest = max((network.prefixlen for network in plain), default=0)
+        for peer in desired.peers:
+            if not self.known[peer.node].routed:
+                continue
+            for one in peer.networks:
+                yield HostRoute(one, desired.name, scope=scope, protocol=PROTO_BOOT)
+                if one.prefixlen < longest or one in desired.prohibited:
+                    around.add(one)
         for network in desired.prohibited - around - plain:
             around.add(network)
             yield HostRoute(network, kind="prohibit", protocol=PROTO_BOOT)
@@ -143,6 +172,24 @@ class Stepping:
         for peer in desired.peers:
             if self.known[peer.node].routed:
                 yield from (HostRoute(one, desired.name, scope=scope, protocol=PROTO_BOOT) for one in peer.hosts)
+
+
+def shared_with(desired: DesiredEncryption) -> Callable[[WireguardPeer], WireguardPeer]:
+    """Of peers that are read, what is as it is wanted becomes the wanted one's own: a thousand are a megabyte else."""
+    wanted = {peer.key: peer for peer in desired.peers}
+
+    def share(found: WireguardPeer) -> WireguardPeer:
+        peer = wanted.get(found.public_key)
+        if peer is None:
+            return found
+        return replace(
+            found,
+            public_key=peer.key,
+            endpoint=peer.endpoint if found.endpoint == peer.endpoint else found.endpoint,
+            allowed=peer.allowed if found.allowed == peer.allowed else found.allowed,
+        )
+
+    return share
 
 
 def _without_peers(desired: DesiredEncryption) -> DesiredEncryption:
@@ -175,13 +222,13 @@ def _keepalive_of(desired: DesiredEncryption, device: WireguardDevice, known: Kn
     return PRIME_S if first else desired.keepalive_s
 
 
-def _loses(allowed: frozenset[Network], there: WireguardPeer | None) -> bool:
+def _loses(allowed: Set[Network], there: WireguardPeer | None) -> bool:
     """Whether others may get a network of it, which they must before it is gone here."""
     return there is not None and bool(there.allowed - allowed)
 
 
 def _difference(
-    peer: DesiredPeer, there: WireguardPeer | None, keepalive_s: int, allowed: frozenset[Network]
+    peer: DesiredPeer, there: WireguardPeer | None, keepalive_s: int, allowed: Set[Network]
 ) -> PeerChange | None:
     if there is None:
         return PeerChange(peer.key, endpoint=peer.endpoint, allowed=allowed, keepalive_s=keepalive_s)

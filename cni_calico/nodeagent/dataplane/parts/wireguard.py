@@ -27,7 +27,7 @@ from cni_calico.nodeagent.dataplane.desired import Desired
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, described_key, render_plain
 from cni_calico.nodeagent.dataplane.encryption.following import Following, begin_following
 from cni_calico.nodeagent.dataplane.encryption.order import OrderedRoutes, order_routes
-from cni_calico.nodeagent.dataplane.encryption.steps import Leaving, Stepping
+from cni_calico.nodeagent.dataplane.encryption.steps import Leaving, Stepping, shared_with
 from cni_calico.nodeagent.dataplane.encryption.told import tell_encryption
 from cni_calico.nodeagent.dataplane.encryption.way import FAMILY, TABLE, render_way
 from cni_calico.nodeagent.dataplane.parts import wireguard_tables as tables
@@ -149,6 +149,7 @@ class Wireguard:
             door.change_device(desired.name, steps.change, deadline)
             done.changed.append(f"changed {len(steps.change.peers)} peers of {desired.name}")
         routes = order_routes(steps.routes, present, partial=desired.partial)
+        del present  # the other table may have as many
         failed = tables.change_routes(routes.before, desired.table, deadline, done)
         of_hosts, rules, host_failed = tables.begin_hosts(desired, steps.host_routes, deadline, done)
         if desired.threading and device.peers:
@@ -208,7 +209,8 @@ class Wireguard:
 
     def _settings(self, desired: DesiredEncryption, family: _Family, deadline: Deadline, done: Pass) -> WireguardDevice:
         """The device with a key, its port and its mark."""
-        device = door.read_device(desired.name, deadline)
+        share = shared_with(desired)
+        device = door.read_device(desired.name, deadline, share)
         if device is None:
             raise KernelError(f"cannot set {desired.name}: it is gone")
         # only a key that all have been told is replaced, so that one request does it once
@@ -221,7 +223,7 @@ class Wireguard:
         if change == WireguardChange():
             return device
         door.change_device(desired.name, change, deadline)
-        read = door.read_device(desired.name, deadline)
+        read = door.read_device(desired.name, deadline, share)
         if read is None:
             raise KernelError(f"cannot set {desired.name}: it is gone")
         if change.private_key is not None:

@@ -36,7 +36,7 @@ def keep_only(
 
 
 def begin_hosts(
-    desired: DesiredEncryption, wanted: frozenset[HostRoute], deadline: Deadline, done: Pass
+    desired: DesiredEncryption, wanted: Collection[HostRoute], deadline: Deadline, done: Pass
 ) -> tuple[OrderedRoutes, frozenset[RoutingRule], bool]:
     """What pods of this node send to other nodes' own addresses: a table that only they ask. Its routes, the rules
     that are to go, and whether it failed.

@@ -32,7 +32,7 @@ errno=0
 
 
 def test_an_answer() -> None:
-    device = parse_answer(ANSWER, "read wg")
+    device = parse_answer(ANSWER.splitlines(), "read wg")
     assert device.public_key.hex().startswith("de9edb7d") and (device.port, device.mark) == (51820, 0x200000)
     [peer] = device.peers
     assert peer.endpoint == WireguardEndpoint(ip_address("2001:db8::1"), 51821)
@@ -42,19 +42,19 @@ def test_an_answer() -> None:
 
 def test_a_refusal() -> None:
     with pytest.raises(KernelError, match="cannot set wg: Invalid argument"):
-        parse_answer("errno=-22\n\n", "set wg")
+        parse_answer(["errno=-22"], "set wg")
 
 
 @pytest.mark.parametrize("text", ["", "listen_port=x\nerrno=0\n\n", "public_key=00\nerrno=0\n\n"])
 def test_what_is_no_answer(text: str) -> None:
     with pytest.raises(KernelError):
-        parse_answer(text, "read wg")
+        parse_answer(text.splitlines(), "read wg")
 
 
 @given(st.text())
 def test_whatever_comes(text: str) -> None:
     try:
-        parse_answer(text + "\nerrno=0", "read wg")
+        parse_answer((text + "\nerrno=0").splitlines(), "read wg")
     except KernelError:
         pass
 

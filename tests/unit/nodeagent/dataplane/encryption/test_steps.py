@@ -12,7 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cni_calico.deadline import Deadline
 from cni_calico.model.host import HostRoute
-from cni_calico.model.wireguard import PeerChange, PrivateKey, WireguardChange, WireguardDevice, WireguardEndpoint
+from cni_calico.model.wireguard import (
+    PeerChange,
+    PrivateKey,
+    WireguardChange,
+    WireguardDevice,
+    WireguardEndpoint,
+    WireguardPeer,
+)
 from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption, DesiredPeer
 from cni_calico.nodeagent.dataplane.encryption.steps import (
     LEAVING_S,
@@ -23,6 +30,7 @@ from cni_calico.nodeagent.dataplane.encryption.steps import (
     EncryptionSteps,
     Leaving,
     Stepping,
+    shared_with,
     throw,
 )
 from tests.fakes.wireguard import FakeWireguard
@@ -39,7 +47,7 @@ def key(number: int) -> bytes:
 
 
 def peer(number: int = 2, *networks: Any, node: str = "n2") -> DesiredPeer:
-    return DesiredPeer(node, key(number), PLACE, frozenset(networks or (NETWORK,)))
+    return DesiredPeer(node, key(number), PLACE, networks or (NETWORK,))
 
 
 def desired(*peers: DesiredPeer, **more: Any) -> DesiredEncryption:
@@ -60,9 +68,10 @@ class Host:
 
     def run(self, wanted: DesiredEncryption) -> EncryptionSteps:
         steps = self.stepping.plan(wanted, self.kernel.devices[NAME], self.routes, self.now)
+        steps = replace(steps, routes=frozenset(steps.routes), host_routes=frozenset(steps.host_routes))
         for change in (steps.change, None, steps.removals):
             if change is None:
-                self.routes = steps.routes
+                self.routes = frozenset(steps.routes)
             else:
                 self.kernel.change_device(NAME, change, Deadline.after(5))
                 self.check(wanted)
@@ -129,7 +138,7 @@ def test_no_peer_before_the_device_has_its_address() -> None:
     """Nor is what it has taken away when the address is."""
     host = Host()
     steps = host.run(desired(peer(), address=None))
-    assert steps == EncryptionSteps()
+    assert steps == EncryptionSteps(routes=frozenset(), host_routes=frozenset())
     strict = desired(peer(), address=None, mandatory=True, prohibited=frozenset((NETWORK,)))
     assert host.run(strict).routes == {HostRoute(NETWORK, kind="prohibit", protocol=3)}
     host.run(desired(peer()))
@@ -239,7 +248,7 @@ class StepsMachine(RuleBasedStateMachine):
         # a key that two nodes have is neither's; what a node without one has goes plain
         usable = {node: number for node, number in self.keys.items() if list(self.keys.values()).count(number) == 1}
         peers = [
-            DesiredPeer(node, key(number), PLACE, frozenset(n for n, owner in self.owners.items() if owner == node))
+            DesiredPeer(node, key(number), PLACE, tuple(n for n, owner in self.owners.items() if owner == node))
             for node, number in sorted(usable.items())
         ]
         plain = frozenset(n for n, owner in self.owners.items() if owner not in usable)
@@ -316,3 +325,29 @@ def test_where_it_is_mandatory_nothing_goes_beside_it() -> None:
     host.now += PATIENCE_S
     assert host.run(wanted).overdue == ("n2",)
     assert host.run(wanted).overdue == ()
+
+
+def test_what_is_read_shares_what_is_wanted() -> None:
+    """A peer that is as it is to be takes no memory of its own; one that differs is as it was read."""
+    wanted = desired(replace(peer(2), host=True), peer(3, OWN, node="n3"))
+    read = [
+        WireguardPeer(bytes(bytearray(key(2))), PLACE, frozenset((NETWORK, ip_network("10.0.0.2/32"))), handshake_s=9),
+        WireguardPeer(key(3), WireguardEndpoint(PLACE.address, 9), frozenset((NETWORK,))),
+        WireguardPeer(key(4)),
+    ]
+    share = shared_with(wanted)
+    shared = [share(one) for one in read]
+    assert shared == read
+    first, second, third = shared
+    assert first.public_key is wanted.peers[0].key and first.endpoint is PLACE
+    assert first.allowed == wanted.peers[0].allowed and not isinstance(first.allowed, frozenset)
+    assert second.endpoint != PLACE and second.allowed == {NETWORK} and third is read[2]
+
+
+def test_networks_that_a_peer_may_send_from_are_a_set() -> None:
+    allowed, same = (replace(peer(2), host=True).allowed for _ in range(2))
+    own = ip_network("10.0.0.2/32")
+    assert allowed == same == {NETWORK, own} and hash(allowed) == hash(frozenset((NETWORK, own)))
+    assert allowed != peer(2).allowed and len(allowed) == 2
+    assert frozenset((NETWORK, OWN)) - allowed == {OWN} and allowed - {NETWORK} == frozenset((own,))
+    assert OWN not in allowed and own in allowed
