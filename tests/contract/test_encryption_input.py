@@ -7,7 +7,9 @@ key that is no base64 of 32 bytes, all zero, or this node's own: unusable, guard
 the same key on two nodes: neither, both named
     tests/unit/nodeagent/dataplane/encryption/test_desired.py:test_of_two_nodes_with_one_key_neither_is_a_peer
     tests/netns/encryption/test_mandatory_nodes.py:test_nodes_come_and_go
-a key that changes all the time: followed
+a key that changes all the time: followed, logged, counted
+    tests/unit/nodeagent/dataplane/parts/test_wireguard.py:test_another_key_of_a_node_is_named_and_counted
+    tests/unit/nodeagent/status/test_encryption_metrics.py:test_peers_by_what_becomes_of_packets_to_them
     tests/unit/nodeagent/dataplane/encryption/test_steps.py:test_another_key_is_one_message_and_the_route_stays
     tests/netns/encryption/test_five_nodes.py:test_five_nodes_have_new_keys
 the own stored key differs from the device's: told again, not for ever

@@ -52,7 +52,10 @@ def _ours(families: list[FamilyStanding], snapshot: Snapshot, drops: int | None)
     in_force = GaugeMetricFamily("calico_encryption_in_force", text, labels=["family"])
     text = "Age of this node's WireGuard key."
     ages = GaugeMetricFamily("calico_encryption_key_age_seconds", text, labels=["family"])
+    text = "How often another node's WireGuard key was replaced by another one, since the agent's start."
+    renewed = CounterMetricFamily("calico_encryption_peer_key_changes", text, labels=["family"])
     for one in families:
+        renewed.add_metric([str(one.family)], one.renewed)
         count = Counter(peer.state for peer in one.peers)
         for state in (ENCRYPTED, WAITING, PLAIN):
             peers.add_metric([str(one.family), state], count[state])
@@ -61,7 +64,7 @@ def _ours(families: list[FamilyStanding], snapshot: Snapshot, drops: int | None)
         made_s = parse_rfc3339(annotations.get(MADE[one.family], ""))
         if one.key and made_s is not None:
             ages.add_metric([str(one.family)], max(0.0, time.time() - made_s))
-    yield from (peers, in_force, ages)
+    yield from (peers, in_force, ages, renewed)
     if drops is not None:
         text = "Packets between nodes that were dropped because they were not encrypted, since the guard was set last."
         yield CounterMetricFamily("calico_encryption_guard_drops", text, value=drops)

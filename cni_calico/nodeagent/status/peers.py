@@ -39,7 +39,9 @@ class PeerStanding:
 
 @dataclass(frozen=True, slots=True)
 class FamilyStanding:
-    """``failing``: why it is not in force; ``unread``: why nothing is known of the peers, as for who is not root."""
+    """``failing``: why it is not in force; ``unread``: why nothing is known of the peers, as for who is not root.
+    ``renewed``: how often a peer's key was replaced since the agent's start.
+    """
 
     family: int
     device: str
@@ -50,6 +52,7 @@ class FamilyStanding:
     mandatory: bool
     failing: str
     unread: str
+    renewed: int
     peers: tuple[PeerStanding, ...]
 
 
@@ -73,6 +76,7 @@ def read_families(said: Any, nodes: Mapping[str, Node], deadline: Deadline) -> I
             mandatory=one["mandatory"],
             failing=failing,
             unread=unread,
+            renewed=one.get("renewed", 0),
             peers=tuple(_peers(one, family, device or WireguardDevice(), nodes)),
         )
 

@@ -44,7 +44,8 @@ class EncryptionSteps:
     plain routes and some after them (order.py); ``removals``: peers, and networks of peers. Of the routes there may be
     thousands, so they are made whenever somebody looks at them, as they are until the next plan.
 
-    ``waiting``: nodes whose first handshake is awaited; ``overdue``: nodes whose route came without one.
+    ``waiting``: nodes whose first handshake is awaited; ``overdue``: nodes whose route came without one; ``renewed``:
+    nodes that have another key than before.
     """
 
     change: WireguardChange | None = None
@@ -53,6 +54,7 @@ class EncryptionSteps:
     removals: WireguardChange | None = None
     waiting: tuple[str, ...] = ()
     overdue: tuple[str, ...] = ()
+    renewed: tuple[str, ...] = ()
 
 
 class _Made(Collection[HostRoute]):
@@ -94,12 +96,14 @@ class Stepping:
         wide = widened(wanted, {key: peer.allowed for key, peer in actual.items()})
         replaced: list[bytes] = []
         changes: list[tuple[bool, PeerChange]] = []
-        waiting, overdue = [], []
+        waiting, overdue, renewed = [], [], []
         for peer in desired.peers:
             there = actual.get(peer.key)
             known = self._known(peer, there, through, now)
             if known.replaces and known.since == now:
                 replaced.append(self.known[peer.node].key)
+                if replaced[-1] != peer.key:
+                    renewed.append(peer.node)
             self.known[peer.node] = known
             shaken = there is not None and there.handshake_s > 0
             if shaken or now - known.since >= PATIENCE_S:
@@ -132,6 +136,7 @@ class Stepping:
             removals=WireguardChange(peers=tuple(removals)) if removals else None,
             waiting=tuple(waiting),
             overdue=tuple(overdue),
+            renewed=tuple(renewed),
         )
 
     def _known(self, peer: DesiredPeer, there: WireguardPeer | None, through: set[Network], now: float) -> KnownPeer:

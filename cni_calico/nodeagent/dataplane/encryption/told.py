@@ -13,9 +13,11 @@ from cni_calico.nodeagent.dataplane.encryption.desired import DesiredEncryption
 
 
 def tell_encryption(
-    desired: DesiredEncryption, key: bytes, waiting: Collection[str], failing: str = ""
+    desired: DesiredEncryption, key: bytes, waiting: Collection[str], failing: str = "", renewed: int = 0
 ) -> dict[str, Any]:
-    """``waiting``: the peers whose first handshake is awaited; ``failing``: why it is not in force."""
+    """``waiting``: the peers whose first handshake is awaited; ``failing``: why it is not in force; ``renewed``: how
+    often another node's key was replaced, since the agent's start.
+    """
     return {
         "device": desired.name,
         "port": desired.port,
@@ -27,4 +29,5 @@ def tell_encryption(
         "waiting": sorted(waiting),
         "plain": dict(desired.plain),
         "failing": failing or desired.impossible,
+        "renewed": renewed,
     }

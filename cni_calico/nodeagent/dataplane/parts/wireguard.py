@@ -60,6 +60,7 @@ class _Family:
     names: set[str] = field(default_factory=set)  # of devices that were made, or are
     rules: set[RoutingRule] = field(default_factory=set)
     waiting: tuple[str, ...] = ()
+    renewed: dict[str, int] = field(default_factory=dict)  # by node, how often it has had another key
     following: Following | None = None  # a new key of this node's
     rest: _Rest | None = None
     said: tuple[str, ...] = ()
@@ -88,7 +89,9 @@ class Wireguard:
             try:
                 self._keep(one, family, deadline, done, full)
                 done.awaits[one.family] = () if family.following is None else family.following.told
-                done.encryption[one.family] = tell_encryption(one, family.key, family.waiting)
+                done.encryption[one.family] = tell_encryption(
+                    one, family.key, family.waiting, renewed=sum(family.renewed.values())
+                )
             except KernelError as e:
                 self._fail(one, family, e, done)
 
@@ -110,7 +113,8 @@ class Wireguard:
     def _fail(self, desired: DesiredEncryption, family: _Family, error: KernelError, done: Pass) -> None:
         family.settled = family.rest = None
         if desired.enabled:
-            done.encryption[desired.family] = tell_encryption(desired, b"", (), _explained(error))
+            renewed = sum(family.renewed.values())
+            done.encryption[desired.family] = tell_encryption(desired, b"", (), _explained(error), renewed)
         done.failed.append(f"IPv{desired.family}: {error}")
         done.refused.append(f"IPv{desired.family} encryption is not in force: {_explained(error)}")
         if door.is_unsupported(error) or error.errno in (EADDRINUSE, EEXIST, EPERM):
@@ -148,6 +152,9 @@ class Wireguard:
         if steps.change is not None:
             door.change_device(desired.name, steps.change, deadline)
             done.changed.append(f"changed {len(steps.change.peers)} peers of {desired.name}")
+        for node in steps.renewed:
+            family.renewed[node] = count = family.renewed.get(node, 0) + 1
+            self._log.info(f"node {node} has another key for IPv{desired.family} (change {count} since this start)")
         routes = order_routes(steps.routes, present, partial=desired.partial)
         del present  # the other table may have as many
         failed = tables.change_routes(routes.before, desired.table, deadline, done)

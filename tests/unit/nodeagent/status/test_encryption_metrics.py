@@ -68,12 +68,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("device")
 def test_peers_by_what_becomes_of_packets_to_them() -> None:
-    said = {"4": tell_encryption(DESIRED, KEYS["a"], ["c"])}
+    said = {"4": tell_encryption(DESIRED, KEYS["a"], ["c"], renewed=2)}
     found = collected(said)
     states = {name: value for name, value in found.items() if name.startswith("calico_encryption_peers")}
     assert states == {f"calico_encryption_peers 4 {state}": 1 for state in ("encrypted", "waiting", "plain")}
     assert found["calico_encryption_in_force 4"] == 1 and found["calico_encryption_guard_drops_total"] == 3
     assert found["calico_encryption_key_age_seconds 4"] > 0
+    assert found["calico_encryption_peer_key_changes_total 4"] == 2
     assert found[f"wireguard_meta a wireguard.cali 51820 {text('a')}"] == 1
     its = f"a {text('a')} {text('b')} 192.0.2.2:51820"
     assert (found[f"wireguard_bytes_sent {its}"], found[f"wireguard_bytes_rcvd {its}"]) == (5, 7)

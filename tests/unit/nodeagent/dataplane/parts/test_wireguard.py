@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from errno import EADDRINUSE, EPERM
 from ipaddress import ip_address, ip_network
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,23 @@ def test_from_nothing(wireguard_host: Host) -> None:
     wireguard_host.wireguard.shake(NAME, key(2), 50)
     assert not wireguard_host.apply(WANTED).pending
     assert HostRoute(NETWORK, NAME, scope="link", protocol=3) in wireguard_host.routes
+
+
+def test_another_key_of_a_node_is_named_and_counted(wireguard_host: Host) -> None:
+    """It is followed all the same, however often."""
+    said: list[str] = []
+    log: Any = SimpleNamespace(info=said.append, warning=said.append)
+    encryption = Encryption(log, lambda: wireguard_host.now)
+    wireguard_host.parts = Applier([encryption, Routes(lambda: wireguard_host.now), AfterRoutes(encryption)])
+    wireguard_host.settle()
+    assert not said
+    for count, number in enumerate((9, 8, 2), 1):
+        wireguard_host.now += 1
+        done = wireguard_host.apply(replace(WANTED, peers=(peer(number),)))
+        assert done.encryption[4]["renewed"] == count
+        assert wireguard_host.apply(replace(WANTED, peers=(peer(number),))).encryption[4]["renewed"] == count
+        assert [one.public_key for one in wireguard_host.wireguard.devices[NAME].peers] == [key(number)]
+    assert said == [f"node n2 has another key for IPv4 (change {count} since this start)" for count in (1, 2, 3)]
 
 
 def test_nothing_is_written_when_nothing_has_changed(wireguard_host: Host) -> None:
