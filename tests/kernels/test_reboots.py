@@ -83,3 +83,21 @@ def test_nothing_forbidden_arrives(
     assert (results / "down").read_text().splitlines() == ["down 0"] * (reboots // 2)
     assert int(without[1]) > 0, "without the boot table it arrives, or this test could not fail"
     record_property(SUMMARY, f"Linux {kernel.version}: {reboots} starts, 0 forbidden packets, in {done.costs}")
+
+
+@pytest.mark.parametrize("series", SERIES[-1:])
+def test_nothing_goes_plain_while_a_machine_starts(
+    series: str, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    """The power goes while two nodes must encrypt; afterwards pods are asked for before the first one's agent runs."""
+    kernel = find_kernel(series)
+    assert kernel is not None, f"tests/setup/kernels.sh {series} fetches it"
+    results, disk = tmp_path / "results", tmp_path / "disk"
+    disk.touch()
+    subprocess.run(["mkfs.ext4", "-q", disk, f"{DISK_MIB}M"], check=True)
+    init = (HERE / "encrypted_reboot.sh").read_text()
+    done = run(kernel, init, results, limit_s=2 * LIMIT_S - 200, disks=[disk], reboots=True)
+    assert done.status == 0, done.output[-20000:]
+    said = (results / "said").read_text()
+    assert not said.startswith("0 ADDs"), said
+    record_property(SUMMARY, f"mandatory encryption, Linux {kernel.version}, a machine starts again: {said}")

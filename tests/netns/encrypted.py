@@ -194,6 +194,10 @@ class EncryptedPair:
 
     def start(self, name: str) -> Node:
         """A node whose agent has been started, in a network namespace of its own."""
+        return self.place(name).run()
+
+    def place(self, name: str) -> Node:
+        """The same before its agent starts."""
         number = int(name.removeprefix("n"))
         ns = self.lab.namespace(name)
         self.lab.plug(ns, "eth0", "0", f"10.0.0.{number}/24", f"fd00:0::{number}/64")
@@ -211,7 +215,7 @@ class EncryptedPair:
         }
         self.nodes[name] = Node(ns, name, self.directory / name, self.store, more=more)
         self.lab.stack.callback(self.nodes[name].end)
-        return self.nodes[name].run()
+        return self.nodes[name]
 
     def add_pod(self, name: str, label: str = "a", **conf: Any) -> Pod:
         """Another pod of a node; ``conf`` is of the plugin's configuration."""
