@@ -12,6 +12,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import NamedTuple
+from zlib import crc32
 
 from cni_calico.model.resources import Address, Network, Node
 from cni_calico.model.timestamps import parse_rfc3339, rfc3339
@@ -172,6 +173,20 @@ def rotation_of(node: Node, family: int) -> str:
     asked_s = parse_rfc3339(asked)
     made_s = parse_rfc3339(node.metadata.annotations.get(MADE[family], ""))
     return asked if asked_s is not None and (made_s is None or made_s < asked_s) else ""
+
+
+def with_rotation_due(node: Node, family: int, every_s: int, now_s: float) -> Node:
+    """The Node that asks for a new key, if that of a family is older than ``every_s`` and a part of a tenth that is
+    another one for each node and key; one of unknown age is.
+    """
+    if not every_s or not published_key(node, family) or rotation_of(node, family):
+        return node
+    made = node.metadata.annotations.get(MADE[family], "")
+    later_s = every_s * crc32(f"{node.metadata.name} {made}".encode()) / 2**32 / 10
+    if now_s < (parse_rfc3339(made) or 0.0) + every_s + later_s:
+        return node
+    annotations = {**node.metadata.annotations, ROTATE: rfc3339(now_s)}
+    return replace(node, metadata=replace(node.metadata, annotations=annotations))
 
 
 def with_age(node: Node, family: int, now_s: float) -> Node:

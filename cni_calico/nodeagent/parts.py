@@ -206,7 +206,7 @@ class Parts:
         if self._tunnels is not None and not self._agent.held:  # an address tells other nodes that the device stands
             self._tunnels.use(snapshot)
         self._use_source_check(felix.aws_source_check)
-        self._tell_keys(snapshot)
+        self._tell_keys(snapshot, felix.wireguard_every_s)
         self._bgp.use(self._agent.in_use, **_told_bgp(felix))
         has_tunl0 = "tunl0" in self._agent.devices
         if has_tunl0 and not self._had_tunl0:
@@ -233,14 +233,14 @@ class Parts:
         if self._source_check is not None:
             self._source_check.use(wanted)
 
-    def _tell_keys(self, snapshot: Snapshot) -> None:
+    def _tell_keys(self, snapshot: Snapshot, every_s: int) -> None:
         if self._agent.public_keys and self._keys is None:
             from cni_calico.nodeagent.keepers.public_keys import PublicKeyKeeper
 
             keys = self._keys = PublicKeyKeeper(self.context, self.node)
             self._felix.thread("public-keys", lambda: keys.keeper.run(self.stopping))
         if self._keys is not None:
-            self._keys.use(self._agent.public_keys, snapshot, self._agent.awaits)
+            self._keys.use(self._agent.public_keys, snapshot, self._agent.awaits, every_s)
 
     def _keep_clean(self) -> None:
         options = JanitorOptions()

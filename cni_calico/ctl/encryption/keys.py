@@ -27,7 +27,7 @@ from cni_calico.nodeagent.dataplane.encapsulation import endpoint_of
 
 SETTINGS, DEFAULT = "FelixConfiguration", "default"
 ENABLED = {4: "wireguardEnabled", 6: "wireguardEnabledV6"}
-STRICT, EXEMPT = ANNOTATIONS
+STRICT, EXEMPT, _ = ANNOTATIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from cni_calico.nodeagent.context.serving import ServingSettings
 
 _NAME = re.compile(r"[a-zA-Z0-9:._+-]{1,15}")
 _LONGEST_KEEPALIVE_S = 65535
+EVERY_LEAST_S = 3600
 TABLE_MAX = 0xFFFFFFFF
 PORTS = {"wireguardListeningPort": 51820, "wireguardListeningPortV6": 51821}
 _RESERVED_TABLES = range(253, 256)
@@ -45,6 +46,13 @@ def _parse_keepalive(text: str) -> int:
     seconds = math.ceil(parse_seconds(text))
     if seconds > _LONGEST_KEEPALIVE_S:
         raise ValueError("expected at most 65535 seconds")
+    return seconds
+
+
+def _parse_every(text: str) -> int:
+    seconds = math.ceil(parse_seconds(text))
+    if 0 < seconds < EVERY_LEAST_S:
+        raise ValueError("expected 0 or at least an hour")
     return seconds
 
 
@@ -99,11 +107,16 @@ def describe_own_ports(
 
 _DEVICE = Kind(_parse_name, "name of an interface")
 _KEEPALIVE = Kind(_parse_keepalive, "seconds or a duration such as 25s, rounded up")
+_EVERY = Kind(_parse_every, "seconds or a duration such as 720h, at least an hour")
 _STRICT = Kind(_parse_strict, "true or false; anything else counts as true")
 _TABLES = Kind(_parse_table_ranges, "MIN-MAX, several separated by commas")
 
 STRICT_VARIABLE = "CALICO_WIREGUARD_STRICT"  # another name of WireguardStrict
-ANNOTATIONS = {"cni-calico.io/wireguard-strict": "wireguardStrict", "cni-calico.io/wireguard-exempt": "wireguardExempt"}
+ANNOTATIONS = {
+    "cni-calico.io/wireguard-strict": "wireguardStrict",
+    "cni-calico.io/wireguard-exempt": "wireguardExempt",
+    "cni-calico.io/wireguard-rotate-every": "wireguardRotateEvery",
+}
 
 
 @settings_table
@@ -174,6 +187,13 @@ class EncryptionSettings(ServingSettings):
         "Not a parameter of upstream's. Nodes whose pods may be reached in plain text all the same; also a "
         "FelixConfiguration's annotation cni-calico.io/wireguard-exempt.",
         shown_default="",
+    )
+    wireguard_every_s: int = setting(
+        "WireguardRotateEvery",
+        _EVERY,
+        0,
+        "Not a parameter of upstream's. Age at which a node's key is replaced, up to a tenth later; 0: only when "
+        "somebody asks for it; also a FelixConfiguration's annotation cni-calico.io/wireguard-rotate-every.",
     )
     route_tables: Ranges = setting(
         "RouteTableRanges",

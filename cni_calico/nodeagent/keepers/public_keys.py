@@ -23,6 +23,7 @@ from cni_calico.model.wireguard import (
     with_age,
     with_awaited,
     with_published_key,
+    with_rotation_due,
 )
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.startup.node_record import key_of
@@ -34,13 +35,16 @@ GIVES_UP = 5
 
 @dataclass(slots=True)
 class PublicKeyKeeper:
-    """``wanted``: by family, the key's text, "" for none; of others nothing is said."""
+    """``wanted``: by family, the key's text, "" for none; of others nothing is said. ``every_s``: the age at which a
+    key is to be replaced, 0: never.
+    """
 
     context: Context
     node: str
     keeper: Keeper = field(init=False)
     wanted: Mapping[int, str] = field(default_factory=dict)
     awaits: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    every_s: int = 0
     _told: dict[int, str] = field(default_factory=dict)
     _fights: int = 0
 
@@ -48,9 +52,14 @@ class PublicKeyKeeper:
         self.keeper = Keeper("WireGuard's public keys", self._do, CHECK_S, self.context.log, self.context.troubles)
 
     def use(
-        self, keys: Mapping[int, bytes], snapshot: Snapshot, awaits: Mapping[int, tuple[str, ...]] | None = None
+        self,
+        keys: Mapping[int, bytes],
+        snapshot: Snapshot,
+        awaits: Mapping[int, tuple[str, ...]] | None = None,
+        every_s: int = 0,
     ) -> None:
         """The keys that the devices have now (b"": none), what the Node says, and who has not followed a new key."""
+        self.every_s = every_s
         awaits = {} if awaits is None else dict(awaits)
         wanted = {family: render_public_key(key) if key else "" for family, key in keys.items()}
         own = snapshot.own
@@ -79,6 +88,7 @@ class PublicKeyKeeper:
                 if text and text != before:
                     node = with_age(node, family, time.time())
                 node = with_awaited(with_published_key(node, family, text), family, awaits.get(family, ()))
+                node = with_rotation_due(node, family, self.every_s, time.time())
             return encode_node(node)
 
         if ensure_record(self.context.store, key_of(self.node), desired, self.context.deadline()).changed:

@@ -154,6 +154,7 @@ def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
         "FELIX_TAKEOVERWITHOUTPOLICIES",
         "FELIX_TYPHATOKENFILE",
         "FELIX_WIREGUARDEXEMPT",
+        "FELIX_WIREGUARDROTATEEVERY",
         "FELIX_WIREGUARDSTRICT",
     }
 

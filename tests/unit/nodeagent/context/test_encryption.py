@@ -31,6 +31,12 @@ def test_a_resource_as_upstream_writes_it() -> None:
     assert found.route_tables == ((7, 9), (300, 400))
 
 
+def test_how_old_a_key_may_be() -> None:
+    found = parse_felix({"FELIX_WIREGUARDROTATEEVERY": "720h"})
+    assert found.settings.wireguard_every_s == 720 * 3600 and not found.warnings
+    assert parse_felix({}, None, {"wireguardRotateEvery": "7200"}).settings.wireguard_every_s == 7200
+
+
 def test_the_environment_has_two_other_names() -> None:
     found = parse_felix({"FELIX_WIREGUARDPERSISTENTKEEPALIVE": "1.5", "FELIX_ROUTETABLERANGE": "5-6"}).settings
     assert (found.wireguard_keepalive_s, found.route_tables) == (2, ((5, 6),))
@@ -47,6 +53,7 @@ def test_the_environment_has_two_other_names() -> None:
         ("wireguardRoutingRulePriority", 32766),
         ("wireguardKeepAlive", "-1"),
         ("wireguardKeepAlive", "65536s"),
+        ("wireguardRotateEvery", "60"),
         ("routeTableRanges", [{"min": 9, "max": 7}]),
         ("routeTableRanges", ["1"]),
         ("routeTableRanges", {"min": "x"}),

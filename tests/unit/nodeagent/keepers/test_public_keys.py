@@ -12,13 +12,17 @@ from cni_calico.errors import KernelError
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import decode_node, encode_node
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Node
+from cni_calico.model.timestamps import parse_rfc3339
 from cni_calico.model.wireguard import (
+    MADE,
     ROTATE,
     awaited_by,
     published_key,
     render_public_key,
     rotation_of,
     with_published_key,
+    with_rotation_due,
 )
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
@@ -42,14 +46,43 @@ class World:
         """As somebody else writes it."""
         self.store.elsewhere(Write.put(NODE, encode_node(with_published_key(node("n1", "10.0.0.1/24"), 4, text))))
 
-    def said(self, family: int = 4) -> str:
+    def stored(self) -> Node:
         stored = self.store.get(NODE, Deadline.after(5))
         assert stored is not None
-        return published_key(decode_node(NODE, stored.value), family)
+        return decode_node(NODE, stored.value)
+
+    def said(self, family: int = 4) -> str:
+        return published_key(self.stored(), family)
 
     def use(self, **keys: bytes) -> None:
         self.keeper.use({int(name[1]): key for name, key in keys.items()}, Snapshot("n1"))
         self.keeper.keeper.do()
+
+
+def test_a_key_that_is_old_is_to_be_replaced() -> None:
+    """Not before, nor again while that is asked for; and nodes at different times."""
+    world = World()
+    world.use(v4=KEY)
+    made = world.stored().metadata.annotations[MADE[4]]
+    made_s = parse_rfc3339(made)
+    assert made_s is not None and not rotation_of(world.stored(), 4)
+    due = []
+    for name in ("n1", "n2", "n3"):
+        one = replace(world.stored(), metadata=replace(world.stored().metadata, name=name))
+        assert with_rotation_due(one, 4, 0, made_s + 10**9) is with_rotation_due(one, 4, 1000, made_s + 999) is one
+        assert with_rotation_due(one, 6, 1000, made_s + 10**9) is one  # it has no key
+        asked = with_rotation_due(one, 4, 1000, made_s + 1100)
+        assert rotation_of(asked, 4) and with_rotation_due(asked, 4, 1000, made_s + 10**9) is asked
+        due.append(next(s for s in range(1000, 1101) if with_rotation_due(one, 4, 1000, made_s + s) is not one))
+    assert len(set(due)) > 1
+    unknown = replace(world.stored(), metadata=replace(world.stored().metadata, annotations={}))
+    assert rotation_of(with_rotation_due(unknown, 4, 3600, made_s), 4)
+    world.keeper.use({4: KEY}, Snapshot("n1"), every_s=3600)
+    world.keeper.keeper.do()
+    assert not rotation_of(world.stored(), 4)
+    world.tell(render_public_key(KEY))  # without the time when it was made
+    world.keeper.keeper.do()
+    assert rotation_of(world.stored(), 4)
 
 
 def test_a_key_is_told_and_goes() -> None:
