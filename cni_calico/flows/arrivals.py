@@ -10,7 +10,7 @@ nothing else, so that no other packet and no connection pays for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from errno import EBUSY, EPERM
 
@@ -20,7 +20,7 @@ from cni_calico.flows.groups import PAIRS, groups_of
 from cni_calico.flows.lasting import owner_of
 from cni_calico.flows.losses import ALLOWED, DENIED, ENDS, OVERRUN, RATE, Loss
 from cni_calico.flows.packets import key_of
-from cni_calico.kernel.netlink.decisions import IN_DATAGRAM, DecisionReports
+from cni_calico.kernel.netlink.decisions import IN_DATAGRAM, DecisionReports, ReportedDecision
 from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
 
 AT_ONCE = 64  # datagrams of a socket
@@ -46,6 +46,14 @@ class SharedSecond:
         self._keys.clear()
         self._senders.clear()
         self._taken, self.is_over = 0, False
+
+    def may_have_all(self, keys: Iterable[bytes], count: int) -> bool:
+        """Whether whoever sends may have so many more; then they are taken."""
+        if self._taken + count > self._most:
+            return False
+        self._taken += count
+        self._keys.extend(keys)
+        return True
 
     def may_have(self, key: bytes) -> bool:
         """Whether the sender of this one may have it. Who had how much is asked only once the most is reached."""
@@ -136,7 +144,7 @@ class Arrivals:
         """(decisions: whether it was let through, key of the connection, number of the rule; ends; whether there may
         be more). Raises KernelError.
         """
-        decisions, more = [], False
+        decisions, more = list[tuple[bool, bytes, int]](), False
         for source, reports in self._reports.items():
             datagrams = self._may_take(source)
             if not datagrams:
@@ -144,16 +152,26 @@ class Arrivals:
             taken = reports.take(datagrams)
             self._seen[source] += len(taken)
             more = more or len(taken) >= datagrams
-            allowed, may_have = source == ALLOWED, self._shares[source].may_have
-            for number, packet in taken:
-                key = key_of(packet)
-                if key is None:
-                    self.malformed += 1
-                    self._unplaced = packet
-                elif may_have(key):
-                    decisions.append((allowed, key, number))
+            found = self._placed(taken, allowed=source == ALLOWED)
+            share = self._shares[source]
+            if not share.may_have_all((key for _, key, _ in found), len(found)):
+                found = [one for one in found if share.may_have(one[1])]
+            decisions += found
         ended = [] if self._ends is None else self._ends.take(AT_ONCE)
         return decisions, ended, more or len(ended) >= AT_ONCE
+
+    def _placed(self, reports: Sequence[ReportedDecision], *, allowed: bool) -> list[tuple[bool, bytes, int]]:
+        """By their connections. What two rules say of a packet comes one after the other."""
+        found, before, key = list[tuple[bool, bytes, int]](), b"", None
+        for number, packet in reports:
+            if packet != before:
+                before, key = packet, key_of(packet)
+            if key is not None:
+                found.append((allowed, key, number))
+            else:
+                self.malformed += 1
+                self._unplaced = packet
+        return found
 
     def _may_take(self, source: str) -> int:
         """So many datagrams, however full they are."""
@@ -186,22 +204,20 @@ class Arrivals:
         self._told = lost
 
 
-def in_pairs(decisions: Sequence[tuple[bool, bytes, int]]) -> Iterator[tuple[bool, bytes, int, int]]:
+def in_pairs(decisions: Sequence[tuple[bool, bytes, int]]) -> list[tuple[bool, bytes, int, int]]:
     """Each with the number of what let the same packet through right after it, 0 for nothing: where both sides decide
     here they report one after the other.
     """
-    before: tuple[bool, bytes, int] | None = None
-    for one in decisions:
-        if before is None:
-            before = one
-        elif before[0] and one[0] and before[1] == one[1] and before[2] != one[2]:
-            yield *before, one[2]
-            before = None
+    found: list[tuple[bool, bytes, int, int]] = []
+    before: tuple[bytes | None, int] = None, 0  # what was let through last, unless it has its second number
+    for allowed, key, number in decisions:
+        if allowed and key == before[0] and number != before[1]:
+            found[-1] = True, key, before[1], number
+            before = None, 0
         else:
-            yield *before, 0
-            before = one
-    if before is not None:
-        yield *before, 0
+            found.append((allowed, key, number, 0))
+            before = key if allowed else None, number
+    return found
 
 
 def _open_first(pair: int, sources: Sequence[str], opened: ExitStack) -> tuple[int, dict[str, DecisionReports]]:

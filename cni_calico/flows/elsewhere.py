@@ -67,7 +67,8 @@ class EndsElsewhere:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def look(self) -> None:
+    def look(self) -> bool:
+        """Returns whether ends may have changed."""
         self.network_sets.look()
         if self._file.changed():
             data, is_another = self._file.read_on()
@@ -76,6 +77,9 @@ class EndsElsewhere:
             self._take(data.splitlines())
         elif self._ends and not os.path.exists(self._file.path):
             self._forget()
+        else:
+            return False
+        return True
 
     def get(self, address: bytes) -> EndName | None:
         keys = self._at.get(address)

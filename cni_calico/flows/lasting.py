@@ -41,7 +41,7 @@ class LastingConnections:
         if owner:
             count = self._counts[owner] = self._counts.get(owner, 0) + 1
         (self._beyond if 2 * count > self._most else self._within)[key] = number
-        if len(self) <= self._most:
+        if len(self._within) + len(self._beyond) <= self._most:
             return False
         self._drop_one()
         return True
@@ -61,7 +61,7 @@ class LastingConnections:
 
     def pop(self, key: bytes) -> int | None:
         number = self._within.pop(key, None)
-        if number is None:
+        if number is None and self._beyond:
             number = self._beyond.pop(key, None)
         if number is not None:
             self._count_out(owner_of(key))

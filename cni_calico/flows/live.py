@@ -11,7 +11,7 @@ the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from struct import Struct
 from typing import Protocol, TypeVar
@@ -33,7 +33,10 @@ _ALL = 0xFFFFFFFF
 _MOST_COUNT = (1 << 32) - 1
 _ANY = 1 << 63  # no record has a higher number
 T = TypeVar("T")
-FlowDecision = tuple[int, Decider | None]  # the number of what decided, and what it stands for
+DecidedSides = tuple[int, int, int, int]
+"""Numbers of what decided: egress, ingress, host_out, host_in."""
+_NOBODY: DecidedSides = (0, 0, 0, 0)
+_REMEMBERED = 10_000
 
 
 class FlowStore(Protocol):
@@ -72,6 +75,7 @@ class LiveFlows:
         self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
         self._reused = ReusedKeys()
+        self._decided: dict[tuple[int, int], DecidedSides] = {}  # by the numbers that let a first packet through
         self._missing: set[bytes] = set()
         self._read_all = 0  # when there was nothing left to read
         self._newest, self._marked, self._young = 0, _ANY, _ANY  # numbers of records
@@ -98,22 +102,28 @@ class LiveFlows:
         if not allowed:
             self._decider(number)
             return self._deny(key, number, now)
-        first = number, self._decider(number)
-        return self._allow(key, (first, (also, self._decider(also))) if also else (first,), now)
+        if key not in self._attempts and self._lasting.get(key) is None:
+            return self._begin(key, self._decided.get((number, also)) or self._first(number, also), now)
+        where = self._go_on(key, number, self._decider(number), now)
+        return self._go_on(key, also, self._decider(also), now) if also else where
+
+    def _first(self, number: int, also: int) -> DecidedSides:
+        """What has decided about a connection that begins; remembered where it is known."""
+        deciders = [(one, self._decider(one)) for one in ((number, also) if also else (number,))]
+        decided = _NOBODY
+        for one, decider in deciders:
+            decided = _with_one_more(decided, one, decider)
+        if all(decider is not None for _, decider in deciders):
+            if len(self._decided) >= _REMEMBERED:
+                self._decided.clear()
+            self._decided[number, also] = decided
+        return decided
 
     def _decider(self, number: int) -> Decider | None:
         decider = self._decider_of(number)
         if decider is None and number >= FIRST:
             self.unknown += 1
         return decider
-
-    def _allow(self, key: bytes, decisions: Sequence[FlowDecision], now: int) -> int:
-        where = self._lasting.get(key)
-        if where is None and key not in self._attempts:
-            return self._begin(key, decisions, 0, 0, now)
-        for number, decider in decisions:
-            where = self._go_on(key, number, decider, now)
-        return where or 0
 
     def _go_on(self, key: bytes, number: int, decider: Decider | None, now: int) -> int:
         """With a connection or an attempt that may be the same."""
@@ -127,7 +137,7 @@ class LiveFlows:
             else:
                 self._reused.note_repeat(key, number, now)
             return where
-        egress = host_in = 0
+        decided = _NOBODY
         attempt = self._attempts.get(key)
         denied = None if attempt is None else self._store.read(attempt[0])
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
@@ -136,20 +146,18 @@ class LiveFlows:
             if not denied.egress and decider is not None and not decider.ingress:
                 self._store.update(attempt[0], denied.but(egress=number))
                 return attempt[0]  # it let out what the other side denied: the kernel's two lists are read in turn
-            egress, host_in = denied.egress, denied.host_in
+            decided = denied.egress, 0, 0, denied.host_in
         self._attempts.pop(key, None)
-        return self._begin(key, ((number, decider),), egress, host_in, now)
+        return self._begin(key, _with_one_more(decided, number, decider), now)
 
-    def _begin(self, key: bytes, decisions: Sequence[FlowDecision], egress: int, host_in: int, now: int) -> int:
-        """A connection. ``egress``, ``host_in``: what had decided about it when it was denied, 0 for nobody."""
+    def _begin(self, key: bytes, decided: DecidedSides, now: int) -> int:
+        """A connection."""
         self.allowed += 1
-        decided = egress, 0, 0, host_in
-        for number, decider in decisions:
-            decided = _with_one_more(decided, number, decider)
-        made = self._new(key, now, *decided)
-        early = self._early.pop(key, None)
-        if early is not None:
-            return self._store.append(_ended(made, early[0], now))
+        made = self._new(key, now, decided)
+        if self._early:
+            early = self._early.pop(key, None)
+            if early is not None:
+                return self._store.append(_ended(made, early[0], now))
         self._replace(key, now)
         made_at = self._newest = self._store.append(made)
         self._follow(key, made_at, made.source_end)
@@ -164,7 +172,8 @@ class LiveFlows:
 
     def _follow(self, key: bytes, number: int, source_end: int) -> None:
         """Whoever has a name has a share. Nothing that was missing before is this one."""
-        self._missing.discard(key)
+        if self._missing:
+            self._missing.discard(key)
         self.dropped += self._lasting.add(key, number, owner_of(key) if source_end else b"")
 
     def _is_over(self, record: FlowRecord, now: int, most: int) -> bool:
@@ -181,7 +190,7 @@ class LiveFlows:
         self._lasting.pop(key)
         if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
             self.denied += 1
-            where, record = None, self._new(key, now)
+            where, record = None, self._new(key, now, _NOBODY)
         elif not record.denied:
             self.allowed, self.denied = self.allowed - 1, self.denied + 1
         packets = min(_MOST_COUNT, record.packets + 1)
@@ -195,14 +204,11 @@ class LiveFlows:
             del self._attempts[next(iter(self._attempts))]
         return where
 
-    def _new(
-        self, key: bytes, now: int, egress: int = 0, ingress: int = 0, host_out: int = 0, host_in: int = 0
-    ) -> FlowRecord:
+    def _new(self, key: bytes, now: int, decided: DecidedSides) -> FlowRecord:
         source, destination, protocol, sport, dport = parts_of(key)
-        names = self._name_of(source), self._name_of(destination)
-        flags = SIX if len(source) == 16 else 0
-        where = source, destination, destination, sport, dport, dport, protocol, flags
-        return record_from((now, now, *where, egress, ingress, host_out, host_in, 0, 0, 0, 0, 0, *names))
+        name_of, flags = self._name_of, SIX if len(source) == 16 else 0
+        where = now, now, source, destination, destination, sport, dport, dport, protocol, flags
+        return record_from(where + decided + (0, 0, 0, 0, 0, name_of(source), name_of(destination)))
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -240,7 +246,10 @@ class LiveFlows:
         repeats = self._reused.take_repeats(key, began)
         if not repeats:
             return None, None
-        where = self._begin(key, [(number, self._decider_of(number)) for number in repeats], 0, 0, began)
+        decided = _NOBODY
+        for number in repeats:
+            decided = _with_one_more(decided, number, self._decider_of(number))
+        where = self._begin(key, decided, began)
         self._lasting.pop(key)
         return where, self._store.read(where)
 
@@ -295,7 +304,7 @@ class LiveFlows:
         egress, ingress = decided_in(connection.label)
         if (egress or ingress) and not self._lasting.is_full:
             began = int(connection.began * 1e6) or now
-            made = self._new(key, began).but(last=now, egress=egress, ingress=ingress)
+            made = self._new(key, began, (egress, ingress, 0, 0)).but(last=now)
             self.allowed += 1
             self._follow(key, self._store.append(_counted(made, connection, now)), made.source_end)
 
@@ -321,16 +330,13 @@ def _is_younger(connection: TrackedConnection, record: FlowRecord) -> bool:
 
 
 def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:
-    before = record.egress, record.ingress, record.host_out, record.host_in
+    before: DecidedSides = record.decided[:4]
     egress, ingress, host_out, host_in = _with_one_more(before, number, decider)
     last = max(now, record.last)
     return record.but(last=last, egress=egress, ingress=ingress, host_out=host_out, host_in=host_in)
 
 
-def _with_one_more(
-    before: tuple[int, int, int, int], number: int, decider: Decider | None
-) -> tuple[int, int, int, int]:
-    """(egress, ingress, host_out, host_in)."""
+def _with_one_more(before: DecidedSides, number: int, decider: Decider | None) -> DecidedSides:
     egress, ingress, host_out, host_in = before
     if decider.ingress if decider is not None else egress:
         return egress, number, host_out, ingress
@@ -342,17 +348,16 @@ def _with_one_more(
 def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int = 0) -> FlowRecord:
     """``flags``: to be added."""
     began, _, source, destination, _, sport, dport, _, protocol, before = record[:10]
+    _, asked, asked_port, packets, size, packets_back, size_back, *_ = seen
     flags |= before
-    packets, size, packets_back, size_back, source_end, destination_end = record[15:]
-    if seen.packets is not None and seen.packets_back is not None:
+    carried = record[15:19]
+    if packets is not None and packets_back is not None:
         flags |= COUNTED
-        packets, packets_back = min(_MOST_COUNT, seen.packets), min(_MOST_COUNT, seen.packets_back)
-        size, size_back = seen.size or 0, seen.size_back or 0
-    where = source, destination, seen.destination, sport, dport, seen.port or dport, protocol, flags
-    carried = packets, size, packets_back, size_back
-    return record_from((began, last, *where, *record.decided, *carried, source_end, destination_end))
+        carried = min(_MOST_COUNT, packets), size or 0, min(_MOST_COUNT, packets_back), size_back or 0
+    where = began, last, source, destination, asked, sport, dport, asked_port or dport, protocol, flags
+    return record_from(where + record[10:15] + carried + record[19:])
 
 
 def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:
     last = int(seen.ended * 1e6) if seen.ended else now
-    return _counted(record, seen, max(last, record.began), ENDED)
+    return _counted(record, seen, max(last, record[0]), ENDED)

@@ -199,7 +199,7 @@ class Names:
         self._were: dict[bytes, None] = {}  # addresses that ends here had
         self._labels: dict[EndName, Mapping[str, str]] = {}  # of ends that are or were here
         self._numbers: dict[EndName, int] = {}
-        self._given: dict[bytes, tuple[EndName, int]] = {}  # lately: to look up by a name takes longer
+        self._given: dict[bytes, int] = {}  # lately: to look up by a name takes longer
         self._names: dict[int, EndName] = {}
         self._unwritten: list[int] = []
         self._anew = False  # the file has to be written as a whole
@@ -212,6 +212,7 @@ class Names:
         if self._ends.changed():
             try:
                 here = parse_ends(self._ends.read())
+                self._given.clear()
                 self.node, self._now, self.kept_s, self.hosts = here.node, here.named, here.kept_s, here.hosts
                 for end, labels in here.labels.items():
                     self._labels.pop(end, None)
@@ -225,13 +226,22 @@ class Names:
                 pass  # it is replaced as a whole; the next one can be read
             self._write()
 
+    def look_elsewhere_again(self) -> None:
+        """Other addresses have names there now."""
+        self._given.clear()
+
     def number_of(self, address: bytes) -> int:
-        name = self._now.get(address) or self._elsewhere(address)
-        if name is None:
-            return 0
         given = self._given.get(address)
-        if given is not None and given[0] is name:
-            return given[1]
+        return self._look_up(address) if given is None else given
+
+    def _look_up(self, address: bytes) -> int:
+        if len(self._given) >= _REMEMBERED:
+            self._given.clear()
+        name = self._now.get(address) or self._elsewhere(address)
+        number = self._given[address] = 0 if name is None else self._number(name)
+        return number
+
+    def _number(self, name: EndName) -> int:
         number = self._numbers.get(name)
         if number is None:
             self._last += 1
@@ -239,9 +249,6 @@ class Names:
             self._names[number] = name
             self._unwritten.append(number)
             self._write()
-        if len(self._given) >= _REMEMBERED:
-            self._given.clear()
-        self._given[address] = name, number
         return number
 
     def is_here(self, address: bytes) -> bool:

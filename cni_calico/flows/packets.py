@@ -14,6 +14,7 @@ from struct import Struct
 ICMP, ICMPV6 = 1, 58
 _PORTS, _ID = Struct(">HH"), Struct(">BBHH")
 _UPPER = Struct(">BHH")
+_PARTS, _PARTS_SIX = Struct(">4s4sBHH"), Struct(">16s16sBHH")
 _WITH_PORTS = frozenset((6, 17, 33, 132, 136))
 _EXTENSIONS = frozenset((0, 43, 60))  # hop by hop, routing, destination options
 _MOST_EXTENSIONS = 4
@@ -54,6 +55,4 @@ def _key(addresses: bytes, protocol: int, packet: bytes, at: int) -> bytes | Non
 
 def parts_of(key: bytes) -> tuple[bytes, bytes, int, int, int]:
     """(source, destination, protocol, source port, destination port) of a key."""
-    size = 4 if len(key) == V4_BYTES else 16
-    protocol, sport, dport = _UPPER.unpack_from(key, 2 * size)
-    return key[:size], key[size : 2 * size], protocol, sport, dport
+    return (_PARTS if len(key) == V4_BYTES else _PARTS_SIX).unpack(key)

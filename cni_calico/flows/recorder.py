@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 DIRECTORY = "flows"
 RING_BYTES, DENIED_RING_BYTES = 64 << 20, 8 << 20
 _SLEEP_S, _FOLLOWED_S, _IDLE_S, _ROUNDS = 0.2, 0.02, 0.25, 200
+_CALM_S, _CALM, _FEW = 0.4, 4_000, 30_000  # while no more has come at once, and no more can end at once
 _NICE, _TOUCH_S = 5, 5.0
 
 
@@ -118,14 +119,16 @@ class Recorder:
         self._opened.close()
 
     def step(self) -> None:
-        """Wait a moment, serving readers; then take in what has arrived. A moment lets reports gather; where nothing
-        has arrived lately, until something does.
+        """Wait a moment, serving readers; then take in what has arrived. A moment lets reports gather, a longer one
+        while there is room for all that may come; where nothing has arrived lately, until something does.
         """
         if not self._came:
             self._server.wait_for_anything(_IDLE_S)
-        self._server.wait(_FOLLOWED_S if self._server.followed else _SLEEP_S)
+        calm = _CALM_S if self._came < _CALM and len(self._live) < _FEW else _SLEEP_S
+        self._server.wait(_FOLLOWED_S if self._server.followed else calm)
         self._names.look()
-        self._elsewhere.look()
+        if self._elsewhere.look():
+            self._names.look_elsewhere_again()
         self._judged.receive()
         new: dict[int, None] = {}
         self._came = 0
@@ -162,17 +165,16 @@ class Recorder:
         """
         decisions, ended, more = self._arrivals.take()
         self._came += len(decisions) + len(ended)
-        now = self._micros()
+        now, live, ring = self._micros(), self._live, self._ring
+        check, followed = self._judged.check, self._server.followed
         for allowed, key, number, also in in_pairs(decisions):
-            before = self._ring.next, self._live.denied
-            self._judged.check(key, number)
-            if also:
-                self._judged.check(key, also)
-            where = self._live.decide(key, number, now, allowed=allowed, also=also)
-            if where >= before[0] or self._live.denied > before[1]:
+            before = ring.next, live.denied
+            check(key, number, also)
+            where = live.decide(key, number, now, allowed=allowed, also=also)
+            if followed and (where >= before[0] or live.denied > before[1]):
                 new[where] = None
         for connection in ended:
-            self._live.end(connection, now)
+            live.end(connection, now)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:

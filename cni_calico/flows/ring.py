@@ -9,6 +9,7 @@ lost, never a start.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing
 from struct import Struct
@@ -95,30 +96,35 @@ class Ring:
             self._unwritten[number] = record
 
     def read(self, number: int) -> FlowRecord | None:
+        found = self._unwritten.get(number)
         if not 0 < number < self.next or number < self.next - self.count:
             return None
-        found = self._unwritten.get(number)
         return decode(self._bytes(number, 1), number) if found is None else found
 
     def flush(self) -> None:
         """Write what was appended and updated; neighbours at once."""
         if not self._unwritten:
             return
+        unwritten, oldest = self._unwritten, self.oldest
+        numbers = sorted(unwritten)
+        numbers = numbers[bisect_left(numbers, oldest) :]
+        begin, last = 0, -1
         run: list[bytes] = []
-        begin = last = 0
-        oldest = self.oldest
-        for number in sorted(number for number in self._unwritten if number >= oldest):
-            if run and (number != last + 1 or not self._place(number)):
-                self._write(begin, b"".join(run))
-                run = []
-            begin = number if not run else begin
-            record = self._unwritten[number]
-            run.append(encode(record, number))
-            self._note_seen(number, record.last)
+        for number in numbers:
+            if number != last + 1 or number % self.count == 0:
+                if run:
+                    self._write(begin, b"".join(run))
+                begin, run = number, []
+            run.append(encode(unwritten[number], number))
             last = number
         if run:
             self._write(begin, b"".join(run))
-        self._unwritten.clear()
+        at = 0
+        while at < len(numbers):
+            end = bisect_left(numbers, (numbers[at] // _PIECE + 1) * _PIECE, at)
+            self._note_seen(numbers[at], max([unwritten[number][1] for number in numbers[at:end]]))
+            at = end
+        unwritten.clear()
         self._noted = self.next
         if self._memory is None:
             try:

@@ -23,6 +23,7 @@ BUCKET_US = BUCKET_S * 1_000_000
 MOST_ADDRESSES, MOST_SUMS = 1000, 10_000  # in a bucket
 NETWORK = 0xFFFFFFFF  # in the place of a name's number: the address is that of a network
 PREFIXES = {4: 24, 16: 48}
+_NOTHING = (0, 0, 0, 0)
 _KEY = itemgetter(2, 3, 6, 8, 10, 11, 12, 13, 14, 19, 20)  # of a record: the fields of FlowKey
 
 
@@ -70,26 +71,36 @@ class SumCounts:
 
     def count(self, record: FlowRecord, times: int = 1) -> None:
         """``times`` -1: take it out."""
-        self.began, self.last = min(self.began, record.began), max(self.last, record.last)
+        began, last, flags, carried = record[0], record[1], record[9], record[15:19]
+        if began < self.began:
+            self.began = began
+        if last > self.last:
+            self.last = last
         self.connections += times
-        self.packets += times * record.packets
-        self.size += times * record.size
-        self.packets_back += times * record.packets_back
-        self.size_back += times * record.size_back
-        self.ended += times * bool(record.flags & ENDED)
-        self.measured += times * bool(record.flags & COUNTED)
+        if carried != _NOTHING:  # those that are new have carried nothing yet
+            packets, size, packets_back, size_back = carried
+            self.packets += times * packets
+            self.size += times * size
+            self.packets_back += times * packets_back
+            self.size_back += times * size_back
+        if flags & (ENDED | COUNTED):
+            self.ended += times * bool(flags & ENDED)
+            self.measured += times * bool(flags & COUNTED)
 
     def change(self, before: FlowRecord, after: FlowRecord) -> None:
         """Take one out and count the other."""
-        if after.last > self.last:
-            self.last = after.last
-        self.packets += after.packets - before.packets
-        self.size += after.size - before.size
-        self.packets_back += after.packets_back - before.packets_back
-        self.size_back += after.size_back - before.size_back
-        if after.flags != before.flags:
-            self.ended += bool(after.flags & ENDED) - bool(before.flags & ENDED)
-            self.measured += bool(after.flags & COUNTED) - bool(before.flags & COUNTED)
+        last, was, flags = after[1], before[9], after[9]
+        if last > self.last:
+            self.last = last
+        packets_before, size_before, packets_back_before, size_back_before = before[15:19]
+        packets, size, packets_back, size_back = after[15:19]
+        self.packets += packets - packets_before
+        self.size += size - size_before
+        self.packets_back += packets_back - packets_back_before
+        self.size_back += size_back - size_back_before
+        if flags != was:
+            self.ended += bool(flags & ENDED) - bool(was & ENDED)
+            self.measured += bool(flags & COUNTED) - bool(was & COUNTED)
 
     def add(self, other: SumCounts) -> None:
         self.began, self.last = min(self.began, other.began), max(self.last, other.last)
@@ -179,7 +190,7 @@ class FlowSums:
         self.unwritten: UnwrittenSums = {}
 
     def add(self, record: FlowRecord) -> None:
-        bucket = record.began // BUCKET_US
+        bucket = record[0] // BUCKET_US
         counts = self._unwritten_of(bucket, record)
         if counts is None:
             counts = self._counts(bucket, self._key_to_add(bucket, key_of(record)), record)
@@ -188,11 +199,11 @@ class FlowSums:
 
     def change(self, before: FlowRecord, after: FlowRecord) -> None:
         """``after`` has the same ends and ports."""
-        bucket = before.began // BUCKET_US
+        bucket = before[0] // BUCKET_US
         counts = self._unwritten_of(bucket, before)
         if counts is None:
             counts = self._counts(bucket, self._key_counted(bucket, key_of(before)), before)
-        if before.decided == after.decided and before.began == after.began:
+        if before[10:15] == after[10:15] and before[0] == after[0]:
             counts.change(before, after)
         else:
             counts.count(before, -1)

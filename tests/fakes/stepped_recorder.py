@@ -71,7 +71,7 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
     monkeypatch.setattr(module, "Comparison", NoComparison)
     monkeypatch.setattr(tracking.ConnectionTracking, "_switch_on", lambda self: True)
     monkeypatch.setattr(tracking.ConnectionTracking, "look", lambda self: None)
-    for name in ("_SLEEP_S", "_IDLE_S"):
+    for name in ("_SLEEP_S", "_CALM_S", "_IDLE_S"):
         monkeypatch.setattr(module, name, 0.01)  # nothing arrives meanwhile
     return arriving
 

@@ -47,20 +47,21 @@ class Agreement:
         self._version = -1
         self._allowance = Allowance(clock, worked)
 
-    def check(self, key: bytes, number: int, decider: Decider | None) -> None:
-        """``key``: as in ``flows.packets``."""
+    def check(self, key: bytes, number: int, decider: Decider | None) -> bool:
+        """``key``: as in ``flows.packets``. Returns whether it is right for any source port, by the rules of now."""
         if self._version != self._known.version:
             self._version = self._known.version
             self._agreed.clear()
         alike = key[:-4] + key[-2:], number
         if alike in self._agreed:
             self.agreed += 1
-            return
+            return True
         if decider is None or decider.index == REFUSED or not self._known.ready or not self._allowance.is_left():
             self.skipped += 1
-            return
+            return False
         with self._allowance:
             self._compare(key, alike, decider)
+        return alike in self._agreed
 
     def _compare(self, key: bytes, alike: tuple[bytes, int], decider: Decider) -> None:
         judged, lasts = self._judge(key, decider)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
-from cni_calico.flows.deciders import FIRST, Decider
+from cni_calico.flows.deciders import Decider
 from cni_calico.flows.judging.agreement import Agreement, UnexplainedReport, point_of, repeats
+from cni_calico.flows.judging.alike import AlikeReports
 from cni_calico.flows.judging.allowance import Allowance
 from cni_calico.flows.judging.computed import compute_decider
 from cni_calico.flows.judging.encoding import Messages
@@ -58,6 +59,7 @@ class JudgedFlows:
         self._messages, self._known = Messages(), KnownRules()
         self._agreement = Agreement(self._known, clock, time.thread_time)
         self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved, hosts)
+        self._alike = AlikeReports(self._agreement, self.staged, decider_of)
         self._said: float | None = None
         if fd is not None:
             os.set_blocking(fd, False)
@@ -79,6 +81,7 @@ class JudgedFlows:
             self._messages.put(data)
             try:
                 while (message := self._messages.take()) is not None:
+                    self._alike.forget()
                     if message.staged:
                         self.staged.receive(message, self._clock())
                     else:
@@ -89,16 +92,14 @@ class JudgedFlows:
 
     def _stop(self, why: str) -> None:
         self._fd = None  # it stays open: another file would become our standard input
+        self._alike.forget()
         self._known.ready = False
         self.staged.stop()
         self._log.warning(f"flows are not judged any more: {why}")
 
-    def check(self, key: bytes, number: int) -> None:
+    def check(self, key: bytes, number: int, also: int = 0) -> None:
         """Compare what the kernel has reported with what the rules in force say."""
-        if number >= FIRST:
-            decider = self._decider_of(number)
-            self._agreement.check(key, number, decider)
-            self.staged.count(key, decider)
+        self._alike.check(key, number, also)
 
     def settle(self) -> None:
         """Say what differs, not too often."""
@@ -132,6 +133,7 @@ class JudgedFlows:
         return compute_decider(self._known, record, number, is_still) if self._known.ready else None
 
     def status(self) -> dict[str, Any]:
+        self._alike.settle()
         one = self._agreement
         return {
             "judges": self._known.ready,

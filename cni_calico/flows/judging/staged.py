@@ -30,6 +30,8 @@ from cni_calico.policy.wanted import PolicyId, WantedTier
 _REMEMBERED, _SAME_S = 20_000, 1.0
 MOST_COUNTED, OTHERS = 500, "other"  # policies with a count of their own
 _DIRECTIONS = (False, True)  # ingress
+CountedResult = tuple[str, StagedResult]
+"""A policy, as it is counted, and what it would do."""
 
 
 def never_moves(address: bytes, name: EndName) -> bool:
@@ -53,9 +55,9 @@ class StagedFlows:
         self._clock = allowance.clock
         self._hosts, self._recent = hosts, dict[tuple[bytes, bool], float]()
         self._names: dict[PolicyId, StagedName] = {}
-        self._counted: dict[tuple[bytes, bool], tuple[tuple[str, StagedResult], ...]] = {}
+        self._counted: dict[tuple[bytes, bool], tuple[CountedResult, ...]] = {}
         self._version = -1, -1, 0.0
-        self.counts: Counter[tuple[str, StagedResult]] = Counter()
+        self.counts: Counter[CountedResult] = Counter()
         self.uncounted = 0
 
     def receive(self, message: AgentMessage, now: float) -> None:
@@ -73,38 +75,43 @@ class StagedFlows:
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
-    def count(self, key: bytes, decider: Decider | None) -> None:
-        """The kernel has reported a decision. ``key``: as in ``flows.packets``."""
-        if not self.ready or decider is None:
-            return
-        version = self._enforced.version, self._would.version, 0.0
+    def count(self, key: bytes, decider: Decider | None) -> tuple[CountedResult, ...] | None:
+        """The kernel has reported a decision. ``key``: as in ``flows.packets``. Returns what was counted if that is the
+        same for any source port, whenever it is reported, by the rules of now; else None.
+        """
+        if not self.ready:
+            return ()
+        if decider is None:
+            return None
+        version, hosts = (self._enforced.version, self._would.version, 0.0), False
         if self._hosts is not None and (self._enforced.hosts or self._would.hosts):
-            version = *version[:2], self._hosts.version
+            version, hosts = (*version[:2], self._hosts.version), True
             if self._is_repeated(key, decider.ingress):
-                return
+                return None
         if version != self._version:
             self._version = version
             self._counted.clear()
         alike = key[:-4] + key[-2:], decider.ingress
-        known = self._counted.get(alike)
+        known, lasts = self._counted.get(alike), True
         if known is None:
             if not self._allowance.is_left():
                 self.uncounted += 1
-                return
+                return None
             with self._allowance:
                 try:
                     known, lasts = self._results(key, ingress=decider.ingress)
                 except NotJudged:
                     self.uncounted += 1
-                    return
+                    return None
             if lasts:
                 if len(self._counted) >= _REMEMBERED:
                     self._counted.clear()
                 self._counted[alike] = known
         for result in known:
             self.counts[result] += 1
+        return known if lasts and not hosts else None
 
-    def _results(self, key: bytes, *, ingress: bool) -> tuple[tuple[tuple[str, StagedResult], ...], bool]:
+    def _results(self, key: bytes, *, ingress: bool) -> tuple[tuple[CountedResult, ...], bool]:
         """(what is counted, whether it is the same for any source port)."""
         source, destination, protocol, *_ = parts_of(key)
         asked = source, destination, protocol

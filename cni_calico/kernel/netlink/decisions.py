@@ -22,6 +22,7 @@ _COMMAND, _MODE, _TIMEOUT, _THRESHOLD, _FLAGS = 1, 2, 4, 5, 6  # attributes of a
 _BIND, _SEQUENCE = b"\1", (1).to_bytes(2, "big")
 IN_DATAGRAM = 32  # packets, at most
 _PREFIX_BYTES = 9  # eight digits, and the end that C wants
+_MOST_KNOWN, _ALL = 5_000, 0xFFFFFFFF
 _COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets wait for others
 _WANTED = ((9,), (10,), (12,))  # payload, prefix, number
 _MESSAGE, _SIZE_AND_KIND = Struct("=IHHII"), Struct("=IH")
@@ -48,6 +49,7 @@ class DecisionReports(Nfnetlink):
         self.lost = self.strange = 0
         self.sample = b""
         self._next = 0
+        self._known: dict[bytes, int] = {}  # numbers of rules by what messages say
         self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
         try:
             self._configure(wire.attribute(_COMMAND, _BIND), deadline)
@@ -84,29 +86,46 @@ class DecisionReports(Nfnetlink):
         return found
 
     def _parse(self, data: bytes, found: list[ReportedDecision]) -> None:
-        at, last, values = 0, len(data) - _MESSAGE.size, self._layouts.values
-        while at <= last:
+        at, end, known = 0, len(data), self._known
+        while at <= end - _MESSAGE.size:
             size, kind = _SIZE_AND_KIND.unpack_from(data, at)
-            if size < _MESSAGE.size or at + size > len(data):
+            if size < _MESSAGE.size or at + size > end:
                 self._note_strange(data[at:])
                 return
-            if kind == _PACKET:
-                try:
-                    packet, prefix, number = values(data, at, size)
-                    if number:
-                        self._note(int.from_bytes(number, "big"))
-                    if len(prefix) != _PREFIX_BYTES:
-                        raise ValueError("it is not one of ours")
-                    found.append((int(prefix[:-1], 16), packet))
-                except ValueError:
+            step = size + 3 & ~3
+            try:
+                reports = self._layouts.run(data, at, size) if kind == _PACKET else []
+            except ValueError:
+                self._note_strange(data[at : at + size])
+                reports = []
+            at += 0 if reports else step
+            for packet, prefix, number in reports:
+                if number:
+                    this = int.from_bytes(number, "big")
+                    if this != self._next:
+                        self.lost += this - self._next & _ALL
+                    self._next = this + 1 & _ALL
+                rule = known.get(prefix)
+                if rule is None:
+                    rule = self._number_in(prefix)
+                if rule is not None:
+                    found.append((rule, packet))
+                else:
                     self._note_strange(data[at : at + size])
-            at += size + 3 & ~3
+                at += step
+
+    def _number_in(self, prefix: bytes) -> int | None:
+        """None if it is not one of ours."""
+        try:
+            number = int(prefix[:-1], 16) if len(prefix) == _PREFIX_BYTES else None
+        except ValueError:
+            number = None
+        if number is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[prefix] = number
+        return number
 
     def _note_strange(self, message: bytes) -> None:
         self.strange += 1
         self.sample = message[:_COPY]
-
-    def _note(self, number: int) -> None:
-        """Count the gap before a report."""
-        self.lost += number - self._next & 0xFFFFFFFF
-        self._next = number + 1 & 0xFFFFFFFF

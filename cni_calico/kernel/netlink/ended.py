@@ -8,7 +8,6 @@ begins a connection on the host dearer. The notification of an end has counters 
 
 from __future__ import annotations
 
-import _socket
 from collections.abc import Iterator
 from errno import EAGAIN, EINTR, ENOBUFS
 from struct import Struct
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
+from cni_calico.kernel.netlink.datagrams import Datagrams
 from cni_calico.kernel.netlink.layouts import AttributePath, Layouts
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, GENERAL_BYTES, Nfnetlink, general
 
@@ -24,7 +24,8 @@ _DESTROYS, _SOL_NETLINK, _ADD_MEMBERSHIP = 3, 270, 1
 _SO_RCVBUFFORCE = 33
 _MESSAGE = Struct("=IHHII")
 _START = _MESSAGE.size + GENERAL_BYTES
-_DATAGRAM, _SAMPLE_BYTES = 1 << 16, 64
+_KIND = Struct("=4xH")
+_AT_ONCE, _DATAGRAM, _SAMPLE_BYTES = 64, 1024, 64  # datagrams, each with one end: less than half of that
 _NESTED = frozenset(((1,), (1, 1), (1, 2), (2,), (2, 1), (2, 2), (9,), (10,), (20,)))
 # paths of attributes: the addresses of both families, as the original direction and the reply have them; protocol,
 # ports; packets and bytes of both directions; times; label; ICMP's identifier, type and code, ICMPv6's
@@ -67,7 +68,8 @@ class EndedConnections(Nfnetlink):
         self._force(_SO_RCVBUFFORCE, room)
         self.overrun = self.strange = 0
         self.sample = b""
-        self._layouts = Layouts(_START, _WANTED, _NESTED)
+        self._layouts = Layouts(_START, _WANTED, _NESTED, _DATAGRAM)
+        self._datagrams = Datagrams(_AT_ONCE, _DATAGRAM)
         try:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _DESTROYS)
         except OSError as e:
@@ -77,25 +79,42 @@ class EndedConnections(Nfnetlink):
     def take(self, datagrams: int) -> list[TrackedConnection]:
         """What has arrived, from so many datagrams at most. Raises KernelError."""
         found: list[TrackedConnection] = []
-        for _ in range(datagrams):
+        descriptor, room = self._socket.fileno(), self._datagrams
+        while datagrams > 0:
             try:
-                data = self._socket.recv(_DATAGRAM, _socket.MSG_DONTWAIT)
+                lengths = room.receive(descriptor, datagrams)
             except OSError as e:
-                if e.errno == ENOBUFS:
-                    self.overrun += 1
-                    continue
-                if e.errno == EINTR:
+                if e.errno in (ENOBUFS, EINTR):
+                    self.overrun += e.errno == ENOBUFS
+                    datagrams -= 1
                     continue
                 if e.errno != EAGAIN:
                     raise KernelError(f"cannot read ends of connections: {e.strerror}", errno=e.errno or 0) from e
                 return found
-            if len(data) >= _START and _MESSAGE.unpack_from(data)[1] == _DELETED:
+            self._parse(room.data, lengths, found)
+            datagrams -= len(lengths)
+        return found
+
+    def _parse(self, data: bytearray, lengths: list[int], found: list[TrackedConnection]) -> None:
+        """``data``: datagrams with these lengths, each in its place."""
+        at = 0
+        while at < len(lengths):
+            size, begin = lengths[at], at * _DATAGRAM
+            if size < _START or _KIND.unpack_from(data, begin)[0] != _DELETED:
+                at += 1
+                continue
+            try:
+                run = self._layouts.run(data, begin, size, len(lengths) - at) if size <= _DATAGRAM else [()]
+            except ValueError:
+                run = [()]
+            for values in run:
                 try:
-                    found.append(_parse(data, self._layouts))
+                    found.append(_connection(values))
                 except ValueError:
                     self.strange += 1
-                    self.sample = data[:_SAMPLE_BYTES]
-        return found
+                    begin = at * _DATAGRAM
+                    self.sample = bytes(data[begin : begin + min(size, _SAMPLE_BYTES)])
+                at += 1
 
 
 def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[TrackedConnection]]:
@@ -107,43 +126,36 @@ def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[Tracke
             found = []
             for payload in part:
                 try:
-                    found.append(_parse(head + payload, layouts))
+                    data = head + payload
+                    found.append(_connection(layouts.run(data, 0, len(data))[0]))
                 except ValueError:
                     continue
             yield found
 
 
-def _parse(data: bytes, layouts: Layouts) -> TrackedConnection:
-    """Raises ValueError."""
-    found = layouts.values(data, 0, len(data))
-    source4, destination4, reached4, source6, destination6, reached6, protocol, sport, port, reply_port = found[:10]
-    counted = b"".join(found[10:16])
+def _connection(found: tuple[bytes, ...]) -> TrackedConnection:
+    """``found``: _WANTED, or nothing. Raises ValueError."""
+    if not found:
+        raise ValueError("it cannot be taken apart")
+    source, destination, reached, source6, destination6, reached6, protocol, sport, port, reply_port = found[:10]
+    if not source:
+        source, destination, reached = source6, destination6, reached6
+    if not source or len(source) != len(reached) or len(source) != len(destination) or len(protocol) != 1:
+        raise ValueError("it has no addresses")
+    counters = found[10:16]
     packets: int | None
     size: int | None
     packets_back: int | None
     size_back: int | None
-    if len(counted) == _COUNTED.size and all(map(len, found[10:16])):
+    if b"" not in counters and len(counted := b"".join(counters)) == _COUNTED.size:
         packets, size, packets_back, size_back, began, ended = _COUNTED.unpack(counted)
     else:
-        packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in found[10:14])
-        began, ended = (int.from_bytes(one, "big") for one in found[14:16])
-    source, destination = source4 or source6, destination4 or destination6
-    reached = reached4 or reached6
-    if not source or len(source) != len(reached) or len(source) != len(destination) or len(protocol) != 1:
-        raise ValueError("it has no addresses")
+        packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in counters[:4])
+        began, ended = (int.from_bytes(one, "big") for one in counters[4:])
     if protocol in _ICMP:
-        ports, port = b"".join(found[17:20] if protocol == _ICMP[0] else found[20:23]), b""
+        ends, port = (source, reached, protocol, *(found[17:20] if protocol == _ICMP[0] else found[20:23])), b""
     else:
-        ports = (sport or _NO_PORT) + (reply_port or _NO_PORT)
-    return TrackedConnection(
-        source + reached + protocol + ports,
-        destination,
-        int.from_bytes(port, "big"),
-        packets,
-        size,
-        packets_back,
-        size_back,
-        began / _NS_PER_S,
-        ended / _NS_PER_S,
-        found[16],
-    )
+        ends = source, reached, protocol, sport or _NO_PORT, reply_port or _NO_PORT
+    carried = packets, size, packets_back, size_back, began / _NS_PER_S, ended / _NS_PER_S, found[16]
+    # naming them takes as long as all else
+    return tuple.__new__(TrackedConnection, (b"".join(ends), destination, int.from_bytes(port, "big"), *carried))

@@ -54,12 +54,12 @@ def test_it_is_what_the_last_lines_say(
 
 def test_without_the_file_nobody_has_a_name(tmp_path: Path) -> None:
     ends, path = EndsElsewhere(str(tmp_path)), tmp_path / ELSEWHERE
-    ends.look()
+    assert not ends.look()
     path.write_bytes(render_end("a", end("web", ADDRESSES[0])))
-    ends.look()
+    assert ends.look() and not ends.look()
     assert ends.get(ADDRESSES[0]) == EndName("pod", "shop", "web")
     path.unlink()
-    ends.look()
+    assert ends.look()
     assert ends.get(ADDRESSES[0]) is None and ends.find(("shop", "web")) is None
 
 

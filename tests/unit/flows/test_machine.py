@@ -187,7 +187,7 @@ class Machine:
 
 def run_machine(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, seed: int) -> None:
     arriving = arriving_instead_of_the_kernel(monkeypatch)
-    for name in ("_SLEEP_S", "_IDLE_S"):
+    for name in ("_SLEEP_S", "_CALM_S", "_IDLE_S"):
         monkeypatch.setattr(module, name, 0.0)
     monkeypatch.setattr(stepped_recorder, "RING_BYTES", 4 << 20)  # more than there will be
     (root / DIRECTORY).mkdir()

@@ -46,6 +46,16 @@ def test_a_name_stays_whoever_has_the_address_later(tmp_path: Path) -> None:
     assert again.number_of(A) == second
 
 
+def test_who_has_an_address_elsewhere_is_asked_again_when_that_may_have_changed(tmp_path: Path) -> None:
+    there: dict[bytes, EndName] = {}
+    names = Names(str(tmp_path / "flows"), str(tmp_path), elsewhere=there.get)
+    assert names.number_of(A) == 0
+    for name in (WEB, DB):
+        there[A] = name
+        names.look_elsewhere_again()
+        assert names.get(names.number_of(A)) == name
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"ends": 3, "node": ""}', b'{"node": "", "ends": [[1, 2]]}'])
 def test_another_file_is_not_the_agents(data: bytes) -> None:
     with pytest.raises(ValueError):

@@ -17,7 +17,7 @@ class Parsed(DecisionReports):
 
     def __init__(self, data: bytes) -> None:
         self.lost = self.strange = self._next = 0
-        self.sample = b""
+        self.sample, self._known = b"", {}
         self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
         self.found: list[ReportedDecision] = []
         self._parse(data, self.found)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.kernel.netlink.ended import _NESTED, _START, _WANTED, TrackedConnection, _parse
+from cni_calico.kernel.netlink.ended import _NESTED, _START, _WANTED, TrackedConnection, _connection
 from cni_calico.kernel.netlink.layouts import Layouts
 
 
@@ -49,9 +49,13 @@ PING = HEAD + side(
 ) + side(2, bytes(15) + b"\2", bytes(15) + b"\1", 58)  # fmt: skip
 
 
+def read(data: bytes, layouts: Layouts) -> TrackedConnection:
+    return _connection(layouts.run(data, 0, len(data))[0])
+
+
 def parse(data: bytes) -> TrackedConnection:
     layouts = Layouts(_START, _WANTED, _NESTED)
-    first, again = _parse(data, layouts), _parse(data, layouts)
+    first, again = read(data, layouts), read(data, layouts)
     assert first == again and layouts.slow == 1  # the second one by what was remembered
     return first
 
@@ -69,19 +73,19 @@ def test_icmp_without_counters() -> None:
 
 def test_another_message_of_the_same_length_is_taken_apart_again() -> None:
     layouts = Layouts(_START, _WANTED, _NESTED)
-    _parse(TCP, layouts)
+    read(TCP, layouts)
     other = TCP.replace(attribute(3, bytes(4)), attribute(7, b"\0\0\0\1"))
-    assert len(other) == len(TCP) and _parse(other, layouts).key and layouts.slow == 2
+    assert len(other) == len(TCP) and read(other, layouts).key and layouts.slow == 2
 
 
 @given(st.integers(0, len(TCP) - 1), st.integers(0, 255))
 def test_a_damaged_message_is_refused_or_read(at: int, value: int) -> None:
     layouts = Layouts(_START, _WANTED, _NESTED)
-    _parse(TCP, layouts)
+    read(TCP, layouts)
     data = TCP[:at] + bytes((value,)) + TCP[at + 1 :]
     for damaged in (data, data[:at]):
         try:
-            _parse(damaged, layouts)
+            read(damaged, layouts)
         except ValueError:
             continue
 
@@ -89,4 +93,4 @@ def test_a_damaged_message_is_refused_or_read(at: int, value: int) -> None:
 @pytest.mark.parametrize("size", [0, 3, _START, _START + 3])
 def test_a_message_without_addresses_is_refused(size: int) -> None:
     with pytest.raises(ValueError):
-        _parse(TCP[:size].ljust(size, b"\0"), Layouts(_START, _WANTED, _NESTED))
+        read(TCP[:size].ljust(size, b"\0"), Layouts(_START, _WANTED, _NESTED))
