@@ -1,7 +1,7 @@
 """The ends of recorded flows: which workload of now is meant, or which address outside.
 
 Rule: an end is found or it is uncertain, with the reason. A pod that is gone is as its owner's other pods, if these are
-alike.
+alike. Whose an address is that several say is theirs nobody knows, unless the flow has a name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _NUMBERS = {name: number for names in (PROTOCOL_NAMES, PROTOCOLS) for number, na
 _SIDES = ("src", "dst")
 _GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network"
+SHARED = "an address that several workloads or hosts say is theirs"
 
 
 # what reading a line raises that is no flow
@@ -72,7 +73,10 @@ class FlowEnds:
         kind: Callable[[ResourceKey], Hashable],
     ) -> None:
         self._addresses, self._kind = addresses, kind
-        self._at: dict[Packed, ResourceKey] = {address: key for key, its in addresses.items() for address in its}
+        self._at: dict[Packed, ResourceKey] = {}
+        self._shared: set[Packed] = set()
+        for key, its in addresses.items():
+            self._shared.update(address for address in its if self._at.setdefault(address, key) != key)
         self._named: dict[tuple[str, str], ResourceKey] = {}
         self._owned: dict[tuple[str, str], list[ResourceKey]] = {}
         for key, record in endpoints.items():
@@ -89,6 +93,8 @@ class FlowEnds:
             raise Uncertain(_NETWORK)
         if "name" not in end:
             packed = ip_address(end["ip"]).packed
+            if packed in self._shared:
+                raise Uncertain(SHARED)
             return ReplayedEnd(self._at.get(packed), packed, packed)
         at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
         known = self._ends.get(at)

@@ -21,8 +21,9 @@ from cni_calico.policy.wanted import Packed
 
 @dataclass(frozen=True, slots=True)
 class KnownHosts:
-    """``views``: by node, where there are host endpoints. ``at``: which node has an address. ``known``: the nodes whose
-    addresses are known, from the Node or from what its host endpoints expect. ``pools``: None if nobody knows them.
+    """``views``: by node, where there are host endpoints. ``at``: which node has an address, "" if several say so.
+    ``known``: the nodes whose addresses are known, from the Node or from what its host endpoints expect. ``pools``:
+    None if nobody knows them.
     """
 
     views: Mapping[str, NodeHosts]
@@ -44,11 +45,12 @@ def read_host_facts(session: Session | None, records: PolicyRecords, uncertain: 
     if not hosts:
         return None
     known = set(records.nodes)
-    at = {one.packed: name for name, node in records.nodes.items() for one in addresses_of_node(node)}
-    for host in hosts.values():
-        for address in host.labelled.addresses:
-            at.setdefault(address, host.node)
-            known.add(host.node)
+    known.update(host.node for host in hosts.values() if host.labelled.addresses)
+    at: dict[Packed, str] = {}
+    having = [(one.packed, name) for name, node in records.nodes.items() for one in addresses_of_node(node)]
+    having += [(address, host.node) for host in hosts.values() for address in host.labelled.addresses]
+    for address, node in having:
+        at[address] = node if at.get(address, node) == node else ""
     if session is None:
         felix = parse_felix({}).settings
         return KnownHosts({name: node_hosts(hosts, name, None, felix) for name in nodes}, at, frozenset(known))

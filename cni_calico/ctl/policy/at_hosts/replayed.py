@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cni_calico.ctl.policy.at_hosts.facts import KnownHosts
 from cni_calico.ctl.policy.at_hosts.outcomes import AskedFlow, HostAnswer, HostOutcome, StageOutcomes
 from cni_calico.ctl.policy.at_hosts.ways import PassedWays, PlacedEnd
-from cni_calico.ctl.policy.flow_ends import ReplayedEnd, Uncertain
+from cni_calico.ctl.policy.flow_ends import SHARED, ReplayedEnd, Uncertain
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.trace import Judge
@@ -104,6 +104,9 @@ class ReplayedHosts:
 
     def _place(self, told: ToldOfFlow, end: ReplayedEnd, side: int) -> PlacedEnd:
         """Raises Uncertain."""
+        node = self._facts.at.get(end.address)
+        if node == "" or (node is not None and end.key is not None and end.token == end.address):
+            raise Uncertain(SHARED)
         if end.key is None:
             return self._ways.place(end.address, told.nodes[-side] if told.nodes else "")
         if not end.is_gone:

@@ -13,7 +13,18 @@ from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.decode import decode_record
 from cni_calico.policy.explain import Packet, decide
 from cni_calico.policy.graph import Graph
-from tests.unit.ctl.policy.shop import PODS, POLICIES, endpoints_file, flow, pods, policy, stored, write, write_flows
+from tests.unit.ctl.policy.shop import (
+    PODS,
+    POLICIES,
+    endpoints_file,
+    flow,
+    pod,
+    pods,
+    policy,
+    stored,
+    write,
+    write_flows,
+)
 
 
 @pytest.fixture
@@ -165,6 +176,32 @@ def test_what_a_host_endpoint_decides(replayed, tmp_path, stage, line, found):
         assert [one["after"].rpartition(", at ")[2] for one in said["changes"]] == [f"HostEndpoint n1-eth0 ({found})"]
         assert said["unchanged"] == 0
     assert json.loads(replayed([open_shop], [open_shop], [line], *options)[1])["unchanged"] == 1
+
+
+TWIN = pod(9, "twin-0", "cache")
+TWIN["spec"]["ipNetworks"] = ["10.65.0.3/32"]
+POD_ADDRESS = flow("web-1", "x", to={"ip": "10.65.0.3"})
+OTHER_NODE = host("eth9", expectedIPs=["198.51.100.1"], node="n2")
+
+
+@pytest.mark.parametrize(
+    ("others", "line", "sure"),
+    [
+        ([TWIN], POD_ADDRESS, False),
+        ([TWIN], flow("web-1", "db-0"), True),  # the flow says which of them
+        ([host(expectedIPs=["10.65.0.3"])], POD_ADDRESS, False),
+        ([host(expectedIPs=["10.65.0.4"])], POD_ADDRESS, True),
+        ([HERE, OTHER_NODE], flow("x", "x", port=9100, **INTO_HOST), False),
+        ([HERE], flow("x", "x", port=9100, **INTO_HOST), True),
+    ],
+)
+def test_an_address_that_several_say_is_theirs_is_uncertain(replayed, tmp_path, others, line, sure):
+    write(tmp_path / "others.yaml", *others)
+    options = ["--endpoints", str(tmp_path / "others.yaml"), "-o", "json"]
+    _, out, err = replayed([POLICIES["database"]], [CLOSED, edge(ingress=[denied(9100)])], [line], *options)
+    found = json.loads(out)
+    assert err == "" and len(found["changes"]) == sure and found["unchanged"] == 0
+    assert sure or "several workloads or hosts" in str(found["uncertain"])
 
 
 def test_what_was_denied_before_translation_may_go_anywhere(replayed, tmp_path):
