@@ -21,6 +21,7 @@ from typing import Any
 
 from cni_calico.model.selectors import parse_selector
 from cni_calico.nodeagent.sync.felix_pb2 import FromDataplane, ToDataplane
+from tests.fakes.driver_ways import ToldCluster
 
 NAMES = {"tcp": 6, "udp": 17, "sctp": 132}
 SINGLE = ("src_net", "dst_net")
@@ -46,6 +47,7 @@ class Told:
         self.namespaces: dict[str, dict[str, str]] = {}
         self.accounts: dict[str, dict[str, str]] = {}
         self.others: list[str] = []
+        self.cluster = ToldCluster()
         self.config: dict[str, str] = {}
         self.first = ""
         self.wrong: list[str] = []
@@ -79,6 +81,9 @@ class Told:
             del self.sets[one.id]
         elif what not in known:
             self.others.append(kind)
+            self.cluster.receive(kind, one)
+            self.wrong += self.cluster.wrong
+            self.cluster.wrong.clear()
             if kind == "config_update":
                 self.config = dict(one.config)
             return
@@ -315,6 +320,8 @@ class Driver:
                 return self.changed.wait_for(lambda: told.read >= asked["read"], 60) and told.wrong
             if "judge" in asked:
                 return [told.verdict(*one) for one in asked["judge"]]
+            if "ways" in asked:
+                return [told.cluster.way(one) for one in asked["ways"]]
             if "say" in asked:
                 name, status = asked["say"]
                 message = FromDataplane()
@@ -336,6 +343,7 @@ class Driver:
                 "accounts": told.accounts,
                 "sets": sorted(told.sets),
                 "policies": sorted(told.policies),
+                "cluster": told.cluster.as_json(),
             }
 
 

@@ -287,7 +287,7 @@ class DataplaneLoop:
         self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped
     ) -> bool:
         felix, _ = self._decide_writer(parse_felix(self._environ, felix_node, felix_default, scoped).settings)
-        if is_enabled(felix):
+        if is_enabled(felix) or not felix.internal_driver:  # a driver is told every route
             return True
         return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from cni_calico.daemon.said import Said
 from cni_calico.datastore.interface import Datastore
 from cni_calico.model.selectors import Labels
 from cni_calico.nodeagent.context.agent import Context
-from cni_calico.nodeagent.driver.messages import encode_config, encode_facts, parse_said, select_config
+from cni_calico.nodeagent.driver.cluster import OTHER, Fact, FactName, encode_bgp, encode_facts
+from cni_calico.nodeagent.driver.messages import encode_config, parse_said, select_config
 from cni_calico.nodeagent.driver.process import DriverProcess
 from cni_calico.nodeagent.driver.records import DriverRecords
 from cni_calico.nodeagent.driver.reports import DriverReports
+from cni_calico.nodeagent.driver.services import FollowedServices
 from cni_calico.nodeagent.driver.stream import DriverStream
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.feed.incoming import Incoming
@@ -53,6 +56,7 @@ class DriverLoop:
         self._stream = DriverStream()
         self._reports = DriverReports(context, felix.endpoint_status_prefix, self._stream.endpoints)
         self._accounts = _Accounts(context.followed, self.wake)
+        self._cluster = _DriverCluster(context, self._records, self.wake)
         self._snapshot: Snapshot | None = None
         self._config: dict[str, str] | None = None
         self._in_sync = False
@@ -89,12 +93,13 @@ class DriverLoop:
         synced, taken = self._records.step(told=self._in_sync)
         if snapshot is not None:
             self._tell_config(snapshot, stopping)
-            if synced and self._accounts.complete:
+            if synced and self._accounts.complete and self._cluster.complete:
                 self._tell_changes(snapshot, stopping)
         waits = self._records.end(taken)
         counts = {"endpoints": len(self._stream.endpoints), "hosts": len(self._stream.hosts)}
         prefix = asked.felix.policy_sync_prefix
-        self._status.tell(self._records, self._reports.problems(), counts, prefix, in_sync=self._in_sync)
+        problems = [*self._reports.problems(), *self._cluster.problems()]
+        self._status.tell(self._records, problems, counts, prefix, in_sync=self._in_sync)
         if not (waits or stopping.is_set()):
             self._woken.wait(_LOOK_S)
 
@@ -102,6 +107,7 @@ class DriverLoop:
         """End the driver."""
         self._process.stop()
         self._accounts.stop()
+        self._cluster.stop()
         self._records.stop()
         self._reports.stop()
 
@@ -121,7 +127,8 @@ class DriverLoop:
             self._send(message, stopping)
         for message in self._accounts.take():
             self._send(message, stopping)
-        for message in self._stream.become(encode_facts(snapshot.nodes.values(), snapshot.pools)):
+        facts = self._cluster.take(snapshot)
+        for message in self._stream.become(facts) if facts is not None else ():
             self._send(message, stopping)
         if not self._in_sync:
             self._send(encode_in_sync(), stopping)
@@ -130,6 +137,36 @@ class DriverLoop:
         if changes is not None:
             self._figures.apply.observe(time.monotonic() - begun)
         self._reports.keep_files({} if changes is None else changes.endpoints)
+
+
+class _DriverCluster:
+    """What is told besides policy, which is put together only when some of it has changed."""
+
+    def __init__(self, context: Context, records: DriverRecords, wake: Callable[[], None]) -> None:
+        self._records = records
+        self._services = FollowedServices(context.followed_kubernetes, wake)
+        self._of: tuple[Snapshot, Mapping[str, Any]] | None = None
+        self._facts: dict[FactName, Fact] = {}
+
+    @property
+    def complete(self) -> bool:
+        return self._services.complete
+
+    def problems(self) -> list[str]:
+        return [self._services.problem] if self._services.problem else []
+
+    def take(self, snapshot: Snapshot) -> dict[FactName, Fact] | None:
+        """None: it is as it was."""
+        bgp, of = self._records.bgp, self._of
+        if of is not None and of[0] is snapshot and of[1] is bgp and not self._services.changed:
+            return None
+        if of is None or of[0] is not snapshot:
+            self._facts = encode_facts(snapshot)
+        self._of = snapshot, bgp
+        return {**self._facts, (OTHER, "BGP"): (encode_bgp(bgp), b""), **self._services.facts()}
+
+    def stop(self) -> None:
+        self._services.stop()
 
 
 class _DriverStatus:

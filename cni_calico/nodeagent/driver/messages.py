@@ -6,14 +6,13 @@ understood is not guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from cni_calico.daemon.settings_table import settings_of
-from cni_calico.model.resources import IPPool, Node
 from cni_calico.nodeagent.context.configurations import sources_of
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.unused import TABLE, names_of
@@ -25,9 +24,6 @@ from cni_calico.slim_grpc import slim_messages
 
 with slim_messages():
     from cni_calico.nodeagent.sync import felix_pb2 as pb
-
-_ENCAPSULATIONS = {"Always": "always", "CrossSubnet": "cross-subnet"}
-Fact = tuple[bytes, bytes]  # what tells it, and what takes it back ("": nothing does)
 
 
 # -- host endpoints ---------------------------------------------------------------------------------------------------
@@ -57,7 +53,7 @@ def _host_id(host: WantedHost) -> Any:
     return pb.HostEndpointID(endpoint_id=utf8(host.key.name))
 
 
-# -- the cluster ------------------------------------------------------------------------------------------------------
+# -- parameters -------------------------------------------------------------------------------------------------------
 
 
 def select_config(environ: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
@@ -75,45 +71,6 @@ def select_config(environ: Mapping[str, str], snapshot: Snapshot) -> dict[str, s
 def encode_config(config: Mapping[str, str]) -> bytes:
     texts = {utf8(name): utf8(text) for name, text in config.items()}
     return encode_envelope(config_update=pb.ConfigUpdate(config=texts))
-
-
-def encode_facts(nodes: Iterable[Node], pools: Iterable[IPPool]) -> dict[str, Fact]:
-    """The hosts, the pools and which encapsulation there is, in the order of telling."""
-    found = {f"host {node.metadata.name}": _host_metadata(node) for node in nodes}
-    pools = tuple(pools)
-    found |= {f"pool {pool.cidr}": _pool(pool) for pool in pools}
-    vxlan = {pool.cidr.version for pool in pools if pool.vxlan_mode != "Never"}
-    encapsulation = pb.Encapsulation(
-        ipip_enabled=any(pool.ipip_mode != "Never" for pool in pools),
-        vxlan_enabled=4 in vxlan,
-        vxlan_enabled_v6=6 in vxlan,
-    )
-    return {**found, "encapsulation": (encode_envelope(encapsulation=encapsulation), b"")}
-
-
-def _host_metadata(node: Node) -> Fact:
-    name = utf8(node.metadata.name)
-    update = pb.HostMetadataV4V6Update(
-        hostname=name,
-        ipv4_addr="" if node.ipv4 is None else str(node.ipv4),
-        ipv6_addr="" if node.ipv6 is None else str(node.ipv6),
-        asnumber="" if node.as_number is None else str(node.as_number),
-        labels={utf8(key): utf8(text) for key, text in node.metadata.labels.items()},
-    )
-    removal = pb.HostMetadataV4V6Remove(hostname=name)
-    return encode_envelope(host_metadata_v4v6_update=update), encode_envelope(host_metadata_v4v6_remove=removal)
-
-
-def _pool(pool: IPPool) -> Fact:
-    name = str(pool.cidr).replace("/", "-")
-    message = pb.IPAMPool(
-        cidr=str(pool.cidr),
-        masquerade=pool.nat_outgoing,
-        ipip_mode=_ENCAPSULATIONS.get(pool.ipip_mode, ""),
-        vxlan_mode=_ENCAPSULATIONS.get(pool.vxlan_mode, ""),
-    )
-    update = pb.IPAMPoolUpdate(id=name, pool=message)
-    return encode_envelope(ipam_pool_update=update), encode_envelope(ipam_pool_remove=pb.IPAMPoolRemove(id=name))
 
 
 # -- what a driver says -----------------------------------------------------------------------------------------------

@@ -6,6 +6,11 @@ valid versions. Changes that need what is not read yet wait together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from cni_calico.model.keys import BGP_DEFAULT, ResourceKey
+from cni_calico.model.resources import Resource
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.driver.stream import join_changes
@@ -22,6 +27,7 @@ from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.view.last_valid import LastValid
 from cni_calico.policy.flushed import GraphFacts
 from cni_calico.policy.graph import Graph
+from cni_calico.policy.nodes import GraphRecord
 from cni_calico.policy.wanted import WantedChanges
 
 
@@ -35,13 +41,18 @@ class DriverRecords:
         graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
         self._goal = Goal(FilterSettings())  # only what a large change needs is made in it, ahead of it
         kept, spared = LastValid(files, log, state_dir), Spared(files, log, state_dir)
-        self.intake = Intake(node, graph, self._goal, kept, spared, (engine.rules.put,))
+        self.bgp: Mapping[str, Any] = {}  # the BGPConfiguration's spec
+        self.intake = Intake(node, graph, self._goal, kept, spared, (engine.rules.put, self._note))
         self._feed, self._memory, self._turns = incoming.feed, incoming.memory, Turns(incoming.memory)
         self._rules, self._figures = engine.rules, engine.figures
         self._waiting: WantedChanges | None = None
         self.intake.bound_members(self._memory.admits_members)
         self._rules.begin()
         self.configure(felix)
+
+    def _note(self, key: ResourceKey, record: GraphRecord | None) -> None:
+        if key == BGP_DEFAULT:
+            self.bgp = record.spec if isinstance(record, Resource) else {}
 
     def configure(self, felix: FelixSettings) -> None:
         self.intake.set_budget(felix.policy_rule_budget, felix.policy_rule_total)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.nodeagent.driver.messages import Fact, encode_host, encode_host_removal
+from cni_calico.nodeagent.driver.cluster import OTHER, ROUTE, VTEP, Fact, FactName
+from cni_calico.nodeagent.driver.messages import encode_host, encode_host_removal
 from cni_calico.nodeagent.sync.known import EndpointName
 from cni_calico.nodeagent.sync.messages import (
     PROFILE,
@@ -50,7 +51,7 @@ class DriverStream:
         self._policies: set[PolicyId] = set()
         self._classes: dict[str, WantedClass] = {}
         self._host_classes: dict[str, WantedHostClass] = {}
-        self._facts: dict[str, Fact] = {}
+        self._facts: dict[FactName, Fact] = {}
 
     def receive(self, changes: WantedChanges) -> Iterator[bytes]:
         self._classes |= _present(changes.classes)
@@ -96,15 +97,24 @@ class DriverStream:
             elif before is not None:
                 yield encode_host_removal(before)
 
-    def become(self, facts: Mapping[str, Fact]) -> Iterator[bytes]:
-        """What is known of the cluster besides policy is this now."""
+    def become(self, facts: Mapping[FactName, Fact]) -> Iterator[bytes]:
+        """What is known of the cluster besides policy is this now. A tunnel's end comes before the routes over it, and
+        goes after them.
+        """
         before, self._facts = self._facts, dict(facts)
-        for name, (update, _) in facts.items():
-            if name not in before or before[name][0] != update:
-                yield update
-        for name, (_, removal) in before.items():
-            if name not in facts and removal:
-                yield removal
+        for kind in (ROUTE, VTEP):
+            yield from _removals(before, facts, kind)
+        for kind in (VTEP, ROUTE, OTHER):
+            for name, (update, _) in facts.items():
+                if name[0] == kind and (name not in before or before[name][0] != update):
+                    yield update
+        yield from _removals(before, facts, OTHER)
+
+
+def _removals(before: Mapping[FactName, Fact], facts: Mapping[FactName, Fact], kind: str) -> Iterator[bytes]:
+    for name, (_, removal) in before.items():
+        if name[0] == kind and name not in facts and removal:
+            yield removal
 
 
 def _profiles_last(policy: PolicyId) -> tuple[bool, str]:

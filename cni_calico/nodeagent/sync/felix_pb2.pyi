@@ -13,9 +13,20 @@ class IPVersion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ANY: _ClassVar[IPVersion]
     IPV4: _ClassVar[IPVersion]
     IPV6: _ClassVar[IPVersion]
+
+class IPPoolType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NONE: _ClassVar[IPPoolType]
+    NO_ENCAP: _ClassVar[IPPoolType]
+    VXLAN: _ClassVar[IPPoolType]
+    IPIP: _ClassVar[IPPoolType]
 ANY: IPVersion
 IPV4: IPVersion
 IPV6: IPVersion
+NONE: IPPoolType
+NO_ENCAP: IPPoolType
+VXLAN: IPPoolType
+IPIP: IPPoolType
 
 class SyncRequest(_message.Message):
     __slots__ = ()
@@ -32,7 +43,7 @@ class ReportResult(_message.Message):
     def __init__(self, successful: _Optional[bool] = ...) -> None: ...
 
 class ToDataplane(_message.Message):
-    __slots__ = ("sequence_number", "in_sync", "ipset_update", "ipset_delta_update", "ipset_remove", "active_profile_update", "active_profile_remove", "active_policy_update", "active_policy_remove", "host_endpoint_update", "host_endpoint_remove", "workload_endpoint_update", "workload_endpoint_remove", "config_update", "ipam_pool_update", "ipam_pool_remove", "service_account_update", "service_account_remove", "namespace_update", "namespace_remove", "encapsulation", "host_metadata_v4v6_update", "host_metadata_v4v6_remove")
+    __slots__ = ("sequence_number", "in_sync", "ipset_update", "ipset_delta_update", "ipset_remove", "active_profile_update", "active_profile_remove", "active_policy_update", "active_policy_remove", "host_endpoint_update", "host_endpoint_remove", "workload_endpoint_update", "workload_endpoint_remove", "config_update", "host_metadata_update", "ipam_pool_update", "ipam_pool_remove", "host_metadata_remove", "service_account_update", "service_account_remove", "namespace_update", "namespace_remove", "route_update", "route_remove", "vtep_update", "vtep_remove", "wireguard_endpoint_update", "wireguard_endpoint_remove", "global_bgp_config_update", "encapsulation", "service_update", "service_remove", "wireguard_endpoint_v6_update", "wireguard_endpoint_v6_remove", "host_metadata_v6_update", "host_metadata_v6_remove", "host_metadata_v4v6_update", "host_metadata_v4v6_remove")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     IPSET_UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -47,13 +58,28 @@ class ToDataplane(_message.Message):
     WORKLOAD_ENDPOINT_UPDATE_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_ENDPOINT_REMOVE_FIELD_NUMBER: _ClassVar[int]
     CONFIG_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_METADATA_UPDATE_FIELD_NUMBER: _ClassVar[int]
     IPAM_POOL_UPDATE_FIELD_NUMBER: _ClassVar[int]
     IPAM_POOL_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    HOST_METADATA_REMOVE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_ACCOUNT_UPDATE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_ACCOUNT_REMOVE_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_UPDATE_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    VTEP_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    VTEP_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    WIREGUARD_ENDPOINT_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    WIREGUARD_ENDPOINT_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BGP_CONFIG_UPDATE_FIELD_NUMBER: _ClassVar[int]
     ENCAPSULATION_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    WIREGUARD_ENDPOINT_V6_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    WIREGUARD_ENDPOINT_V6_REMOVE_FIELD_NUMBER: _ClassVar[int]
+    HOST_METADATA_V6_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_METADATA_V6_REMOVE_FIELD_NUMBER: _ClassVar[int]
     HOST_METADATA_V4V6_UPDATE_FIELD_NUMBER: _ClassVar[int]
     HOST_METADATA_V4V6_REMOVE_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
@@ -70,16 +96,31 @@ class ToDataplane(_message.Message):
     workload_endpoint_update: WorkloadEndpointUpdate
     workload_endpoint_remove: WorkloadEndpointRemove
     config_update: ConfigUpdate
+    host_metadata_update: HostMetadataUpdate
     ipam_pool_update: IPAMPoolUpdate
     ipam_pool_remove: IPAMPoolRemove
+    host_metadata_remove: HostMetadataRemove
     service_account_update: ServiceAccountUpdate
     service_account_remove: ServiceAccountRemove
     namespace_update: NamespaceUpdate
     namespace_remove: NamespaceRemove
+    route_update: RouteUpdate
+    route_remove: RouteRemove
+    vtep_update: VXLANTunnelEndpointUpdate
+    vtep_remove: VXLANTunnelEndpointRemove
+    wireguard_endpoint_update: WireguardEndpointUpdate
+    wireguard_endpoint_remove: WireguardEndpointRemove
+    global_bgp_config_update: GlobalBGPConfigUpdate
     encapsulation: Encapsulation
+    service_update: ServiceUpdate
+    service_remove: ServiceRemove
+    wireguard_endpoint_v6_update: WireguardEndpointV6Update
+    wireguard_endpoint_v6_remove: WireguardEndpointV6Remove
+    host_metadata_v6_update: HostMetadataV6Update
+    host_metadata_v6_remove: HostMetadataV6Remove
     host_metadata_v4v6_update: HostMetadataV4V6Update
     host_metadata_v4v6_remove: HostMetadataV4V6Remove
-    def __init__(self, sequence_number: _Optional[int] = ..., in_sync: _Optional[_Union[InSync, _Mapping]] = ..., ipset_update: _Optional[_Union[IPSetUpdate, _Mapping]] = ..., ipset_delta_update: _Optional[_Union[IPSetDeltaUpdate, _Mapping]] = ..., ipset_remove: _Optional[_Union[IPSetRemove, _Mapping]] = ..., active_profile_update: _Optional[_Union[ActiveProfileUpdate, _Mapping]] = ..., active_profile_remove: _Optional[_Union[ActiveProfileRemove, _Mapping]] = ..., active_policy_update: _Optional[_Union[ActivePolicyUpdate, _Mapping]] = ..., active_policy_remove: _Optional[_Union[ActivePolicyRemove, _Mapping]] = ..., host_endpoint_update: _Optional[_Union[HostEndpointUpdate, _Mapping]] = ..., host_endpoint_remove: _Optional[_Union[HostEndpointRemove, _Mapping]] = ..., workload_endpoint_update: _Optional[_Union[WorkloadEndpointUpdate, _Mapping]] = ..., workload_endpoint_remove: _Optional[_Union[WorkloadEndpointRemove, _Mapping]] = ..., config_update: _Optional[_Union[ConfigUpdate, _Mapping]] = ..., ipam_pool_update: _Optional[_Union[IPAMPoolUpdate, _Mapping]] = ..., ipam_pool_remove: _Optional[_Union[IPAMPoolRemove, _Mapping]] = ..., service_account_update: _Optional[_Union[ServiceAccountUpdate, _Mapping]] = ..., service_account_remove: _Optional[_Union[ServiceAccountRemove, _Mapping]] = ..., namespace_update: _Optional[_Union[NamespaceUpdate, _Mapping]] = ..., namespace_remove: _Optional[_Union[NamespaceRemove, _Mapping]] = ..., encapsulation: _Optional[_Union[Encapsulation, _Mapping]] = ..., host_metadata_v4v6_update: _Optional[_Union[HostMetadataV4V6Update, _Mapping]] = ..., host_metadata_v4v6_remove: _Optional[_Union[HostMetadataV4V6Remove, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., in_sync: _Optional[_Union[InSync, _Mapping]] = ..., ipset_update: _Optional[_Union[IPSetUpdate, _Mapping]] = ..., ipset_delta_update: _Optional[_Union[IPSetDeltaUpdate, _Mapping]] = ..., ipset_remove: _Optional[_Union[IPSetRemove, _Mapping]] = ..., active_profile_update: _Optional[_Union[ActiveProfileUpdate, _Mapping]] = ..., active_profile_remove: _Optional[_Union[ActiveProfileRemove, _Mapping]] = ..., active_policy_update: _Optional[_Union[ActivePolicyUpdate, _Mapping]] = ..., active_policy_remove: _Optional[_Union[ActivePolicyRemove, _Mapping]] = ..., host_endpoint_update: _Optional[_Union[HostEndpointUpdate, _Mapping]] = ..., host_endpoint_remove: _Optional[_Union[HostEndpointRemove, _Mapping]] = ..., workload_endpoint_update: _Optional[_Union[WorkloadEndpointUpdate, _Mapping]] = ..., workload_endpoint_remove: _Optional[_Union[WorkloadEndpointRemove, _Mapping]] = ..., config_update: _Optional[_Union[ConfigUpdate, _Mapping]] = ..., host_metadata_update: _Optional[_Union[HostMetadataUpdate, _Mapping]] = ..., ipam_pool_update: _Optional[_Union[IPAMPoolUpdate, _Mapping]] = ..., ipam_pool_remove: _Optional[_Union[IPAMPoolRemove, _Mapping]] = ..., host_metadata_remove: _Optional[_Union[HostMetadataRemove, _Mapping]] = ..., service_account_update: _Optional[_Union[ServiceAccountUpdate, _Mapping]] = ..., service_account_remove: _Optional[_Union[ServiceAccountRemove, _Mapping]] = ..., namespace_update: _Optional[_Union[NamespaceUpdate, _Mapping]] = ..., namespace_remove: _Optional[_Union[NamespaceRemove, _Mapping]] = ..., route_update: _Optional[_Union[RouteUpdate, _Mapping]] = ..., route_remove: _Optional[_Union[RouteRemove, _Mapping]] = ..., vtep_update: _Optional[_Union[VXLANTunnelEndpointUpdate, _Mapping]] = ..., vtep_remove: _Optional[_Union[VXLANTunnelEndpointRemove, _Mapping]] = ..., wireguard_endpoint_update: _Optional[_Union[WireguardEndpointUpdate, _Mapping]] = ..., wireguard_endpoint_remove: _Optional[_Union[WireguardEndpointRemove, _Mapping]] = ..., global_bgp_config_update: _Optional[_Union[GlobalBGPConfigUpdate, _Mapping]] = ..., encapsulation: _Optional[_Union[Encapsulation, _Mapping]] = ..., service_update: _Optional[_Union[ServiceUpdate, _Mapping]] = ..., service_remove: _Optional[_Union[ServiceRemove, _Mapping]] = ..., wireguard_endpoint_v6_update: _Optional[_Union[WireguardEndpointV6Update, _Mapping]] = ..., wireguard_endpoint_v6_remove: _Optional[_Union[WireguardEndpointV6Remove, _Mapping]] = ..., host_metadata_v6_update: _Optional[_Union[HostMetadataV6Update, _Mapping]] = ..., host_metadata_v6_remove: _Optional[_Union[HostMetadataV6Remove, _Mapping]] = ..., host_metadata_v4v6_update: _Optional[_Union[HostMetadataV4V6Update, _Mapping]] = ..., host_metadata_v4v6_remove: _Optional[_Union[HostMetadataV4V6Remove, _Mapping]] = ...) -> None: ...
 
 class InSync(_message.Message):
     __slots__ = ()
@@ -588,16 +629,18 @@ class HostMetadataV4V6Remove(_message.Message):
     def __init__(self, hostname: _Optional[str] = ...) -> None: ...
 
 class IPAMPool(_message.Message):
-    __slots__ = ("cidr", "masquerade", "ipip_mode", "vxlan_mode")
+    __slots__ = ("cidr", "masquerade", "ipip_mode", "vxlan_mode", "allowed_uses")
     CIDR_FIELD_NUMBER: _ClassVar[int]
     MASQUERADE_FIELD_NUMBER: _ClassVar[int]
     IPIP_MODE_FIELD_NUMBER: _ClassVar[int]
     VXLAN_MODE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_USES_FIELD_NUMBER: _ClassVar[int]
     cidr: str
     masquerade: bool
     ipip_mode: str
     vxlan_mode: str
-    def __init__(self, cidr: _Optional[str] = ..., masquerade: _Optional[bool] = ..., ipip_mode: _Optional[str] = ..., vxlan_mode: _Optional[str] = ...) -> None: ...
+    allowed_uses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cidr: _Optional[str] = ..., masquerade: _Optional[bool] = ..., ipip_mode: _Optional[str] = ..., vxlan_mode: _Optional[str] = ..., allowed_uses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class IPAMPoolUpdate(_message.Message):
     __slots__ = ("id", "pool")
@@ -622,3 +665,177 @@ class Encapsulation(_message.Message):
     vxlan_enabled: bool
     vxlan_enabled_v6: bool
     def __init__(self, ipip_enabled: _Optional[bool] = ..., vxlan_enabled: _Optional[bool] = ..., vxlan_enabled_v6: _Optional[bool] = ...) -> None: ...
+
+class HostMetadataUpdate(_message.Message):
+    __slots__ = ("hostname", "ipv4_addr")
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    IPV4_ADDR_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    ipv4_addr: str
+    def __init__(self, hostname: _Optional[str] = ..., ipv4_addr: _Optional[str] = ...) -> None: ...
+
+class HostMetadataRemove(_message.Message):
+    __slots__ = ("hostname",)
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    def __init__(self, hostname: _Optional[str] = ...) -> None: ...
+
+class HostMetadataV6Update(_message.Message):
+    __slots__ = ("hostname", "ipv6_addr")
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    IPV6_ADDR_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    ipv6_addr: str
+    def __init__(self, hostname: _Optional[str] = ..., ipv6_addr: _Optional[str] = ...) -> None: ...
+
+class HostMetadataV6Remove(_message.Message):
+    __slots__ = ("hostname",)
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    def __init__(self, hostname: _Optional[str] = ...) -> None: ...
+
+class TunnelType(_message.Message):
+    __slots__ = ("ipip", "vxlan", "wireguard")
+    IPIP_FIELD_NUMBER: _ClassVar[int]
+    VXLAN_FIELD_NUMBER: _ClassVar[int]
+    WIREGUARD_FIELD_NUMBER: _ClassVar[int]
+    ipip: bool
+    vxlan: bool
+    wireguard: bool
+    def __init__(self, ipip: _Optional[bool] = ..., vxlan: _Optional[bool] = ..., wireguard: _Optional[bool] = ...) -> None: ...
+
+class RouteUpdate(_message.Message):
+    __slots__ = ("ip_pool_type", "dst", "dst_node_name", "dst_node_ip", "same_subnet", "nat_outgoing", "local_workload", "tunnel_type", "borrowed", "types")
+    IP_POOL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DST_FIELD_NUMBER: _ClassVar[int]
+    DST_NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    DST_NODE_IP_FIELD_NUMBER: _ClassVar[int]
+    SAME_SUBNET_FIELD_NUMBER: _ClassVar[int]
+    NAT_OUTGOING_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    TUNNEL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    ip_pool_type: IPPoolType
+    dst: str
+    dst_node_name: str
+    dst_node_ip: str
+    same_subnet: bool
+    nat_outgoing: bool
+    local_workload: bool
+    tunnel_type: TunnelType
+    borrowed: bool
+    types: int
+    def __init__(self, ip_pool_type: _Optional[_Union[IPPoolType, str]] = ..., dst: _Optional[str] = ..., dst_node_name: _Optional[str] = ..., dst_node_ip: _Optional[str] = ..., same_subnet: _Optional[bool] = ..., nat_outgoing: _Optional[bool] = ..., local_workload: _Optional[bool] = ..., tunnel_type: _Optional[_Union[TunnelType, _Mapping]] = ..., borrowed: _Optional[bool] = ..., types: _Optional[int] = ...) -> None: ...
+
+class RouteRemove(_message.Message):
+    __slots__ = ("dst",)
+    DST_FIELD_NUMBER: _ClassVar[int]
+    dst: str
+    def __init__(self, dst: _Optional[str] = ...) -> None: ...
+
+class VXLANTunnelEndpointUpdate(_message.Message):
+    __slots__ = ("node", "mac", "ipv4_addr", "parent_device_ip", "mac_v6", "ipv6_addr", "parent_device_ipv6")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    IPV4_ADDR_FIELD_NUMBER: _ClassVar[int]
+    PARENT_DEVICE_IP_FIELD_NUMBER: _ClassVar[int]
+    MAC_V6_FIELD_NUMBER: _ClassVar[int]
+    IPV6_ADDR_FIELD_NUMBER: _ClassVar[int]
+    PARENT_DEVICE_IPV6_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    mac: str
+    ipv4_addr: str
+    parent_device_ip: str
+    mac_v6: str
+    ipv6_addr: str
+    parent_device_ipv6: str
+    def __init__(self, node: _Optional[str] = ..., mac: _Optional[str] = ..., ipv4_addr: _Optional[str] = ..., parent_device_ip: _Optional[str] = ..., mac_v6: _Optional[str] = ..., ipv6_addr: _Optional[str] = ..., parent_device_ipv6: _Optional[str] = ...) -> None: ...
+
+class VXLANTunnelEndpointRemove(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class WireguardEndpointUpdate(_message.Message):
+    __slots__ = ("hostname", "public_key", "interface_ipv4_addr")
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    INTERFACE_IPV4_ADDR_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    public_key: str
+    interface_ipv4_addr: str
+    def __init__(self, hostname: _Optional[str] = ..., public_key: _Optional[str] = ..., interface_ipv4_addr: _Optional[str] = ...) -> None: ...
+
+class WireguardEndpointRemove(_message.Message):
+    __slots__ = ("hostname",)
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    def __init__(self, hostname: _Optional[str] = ...) -> None: ...
+
+class WireguardEndpointV6Update(_message.Message):
+    __slots__ = ("hostname", "public_key_v6", "interface_ipv6_addr")
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_V6_FIELD_NUMBER: _ClassVar[int]
+    INTERFACE_IPV6_ADDR_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    public_key_v6: str
+    interface_ipv6_addr: str
+    def __init__(self, hostname: _Optional[str] = ..., public_key_v6: _Optional[str] = ..., interface_ipv6_addr: _Optional[str] = ...) -> None: ...
+
+class WireguardEndpointV6Remove(_message.Message):
+    __slots__ = ("hostname",)
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    def __init__(self, hostname: _Optional[str] = ...) -> None: ...
+
+class GlobalBGPConfigUpdate(_message.Message):
+    __slots__ = ("service_cluster_cidrs", "service_external_cidrs", "service_loadbalancer_cidrs", "local_workload_peering_ip_v4", "local_workload_peering_ip_v6")
+    SERVICE_CLUSTER_CIDRS_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_EXTERNAL_CIDRS_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_LOADBALANCER_CIDRS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_WORKLOAD_PEERING_IP_V4_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_WORKLOAD_PEERING_IP_V6_FIELD_NUMBER: _ClassVar[int]
+    service_cluster_cidrs: _containers.RepeatedScalarFieldContainer[str]
+    service_external_cidrs: _containers.RepeatedScalarFieldContainer[str]
+    service_loadbalancer_cidrs: _containers.RepeatedScalarFieldContainer[str]
+    local_workload_peering_ip_v4: str
+    local_workload_peering_ip_v6: str
+    def __init__(self, service_cluster_cidrs: _Optional[_Iterable[str]] = ..., service_external_cidrs: _Optional[_Iterable[str]] = ..., service_loadbalancer_cidrs: _Optional[_Iterable[str]] = ..., local_workload_peering_ip_v4: _Optional[str] = ..., local_workload_peering_ip_v6: _Optional[str] = ...) -> None: ...
+
+class ServicePort(_message.Message):
+    __slots__ = ("Protocol", "Port", "NodePort")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    NODEPORT_FIELD_NUMBER: _ClassVar[int]
+    Protocol: str
+    Port: int
+    NodePort: int
+    def __init__(self, Protocol: _Optional[str] = ..., Port: _Optional[int] = ..., NodePort: _Optional[int] = ...) -> None: ...
+
+class ServiceUpdate(_message.Message):
+    __slots__ = ("name", "namespace", "type", "cluster_ips", "loadbalancer_ip", "external_ips", "ports")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_IPS_FIELD_NUMBER: _ClassVar[int]
+    LOADBALANCER_IP_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_IPS_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    namespace: str
+    type: str
+    cluster_ips: _containers.RepeatedScalarFieldContainer[str]
+    loadbalancer_ip: str
+    external_ips: _containers.RepeatedScalarFieldContainer[str]
+    ports: _containers.RepeatedCompositeFieldContainer[ServicePort]
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., type: _Optional[str] = ..., cluster_ips: _Optional[_Iterable[str]] = ..., loadbalancer_ip: _Optional[str] = ..., external_ips: _Optional[_Iterable[str]] = ..., ports: _Optional[_Iterable[_Union[ServicePort, _Mapping]]] = ...) -> None: ...
+
+class ServiceRemove(_message.Message):
+    __slots__ = ("name", "namespace")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    namespace: str
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...

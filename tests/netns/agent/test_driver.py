@@ -13,6 +13,7 @@ from cni_calico.model.resources import Metadata, Resource
 from tests.deadlines import until
 from tests.fakes.driven import NAME, AskedDriver, write_driver
 from tests.netns.nodes import Node
+from tests.unit.nodeagent.fabric import node as fabric_node
 from tests.unit.nodeagent.fabric import pool, workload
 
 pytestmark = pytest.mark.netns
@@ -57,6 +58,10 @@ def test_a_driver_has_what_is_to_be_in_force(driven_node: Node, tmp_path: Path) 
     node, answers = driven_node, write_driver(tmp_path)
     node.more |= DRIVEN
     node.store.put(felix(interfacePrefix="cali,tap"))
+    node.store.put(pool("10.66.0.0/16"))  # without a tunnel: BIRD would make the routes, and the agent not read blocks
+    node.store.put(fabric_node("n2", "10.0.0.2/24", vtep="10.65.9.0"))
+    node.store.put_block("10.66.2.0/26", "n2")
+    node.store.put(Resource("BGPConfiguration", Metadata("default"), {"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}]}))
     node.run("-felix").until_ready()
     driver = AskedDriver(answers)
     state = driver.ask(state=1)
@@ -64,6 +69,15 @@ def test_a_driver_has_what_is_to_be_in_force(driven_node: Node, tmp_path: Path) 
     assert state["config"].items() >= {"InterfacePrefix": "cali,tap", "UseInternalDataplaneDriver": "false"}.items()
     assert {"ipam_pool_update", "host_metadata_v4v6_update", "encapsulation"} <= set(state["others"])
     assert state["workloads"] == [WEB] and allowed(driver, 80, 443) == [True, False]
+    cluster = state["cluster"]
+    assert (
+        cluster["route"]["10.66.2.0/26"].items() >= {"dstNodeName": "n2", "dstNodeIp": "10.0.0.2", "types": 1}.items()
+    )
+    assert cluster["vtep"]["n2"]["ipv4Addr"] == "10.65.9.0"
+    assert cluster["bgp"] == {"serviceClusterCidrs": ["10.96.0.0/12"]}
+    assert driver.ask(ways=["10.66.2.7", "10.65.0.2", "10.67.0.1"]) == [["eth0", "10.0.0.2"], [], None]
+    node.store.put_block("10.66.3.0/26", "n2")
+    until(lambda: driver.ask(ways=["10.66.3.7"]) == [["eth0", "10.0.0.2"]], "another block has come")
     assert node.status()["policing"]["sentence"] == (
         f"1 policies are in force for 1 workloads (by the data plane driver {NAME})"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.kubernetes import AnnouncedServices, Secrets
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.settings import parse_settings
+from cni_calico.nodeagent.driver.services import FollowedServices
+from cni_calico.nodeagent.sync.felix_pb2 import ToDataplane
 from cni_calico.nodeagent.view.snapshot import Snapshot
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
@@ -127,6 +130,34 @@ def test_services_are_followed(clean: Cluster, kube_store: KubernetesStore, soon
         until(lambda: web() is None, "the service's end")
     finally:
         services.stop()
+
+
+def test_drivers_are_told_of_services(clean: Cluster, kube_store: KubernetesStore, stranger: KubernetesStore) -> None:
+    """Of another data plane; who may not see services tells of none, and nothing waits for them."""
+    woken = Event()
+    services, denied = FollowedServices(kube_store, woken.set), FollowedServices(stranger, woken.set)
+
+    def web() -> list[Any]:
+        told = (ToDataplane.FromString(update).service_update for update, _ in services.facts().values())
+        return [one for one in told if (one.namespace, one.name) == (NAMESPACE, "web")]
+
+    try:
+        until(lambda: services.complete and denied.complete, "they are read")
+        assert denied.problem.startswith("the data plane driver is told of no services: cannot list /api/v1/services")
+        assert services.changed and not services.problem and not web() and not services.changed
+        assert not denied.facts()
+        woken.clear()
+        put_service(clean)
+        assert woken.wait(60)
+        until(web, "the service")
+        (told,) = web()
+        assert (told.type, list(told.external_ips), told.ports[0].Port) == ("NodePort", ["203.0.113.7"], 80)
+        assert told.ports[0].NodePort and told.cluster_ips
+        remove(clean, f"{SERVICES}/web")
+        until(lambda: not web(), "the service's end")
+    finally:
+        services.stop()
+        denied.stop()
 
 
 def test_the_agent_sees_both(clean: Cluster, kube_store: KubernetesStore, soon: Deadline, tmp_path: Any) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
 from random import Random
 from typing import Any
 
@@ -15,15 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.alp.asked import encode_check, parse_check
+from cni_calico.nodeagent.dataplane.encapsulation import desired_devices
+from cni_calico.nodeagent.dataplane.routes import Fabric, desired_remote_routes
+from cni_calico.nodeagent.driver.cluster import encode_facts
 from cni_calico.nodeagent.driver.messages import encode_config
 from cni_calico.nodeagent.driver.process import DriverProcess
 from cni_calico.nodeagent.driver.stream import DriverStream, join_changes, name_of
 from cni_calico.nodeagent.sync.accounts import ClusterAccounts
+from cni_calico.nodeagent.view.snapshot import Snapshot
 from cni_calico.policy.wanted import Wanted, WantedChanges
 from tests.fakes.driven import NAME, AskedDriver, write_driver
 from tests.unit.alp.table import CASES
 from tests.unit.alp.test_requests import read_request, world
 from tests.unit.alp.told import wanted_of
+from tests.unit.nodeagent.fabric import BLOCKS, FELIX, INTERFACES, NODES, block, pool, snapshot, workload
 from tests.unit.nodeagent.sync.test_subscription import changes_between
 from tests.unit.policy.cluster import PACKETS, graph_of, put
 from tests.unit.policy.drawn import DIRECTIONS, KEYS, STAGES, draw_documents
@@ -135,6 +142,61 @@ def test_there_is_something_to_judge(driven: Driven, drawn: Any) -> None:
     assert answers >= {("workload", "own", True), ("workload", "own", False), ("host", "forward", False)}
     assert answers >= {("host", "raw", None), ("host", "raw", True), ("host", "beforeNat", False)}
     assert answers >= {("host", "own", True), ("host", "own", False)}
+
+
+def drawn_cluster(random: Random) -> Snapshot:
+    """Nodes, pools of all kinds, blocks, and addresses that are lent."""
+    modes = [{}, {"vxlan": "Always"}, {"vxlan": "CrossSubnet"}, {"ipip": "Always"}, {"ipip": "CrossSubnet"}]
+    pools = (pool("10.65.0.0/16", **random.choice(modes)), pool("fd65::/64", **random.choice(modes[:3])))
+    nodes = {name: node for name, node in NODES.items() if name == "n1" or random.random() < 0.8}
+    blocks = [one for one in BLOCKS if random.random() < 0.8]
+    if "n2" in nodes and random.random() < 0.3:
+        nodes["n2"] = replace(nodes["n2"], ipv4_vxlan_tunnel=None)
+    elif "n2" in nodes:
+        blocks.append(block("10.65.7.0/26", random.choice(["n1", "n3"]), n2="10.65.7.5", n1="10.65.7.6"))
+    web = workload("web", "calia", "10.65.1.2/32", "fd65::1:2/128")
+    return snapshot(*pools[: random.randrange(1, 3)], nodes=nodes, blocks=blocks, endpoints=[web])
+
+
+ADDRESSES = [f"10.65.{block}.{last}" for block in (1, 2, 3, 7) for last in (2, 5, 6)]
+ADDRESSES += [f"fd65::{block}:{last}" for block in (1, 2, 3) for last in (2, 5)]
+PROGRAMS = replace(FELIX, program_cluster_routes="Enabled")
+
+
+def ways_of(cluster: Snapshot) -> dict[str, list[str]]:
+    """To other nodes, by the routes that the agent's own data plane would make."""
+    found: dict[str, list[str]] = {}
+    for family in (4, 6):
+        devices = frozenset(desired_devices(NODES["n1"], cluster.pools, INTERFACES, PROGRAMS, "none-of-them")[0])
+        fabric = Fabric(family, cluster, INTERFACES, devices, PROGRAMS, "none-of-them")
+        routes = sorted(desired_remote_routes(fabric, cluster.blocks), key=lambda route: route.dst.prefixlen)
+        for route in routes:
+            inside = [one for one in ADDRESSES if ip_address(one) in route.dst]
+            found |= {one: [route.device, str(route.via)] for one in inside}
+        for held in cluster.blocks:
+            for address, holder in held.lent.items():
+                if holder == cluster.node:
+                    found.pop(str(address), None)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ways_over_the_driver(driven: Driven, seed: int) -> None:
+    """By the routes, tunnel ends and pools that it was told, one state after another; where nodes have no tunnel and no
+    common network the agent makes no route, and a data plane of its own decides.
+    """
+    random, kinds = Random(seed), set[str]()
+    for _ in range(20):
+        cluster = drawn_cluster(random)
+        for message in driven.stream.become(encode_facts(cluster)):
+            driven.send(message)
+        assert driven.driver.ask(read=driven.sent) == []
+        expected = ways_of(cluster)
+        for address, way in zip(ADDRESSES, driven.driver.ask(ways=ADDRESSES), strict=True):
+            if address in expected or (way and way[0] != "eth0"):
+                assert way == expected.get(address), (address, cluster.pools, cluster.blocks)
+                kinds.add(way[0])
+    assert kinds >= {"eth0", "vxlan.calico", "tunl0"}
 
 
 @pytest.mark.parametrize("name", CASES)
