@@ -45,7 +45,7 @@ from cni_calico.nodeagent.dataplane.later import PartsLater
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
-from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
+from cni_calico.nodeagent.dataplane.pass_schedule import PassRest, PassSchedule
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.routes import decide_writer, makes_routes
 from cni_calico.nodeagent.dataplane.switching import Switching
@@ -58,9 +58,6 @@ from cni_calico.nodeagent.view.sources import FelixParts, FelixSpec, Sources
 
 PASS_S = 60.0
 FIRST_PASS_S = 0.5  # so long it waits for the first decision about policies, which needs the interpreter
-MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # a burst of changes is handled in one pass
-# the pause as a multiple of the pass's duration: while dozens of pods come and go, they need the processors
-REST = 9
 GROWN_BYTES = 512 << 10  # giving back takes a millisecond, and a full pass comes every 90 s
 
 
@@ -107,7 +104,7 @@ class DataplaneLoop:
         self._engine = _EngineView(policing, policing_stalled_s, policies)
         self._log: Log = context.log
         self._said = Said(self._log)
-        self._schedule = PassSchedule()
+        self._schedule, self._rest = PassSchedule(), PassRest()
         self._last = Pass()
         self._resident = 0
         self.tunnels: frozenset[str] | None = None  # our tunnel devices that are there or are to be; None: unknown yet
@@ -178,9 +175,9 @@ class DataplaneLoop:
                 if not stopping.is_set() and sources.settle() and (happened or self._schedule.is_due(time.monotonic())):
                     if not self._schedule.has_begun and self._context.decided is not None:
                         self._context.decided.wait(FIRST_PASS_S)
-                    begun = time.monotonic()
+                    used = time.thread_time()
                     self._pass(sources, parts)
-                    stopping.wait(pause_after(time.monotonic() - begun))
+                    stopping.wait(self._rest.pause_s(time.monotonic(), time.thread_time() - used))
                 self._tell(sources)
         finally:
             sources.stop()
@@ -376,8 +373,3 @@ def configure_log(log: Log, felix: FelixSettings) -> None:
     log.file_threshold = None if felix.log_file_severity is None else LEVELS[felix.log_file_severity]
     log.file_path = log.usual_file_path if felix.log_file is None else felix.log_file
     log.debug_files = felix.log_debug_files
-
-
-def pause_after(took_s: float) -> float:
-    """How long to wait after a pass that took ``took_s``."""
-    return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, REST * took_s))

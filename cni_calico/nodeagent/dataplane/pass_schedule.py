@@ -1,7 +1,8 @@
-"""PURE: when the data plane's next pass is due; the clock is given.
+"""PURE: when the data plane's next pass is due, and how long it rests before; the clocks are given.
 
 Rule: a full resync comes in an interval whatever happens; a pass that failed is tried again soon at first and then less
-often, and what one has left for later is looked at after PENDING_S.
+often, and what one has left for later is looked at after PENDING_S. A change that comes alone does not wait; passes that
+follow one another leave the processors to the pods that come and go.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from cni_calico.backoff import Backoff
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
 _FIRST_S = 0.2  # before the first pass
+REST = 9  # passes that go on and on use a tenth of a processor
+CREDIT_S = 0.05  # so much of one they may use at once, after a rest
+GATHER_S = 0.01  # changes that come together are handled in one pass
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # without credit
 _NEVER = float("inf")
 
 
@@ -45,3 +50,18 @@ class PassSchedule:
         else:
             self._retry.reset()
             self._next_retry = now + PENDING_S if pending else _NEVER
+
+
+class PassRest:
+    """What passes have used of the processor, and not rested for yet."""
+
+    def __init__(self) -> None:
+        self._owed_s, self._as_of = 0.0, 0.0
+
+    def pause_s(self, now: float, used_s: float) -> float:
+        """How long to wait after a pass that ended ``now`` and used the processor for ``used_s``."""
+        rested = max(0.0, self._owed_s - (now - self._as_of) / (REST + 1))
+        self._owed_s, self._as_of = rested + used_s, now
+        if self._owed_s <= CREDIT_S:
+            return GATHER_S
+        return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, REST * used_s))

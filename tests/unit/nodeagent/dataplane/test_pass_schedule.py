@@ -1,10 +1,20 @@
-"""When the data plane's next pass is due: at first, after a failure, for a full resync."""
+"""When the data plane's next pass is due: at first, after a failure, for a full resync; how long it rests before."""
 
 from __future__ import annotations
 
 import pytest
 
-from cni_calico.nodeagent.dataplane.pass_schedule import PENDING_S, RETRY_FIRST_S, RETRY_LAST_S, PassSchedule
+from cni_calico.nodeagent.dataplane.pass_schedule import (
+    CREDIT_S,
+    GATHER_S,
+    MAX_INTERVAL_S,
+    MIN_INTERVAL_S,
+    PENDING_S,
+    RETRY_FIRST_S,
+    RETRY_LAST_S,
+    PassRest,
+    PassSchedule,
+)
 
 NEVER, HEARTBEAT_S = float("inf"), 10.0
 
@@ -62,3 +72,25 @@ def test_what_is_pending_is_looked_at_soon(timed_passes: Timed) -> None:
     assert timed_passes.patience_s(1000) == PENDING_S and timed_passes.schedule.is_due(1000 + PENDING_S)
     timed_passes.end(1001)
     assert timed_passes.patience_s(1001) == 89
+
+
+@pytest.mark.parametrize("used_s", [0.001, 0.0025, 0.012, 0.05, 0.1])
+def test_passes_that_go_on_and_on_use_a_tenth_of_a_processor(used_s: float) -> None:
+    rest, now, used = PassRest(), 1000.0, 0.0
+    while now < 1060:
+        now += used_s
+        used += used_s
+        now += rest.pause_s(now, used_s)
+        assert used <= (now - 1000) / 10 + CREDIT_S + used_s + 1e-9
+
+
+def test_a_change_that_comes_alone_is_not_waited_with() -> None:
+    rest = PassRest()
+    for i in range(100):
+        assert rest.pause_s(1000.0 + i, 0.04) == GATHER_S
+    pauses = [rest.pause_s(1100.0 + i * GATHER_S, 0.003) for i in range(30)]
+    assert pauses[0] == GATHER_S and pauses[-1] == MIN_INTERVAL_S
+
+
+def test_a_slow_pass_is_not_followed_by_a_long_absence() -> None:
+    assert PassRest().pause_s(1000.0, 60.0) == MAX_INTERVAL_S
