@@ -43,7 +43,7 @@ def _matches(document: Mapping[str, Any], name: str, value: str) -> bool:
         case "label":
             return any(has_label(end.get("labels"), value) for end in ends)
         case "service":
-            return (ends[1].get("asked") or {}).get("ip") == value
+            return (ends[1].get("asked") or {}).get("ip") == value or is_service(ends[1].get("service"), value)
         case "staged":
             return would_be(document.get("staged"), value)
         case _:
@@ -74,6 +74,14 @@ def is_end(end: Mapping[str, Any], value: str) -> bool:
         return True
     named = end if "name" in end else end.get("set")
     return named is not None and is_named(str(named["namespace"]), str(named["name"]), value)
+
+
+def is_service(service: Mapping[str, Any] | None, value: str) -> bool:
+    """``value``: its whole name, with or without its namespace."""
+    if service is None:
+        return False
+    namespace, slash, name = value.rpartition("/")
+    return bool(service["name"] == name) and (not slash or service["namespace"] == namespace)
 
 
 def is_named(namespace: str, name: str, value: str) -> bool:

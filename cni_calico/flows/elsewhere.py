@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cni_calico.flows.export.wanted import EndPath, ExportedEnd
 from cni_calico.flows.names import EndName, FollowedFile
 from cni_calico.flows.network_sets import NetworkSets
+from cni_calico.flows.services import Services
 
 ELSEWHERE = "flow-ends-elsewhere"
 
@@ -53,12 +54,12 @@ def parse_end(line: bytes) -> tuple[str, EndElsewhere | None]:
 
 class EndsElsewhere:
     """``look`` often; ``get`` by address, ``find`` what is exported of it, by namespace and name. ``network_sets``: in
-    which addresses are that are nobody's.
+    which addresses are that are nobody's; ``services``: to which connections are sent.
     """
 
     def __init__(self, run_dir: str) -> None:
         self._file = FollowedFile(f"{run_dir}/{ELSEWHERE}")
-        self.network_sets = NetworkSets(run_dir)
+        self.network_sets, self.services = NetworkSets(run_dir), Services(run_dir)
         self._ends: dict[str, EndElsewhere] = {}
         self._at: dict[bytes, dict[str, None]] = {}  # who says that it is theirs, the last one last
         self._exported: dict[EndPath, ExportedEnd] = {}
@@ -70,6 +71,7 @@ class EndsElsewhere:
     def look(self) -> bool:
         """Returns whether ends may have changed."""
         self.network_sets.look()
+        self.services.look()
         if self._file.changed():
             data, is_another = self._file.read_on()
             if is_another:

@@ -19,6 +19,7 @@ from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NetworkSetName, SetOf
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
+from cni_calico.flows.services import ServiceOf
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
 STAGED, CHANGED, ANY = "staged", "changed", "any"
@@ -44,7 +45,7 @@ class QueryRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class Condition:
     """``values``: one of them; names are prefixes ("shop/web"), labels "key=value" or "key" with any value, a service
-    is the address to which its connections are sent; all others are whole.
+    is its name, with or without its namespace, or the address to which connections are sent; all others are whole.
     """
 
     field: str
@@ -167,7 +168,7 @@ class Describer:
     has none here, of an address and a time (microseconds since 1970); None: nobody gives names. ``labels_of``: an
     end's, as the agent has last said; None if it has said nothing. ``computed_by``: what the rules in force say where
     it is unknown what a number of a connection stands for. ``set_of``: the network set in which an address is that has
-    no name, for somebody in a namespace; None: no network sets are known.
+    no name, for somebody in a namespace; None: no network sets are known. ``service_of``: to which it was sent.
     """
 
     node: str
@@ -179,6 +180,7 @@ class Describer:
     staged_by: StagedBy | None = None
     computed_by: Callable[[FlowRecord, int], Decider | None] = lambda record, number: None
     set_of: SetOf | None = None
+    service_of: ServiceOf = lambda record: None
 
     def describe(self, record: FlowRecord) -> dict[str, Any]:
         """The document of a flow. Packets and bytes are null where the kernel did not count them."""
@@ -199,7 +201,11 @@ class Describer:
             "reporter": "dst" if at_destination else "src",
             "connections": 1,
             "source": self._end(record, _source_port(record), source=True),
-            "destination": {**self._end(record, _port(record), source=False), "asked": _asked(record)},
+            "destination": {
+                **self._end(record, _port(record), source=False),
+                "asked": _asked(record),
+                **({} if (service := self.service_of(record)) is None else {"service": service._asdict()}),
+            },
             "protocol": PROTOCOLS.get(record.protocol, str(record.protocol)),
             **({"icmp": {"type": record.dport >> 8, "code": record.dport & 255}} if _is_icmp(record) else {}),
             "decided": decided,

@@ -195,7 +195,8 @@ class Recorder:
         judged, names = self._judged, self._names
         find = self._deciders.get, names.get, judged.passed_by, names.is_here, self._elsewhere.find
         rest = judged.staged.pending, self._elsewhere.network_sets.find, self._log, self._now, self._clock
-        self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, *rest)
+        services = self._elsewhere.services.find
+        self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, *rest, service_of=services)
         self._records.also = self._exporter.note
 
     def _go_on_exporting(self, exporter: Exporter) -> None:
@@ -228,6 +229,7 @@ class Recorder:
             labels_of=self._labels_of,
             computed_by=self._computed,
             set_of=sets.find if (sets := self._elsewhere.network_sets) else None,
+            service_of=self._elsewhere.services.find,
         )
         if steps or staged:
             describer = replace(describer, staged_by=self._judged.staged.describe)
@@ -327,6 +329,7 @@ class Recorder:
             "malformed": self._arrivals.strange,
             "slow": self._arrivals.slow,
             "readers": len(self._server),
+            "services": len(self._elsewhere.services),
             "oldest": self._oldest(),
             "counted": self._tracking.counted and not self._tracking.trouble,
             "without_room": self._tracking.without_room(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
-from cni_calico.flows.conditions import has_label, is_named, would_be
+from cni_calico.flows.conditions import has_label, is_named, is_service, would_be
 from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.given_names import GivenName
 from cni_calico.flows.names import EndName
@@ -68,8 +68,7 @@ class Selection:
                 source, destination = self._labelled(value, source=True), self._labelled(value, source=False)
                 return lambda record: source(record) or destination(record)
             case "service":
-                asked = _packed(value)
-                return lambda record: record.asked == asked and is_translated(record)
+                return self._service(value)
             case "ip":
                 packed = _packed(value)
                 return lambda record: packed in (record.source, record.destination)
@@ -107,6 +106,17 @@ class Selection:
         def test(record: FlowRecord) -> bool:
             found = find(record, source=source)
             return found is not None and is_named(found.namespace, found.name, value)
+
+        return test
+
+    def _service(self, value: str) -> Test:
+        asked, find = _packed(value), self._describer.service_of
+
+        def test(record: FlowRecord) -> bool:
+            if not is_translated(record):
+                return False
+            found = find(record)
+            return record.asked == asked or (found is not None and is_service(found._asdict(), value))
 
         return test
 

@@ -40,8 +40,9 @@ from cni_calico.nodeagent.keepers.owed import owed_keeper
 from cni_calico.nodeagent.keepers.public_keys import PublicKeyKeeper
 from cni_calico.nodeagent.keepers.service_sources import ServiceSourcesLook
 from cni_calico.nodeagent.keepers.token import TokenTarget, keep_token
-from cni_calico.nodeagent.recording.elsewhere import ends_elsewhere, network_sets
+from cni_calico.nodeagent.recording.elsewhere import names_everywhere
 from cni_calico.nodeagent.recording.exporting import ExportTeller
+from cni_calico.nodeagent.recording.followed_lines import FollowedLines
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.recording.rules import RulesTeller
 from cni_calico.nodeagent.recording.staged import StagedRules
@@ -116,13 +117,11 @@ class Parts:
         felix.policy.rules.listeners, felix.policy.rules.records = (rules,), staged
         self._exporting = ExportTeller(settings.run_dir, self._log, troubles)
         told = settings.run_dir, self._log, troubles
-        elsewhere = ends_elsewhere(self.context.followed, self.node, *told)
-        sets = network_sets(self.context.followed, *told)
+        everywhere = names_everywhere(self.context.followed, self.context.followed_kubernetes, self.node, *told)
         start_sync, tell_sync = partial(felix.thread, "policy-sync"), partial(troubles, "policy sync")
         sync = PolicySync(self.context, policy.rules, policy.wake, start_sync, self.stopping, tell_sync)
         self._followers: tuple[Callable[[FelixSettings], None], ...] = (
-            lambda felix: elsewhere.use(wanted=names_all(felix)),
-            lambda felix: sets.use(wanted=names_all(felix)),
+            *(partial(_follow_names, lines) for lines in everywhere),
             sync.use,
         )
         self._source_check: SourceCheck | None = None
@@ -304,3 +303,7 @@ def _note(troubles: dict[str, str], part: str, why: str) -> None:
         troubles[part] = why
     else:
         troubles.pop(part, None)
+
+
+def _follow_names(lines: FollowedLines, felix: FelixSettings) -> None:
+    lines.use(wanted=names_all(felix))

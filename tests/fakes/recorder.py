@@ -64,6 +64,7 @@ class ScriptedRecorder:
         self.flows: list[dict[str, Any]] = []
         self.lost = {"nflog-allowed": 0, "nflog-denied": 0, "destroy": 0}
         self.losses: list[dict[str, Any]] = []
+        self.services = 0
         self._new: list[dict[str, Any]] = []
         self.open()
 
@@ -107,7 +108,7 @@ class ScriptedRecorder:
         yield from map(dict, found if request.last is None else found[max(0, len(found) - request.last) :])
 
     def status(self) -> dict[str, Any]:
-        return {"lost": dict(self.lost), "pid": os.getpid()}
+        return {"lost": dict(self.lost), "pid": os.getpid(), "services": self.services}
 
     def ending(self, since: float | None, until: float | None) -> dict[str, Any]:
         del since, until

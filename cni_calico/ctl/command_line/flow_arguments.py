@@ -21,7 +21,7 @@ _FILTERS = (
     (("--from-label",), "from-label", "KEY[=VALUE]", "a label of the source"),
     (("--to-label",), "to-label", "KEY[=VALUE]", "a label of the destination"),
     (("--label",), "label", "KEY[=VALUE]", "a label of the source or the destination"),
-    (("--service",), "service", "[NS/]NAME|ADDRESS", "a service to which it was sent; a name needs an API server"),
+    (("--service",), "service", "[NS/]NAME|ADDRESS", "a service it was sent to (a name: API server or FlowsNames=All)"),
     (("--ip",), "ip", "ADDRESS", "address of the source or the destination"),
     (("--port",), "port", "PORT", "port of the destination"),
     (("--protocol",), "protocol", "NAME|NUMBER", "tcp, udp, icmp, icmp6, sctp or a number"),

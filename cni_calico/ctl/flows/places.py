@@ -49,27 +49,38 @@ class HostFlows:
         self._path = path
 
     def ask(self, query: FlowQuery, timeout_s: float) -> Iterator[dict[str, Any]]:
-        require_service_addresses(query)
+        self._require_services(query, timeout_s)
         return ask(self._path, query, Deadline.after(timeout_s))
 
     def follow(self, query: FlowQuery, timeout_s: float) -> FollowedFlows:
-        require_service_addresses(query)
+        self._require_services(query, timeout_s)
         return FollowedFlows(self._path, query, Deadline.after(timeout_s))
 
     def lost_so_far(self, timeout_s: float) -> dict[str, int]:
         (status,) = self.ask(FlowQuery(status=True), timeout_s)
         return dict(status["lost"])
 
+    def _require_services(self, query: FlowQuery, timeout_s: float) -> None:
+        """Raises InvalidConfig for the name of a service where the recorder knows none; as ``ask``."""
+        name = _service_name(query)
+        if not name:
+            return
+        (status,) = ask(self._path, FlowQuery(status=True), Deadline.after(timeout_s))
+        if not status.get("services"):
+            raise InvalidConfig(
+                f"--service: the name {name!r} needs an API server, such as with --kubeconfig, or a node with "
+                "FlowsNames=All; give its address"
+            )
 
-def require_service_addresses(query: FlowQuery) -> None:
-    """Raises InvalidConfig for the name of a service: a recorder knows addresses only."""
+
+def _service_name(query: FlowQuery) -> str:
+    """The first one that is no address, "" for none."""
     for value in (value for one in query.conditions if one.field == "service" for value in one.values):
         try:
             ip_address(value)
         except ValueError:
-            raise InvalidConfig(
-                f"--service: the name {value!r} needs an API server, such as with --kubeconfig; give its address"
-            ) from None
+            return value
+    return ""
 
 
 def open_place(arguments: Namespace, environ: Mapping[str, str]) -> FlowPlace:

@@ -129,7 +129,7 @@ class FlowPrinter:
         wide = self._format == "wide"
         self._arguments.say(_line(row_of(document, wide=wide)))
         if self._arguments.verbose:
-            for text in describe_steps(document):
+            for text in (*describe_sent(document), *describe_steps(document)):
                 self._arguments.say(f"  {text}\n")
             if document["verdict"] == DENIED:
                 self._arguments.say(f"  {explain_command(document)}\n")
@@ -222,6 +222,14 @@ def _local_time(text: str) -> str:
         return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except ValueError:
         return text
+
+
+def describe_sent(document: Mapping[str, Any]) -> Iterator[str]:
+    """Where it was sent, if that was translated and is known."""
+    asked, service = document["destination"].get("asked"), document["destination"].get("service")
+    if asked:
+        where = f"[{asked['ip']}]" if ":" in asked["ip"] else asked["ip"]
+        yield f"sent to {f'service {shown(_path(service))}, ' if service else ''}{shown(where)}:{asked['port']}"
 
 
 def describe_steps(document: Mapping[str, Any]) -> Iterator[str]:

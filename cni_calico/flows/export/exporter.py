@@ -22,6 +22,7 @@ from cni_calico.flows.export.wanted import EXPORT, SOCKET, EndPath, ExportedEnd,
 from cni_calico.flows.names import EndName, FollowedFile
 from cni_calico.flows.network_sets import SetOf
 from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.services import ServiceOf
 from cni_calico.log import Log
 
 _NO_LABELS: EndLabels = {}
@@ -33,7 +34,8 @@ class Exporter:
     """``note`` each change of a record, ``look`` often; ``wanted``: whether there is a collector. ``oldest``: the
     number of the oldest record that may still be there. ``is_here``: whether an address is one of this node's ends;
     ``elsewhere``: what another node's end is called; ``set_of``: in which network set an address is that has no name,
-    for somebody in a namespace. ``now``: seconds since 1970; ``clock`` never steps.
+    for somebody in a namespace; ``service_of``: to which service a connection was sent. ``now``: seconds since 1970;
+    ``clock`` never steps.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Exporter:
         log: Log,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        service_of: ServiceOf = lambda record: None,
     ) -> None:
         self._oldest, self._log, self._now, self._clock = oldest, log, now, clock
         self._name_of = name_of
@@ -59,7 +62,7 @@ class Exporter:
         self._gone: dict[EndPath, ExportedEnd] = {}
         self._target = Target("")
         self._elsewhere, self._set_of = elsewhere, set_of
-        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here, pending, set_of)
+        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here, pending, set_of, service_of)
         self._sums = IntervalSums(self._keys.keys, self._labels)
         self._server: CollectorClient | None = None
         self._local: CollectorClient | None = None

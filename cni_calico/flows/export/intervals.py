@@ -1,7 +1,8 @@
 """PURE: flows of an interval, summed by what they have in common.
 
 Rule: a packet is in one interval only, whenever its connection is looked at, and each key has one update for an
-interval. What there is no room for is counted.
+interval. What there is no room for is counted. A connection begins once: where its service is known only later it goes
+on with another key, and its begin goes with it if it is of the same interval.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cni_calico.flows.records import ENDED, FlowRecord
 MOST_KEYS = 20_000
 _MOST_LASTING = 120_000
 _OURS = "projectcalico.org/"
+_NO_GROWTH = (0, 0, 0, 0)
 EndLabels = Mapping[str, str]
 
 
@@ -61,6 +63,7 @@ class IntervalSums:
         self._sums: dict[ExportKey, _Sum] = {}
         self._live: dict[ExportKey, int] = {}
         self._lasting: dict[int, tuple[ExportKey, ...]] = {}  # by the number of the record
+        self._newest = self._told = 0  # numbers of records; those up to ``_told`` began before this interval
         self.undecided = self.unknown_hits = self.lost = 0
 
     def note(self, number: int, before: FlowRecord | None, now: FlowRecord) -> None:
@@ -70,8 +73,13 @@ class IntervalSums:
         if over and not was_over and not keys:
             self.undecided += 1
         more = _growth(before, now)
+        self._newest = max(self._newest, number)
+        former = {} if was == keys else {key._replace(service=None): key for key in was}
         for key in keys:
-            started = key not in was
+            began_as = key if was == keys else former.get(key._replace(service=None))
+            started = began_as is None
+            if began_as is not None and began_as != key:
+                self._take_over(number, began_as, key, now)
             self.unknown_hits += started and not key.hits
             self._add(key, now, more, started=started, completed=over and (started or not was_over))
         self._end(number)
@@ -79,6 +87,16 @@ class IntervalSums:
             self._lasting[number] = keys
             for key in keys:
                 self._live[key] = self._live.get(key, 0) + 1
+
+    def _take_over(self, number: int, former: ExportKey, key: ExportKey, record: FlowRecord) -> None:
+        """It was sent to a service, which nobody knew when it began."""
+        found = self._sums.get(former)
+        if number <= self._told or found is None or not found.started:
+            return
+        self._add(key, record, _NO_GROWTH, started=True, completed=False)
+        found.started -= 1
+        if not (found.started or found.completed or any(found.counts)):
+            del self._sums[former]
 
     def _end(self, number: int) -> None:
         for key in self._lasting.pop(number, ()):
@@ -109,6 +127,7 @@ class IntervalSums:
         with them what is known of their ends.
         """
         sums, self._sums = self._sums, {}
+        self._told = self._newest
         for number in [number for number in self._lasting if number < oldest]:
             self._end(number)
         return [self._update(key, one, began) for key, one in sums.items()]

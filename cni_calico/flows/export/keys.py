@@ -19,6 +19,7 @@ from cni_calico.flows.network_sets import SetOf
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.query import PROTOCOLS
 from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.services import ServiceOf
 
 NONE = "-"
 PRIVATE, PUBLIC = "pvt", "pub"
@@ -86,8 +87,19 @@ class FlowEnd(NamedTuple):
     name: str
 
 
+class ExportedService(NamedTuple):
+    """``port_name``: NONE if it has none. ``port``: to which connections are sent."""
+
+    namespace: str
+    name: str
+    port_name: str
+    port: int
+
+
 class ExportKey(NamedTuple):
-    """``port`` is 0 for ICMP. ``pending``: the hits with the staged policies, () if there are none."""
+    """``port`` is 0 for ICMP. ``pending``: the hits with the staged policies, () if there are none. ``service``: to
+    which it was sent, as far as that is known.
+    """
 
     source: FlowEnd
     destination: FlowEnd
@@ -97,6 +109,7 @@ class ExportKey(NamedTuple):
     action: FlowAction
     hits: tuple[PolicyHit, ...]
     pending: tuple[PolicyHit, ...] = ()
+    service: ExportedService | None = None
 
 
 def hit_of(decider: Decider) -> PolicyHit | None:
@@ -150,6 +163,7 @@ class KeyMaker:
     whether the address of an end that has a name is one of this node's; others' sides are told by their own nodes.
     ``pending``: what would decide about a side (ingress: True) with the staged policies, and the steps before it.
     ``set_of``: the network set in which an address is that has no name, for somebody in a namespace.
+    ``service_of``: the service to which a connection was sent.
     """
 
     def __init__(
@@ -161,9 +175,10 @@ class KeyMaker:
         is_here: Callable[[bytes], bool] = lambda address: True,
         pending: PendingOf = lambda record, ingress: None,
         set_of: SetOf = lambda address, namespace: None,
+        service_of: ServiceOf = lambda record: None,
     ) -> None:
         self._decider_of, self._name_of, self._shared, self._is_here = decider_of, name_of, shared, is_here
-        self._passed_by, self._pending, self._set_of = passed_by, pending, set_of
+        self._passed_by, self._pending, self._set_of, self._service_of = passed_by, pending, set_of, service_of
         self._made: dict[tuple[object, ...], tuple[ExportKey, ...]] = {}
 
     def forget(self) -> None:
@@ -175,17 +190,24 @@ class KeyMaker:
         ends = record.source_end or record.source, record.destination_end or record.destination
         here = self._is_here(record.source), self._is_here(record.destination)
         decided = record.egress, record.ingress, record.denied_by, record.denied
-        asked = *ends, *here, record.dport, record.protocol, *decided
+        service = self._service(record)
+        asked = *ends, *here, record.dport, record.protocol, *decided, service
         made = self._made.get(asked)
         if made is None:
-            made = self._make(record)
+            made = self._make(record, service)
             if all(number < FIRST or self._decider_of(number) for number in record.numbers()):
                 if len(self._made) >= _MOST_MADE:
                     self._made.clear()
                 self._made[asked] = made
         return made
 
-    def _make(self, record: FlowRecord) -> tuple[ExportKey, ...]:
+    def _service(self, record: FlowRecord) -> ExportedService | None:
+        found = self._service_of(record)
+        if found is None:
+            return None
+        return ExportedService(found.namespace, found.name, found.port or NONE, record.asked_port)
+
+    def _make(self, record: FlowRecord, service: ExportedService | None) -> tuple[ExportKey, ...]:
         source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
         denier = self._decider_of(record.denied_by) if record.denied else None
         sides = []
@@ -209,7 +231,7 @@ class KeyMaker:
             action = FlowAction.DENY if denied else FlowAction.ALLOW
             would = self._pending(record, side is ReportingSide.DESTINATION)
             pending = () if would is None else hits_of(*would)
-            made.append(ExportKey(*ends, port, protocol, side, action, hits, pending))
+            made.append(ExportKey(*ends, port, protocol, side, action, hits, pending, service))
         return tuple(made)
 
     def _allowing(self, number: int) -> Decider | None:

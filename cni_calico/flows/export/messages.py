@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cni_calico.flows.export.intervals import ExportedFlow
-from cni_calico.flows.export.keys import NONE, ExportKey, PolicyHit
+from cni_calico.flows.export.keys import NONE, ExportedService, ExportKey, PolicyHit
 from cni_calico.slim_grpc import slim_messages
 
 with slim_messages():
@@ -17,6 +17,7 @@ with slim_messages():
 __all__ = ["METHOD", "decode_update", "encode_update", "pb"]
 
 METHOD = "/goldmane.FlowCollector/Connect"
+_NO_SERVICE = ExportedService(NONE, NONE, NONE, 0)
 
 
 def encode_update(flow: ExportedFlow) -> bytes:
@@ -49,7 +50,7 @@ def decode_update(data: bytes) -> Any:
 
 
 def _key(key: ExportKey) -> Any:
-    """Services are not known, so they are said to be none."""
+    service = key.service or _NO_SERVICE
     return pb.FlowKey(
         source_name=key.source.name,
         source_namespace=key.source.namespace,
@@ -58,9 +59,10 @@ def _key(key: ExportKey) -> Any:
         dest_namespace=key.destination.namespace,
         dest_type=_number(key.destination.type),
         dest_port=key.port,
-        dest_service_name=NONE,
-        dest_service_namespace=NONE,
-        dest_service_port_name=NONE,
+        dest_service_name=service.name,
+        dest_service_namespace=service.namespace,
+        dest_service_port_name=service.port_name,
+        dest_service_port=service.port,
         proto=key.protocol,
         reporter=_number(key.reporter),
         action=_number(key.action),

@@ -72,8 +72,8 @@ ALL, LOCAL = "All", "Local"
 FLOW_NAMES = (
     choice(ALL, LOCAL, AUTO),
     AUTO,
-    "Not a parameter of upstream's. Whose names flows have: of all nodes' workloads and of network sets, which the "
-    "agent then follows, or of this node's workloads only; Auto: of all if flows are exported to Goldmane.",
+    "Not a parameter of upstream's. Whose names flows have: of all nodes' workloads, network sets and services, which "
+    "the agent then follows, or of this node's workloads only; Auto: of all if flows are exported to Goldmane.",
 )
 
 

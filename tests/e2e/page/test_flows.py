@@ -49,6 +49,10 @@ FLOWS = [
     flow(PROMETHEUS, DB, rule("ingress", "shop", "ping", 0), protocol="icmp6", icmp={"type": 128, "code": 0}),
     flow({**OUTSIDE, "port": 5}, DB, {"action": "Deny", "reason": "invalid", "said": "invalid"}, protocol="47"),
 ]
+FLOWS[0]["destination"] |= {
+    "asked": {"ip": "10.96.0.1", "port": 443},
+    "service": {"namespace": "shop", "name": "db", "port": "pg"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +317,7 @@ FILTERS = (
         "--not --verdict denied",
         "--not --from shop/web --ip fd00::1",
     ),
+    *("--service shop/db", "--service db", "--service bank/db", "--service d", "--not --service 10.96.0.1"),
     *("--not --port 80 --not --port 443", "--from 'shop/web' --from \"metrics/\"", "--from-pod=shop\\/api", "--ip ''"),
 )
 WRONG = ("--from", "--not", "--from 'a", "--nonsense x", "word", "--from --to", "--from \\")

@@ -28,6 +28,7 @@ from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import ALLOWED_GROUP
 from cni_calico.flows.export.wanted import SOCKET as FLOWS_SOCKET
 from cni_calico.flows.query import Condition, FlowQuery
+from cni_calico.flows.services import SERVICES, ServiceLine, ServicePort, render_service
 from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
@@ -228,32 +229,42 @@ def test_tcp_icmp_and_a_translated_connection_with_what_they_carried(recorded: R
     lab = recorded.lab
     table = "add table ip nat; add chain ip nat p { type nat hook prerouting priority -100; }; add rule ip nat p "
     lab.host.run("nft", f"{table} ip daddr 10.96.0.1 tcp dport 443 dnat to 10.77.0.1:7000")
+    lab.host.run("nft", "add rule ip nat p ip daddr 10.96.0.9 tcp dport 30443 dnat to 10.77.0.1:7000")  # a node's
+    ports = (ServicePort("https", 6, 443, 30443, 7000),)
+    line = render_service(("shop", "api"), ServiceLine((ip_address("10.96.0.1").packed,), ports))
+    (recorded.root / "run" / SERVICES).write_bytes(line)
     a, b = lab.workloads["a"], lab.workloads["b"]
     with (
         socket_in(a.ns, socket.AF_INET, socket.SOCK_STREAM) as server,
         socket_in(b.ns, socket.AF_INET, socket.SOCK_STREAM) as direct,
         socket_in(b.ns, socket.AF_INET, socket.SOCK_STREAM) as translated,
+        socket_in(b.ns, socket.AF_INET, socket.SOCK_STREAM) as at_node,
         socket_in(b.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as pings,
     ):
         server.bind(("10.77.0.1", 7000))
         server.listen()
-        for client, where in ((direct, ("10.77.0.1", 7000)), (translated, ("10.96.0.1", 443))):
+        places = ("10.77.0.1", 7000), ("10.96.0.1", 443), ("10.96.0.9", 30443)
+        for client, where in zip((direct, translated, at_node), places, strict=True):
             client.settimeout(20)
             client.connect(where)
             client.sendall(b"x" * 100)
         pings.settimeout(20)
         pings.sendto(bytes((8, 0)) + (0xF7F8).to_bytes(2, "big") + bytes((0, 7, 0, 0)), ("10.77.0.1", 0))
         assert pings.recv(100)
-        found = recorded.until(3)
+        found = recorded.until(4)
         assert not any(one["ended"] for one in found)
         with entered(lab.host), Nfnetlink() as netlink:
             netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
-    until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
-    found = sorted(recorded.until(3), key=lambda one: (one["protocol"], str(one["destination"]["asked"])))
-    ping, straight, through = found
+    until(lambda: all(one["ended"] for one in recorded.until(4)), "all have ended")
+    found = sorted(recorded.until(4), key=lambda one: (one["protocol"], str(one["destination"]["asked"])))
+    ping, straight, through, node_port = found
     assert ping["icmp"] == {"type": 8, "code": 0} and ping["packets"] == {"in": 1, "out": 1}
     assert straight["destination"]["asked"] is None and straight["destination"]["port"] == 7000
     assert through["destination"]["asked"] == {"ip": "10.96.0.1", "port": 443} and through["destination"]["name"] == "a"
+    service = {"namespace": "shop", "name": "api", "port": "https"}
+    assert [one["destination"].get("service") for one in found] == [None, None, service, service]
+    assert node_port["destination"]["asked"] == {"ip": "10.96.0.9", "port": 30443}
+    assert recorded.until(2, service="shop/api") and recorded.until(1, service="10.96.0.1")
     assert all(decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")] for one in found)
     assert all(one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2 for one in (straight, through))
 

@@ -13,9 +13,10 @@ from cni_calico.flows.deciders import END, REFUSED, Decider
 from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NetworkSetName
-from cni_calico.flows.query import FIELDS, Condition, Describer
+from cni_calico.flows.query import FIELDS, Condition, Describer, is_translated
 from cni_calico.flows.records import DENIED, SIX, FlowRecord
 from cni_calico.flows.selection import Selection
+from cni_calico.flows.services import ServiceName
 
 NAMES = {
     1: EndName("pod", "shop", "web-1"),
@@ -38,6 +39,7 @@ DESCRIBERS = (
     DESCRIBER,
     replace(DESCRIBER, given=GIVEN.get),
     replace(DESCRIBER, given=GIVEN.get, set_of=lambda address, namespace: SETS.get((address, namespace))),
+    replace(DESCRIBER, service_of=lambda one: SENT_TO.get((one.asked, one.asked_port)) if is_translated(one) else None),
 )
 V4, V6 = (bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))), (b"\xfd" + bytes(15), bytes(15) + b"\1")
 SETS = {
@@ -45,6 +47,11 @@ SETS = {
     (V4[0], "shop"): NetworkSetName("shop", "web", {}),
     (V4[1], "shop"): NetworkSetName("other", "10.0.0.1", {"app": "web"}),
     (V6[1], ""): NetworkSetName("", "", {}),
+}
+SENT_TO = {
+    (V4[0], 80): ServiceName("shop", "db", "http"),
+    (V4[1], 80): ServiceName("other", "10.0.0.1", ""),
+    (V6[0], 8443): ServiceName("shop", "", ""),
 }
 VALUES = {
     "verdict": ("allowed", "denied", "other"),
@@ -54,7 +61,7 @@ VALUES = {
     "protocol": ("tcp", "TCP", "6", "icmp", "1", "47", "047", "x"),
     "policy": ("db", "shop/db", "other/db", "/db", "", "web", "kns.shop", "shop/"),
     **dict.fromkeys(("from-label", "to-label", "label"), ("app", "app=web", "app=db", "app=", "a", "a=", "=", "")),
-    "service": ("10.0.0.1", "10.0.0.2", "fd00::", "x"),
+    "service": ("10.0.0.1", "10.0.0.2", "fd00::", "x", "db", "shop/db", "other/db", "/db", "shop/", "", "d"),
     "tier": ("default", "security", "", "x"),
 }
 ENDS = ("10.0.0.1", "10.0.0", "fd00::", "shop/web", "shop/", "web-2", "web", "/web", "", "other/10.0.0.1")

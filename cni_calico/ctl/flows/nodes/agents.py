@@ -118,18 +118,21 @@ def find_names(
 
 
 def find_services(api: KubernetesAPI, conditions: Sequence[Condition], deadline: Deadline) -> tuple[Condition, ...]:
-    """The conditions with the addresses of services in the place of their names. Raises InvalidConfig,
+    """The conditions with the addresses of services beside their names. Raises InvalidConfig,
     DatastoreError, DeadlineExceeded.
     """
     if not any(one.field == "service" for one in conditions):
         return tuple(conditions)
     found = api.send(ApiRequest("GET", "/api/v1/services", "list services"), deadline).document.get("items") or ()
     return tuple(
-        replace(one, values=tuple(address for value in one.values for address in service_addresses(found, value)))
-        if one.field == "service"
-        else one
-        for one in conditions
+        replace(one, values=_with_addresses(found, one)) if one.field == "service" else one for one in conditions
     )
+
+
+def _with_addresses(services: Sequence[Mapping[str, Any]], condition: Condition) -> tuple[str, ...]:
+    """The recorders of nodes that know services find what was sent to a node's port, too."""
+    found = [one for value in condition.values for one in (value, *service_addresses(services, value))]
+    return tuple(dict.fromkeys(found))
 
 
 def service_addresses(services: Iterable[Mapping[str, Any]], value: str) -> list[str]:

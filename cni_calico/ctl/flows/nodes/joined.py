@@ -19,7 +19,7 @@ from cni_calico.flows.query import ALLOWED, DENIED, DOUBTFUL, KERNEL
 
 APART_S = 5.0  # the clocks of two nodes, and the time on the way
 _SIDES, _REPORTERS = ("source", "destination"), ("src", "dst")
-_ENDS_TEXTS = ("kind", "namespace", "name")
+_ENDS_TEXTS, _SERVICE_TEXTS = ("kind", "namespace", "name"), ("namespace", "name", "port")
 _COUNTS = ("packets", "bytes")
 FlowPath = tuple[object, ...]
 
@@ -81,6 +81,8 @@ def _require_end(end: Mapping[str, Any]) -> tuple[str, int | None]:
         raise ValueError("a port is no number")
     if asked is not None:
         _require_end(asked)
+    if "service" in end and not all(isinstance(end["service"][text], str) for text in _SERVICE_TEXTS):
+        raise ValueError("a service is no text")
     if "name" in end and not all(isinstance(end[text], str) for text in _ENDS_TEXTS):
         raise ValueError("a name is no text")
     return str(ip_address(end["ip"])), port
@@ -130,14 +132,21 @@ def join_sides(one: ToldFlow, other: ToldFlow) -> dict[str, Any]:
 def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
     """``source``, ``destination``: whose record it is. Packets are those of the destination, if it has counted them."""
     ends = {side: _better(source[side], destination[side]) for side in _SIDES}
-    asked = destination["destination"].get("asked") or source["destination"].get("asked")
+    sent: dict[str, Any] = next(
+        (one["destination"] for one in (destination, source) if one["destination"].get("asked")), {}
+    )
+    service = sent.get("service")
     found = {
         **destination,
         "start": min(source["start"], destination["start"]),
         "last": max(source["last"], destination["last"]),
         "nodes": [source["node"], destination["node"]],
         "source": ends["source"],
-        "destination": {**ends["destination"], "asked": asked},
+        "destination": {
+            **{name: value for name, value in ends["destination"].items() if name != "service"},
+            "asked": sent.get("asked"),
+            **({} if service is None else {"service": service}),
+        },
         "decided": [*source["decided"], *destination["decided"]],
         "how": next((how for how in DOUBTFUL if how in (source.get("how"), destination.get("how"))), KERNEL),
     }

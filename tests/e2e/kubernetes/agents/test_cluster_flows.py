@@ -10,12 +10,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.services import SERVICES, Services
+from cni_calico.log import SILENT
+from cni_calico.nodeagent.recording.elsewhere import services
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
@@ -123,6 +128,32 @@ def test_two_nodes_are_one_answer(flow_nodes: TwoNodes, capsys: pytest.CaptureFi
     assert 'cannot list resource "pods"' in capsys.readouterr().err
     assert flow_nodes.flows("--node", "worker-9") == 1
     assert "there is no calico-node on worker-9" in capsys.readouterr().err
+
+
+def test_services_are_followed_for_their_names(kube: Cluster, tmp_path: Path) -> None:
+    kube.ensure_namespace("shop")
+    known, store = Services(str(tmp_path)), kube.store()
+    followed = services(store, str(tmp_path), SILENT)
+    path = "/api/v1/namespaces/shop/services"
+    port = {"name": "pg", "port": 443, "targetPort": 5432}
+    made = kube.request("POST", path, {"metadata": {"name": "named-in-flows"}, "spec": {"ports": [port]}})
+    pod_address, asked = (ip_address(text).packed for text in (DB[2], made["spec"]["clusterIP"]))
+    sent = pod_address, pod_address, asked, 1, 5432, 443, 6
+    record = FlowRecord(1, 1, *sent, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2)
+
+    def named() -> tuple[str, ...] | None:
+        known.look()
+        return known.find(record)
+
+    try:
+        followed.use(wanted=True)
+        until(lambda: named() == ("shop", "named-in-flows", "pg"), "the service has its name")
+        kube.request("DELETE", f"{path}/named-in-flows")
+        until(lambda: named() is None, "it is gone")
+    finally:
+        followed.use(wanted=False)
+        store.close()
+    assert not (tmp_path / SERVICES).exists()
 
 
 def test_new_flows_of_two_nodes(flow_nodes: TwoNodes) -> None:

@@ -24,8 +24,14 @@ def test_a_recorder_knows_services_by_their_addresses(tmp_path: Path) -> None:
         recorder.flows = [flow(address("10.0.0.1"), address("10.0.0.2", 80), ALLOWED), to_service]
         query = FlowQuery((Condition("service", ("10.96.0.1",)),))
         assert [one for one in place.ask(query, 10) if "verdict" in one] == [to_service]
+        named = FlowQuery((Condition("service", ("shop/db",)),))
         with pytest.raises(InvalidConfig, match="the name 'shop/db' needs an API server"):
-            place.ask(FlowQuery((Condition("service", ("shop/db",)),)), 10)
+            place.ask(named, 10)
+        recorder.services = 1
+        to_service["destination"]["service"] = {"namespace": "shop", "name": "db", "port": "pg"}
+        assert [one for one in place.ask(named, 10) if "verdict" in one] == [to_service]
+        other = FlowQuery((Condition("service", ("bank/db",)),))
+        assert [one for one in place.ask(other, 10) if "verdict" in one] == []
     finally:
         recorder.close()
 

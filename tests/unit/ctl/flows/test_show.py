@@ -14,6 +14,7 @@ from cni_calico.ctl.flows.show import (
     FlowPrinter,
     describe_kept,
     describe_losses,
+    describe_sent,
     describe_steps,
     explain_command,
     parse_query_arguments,
@@ -94,6 +95,15 @@ def test_options(words: tuple[str, ...], asked: FlowQuery) -> None:
 def test_wrong_options(words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidConfig):
         query(*words)
+
+
+def test_where_it_was_sent() -> None:
+    service = {"namespace": "shop", "name": "db\x1b", "port": "pg"}
+    sent = {**DOCUMENT["destination"], "asked": {"ip": "10.96.0.1", "port": 443}}
+    assert list(describe_sent(DOCUMENT)) == []
+    assert list(describe_sent({**DOCUMENT, "destination": sent})) == ["sent to 10.96.0.1:443"]
+    named = {**sent, "asked": {"ip": "fd00::1", "port": 443}, "service": service}
+    assert list(describe_sent({**DOCUMENT, "destination": named})) == [r"sent to service shop/db\x1b, [fd00::1]:443"]
 
 
 def test_a_line() -> None:

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.flows.export.intervals import MOST_KEYS, EndLabels, ExportedFlow, IntervalSums
-from cni_calico.flows.export.keys import EndType, ExportKey, FlowAction, FlowEnd, HitKind, PolicyHit, ReportingSide
+from cni_calico.flows.export.keys import (
+    EndType,
+    ExportedService,
+    ExportKey,
+    FlowAction,
+    FlowEnd,
+    HitKind,
+    PolicyHit,
+    ReportingSide,
+)
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, FlowRecord
 
 START = 1_000_000_000
@@ -110,6 +119,34 @@ def test_what_an_earlier_recorder_told_is_not_told_again() -> None:
     sums.note(1, record(packets=12))
     source, _ = sums.take()
     assert (source.packets_out, source.started, source.live) == (2, 0, 1)
+
+
+SERVICE = ExportedService("shop", "db", "-", 5432)
+
+
+def with_service(one: FlowRecord) -> tuple[ExportKey, ...]:
+    """Known as soon as it is known where it was sent."""
+    return tuple(key._replace(service=SERVICE if one.asked != one.destination else None) for key in keys_of(one))
+
+
+def test_a_service_that_is_known_later_begins_nothing_twice() -> None:
+    sums = Noted(IntervalSums(with_service, labels_of))
+    told = record(packets=4, packets_back=2, asked=b"\3" * 4, flags=ENDED)
+    sums.note(1, record())
+    sums.note(1, told)
+    assert [(one.key.service, one.started, one.completed, one.live) for one in sums.take(0)] == [(SERVICE, 1, 1, 0)] * 2
+    sums.note(2, record(ingress=0))
+    sums.note(3, record(ingress=0))
+    [one] = sums.take(1)
+    assert (one.key.service, one.started, one.live) == (None, 2, 2)
+    sums.note(2, told._replace(ingress=0, flags=0))
+    [one] = sums.take(2)
+    assert (one.key.service, one.started, one.packets_out, one.live) == (SERVICE, 0, 4, 1)
+    sums.note(2, told._replace(ingress=0))
+    sums.note(3, told._replace(ingress=0))
+    [one] = sums.take(3)
+    assert (one.key.service, one.started, one.completed, one.live) == (SERVICE, 0, 2, 0)
+    assert sums.take(4) == []
 
 
 def test_records_that_are_gone_do_not_live() -> None:

@@ -12,6 +12,7 @@ from cni_calico.flows.deciders import END, REFUSED, Decider
 from cni_calico.flows.export.keys import (
     NO_MATCH,
     EndType,
+    ExportedService,
     ExportKey,
     FlowAction,
     FlowEnd,
@@ -26,6 +27,7 @@ from cni_calico.flows.export.keys import (
 from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NetworkSetName
 from cni_calico.flows.records import DENIED, FlowRecord
+from cni_calico.flows.services import ServiceName
 
 WEB, DB, ELSEWHERE = bytes((10, 65, 0, 9)), bytes((10, 65, 0, 7)), bytes((192, 0, 2, 7))
 OUT, IN, IN_DENIED, OUT_DENIED, UNKNOWN, SPOOFED = 1000, 1001, 1002, 1003, 1004, 1
@@ -124,6 +126,18 @@ def test_an_address_in_a_network_set_has_its_name() -> None:
     assert destination.source == FlowEnd(EndType.NETWORK_SET, "-", "partners")
     [workload] = maker.keys(record(ingress=0, destination=ELSEWHERE, destination_end=3))
     assert workload.destination.type == EndType.WORKLOAD
+
+
+def test_the_service_to_which_it_was_sent() -> None:
+    """Also of one that was counted before it was known; its port is the one that was asked."""
+    sent = {bytes((10, 96, 0, 1)): ServiceName("shop", "db", "pg"), bytes((10, 96, 0, 2)): ServiceName("shop", "d", "")}
+    maker = KeyMaker(DECIDERS.get, NAMES.get, lambda name: name.name, service_of=lambda one: sent.get(one.asked))
+    assert {one.service for one in maker.keys(record())} == {None}
+    [source, destination] = maker.keys(record(asked=bytes((10, 96, 0, 1)), asked_port=443))
+    assert source.service == destination.service == ExportedService("shop", "db", "pg", 443)
+    assert {one.service for one in maker.keys(record(asked=bytes((10, 96, 0, 2))))} == {
+        ExportedService("shop", "d", "-", 5432)
+    }
 
 
 @pytest.mark.parametrize(

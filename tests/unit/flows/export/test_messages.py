@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.flows.export.intervals import ExportedFlow
-from cni_calico.flows.export.keys import EndType, ExportKey, FlowAction, FlowEnd, HitKind, PolicyHit, ReportingSide
+from cni_calico.flows.export.keys import (
+    EndType,
+    ExportedService,
+    ExportKey,
+    FlowAction,
+    FlowEnd,
+    HitKind,
+    PolicyHit,
+    ReportingSide,
+)
 from cni_calico.flows.export.messages import decode_update, encode_update, pb
 
 ALLOWED = ExportedFlow(
@@ -34,6 +43,7 @@ ALLOWED = ExportedFlow(
     0,
     1,
 )
+TO_SERVICE = ALLOWED._replace(key=ALLOWED.key._replace(service=ExportedService("shop", "db", "pg", 443)))
 DENIED = ALLOWED._replace(
     key=ExportKey(
         FlowEnd(EndType.NETWORK, "-", "pub"),
@@ -96,6 +106,39 @@ TABLE = {
         "48ac02"  # 9 bytes_out
         "5001"  # 10 num_connections_started
         "6001",  # 12 num_connections_live
+    ),
+    "sent to a service": (
+        TO_SERVICE,
+        "0a6c"
+        "0a48"
+        "0a05" + b"web-*".hex()
+        + "1204" + b"shop".hex()
+        + "1801"
+        "2203" + b"pvt".hex()
+        + "2a01" + b"-".hex()
+        + "3004"
+        "38b82a"
+        "4202" + b"db".hex()  # 8 dest_service_name
+        + "4a04" + b"shop".hex()  # 9 dest_service_namespace
+        + "5202" + b"pg".hex()  # 10 dest_service_port_name
+        + "58bb03"  # 11 dest_service_port 443
+        "6203" + b"tcp".hex()
+        + "6801"
+        "7001"
+        "7a10"
+        "0a0e"
+        "0809"
+        "1a08" + b"kns.shop".hex()
+        + "2801"
+        "1080e2cfaa06"
+        "1880e2cfaa06"
+        "2207" + b"app=web".hex()
+        + "3002"
+        "3803"
+        "4068"
+        "48ac02"
+        "5001"
+        "6001",
     ),
     "denied at the end of a tier": (
         DENIED,
@@ -197,11 +240,15 @@ def read_update(data: bytes) -> ExportedFlow:
         tuple(read_hit(hit, at) for at, hit in enumerate(hit for number, hit in trace if number == which))
         for which in (1, 2)
     )
-    assert [text(key, number) for number in (8, 9, 10)] == ["-"] * 3 and 11 not in key
+    name, space, port = (text(key, number) for number in (8, 9, 10))
+    service = ExportedService(space, name, port, key.get(11, 0))
+    sent_to = None if service == ExportedService("-", "-", "-", 0) else service
     ends = [
         FlowEnd(EndType(key[kind]), text(key, space), text(key, name)) for name, space, kind in ((1, 2, 3), (4, 5, 6))
     ]
-    made = ExportKey(*ends, key.get(7, 0), text(key, 12), ReportingSide(key[13]), FlowAction(key[14]), hits, pending)
+    made = ExportKey(
+        *ends, key.get(7, 0), text(key, 12), ReportingSide(key[13]), FlowAction(key[14]), hits, pending, sent_to
+    )
     assert flow.get(2, 0) == flow.get(3, 0)
     return ExportedFlow(made, flow.get(2, 0), *labels, *(flow.get(number, 0) for number in range(6, 13)))
 
@@ -230,6 +277,7 @@ KEYS = st.builds(
     st.sampled_from(FlowAction),
     st.lists(HITS, max_size=3).map(tuple),
     st.lists(HITS, max_size=2).map(tuple),
+    st.none() | st.builds(ExportedService, TEXTS, TEXTS, TEXTS, st.integers(1, 65535)),
 )
 LABELS = st.lists(TEXTS, max_size=4).map(tuple)
 FLOWS = st.builds(ExportedFlow, KEYS, COUNTS, LABELS, LABELS, *[COUNTS] * 7)

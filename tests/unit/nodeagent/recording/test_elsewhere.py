@@ -8,18 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.flows.elsewhere import ELSEWHERE, EndsElsewhere, render_end
 from cni_calico.flows.export.wanted import ExportedEnd
 from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NETWORK_SETS, NetworkSets
+from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.services import SERVICES, Services
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.recording import names_all
-from cni_calico.nodeagent.recording.elsewhere import end_elsewhere, ends_elsewhere, network_sets
+from cni_calico.nodeagent.recording.elsewhere import (
+    end_elsewhere,
+    ends_elsewhere,
+    names_everywhere,
+    network_sets,
+    service_text,
+)
 from cni_calico.nodeagent.recording.followed_lines import ChangedLines
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
@@ -111,6 +119,47 @@ def test_network_sets_come_and_go(tmp_path: Path) -> None:
     until(lambda: named("203.0.113.1") == "/world", "who is gone has no name")
     teller.use(wanted=False)
     assert named("203.0.113.1") is None and not (tmp_path / NETWORK_SETS).exists()
+
+
+def test_services_have_all_their_addresses(tmp_path: Path) -> None:
+    """tests/e2e/kubernetes/agents/test_cluster_flows.py follows real ones."""
+    path, known = tmp_path / SERVICES, Services(str(tmp_path))
+
+    def put_service(name: str, spec: object, status: object = None) -> bytes | None:
+        document = {"metadata": {"name": name, "namespace": "shop"}, "spec": spec, "status": status}
+        line = service_text(Versioned(ResourceKey("Service", name, "shop"), document, 1))
+        with path.open("ab") as file:
+            file.write(line or b"")
+        return line
+
+    def named(address: str, port: int, to_port: int = 8080, protocol: int = 6) -> str | None:
+        known.look()
+        pod, asked = ip_address("10.65.0.7").packed, ip_address(address).packed
+        sent = pod, pod, asked, 1, to_port, port, protocol
+        found = known.find(FlowRecord(1, 1, *sent, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2))
+        return None if found is None else f"{found.name}:{found.port}"
+
+    http = {"name": "http", "port": 80, "targetPort": 8080, "nodePort": 30080, "protocol": "TCP"}
+    put_service("web", {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"], "ports": [http]})
+    assert put_service("headless", {"clusterIP": "None", "clusterIPs": ["None"], "ports": [http]}) is None
+    for wrong in (None, [], {"clusterIPs": 7, "ports": 7}, {"clusterIP": "x", "ports": ["x", {}]}):
+        assert put_service("wrong", wrong, wrong) is None
+    put_service("wrong", {"clusterIP": "10.96.0.9", "ports": ["x", {}, {"port": "80"}, {"port": 80, "protocol": "X"}]})
+    assert named("10.96.0.1", 80) == "web:http" and named("10.96.0.9", 80) is None
+    assert named("fd00::1", 80) == "web:http" and named("10.96.0.1", 81) is None
+    assert named("10.96.0.1", 80, protocol=17) is None and len(known) == 2
+    assert named("172.16.0.1", 30080) == "web:http" and named("172.16.0.1", 30080, to_port=9) is None
+    dns = {"port": 53, "targetPort": "dns", "protocol": "UDP"}
+    balanced = {"loadBalancer": {"ingress": [{"hostname": "x"}, {"ip": "192.0.2.9"}]}}
+    put_service("dns", {"clusterIP": "10.96.0.2", "externalIPs": ["192.0.2.8"], "ports": [dns]}, balanced)
+    assert named("192.0.2.9", 53, protocol=17) == "dns:"
+    assert named("192.0.2.8", 53, protocol=17) == named("10.96.0.2", 53, 5353, 17) == "dns:"
+
+
+def test_without_kubernetes_no_services_are_followed(tmp_path: Path) -> None:
+    store = MemoryStore()
+    assert len(names_everywhere(store, None, "n1", str(tmp_path), SILENT)) == 2
+    assert len(names_everywhere(store, store, "n1", str(tmp_path), SILENT)) == 3
 
 
 def test_the_file_is_made_anew_when_most_of_it_is_out_of_date(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ function isPolicy(one, value) {
   return policy.name === value.slice(slash + 1) && (slash < 0 || policy.namespace === value.slice(0, slash));
 }
 
+function isService(service, value) {
+  const slash = value.lastIndexOf("/");
+  return service !== undefined && service.name === value.slice(slash + 1)
+    && (slash < 0 || service.namespace === value.slice(0, slash));
+}
+
 function hasLabel(end, value) {
   const at = value.indexOf("="), key = at < 0 ? value : value.slice(0, at), labels = end.labels ?? {};
   return Object.hasOwn(labels, key) && (at < 0 || labels[key] === value.slice(at + 1));
@@ -69,7 +75,7 @@ const MATCHES = {
   "from-label": (flow, value) => hasLabel(flow.source, value),
   "to-label": (flow, value) => hasLabel(flow.destination, value),
   label: (flow, value) => hasLabel(flow.source, value) || hasLabel(flow.destination, value),
-  service: (flow, value) => flow.destination.asked?.ip === value,
+  service: (flow, value) => flow.destination.asked?.ip === value || isService(flow.destination.service, value),
   ip: (flow, value) => flow.source.ip === value || flow.destination.ip === value,
   port: (flow, value) => String(flow.destination.port) === value,
   protocol: (flow, value) => flow.protocol === value.toLowerCase(),

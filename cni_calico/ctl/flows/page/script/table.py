@@ -70,7 +70,8 @@ function factsOf(flow) {
     ["state", end], ["from", placeOf(flow.source)], ["to", placeOf(flow.destination)],
     ["packets", bothWays(flow.packets, flow)], ["bytes", bothWays(flow.bytes, flow)], ["node", flow.node],
     ["known by", flow.how]];
-  if (flow.destination.asked) facts.push(["sent to", placeOf(flow.destination.asked)]);
+  const {asked, service} = flow.destination;
+  if (asked) facts.push(["sent to", (service ? `${pathOf(service)}, ` : "") + placeOf(asked)]);
   if (flow.connections !== 1) facts.push(["connections", number(flow.connections)]);
   return make("dl", {class: "facts"}, ...facts.map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, shown(value))))));

@@ -89,6 +89,17 @@ def test_counts_of_the_source_are_the_destinations_the_other_way() -> None:
     assert one["packets"] == {"in": 5, "out": 3} and one["bytes"] == {"in": 50, "out": 30}
 
 
+def test_the_service_is_that_of_the_record_that_knows_where_it_was_sent() -> None:
+    service, asked = {"namespace": "shop", "name": "db", "port": "pg"}, {"ip": "10.96.0.1", "port": 443}
+    for knows, other in (("a", "b"), ("b", "a")):
+        sides = {"a": source_side(1, ALLOWS_OUT), "b": destination_side(1, ALLOWS_IN)}
+        sides[knows]["destination"] |= {"asked": asked, "service": service}
+        sides[other]["destination"] |= {"asked": None}
+        (one,) = join(told(*sides.items()))
+        assert (one["destination"]["asked"], one["destination"]["service"]) == (asked, service)
+        assert one["destination"]["name"] == "db"
+
+
 def test_sums_of_two_sides() -> None:
     source = ("a", source_side(None, ALLOWS_OUT, connections=100))
     here = [
@@ -139,6 +150,8 @@ def test_an_address_that_two_pods_had_names_nobody() -> None:
         {"decided": [{**ALLOWS_OUT, "trigger": "shop/web"}]},
         {"decided": [{**ALLOWS_OUT, "passed": [{}]}]},
         {"destination": {**address("10.65.1.9", 80), "asked": "10.96.0.1"}},
+        {"destination": {**address("10.65.1.9", 80), "service": "shop/db"}},
+        {"destination": {**address("10.65.1.9", 80), "service": {"namespace": "shop", "name": 7, "port": ""}}},
     ],
 )
 def test_what_is_no_flow(change: dict[str, Any]) -> None:
