@@ -16,8 +16,19 @@ from functools import partial
 from typing import TypeVar
 
 from cni_calico.flows.database import NamedSum, SumsDatabase, is_malformed
-from cni_calico.flows.names import SUMS_KEPT_S, EndName
-from cni_calico.flows.sums import BUCKET_S, NETWORK, FlowKey, FlowSums, SumCounts, UnwrittenSums, coarser, network_name
+from cni_calico.flows.names import FOLDED_NETWORK, SUMS_KEPT_S, EndName
+from cni_calico.flows.sums import (
+    BUCKET_S,
+    NETWORK,
+    FlowKey,
+    FlowSums,
+    SumCounts,
+    UnwrittenSums,
+    Within,
+    coarser,
+    network_name,
+    no_sets,
+)
 from cni_calico.log import Log
 from cni_calico.regular import make_directories
 
@@ -30,7 +41,7 @@ AskedOfFile = TypeVar("AskedOfFile")
 
 class FlowAggregates:
     """``sums``: to add to. ``name_of``: the name that a number stands for. ``trouble``: why nothing is written, or "".
-    ``lost``: connections that are in no sum, because nothing could be written for too long.
+    ``lost``: connections that are in no sum, because nothing could be written for too long. ``within``: as in ``sums``.
     """
 
     def __init__(
@@ -41,9 +52,11 @@ class FlowAggregates:
         now: float,
         most_bytes: int = MOST_BYTES,
         kept_s: int = SUMS_KEPT_S,
+        within: Within = no_sets,
     ) -> None:
         self.path, self.trouble, self.lost = path, "", 0
-        self.sums = FlowSums()
+        self._within = within
+        self.sums = FlowSums(within=within)
         self._name_of, self._log, self._most_bytes, self._kept_s = name_of, log, most_bytes, kept_s
         self._database: SumsDatabase | None = None
         self._ends: dict[tuple[int, bytes], tuple[int, int]] = {}  # (number in the file, a bucket that keeps it)
@@ -143,7 +156,7 @@ class FlowAggregates:
         if counts.made:
             database.add(bucket, [self._intern(database, bucket, *end) for end in _ends_of(key)], key, counts)
             return
-        for one in (key, *coarser(key)):
+        for one in (key, *coarser(key, self._within)):
             source, destination = (self._find(database, *end) for end in _ends_of(one))
             if source is not None and destination is not None:
                 if database.change(bucket, (source, destination), one, counts):
@@ -162,7 +175,7 @@ class FlowAggregates:
         return database.find(self._named(name, address), address) if known is None else known[0]
 
     def _named(self, name: int, address: bytes) -> EndName | None:
-        return EndName("network", "", network_name(address)) if name == NETWORK else self._name_of(name)
+        return EndName(FOLDED_NETWORK, "", network_name(address)) if name == NETWORK else self._name_of(name)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,13 @@ _TAIL = 512  # bytes by which a file is known that is only longer: more than a l
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
 
+FOLDED_NETWORK, FOLDED_SET = "network", "networkset"
+FOLDED = FOLDED_NETWORK, FOLDED_SET
+
+
 @dataclass(frozen=True, slots=True)
 class EndName:
-    """``kind``: pod, workload."""
+    """``kind``: pod, workload; in sums also FOLDED: one of many addresses that are not told apart."""
 
     kind: str
     namespace: str
@@ -238,10 +242,10 @@ class Names:
         if len(self._given) >= _REMEMBERED:
             self._given.clear()
         name = self._now.get(address) or self._elsewhere(address)
-        number = self._given[address] = 0 if name is None else self._number(name)
+        number = self._given[address] = 0 if name is None else self.number_for(name)
         return number
 
-    def _number(self, name: EndName) -> int:
+    def number_for(self, name: EndName) -> int:
         number = self._numbers.get(name)
         if number is None:
             self._last += 1

@@ -35,7 +35,7 @@ from cni_calico.flows.judging.host_sides import HostSides
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
-from cni_calico.flows.names import Deciders, EndName, Names
+from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, Names
 from cni_calico.flows.query import STAGED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
@@ -89,7 +89,8 @@ class Recorder:
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
-            self._aggregates = FlowAggregates(f"{directory}/{SUMS}", self._names.get, log, now())
+            sums = f"{directory}/{SUMS}"
+            self._aggregates = FlowAggregates(sums, self._names.get, log, now(), within=self._set_number)
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
@@ -237,6 +238,12 @@ class Recorder:
 
     def _computed(self, record: FlowRecord, number: int) -> Decider | None:
         return self._judged.compute(record, number, self._names.get)
+
+    def _set_number(self, address: bytes, other: int) -> int:
+        """Of the network set in which an address is, for who has a name of that number; 0 for none."""
+        end = self._names.get(other)
+        found = self._elsewhere.network_sets.find(address, "" if end is None else end.namespace)
+        return 0 if found is None else self._names.number_for(EndName(FOLDED_SET, found.namespace, found.name))
 
     def _describer_for(self, request: FlowQuery) -> Describer:
         staged = request.staged or any(one.field == STAGED for one in request.conditions)

@@ -2,13 +2,13 @@
 
 Rule: the sums are those of all records as they are: one that changes is taken out as it was and added as it is. A
 connection counts in the five minutes in which it began, with all that it carries until it ends. What there can be any
-number of is bounded: beyond MOST_ADDRESSES that talk with one end and port and have no name, an address counts as its
-network, and beyond MOST_SUMS a connection counts as one of the rest.
+number of is bounded: beyond MOST_ADDRESSES that talk with one end and port and have no name, an address counts as the
+network set in which it is, else as its network, and beyond MOST_SUMS a connection counts as one of the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from ipaddress import ip_network
@@ -24,12 +24,15 @@ MOST_ADDRESSES, MOST_SUMS = 1000, 10_000  # in a bucket
 NETWORK = 0xFFFFFFFF  # in the place of a name's number: the address is that of a network
 PREFIXES = {4: 24, 16: 48}
 _NOTHING = (0, 0, 0, 0)
+Within = Callable[[bytes, int], int]
+"""The number of the name of the network set in which an address is, for who has a name of that number; 0 for none."""
 _KEY = itemgetter(2, 3, 6, 8, 10, 11, 12, 13, 14, 19, 20)  # of a record: the fields of FlowKey
 
 
 class FlowKey(NamedTuple):
     """All as in records. Of ICMP ``port`` is type and code. ``source_end``, ``destination_end``: numbers of names, or
-    NETWORK. The rest of connections has no addresses, and ``denied_by`` says whether they were denied.
+    NETWORK; the address of a network set is all zeros. The rest of connections has no addresses, and ``denied_by`` says
+    whether they were denied.
     """
 
     source: bytes
@@ -134,16 +137,20 @@ def record_of(key: FlowKey, counts: SumCounts) -> FlowRecord:
     return FlowRecord(counts.began, counts.last, *where, *decided, *carried, key.source_end, key.destination_end)
 
 
-def coarser(key: FlowKey) -> Iterator[FlowKey]:
-    """As what else it may have been counted: one end as its network, or both, or one of the rest."""
-    without_source, without_destination = from_network(key), to_network(key)
-    if without_source is not None:
-        yield without_source
-    if without_destination is not None:
-        yield without_destination
-    both = None if without_source is None else to_network(without_source)
-    if both is not None:
-        yield both
+def no_sets(address: bytes, other: int) -> int:
+    del address, other
+    return 0
+
+
+def coarser(key: FlowKey, within: Within = no_sets) -> Iterator[FlowKey]:
+    """As what else it may have been counted: one end as its set or network, or both, or one of the rest."""
+    froms = [*filter(None, (_from_set(key, within), from_network(key)))]
+    tos = [*filter(None, (_to_set(key, within), to_network(key)))]
+    yield from froms
+    yield from tos
+    for one in froms:
+        for other in tos:
+            yield one._replace(destination=other.destination, destination_end=other.destination_end)
     yield rest_of(key)
 
 
@@ -159,6 +166,17 @@ def from_network(key: FlowKey) -> FlowKey | None:
 def to_network(key: FlowKey) -> FlowKey | None:
     """With the destination's network in its place; None if it has a name."""
     return None if key.destination_end else key._replace(destination=_network(key.destination), destination_end=NETWORK)
+
+
+def _from_set(key: FlowKey, within: Within) -> FlowKey | None:
+    """With the source's network set in its place; None if it has a name, or is in none."""
+    number = 0 if key.source_end else within(key.source, key.destination_end)
+    return key._replace(source=bytes(len(key.source)), source_end=number) if number else None
+
+
+def _to_set(key: FlowKey, within: Within) -> FlowKey | None:
+    number = 0 if key.destination_end else within(key.destination, key.source_end)
+    return key._replace(destination=bytes(len(key.destination)), destination_end=number) if number else None
 
 
 def _network(address: bytes) -> bytes:
@@ -182,8 +200,10 @@ class _Bucket:
 class FlowSums:
     """``unwritten``: what was added and taken out since the last ``take``."""
 
-    def __init__(self, most_addresses: int = MOST_ADDRESSES, most_sums: int = MOST_SUMS) -> None:
-        self._most_addresses, self._most_sums = most_addresses, most_sums
+    def __init__(
+        self, most_addresses: int = MOST_ADDRESSES, most_sums: int = MOST_SUMS, within: Within = no_sets
+    ) -> None:
+        self._most_addresses, self._most_sums, self._within = most_addresses, most_sums, within
         self._known: dict[int, _Bucket] = {}  # of the newest two
         self._older = _Bucket()  # of all others, since the last ``take``
         self._newest = 0
@@ -267,29 +287,30 @@ class FlowSums:
         known = self._bucket(bucket)
         if key in known.keys:
             return key
-        folded = self._folded(known, key, adds=False)
-        return next((one for one in (folded, rest_of(key)) if one in known.keys), key)
+        folded = [self._folded(known, key, within, adds=False) for within in (self._within, no_sets)]
+        return next((one for one in (*folded, rest_of(key)) if one in known.keys), key)
 
     def _key_to_add(self, bucket: int, key: FlowKey) -> FlowKey:
         known = self._bucket(bucket)
         if key in known.keys:
             return key
         full = len(known.keys) >= self._most_sums
-        key = self._folded(known, key, adds=not full)
+        key = self._folded(known, key, self._within, adds=not full)
         if full and key not in known.keys:
             key = rest_of(key)
         known.keys.add(key)
         return key
 
-    def _folded(self, known: _Bucket, key: FlowKey, *, adds: bool) -> FlowKey:
-        """With the network in the place of an address that is one too many."""
+    def _folded(self, known: _Bucket, key: FlowKey, within: Within, *, adds: bool) -> FlowKey:
+        """With the network set or the network in the place of an address that is one too many."""
         whole = key
         talks_with = whole.destination, whole.destination_end, whole.port
         if not whole.source_end and not self._may_talk(known, ("from", *talks_with), whole.source, adds=adds):
-            key = from_network(key) or key
+            key = _from_set(whole, within) or from_network(whole) or key
         talks_with = whole.source, whole.source_end, whole.port
         if not whole.destination_end and not self._may_talk(known, ("to", *talks_with), whole.destination, adds=adds):
-            key = to_network(key) or key
+            to = _to_set(whole, within) or to_network(whole) or whole
+            key = key._replace(destination=to.destination, destination_end=to.destination_end)
         return key
 
     def _may_talk(self, known: _Bucket, group: tuple[object, ...], address: bytes, *, adds: bool) -> bool:

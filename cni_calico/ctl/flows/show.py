@@ -21,6 +21,7 @@ from cni_calico.ctl.output.values import is_jsonpath, render_value
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.errors import InvalidConfig
+from cni_calico.flows.names import FOLDED, FOLDED_SET
 from cni_calico.flows.query import DENIED, STAGED, Condition, FlowQuery
 
 _DEFAULT_LAST, DENIED_STATUS = 20, 3
@@ -210,7 +211,7 @@ def _shown_end(end: Mapping[str, Any], *, wide: bool) -> str:
         within = end.get("set")
         return shown(f"{end['ip']} ({_path(within)})" if within else end["ip"])
     name = _path(end)
-    return shown(f"{name} ({end['ip']})" if wide else name)
+    return shown(f"{name} ({end['ip']})" if wide and end["kind"] not in FOLDED else name)
 
 
 def _path(named: Mapping[str, Any]) -> str:
@@ -254,7 +255,9 @@ def explain_command(document: Mapping[str, Any]) -> str:
 
 
 def _explained(end: Mapping[str, Any]) -> str:
-    return shlex.quote(shown(f"{end['namespace']}/{end['name']}" if end.get("kind") == "pod" else end["ip"]))
+    if end.get("kind") == FOLDED_SET:
+        return shlex.quote(shown(f"ADDRESS-IN-{_path(end)}"))  # it is not known which
+    return shlex.quote(shown(_path(end) if end.get("kind") == "pod" else end["ip"]))
 
 
 def describe_kept(query: FlowQuery, kept: Mapping[str, float | None]) -> str:

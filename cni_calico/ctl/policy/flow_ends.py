@@ -13,6 +13,7 @@ from typing import Any
 
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES
 from cni_calico.ctl.policy.records import workload_name
+from cni_calico.flows.names import FOLDED
 from cni_calico.flows.query import PROTOCOLS
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
@@ -22,7 +23,7 @@ from cni_calico.policy.wanted import Packed
 _NUMBERS = {name: number for names in (PROTOCOL_NAMES, PROTOCOLS) for number, name in names.items()}
 _SIDES = ("src", "dst")
 _GONE = "a pod that is gone, and has no others of its owner"
-_NETWORK = "addresses that are recorded as a network"
+_NETWORK = "addresses that are recorded as a network or a network set"
 SHARED = "an address that several workloads or hosts say is theirs"
 
 
@@ -89,7 +90,7 @@ class FlowEnds:
 
     def find(self, end: Mapping[str, Any]) -> ReplayedEnd:
         """Of an end in a document of ``calicoctl flows``. Raises Uncertain; one of NO_FLOW."""
-        if end.get("kind") == "network":
+        if end.get("kind") in FOLDED:
             raise Uncertain(_NETWORK)
         if "name" not in end:
             packed = ip_address(end["ip"]).packed

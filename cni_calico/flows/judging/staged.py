@@ -17,7 +17,7 @@ from cni_calico.flows.judging.computed import deciding_policy
 from cni_calico.flows.judging.encoding import BEGIN, AgentMessage, StagedName
 from cni_calico.flows.judging.host_sides import HostSides, JudgedConnection, NotJudged, SideJudged
 from cni_calico.flows.judging.known import AskedWorkload, KnownRules
-from cni_calico.flows.names import EndName
+from cni_calico.flows.names import FOLDED, EndName
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN
 from cni_calico.flows.records import COUNTED, ENDED, FlowRecord
@@ -155,7 +155,8 @@ class StagedFlows:
         """
         if not self.ready or any(number < FIRST for number in record.numbers()):
             return None
-        sides = self._sides(record, {False: source, True: destination})
+        folded = any(end is not None and end.kind in FOLDED for end in (source, destination))
+        sides = None if folded else self._sides(record, {False: source, True: destination})
         if sides is None:
             return {"verdict": UNKNOWN, "decided": []}
         if not sides:

@@ -17,6 +17,7 @@ from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows.client import RecorderSilent, ask
+from cni_calico.flows.names import FOLDED
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.query import ALLOWED, PROTOCOLS, FlowQuery
 from cni_calico.flows.serving import SOCKET
@@ -97,6 +98,8 @@ def judge_connections(wanted: Wanted, run_dir: str, found: Rehearsed, deadline: 
         found.notes.append("no flows are recorded here: only the connections that conntrack has now were judged")
 
 
+_ENDS = "source", "destination"
+_NO_ADDRESS = "their addresses were recorded as a network, or not at all"
 DeniedEnds = tuple[str, str, str, str]  # the fields of DeniedConnection without how often
 
 
@@ -126,13 +129,16 @@ def judge_recorded(
         if document.get("verdict") != ALLOWED:
             continue
         count = _count(document.get("connections", 1))
+        if any(isinstance(end := document.get(side), dict) and end.get("kind") in FOLDED for side in _ENDS):
+            unknown[_NO_ADDRESS] += count
+            continue
         try:
-            source, destination = (ip_address(document[side]["ip"]).packed for side in ("source", "destination"))
+            source, destination = (ip_address(document[side]["ip"]).packed for side in _ENDS)
             protocol = _NUMBERS.get(str(document["protocol"])) or int(str(document["protocol"]))
             icmp = document.get("icmp")
             port = icmp["type"] << 8 | icmp["code"] if icmp else int(document["destination"].get("port") or 0)
         except (ValueError, KeyError, TypeError):
-            unknown["their addresses were recorded as a network, or not at all"] += count
+            unknown[_NO_ADDRESS] += count
             continue
         if not judge.concerns(source, destination):
             continue

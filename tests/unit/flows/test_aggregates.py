@@ -167,6 +167,52 @@ def test_addresses_without_a_name_count_as_their_network(tmp_path: Path) -> None
     assert sum(counts[5] for counts in totals(opened(tmp_path)).values()) == 1
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), st.integers(0, 20), st.booleans()), max_size=60),
+    st.sets(st.integers(0, 20)),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_beyond_the_most_an_address_counts_as_its_network_set(
+    flows: list[tuple[int, int, int, bool]], inside: set[int], restarts: bool
+) -> None:
+    """``inside``: addresses that are in a set, one for each name of the other end."""
+
+    def within(address: bytes, other: int) -> int:
+        return 50 + other if address[-1] in inside and address[0] != 0 else 0
+
+    names = {**NAMES, **{50 + one: EndName("networkset", "", f"set-{one}") for one in range(4)}}
+    with TemporaryDirectory() as root:
+        path = str(Path(root) / "flows.db")
+        made = FlowAggregates(path, names.get, SILENT, NOW, within=within)
+        made.sums._most_addresses = 3
+        records = []
+        for source, name, destination, denied in flows:
+            there = bytes((10, 1, 0, destination))
+            ends = {"destination": there, "destination_end": 0 if name else 2}
+            records.append(flow(source=source, name=name)._replace(**ends, denied_by=302 if denied else 0))
+            made.sums.add(records[-1])
+        if restarts:
+            made.close(NOW)
+            made = FlowAggregates(path, names.get, SILENT, NOW, within=within)
+            made.sums._most_addresses = 3
+        for one in records:
+            made.sums.change(one, one._replace(flags=ENDED))
+        made.close(NOW)
+        found = [one for part in FlowAggregates(path, names.get, SILENT, NOW).read(0, 1 << 60) for one in part]
+    assert sum(counts.connections for *_, counts in found) == len(flows)
+    assert all(counts.ended == counts.connections for *_, counts in found), "what changes is found as it was counted"
+    for key, source, destination, _ in found:
+        for end, address in ((source, key.source), (destination, key.destination)):
+            if end is not None and end.kind == "networkset":
+                assert not any(address)
+            elif end is not None and end.kind == "network":
+                assert address[-1] == 0 and any(address)
+    for name in range(4):
+        of_one = {key.source for key, source, *_ in found if source is None and name == 0}
+        assert len(of_one) <= 3 * 21
+
+
 def test_what_was_counted_before_a_restart_is_found_by_the_file(tmp_path: Path) -> None:
     """As its network, or among the rest; what the file does not have is nothing."""
     aggregates = opened(tmp_path)

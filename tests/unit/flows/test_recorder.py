@@ -12,6 +12,7 @@ import pytest
 
 from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.losses import DENIED, RATE, Loss
+from cni_calico.flows.network_sets import NETWORK_SETS, NetworkSetLine, render_set
 from cni_calico.flows.query import Condition, FlowQuery, parse_query, render_query
 from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.flows.records import BYTES
@@ -67,6 +68,24 @@ def stepped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield start
     for one in started:
         one.recorder.close()
+
+
+def test_too_many_addresses_are_summed_as_their_network_set(stepped: Callable[[], Stepped]) -> None:
+    """Each in the set that it is in for who talks with it; what is in none counts as its network."""
+    node = stepped()
+    line = NetworkSetLine({}, ((bytes((10, 0, 0, 0)), 26),))
+    (node.root / NETWORK_SETS).write_bytes(render_set(("", "partners"), line))
+    node.recorder._aggregates.sums._most_addresses = 1
+    node.step(after_s=1)
+    for source in (1, 5, 6, 70, 71):
+        node.step((True, key(1000, source=source), OUT))
+    found = {
+        (source.kind, source.name): counts.connections
+        for part in node.recorder._aggregates.read(0, 1 << 60)
+        for _, source, _, counts in part
+        if source is not None
+    }
+    assert found == {("networkset", "partners"): 2, ("network", "10.0.0.0/24"): 2}
 
 
 def test_who_follows_is_told_of_a_denial_that_comes_a_step_later(stepped: Callable[[], Stepped]) -> None:

@@ -29,7 +29,11 @@ ports = st.builds(
 lines = st.builds(
     ServiceLine,
     st.lists(st.sampled_from(ADDRESSES), unique=True, max_size=2).map(tuple),
-    st.lists(ports, max_size=2, unique_by=(lambda one: (one.protocol, one.port), lambda one: one.name)).map(tuple),
+    st.lists(
+        ports,
+        max_size=2,
+        unique_by=(lambda one: (one.protocol, one.port), lambda one: (one.protocol, one.node_port or -one.port)),
+    ).map(tuple),
 )
 changes = st.lists(st.tuples(st.sampled_from(PATHS), st.none() | lines, st.booleans()), max_size=6)
 

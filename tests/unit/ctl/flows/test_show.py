@@ -114,6 +114,11 @@ def test_a_line() -> None:
     assert allowed[5] == "7 x egress: shop/a rule 0, ingress: end of tier default (policies: shop/b)"
     ping = {**DOCUMENT, "protocol": "icmp", "icmp": {"type": 8, "code": 0}, "destination": {"ip": "192.0.2.7"}}
     assert row_of(ping)[3] == "icmp/type 8"
+    many = {"kind": "networkset", "namespace": "shop", "name": "partners", "ip": "0.0.0.0"}
+    assert row_of({**DOCUMENT, "source": many}, wide=True)[1] == "shop/partners"
+    assert explain_command({**DOCUMENT, "source": many}).startswith(
+        "calicoctl policy explain --from ADDRESS-IN-shop/partners --to 192.0.2.7 "
+    )
     partners = {"namespace": "shop", "name": "partners", "labels": {}}
     assert row_of({**DOCUMENT, "destination": {"ip": "192.0.2.7", "set": partners}})[2] == "192.0.2.7 (shop/partners)"
 

@@ -89,6 +89,7 @@ def test_what_has_changed_since_is_told_apart(replayed):
     [
         (flow("gone-7d9-x2k4", "db-0"), "a pod that is gone"),
         (flow("web-1", "db-0", sender={"kind": "network", "name": "192.0.2.0/24"}), "recorded as a network"),
+        (flow("web-1", "db-0", sender={"kind": "networkset", "name": "partners"}), "or a network set"),
         ({"lost": 1, "why": "too many"}, "not in any line"),
         (flow("web-1", "db-0", sender={"kind": "address", "ip": "192.0.2.1"}, to={"ip": "192.0.2.2"}), "host endpoint"),
     ],

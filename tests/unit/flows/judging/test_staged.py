@@ -53,6 +53,13 @@ def record(dport: int, sport: int = 1, **changed: int) -> FlowRecord:
     return made._replace(**{"ingress": 300, **changed})
 
 
+@pytest.mark.parametrize("kind", ["network", "networkset"])
+def test_many_addresses_in_one_sum_are_not_judged_as_one(kind: str) -> None:
+    staged = Staged(wanted_with(ALLOW_81))
+    told = staged.flows.describe(record(81), EndName(kind, "", "192.0.2.0/24"), NAME)
+    assert told == {"verdict": "unknown", "decided": []}
+
+
 def test_what_would_be_decided() -> None:
     staged = Staged(wanted_with(ALLOW_81))
     allowed = staged.flows.describe(record(81, flags=DENIED, denied_by=301, ingress=0), None, NAME)

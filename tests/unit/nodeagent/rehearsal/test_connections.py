@@ -128,10 +128,17 @@ def test_what_cannot_be_judged_is_counted() -> None:
             "source": {"ip": "203.0.113.0/24"},
             "destination": {"ip": "10.65.0.1", "port": 80},
         },
+        {
+            "verdict": "allowed",
+            "connections": 5,
+            "protocol": "tcp",
+            "source": {"kind": "network", "namespace": "", "name": "203.0.113.0/24", "ip": "203.0.113.0"},
+            "destination": {"ip": "10.65.0.1", "port": 80},
+        },
         {"lost": 7, "why": "more than 10000 different ones"},
     ]
     assert list(judge_recorded(ConnectionJudge(wanted(), [OWN]), documents, found)) == []
     assert found.uncertain == [
-        "4 recorded connections: their addresses were recorded as a network, or not at all",
+        "9 recorded connections: their addresses were recorded as a network, or not at all",
         "7 recorded connections: the recorder lost them, or there are too many different ones",
     ]

@@ -51,6 +51,7 @@ function drawBand(found) {
 
 function groupOf(end) {
   if (byPod) return [nameOf(end), nameOf(end)];
+  if (end.kind === "networkset" || end.kind === "network") return [OUTSIDE, ""];
   if (end.namespace) return [end.namespace, end.namespace + "/"];
   return "name" in end ? [`host ${end.name}`, end.name] : [OUTSIDE, ""];
 }
