@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from errno import EBUSY, EPERM
+from operator import itemgetter
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -29,6 +30,7 @@ _MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
 _LOOKED_AT = 3  # times as many
 _SMALL = 20  # a part of them that any sender may have
 _OPEN_S, _DESCRIBED_EVERY_S = 10.0, 3600.0
+_NUMBER = itemgetter(0)  # of a report
 _TAKEN = EBUSY, EPERM  # what the kernel says of a group that another program listens to
 
 
@@ -85,6 +87,8 @@ class Arrivals:
         self._clock = clock
         self.malformed, self._unplaced = 0, b""
         self._described = 0, 0.0  # how many strange messages; when others may be
+        self.totals = Counter[str]()  # the same, of each source
+        self.numbers = Counter[int]()  # reports of each rule that were read, also those that are not recorded
         self._second, self._seen = 0, Counter[str]()
         self._shares = {source: SharedSecond(_MOST[source]) for source in (ALLOWED, DENIED)}
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
@@ -151,6 +155,8 @@ class Arrivals:
                 continue
             taken = reports.take(datagrams)
             self._seen[source] += len(taken)
+            self.numbers.update(map(_NUMBER, taken))
+            self.totals[source] += len(taken)
             more = more or len(taken) >= datagrams
             found = self._placed(taken, allowed=source == ALLOWED)
             share = self._shares[source]
@@ -191,6 +197,10 @@ class Arrivals:
         """So far; of ends how often, because nobody knows how many."""
         lost = {source: one.lost + self._shares[source].shed for source, one in self._reports.items()}
         return {ALLOWED: 0, **lost, ENDS: self.overrun}
+
+    def unread(self) -> dict[str, int]:
+        """Reports of each source that could not be read: they did not fit, or were not understood."""
+        return {source: one.lost + one.strange for source, one in self._reports.items()}
 
     def new_losses(self, now: float) -> Iterator[Loss]:
         """Since the last time. ``now``: seconds since 1970."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni_calico import directories
 from cni_calico.errors import KernelError
+from cni_calico.flows.accounting import RuleAccounting
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals, in_pairs
@@ -100,6 +101,9 @@ class Recorder:
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
             self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock))) if allowed else None
+            self._accounting = opened.enter_context(
+                closing(RuleAccounting(self._arrivals, self._deciders.get, log, clock))
+            )
             hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
             self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved, hosts)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
@@ -137,6 +141,7 @@ class Recorder:
             if not self._take(new):
                 if not self._arrivals.is_behind:
                     self._live.note_all_read(self._micros())
+                    self._accounting.go_on()
                 break
             self._server.wait(0)
         if self._comparison is not None:
@@ -340,6 +345,8 @@ class Recorder:
             "oldest": self._oldest(),
             "counted": self._tracking.counted and not self._tracking.trouble,
             "without_room": self._tracking.without_room(),
+            "unaccounted": self._accounting.unaccounted,
+            "denied_packets": self._accounting.denied_packets(),
             **self._judged.status(),
             "cpu_seconds": round(usage.user + usage.system, 3),
             **({} if self._exporter is None else {"export": self._exporter.status()}),

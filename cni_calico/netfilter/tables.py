@@ -84,6 +84,9 @@ class NftTable:
 # -- operations: a transaction is a sequence of them, done completely or not at all -----------------------------------
 
 
+POLICY = "calico-policy"  # the name of the tables of policies
+
+
 @dataclass(frozen=True, slots=True)
 class TableId:
     family: str

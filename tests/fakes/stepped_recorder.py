@@ -55,8 +55,13 @@ class Arriving:
 
 
 class NoComparison:
+    unaccounted = None
+
     def __init__(self, *_: object) -> None:
         pass
+
+    def denied_packets(self) -> list[Any]:
+        return []
 
     def go_on(self, *_: object) -> None:
         pass
@@ -69,6 +74,7 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
     arriving = Arriving()
     monkeypatch.setattr(module, "Arrivals", lambda clock, pair, allowed: arriving)
     monkeypatch.setattr(module, "Comparison", NoComparison)
+    monkeypatch.setattr(module, "RuleAccounting", NoComparison)
     monkeypatch.setattr(tracking.ConnectionTracking, "_switch_on", lambda self: True)
     monkeypatch.setattr(tracking.ConnectionTracking, "look", lambda self: None)
     for name in ("_SLEEP_S", "_CALM_S", "_IDLE_S"):

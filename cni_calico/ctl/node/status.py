@@ -122,6 +122,8 @@ def describe_recorder(said: Mapping[str, Any]) -> str:
     lost = ", ".join(f"{count} {source}" for source, count in said["lost"].items() if count) or "nothing"
     troubles = _describe_export(said.get("export") or {}) + "".join(f"; {text}" for text in said["troubles"])
     differ = f"; {said['disagreed']} WERE DECIDED OTHERWISE than by the rules in force" if said["disagreed"] else ""
+    if missing := said.get("unaccounted"):
+        differ += f"; {missing} packets that rules have counted were NEITHER RECORDED NOR LOST"
     dropped, forgotten = said["without_room"]
     if dropped or forgotten:
         differ += f"; conntrack's table was full: {dropped} packets dropped, {forgotten} connections forgotten early"

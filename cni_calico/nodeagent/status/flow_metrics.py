@@ -83,6 +83,14 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
         yield GaugeMetricFamily(name, text, value=max(0.0, now - said[what]) if said[what] else 0.0)
     for name, text, what in _COUNTERS:
         yield CounterMetricFamily(name, text, value=said[what])
+    if said.get("unaccounted") is not None:
+        text = "Packets that rules have counted and that were neither recorded nor lost: 0 is expected."
+        yield CounterMetricFamily("calico_flows_unaccounted", text, value=said["unaccounted"])
+    text = "Packets that the rules, or the ends of the tiers, of a policy have denied."
+    denied = CounterMetricFamily("calico_flows_denied_packets", text, labels=["policy_kind", "policy"])
+    for kind, policy, count in said.get("denied_packets", ()):
+        denied.add_metric([kind, policy], count)
+    yield denied
     yield from _collect_export(said.get("export") or {})
     if "staged" in said:
         text = "Reports of connections that a staged policy would allow or deny, and whose verdict it would change."

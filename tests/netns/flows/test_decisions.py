@@ -5,6 +5,7 @@ Each example changes the tables of the one before, as in test_verdicts.py.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,11 +16,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from cni_calico.deadline import Deadline
+from cni_calico.flows import accounting
+from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIXED, Decider
+from cni_calico.flows.losses import ALLOWED, DENIED
 from cni_calico.flows.packets import key_of, parts_of
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
 from cni_calico.kernel.netlink.decisions import DecisionReports, ReportedDecision
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
+from cni_calico.log import SILENT
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER
@@ -246,6 +251,65 @@ def test_what_does_not_fit_is_counted_exactly() -> None:
         until(all_known, "every report is read or counted")
         assert counted() > sent
         reports.close()
+
+
+def test_what_rules_have_counted_is_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both families and kinds, also where a reader has no room; what is in no count is found."""
+    monkeypatch.setattr(accounting, "_EVERY_S", 0.0)
+    monkeypatch.setattr(accounting, "_SHARE", 0.0)
+    numbers = RuleNumbers()
+    with open_wire(FilterSettings(recording=Recording(numbers))) as wire:
+        put_open(wire)
+        with entered(wire.host):
+            arrivals = Arrivals(time.monotonic)
+            deciders: dict[int, Decider] = {}
+            found = accounting.RuleAccounting(arrivals, deciders.get, SILENT, time.monotonic)
+
+        def compare(times: int) -> None:
+            """Several times, each after what has come was read."""
+            last = found.readings + times
+
+            def compared() -> bool:
+                arrivals.take()
+                found.go_on()
+                return found.readings >= last
+
+            with entered(wire.host):
+                until(compared, "it is compared")
+
+        sports = iter(range(1000, 60000))
+
+        def send(count: int) -> None:
+            allowed = [(UPLINK, "cali1", {**UDP, "sport": next(sports)}) for _ in range(count)]
+            denied = [(UPLINK, "cali1", {**UDP, "protocol": 6, "invalid": True, "sport": i}) for i in range(1000, 1050)]
+            assert wire.arrivals([*allowed, *denied]) == [True] * count + [False] * 50
+
+        compare(2)
+        assert found.unaccounted == 0
+        send(100)
+        compare(3)
+        assert found.unaccounted == 0 and arrivals.totals == {ALLOWED: 100, DENIED: 50}
+        deciders.update(numbers.take_new())
+        assert found.denied_packets() == [], "what is invalid is no policy's"
+        number = next(one for one, decider in deciders.items() if arrivals.numbers[one])
+        arrivals.numbers[number] -= 3  # as if they had never arrived
+
+        def told() -> int:
+            """What arrives while it compares may stand for what is missing, so first nothing does."""
+            for _ in range(50):
+                with entered(wire.host):
+                    arrivals.take()
+                    found.go_on()
+                time.sleep(0.01)
+            send(1)  # its number says that none of those before it was lost
+            return found.unaccounted or 0
+
+        assert until(told, "it is told") == 3
+        send(100)
+        compare(1)
+        assert found.unaccounted == 3, "and only once"
+        found.close()
+        arrivals.close()
 
 
 def test_recording_can_be_switched_while_packets_pass(told_by_nftables: Listener) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 
 from cni_calico.netfilter.difference import Touched
 from cni_calico.netfilter.rules import PacketVerdict, jump
-from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId, interface_key
+from cni_calico.netfilter.tables import POLICY, NftChain, NftSet, NftTable, TableId, interface_key
 from cni_calico.nodeagent.policing.tables.kept import KeptPolicies
 from cni_calico.nodeagent.policing.tables.matches import ListSet
 from cni_calico.nodeagent.policing.tables.parts import ChainPart, PartedChain, whole_name
 
-NAME = "calico-policy"
-FILTER = {4: TableId("ip", NAME), 6: TableId("ip6", NAME)}
-ARP = TableId("arp", NAME)
+NAME = POLICY
+FILTER = {4: TableId("ip", POLICY), 6: TableId("ip6", POLICY)}
+ARP = TableId("arp", POLICY)
 TABLES = (FILTER[4], FILTER[6], ARP)
 
 

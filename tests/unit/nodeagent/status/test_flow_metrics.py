@@ -16,6 +16,7 @@ SAID: dict[str, Any] = {
     **{"allowed": 7, "denied": 2, "live": 3, "unfollowed": 0, "unknown": 0, "malformed": 0, "slow": 1, "readers": 1},
     **{"lost": {"nflog-allowed": 5}, "cpu_seconds": 1.5, "store_bytes": 4096, "uncounted": 4, "oldest_sums": None},
     **{"disagreed": 0, "agreed": 9, "unjudged": 6, "without_room": [8, 10]},
+    **{"unaccounted": 3, "denied_packets": [["NetworkPolicy", "shop/db", 12], ["other", "", 1]]},
 }
 
 
@@ -41,7 +42,11 @@ def test_what_the_recorder_says(tmp_path: Path) -> None:
     found = collected(tmp_path, {**SAID, "oldest": time.time() - 60})
     assert found["calico_flows_connections_totaldenied"] == 2 and found["calico_flows_lost_totalnflog-allowed"] == 5
     assert found["calico_flows_store_bytes"] == 4096 and found["calico_flows_uncounted_total"] == 4
-    assert found["calico_flows_unjudged_total"] == 6
+    assert found["calico_flows_unjudged_total"] == 6 and found["calico_flows_unaccounted_total"] == 3
+    assert found["calico_flows_denied_packets_totalNetworkPolicyshop/db"] == 12
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    assert "calico_flows_unaccounted_total" not in collected(unknown, {**SAID, "oldest": None, "unaccounted": None})
     assert found["calico_flows_conntrack_full_totaldropped"] == 8
     assert found["calico_flows_conntrack_full_totalforgotten"] == 10
     assert found["calico_flows_ring_seconds"] >= 60 and found["calico_flows_sums_seconds"] == 0
