@@ -215,9 +215,10 @@ class Recorder:
         return int(self._now() * 1e6)
 
     def _note_absence(self) -> None:
-        """Say from when to when there was no recorder, if there was one before."""
+        """From when to when there was no recorder, if there was one before."""
         if self._ring.alive:
             self.losses.add(Loss(self._ring.alive, self._now(), ALLOWED, AWAY, None))
+            self.losses.flush()  # now: this one may be killed as well, and nobody else knows it
 
     def _note_losses(self) -> None:
         now = self._now()
